@@ -224,19 +224,14 @@ def draw_parameters(model: nn.Module, seed: int) -> None:
         for name, module in model.named_modules():
             own = own_tensors(module)
             fresh = {key: tensor for key, tensor in own.items() if id(tensor) not in drawn}
-            if not fresh:
-                continue
-            torch.manual_seed(module_seed(seed, name))
-            whole = draw_whole(module, own)
-            for key, tensor in fresh.items():
-                piece = piece_of(tensor)
-                rows = whole[key][piece.start : piece.stop] if piece.shape else whole[key]
-                piece.tensor.copy_(rows)
-            drawn |= {id(tensor) for tensor in fresh.values()}
+            if fresh:
+                torch.manual_seed(module_seed(seed, name))
+                draw_module(module, own, fresh)
+                drawn |= {id(tensor) for tensor in fresh.values()}
 
 
-def draw_whole(module: nn.Module, own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return what a module's `reset_parameters` draws, whole and on the CPU; leave it as it was."""
+def draw_module(module: nn.Module, own: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
+    """Draw a module's own tensors whole, on the CPU; keep this rank's rows of those in `fresh`."""
     whole = {key: torch.empty(t.shape, dtype=t.dtype) for key, t in own.items()}
     try:
         for key, value in whole.items():
@@ -247,7 +242,9 @@ def draw_whole(module: nn.Module, own: dict[str, Tensor]) -> dict[str, Tensor]:
     finally:
         for key, tensor in own.items():
             setattr(module, key, tensor)
-    return whole
+    for key, tensor in fresh.items():
+        piece = piece_of(tensor)
+        piece.tensor.copy_(whole[key][piece.start : piece.stop] if piece.shape else whole[key])
 
 
 def module_seed(seed: int, name: str) -> int:

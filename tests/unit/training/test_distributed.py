@@ -1,6 +1,8 @@
-"""World that are not there, and devices that are not there."""
+"""Ranks and devices that are not there, signals, freed memory."""
 
+import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -9,23 +11,27 @@ import torch
 from magneto.training import distributed
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import (
+    Interrupt,
+    World,
     join_world,
+    keep_freed_memory,
+    one_process,
     pick_device,
     pick_shard_size,
+    piece_of,
     rendezvous_options,
+    replicate_model,
+    shard_model,
+    unwrap,
 )
+from tests.unit.training.toy import Toy
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "TORCHELASTIC_RESTART_COUNT",
-    ):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
 
 
 def test_one_process() -> None:
@@ -61,21 +67,15 @@ def test_the_shards_of_a_copy_are_those_of_a_node(monkeypatch: pytest.MonkeyPatc
     assert pick_shard_size(TrainingConfig(shard_size=2), "fsdp", 8) == 8
 
 
-@pytest.mark.parametrize(
-    ("given", "here", "line"),
-    [
-        (3, 4, r"^hybrid sharding: training.shard_size is 3, which does not divide the 4 proc"),
-        (8, 4, r"^hybrid sharding: training.shard_size is 8, which does not divide the 4 proc"),
-        (None, 3, r"^hybrid sharding: the number of processes of a node is 3, which does not"),
-    ],
-)
+@pytest.mark.parametrize(("given", "here"), [(3, 4), (8, 4), (None, 3)])
 def test_shards_that_do_not_divide_the_ranks_are_refused(
-    given: int | None, here: int, line: str, monkeypatch: pytest.MonkeyPatch
+    given: int | None, here: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before torchrun's processes have met."""
     for name, value in {"RANK": 0, "WORLD_SIZE": 4, "LOCAL_WORLD_SIZE": here}.items():
         monkeypatch.setenv(name, str(value))
     settings = TrainingConfig(device="cpu", distributed="hybrid", shard_size=given)
+    line = f"is {given or here}, which does not divide the 4 processes"
     with pytest.raises(ValueError, match=line), join_world(settings):
         pass
 
@@ -152,3 +152,55 @@ def test_ranks_wait_for_data_that_takes_hours(
     with join_world(TrainingConfig(device=device, distributed="ddp")):
         assert given["name"] == backend and given["timeout"] >= timedelta(hours=1)
     assert given.get("device_id") == (torch.device(device) if backend == "nccl" else None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_asks_and_the_second_ends(number: signal.Signals) -> None:
+    said: list[str] = []
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), Interrupt(said.append) as interrupt:
+        assert not interrupt.requested
+        signal.raise_signal(number)
+        assert interrupt.requested and len(said) == 1 and "with a checkpoint" in said[0]
+        signal.raise_signal(signal.SIGTERM)  # a scheduler's, and its launcher's
+        signal.raise_signal(signal.SIGINT)
+    assert len(said) == 1 and signal.getsignal(number) is before
+
+
+def test_outside_of_the_main_thread_nothing_is_changed() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def enter() -> bool:
+        with Interrupt(print) as interrupt:
+            return interrupt.requested or signal.getsignal(signal.SIGINT) is not before
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(enter).result() is False
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_one_process_has_everything() -> None:
+    alone = one_process(torch.device("cpu"))
+    model = Toy().build_model()
+    assert replicate_model(shard_model(model, alone), alone) is unwrap(model) is model
+    piece = piece_of(torch.ones(5, 2, requires_grad=True))
+    assert (piece.start, piece.stop, piece.sharded, piece.replica) == (0, 5, False, 0)
+    assert not piece.tensor.requires_grad
+    assert piece_of(torch.tensor(3.0)).stop == 1
+
+
+def test_how_a_model_lies_on_ranks_in_words() -> None:
+    device = torch.device("cpu")
+    assert World(0, 4, device, "hybrid", 2).describe() == "4 x cpu, hybrid (2 copies in 2 shards)"
+    assert World(0, 4, device, "fsdp", 4).describe() == "4 x cpu, fsdp"
+    assert World(0, 1, device, "none").describe() == "1 x cpu"
+    assert [World(0, 4, device, "hybrid", size).replicas for size in (1, 2, 4)] == [4, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("device", "environment"),
+    [("cuda", {}), ("cpu", {"MALLOC_TRIM_THRESHOLD_": "1"}), ("cpu", {"GLIBC_TUNABLES": ""})],
+)
+def test_freed_memory_is_kept_only_where_that_is_wanted(device: str, environment: dict) -> None:
+    with keep_freed_memory(torch.device(device), environment) as done:
+        assert not done

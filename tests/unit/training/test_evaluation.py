@@ -1,24 +1,17 @@
-"""One evaluation: in training, by the command and on several ranks it gives the same metrics."""
+"""Metrics are of all rows, however they are cut; what counts as diverged, and what does not."""
 
-import json
-import sys
-from pathlib import Path
+import math
+import random
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from magneto.cli import main
-from magneto.training.config import TrainingConfig
-from magneto.training.distributed import World, join_world, replicate_model, shard_model
-from magneto.training.evaluation import evaluate
+from magneto.training.evaluation import DivergenceDetector
 from magneto.training.task import Scores
 from tests.evaluating import measured
-from tests.ranks import run_ranks
-from tests.unit.training.toy import Toy, config, run_toy
-
-LIMITS = (None, 1, 3, 99)
+from tests.unit.training.toy import Toy
 
 
 def toy_model() -> nn.Module:
@@ -96,68 +89,74 @@ def test_no_batch_is_an_error() -> None:
         measured(Empty(), toy_model())
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_command_repeats_the_last_evaluation_of_training(
-    precision: str, tmp_path: Path, capsys
-) -> None:
-    """Bit for bit, on a CPU; in bf16 the numbers are others than in fp32."""
-    text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(200))
-    (tmp_path / "book.txt").write_text(text)
-    words = f"""train causal-lm/tiny --data {tmp_path}/book.txt --out {tmp_path}/run
-    --model.width 32 --model.layers 2 --model.heads 2 --model.ffn_width 64 --data.tokenizer bytes
-    --data.max_length 32 --training.batch_size 4 --training.steps 6 --training.warmup_steps 1
-    --training.evaluate_every 3 --training.evaluate_limit 5 --training.tensorboard false
-    --training.device cpu --training.precision {precision}""".split()
-    assert main(words) == 0
-    rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    trained = [row for row in rows if "validation_loss" in row][-1]
-
-    def by_command(*more: str) -> dict[str, float]:
-        command = ["evaluate", str(tmp_path / "run"), "--weights", "final", "--limit", "5"]
-        capsys.readouterr()
-        assert main([*command, *more, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    found = by_command()
-    for name in ("loss", "perplexity", "bits_per_byte"):
-        assert found[name] == trained[f"validation_{name}"]
-    other = by_command("--training.precision", {"fp32": "bf16", "bf16": "fp32"}[precision])
-    assert other["loss"] != found["loss"]
-    assert other["loss"] == pytest.approx(found["loss"], rel=0.02)
+def first_complaint(losses: list[float], patience: int = 50) -> int | None:
+    detector = DivergenceDetector(0.5, patience)
+    for step, loss in enumerate(losses, 1):
+        if detector.update(loss):
+            return step
+    return None
 
 
-def test_training_evaluates_by_the_same_function(tmp_path: Path) -> None:
-    result = run_toy(tmp_path, evaluate_limit=3)
-    assert result.metrics.keys() == {"loss", "sign"}
-    assert json.loads((tmp_path / "result.json").read_text())["metrics"] == result.metrics
+def noisy(values: list[float], scale: float = 0.2) -> list[float]:
+    chance = random.Random(0)
+    return [value + chance.gauss(0, scale) for value in values]
 
 
-def evaluate_toy(settings: TrainingConfig) -> None:
-    """Be one of several ranks; the first prints the metrics under each limit."""
-    with join_world(settings) as world:
-        found = metrics_by_limit(world)
-        if world.is_main_process:
-            print(json.dumps(found))
+def falling(steps: int) -> list[float]:
+    return [2 + 8 * math.exp(-step / 100) for step in range(steps)]
 
 
-def metrics_by_limit(world: World) -> list[dict[str, float]]:
-    # A function, so that the model is gone before the ranks part: torch may wait for ever where a
-    # DistributedDataParallel is the last that holds their group.
-    model = replicate_model(shard_model(toy_model(), world), world)
-    return [evaluate(Toy(), model, world, "fp32", limit).metrics for limit in LIMITS]
+def test_not_finite_is_divergence_at_once() -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        assert first_complaint([5.0, 4.0, value]) == 3
 
 
-@pytest.mark.distributed
-@pytest.mark.parametrize(("kind", "ranks"), [("ddp", 3), ("fsdp", 2)])
-def test_ranks_agree_with_one_process(kind: str, ranks: int) -> None:
-    """With five batches, and with fewer than ranks; predictions agree exactly."""
-    said = run_ranks(ranks, __file__, kind).splitlines()
-    found = json.loads(next(line for line in said if line.startswith("[{")))
-    for theirs, limit in zip(found, LIMITS, strict=True):
-        mine = measured(Toy(), toy_model(), limit)
-        assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-5)
-        assert theirs["sign"] == mine["sign"]
+def spiked() -> list[float]:
+    losses = noisy(falling(1000))
+    losses[500:520] = [12.0] * 20
+    return losses
 
 
-if __name__ == "__main__":
-    evaluate_toy(config(distributed=sys.argv[1]))
+def spiked_often() -> list[float]:
+    losses = falling(2000)
+    for start in range(200, 2000, 200):
+        losses[start : start + 15] = [12.0] * 15
+    return losses
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        pytest.param(noisy(falling(2000)), id="a healthy run"),
+        pytest.param(noisy([10.0] * 2000), id="a run that never learns"),
+        pytest.param(spiked(), id="a short spike"),
+        pytest.param(spiked_often(), id="short spikes are not added up"),
+        pytest.param([10.0] * 10 + [9.8] * 50 + [10.0] * 500, id="noise before any progress"),
+        pytest.param([-1.0] * 500, id="a negative loss that stays"),
+    ],
+)
+def test_what_is_not_divergence(losses: list[float]) -> None:
+    assert first_complaint(losses) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "patience", "first", "last"),
+    [
+        pytest.param(noisy(falling(500) + [9.5] * 500), 50, 550, 570, id="jumps and stays"),
+        pytest.param([10 * 1.02**step for step in range(500)], 50, 51, 99, id="only grows"),
+        pytest.param([1.0, *[100.0] * 10], 3, 4, 4, id="the patience is counted in steps"),
+    ],
+)
+def test_what_is_divergence(losses: list[float], patience: int, first: int, last: int) -> None:
+    step = first_complaint(losses, patience)
+    assert step is not None and first <= step <= last
+
+
+def test_a_detectors_state_goes_on() -> None:
+    losses = noisy(falling(500) + [9.5] * 500)
+    before, after = DivergenceDetector(0.5, 50), DivergenceDetector(0.5, 50)
+    for loss in losses[:530]:
+        assert before.update(loss) is None
+    after.load_state_dict(before.state_dict())
+    assert before == after
+    assert [before.update(x) for x in losses[530:]] == [after.update(x) for x in losses[530:]]

@@ -1,50 +1,36 @@
-"""The loop's contracts: neither cutting a batch nor resuming changes a result."""
+"""The loop's promises: neither cutting a batch nor repeating changes a result; what ends a run."""
 
 import json
-import os
-import random
-import shutil
+import math
 import signal
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
-from magneto.files import Damaged
 from magneto.progress import ProgressBars
-from magneto.training.checkpoint import load_weights
 from magneto.training.config import learning_rate
-from magneto.training.distributed import one_process
-from magneto.training.evaluation import evaluate
+from magneto.training.distributed import World
 from magneto.training.logging import read_metrics
-from magneto.training.loop import Hook, Stop, train
-from magneto.weights import find_weights, list_checkpoints, open_tensors, undamaged
+from magneto.training.loop import Hook, TrainingState, accumulate, step_seed, train
+from magneto.training.task import Loss
+from magneto.weights import list_checkpoints
 from tests.problems import listed
-from tests.ranks import run_alone, run_ranks, start
-from tests.unit.training.toy import Noting, Toy, ToyData, config, run_toy
-
-TOY = Path(__file__).with_name("toy.py")
-TIMED = ("rows_per_second", "flops_utilisation", "data_wait_seconds")
-
-
-def weights(run: Path, which: str = "final") -> dict[str, torch.Tensor]:
-    return {name: tensor.read() for name, tensor in open_tensors(run / which).items()}
-
-
-def rows(run: Path) -> list[dict]:
-    return [{k: v for k, v in row.items() if k not in TIMED} for row in read_metrics(run)]
-
-
-def same(first: Path, second: Path) -> bool:
-    a, b = weights(first), weights(second)
-    return rows(first) == rows(second) and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def furthest(first: Path, second: Path) -> float:
-    a, b = weights(first), weights(second)
-    return max((a[name] - b[name]).abs().max().item() for name in a)
+from tests.unit.training.toy import (
+    TIMED,
+    Moving,
+    Noting,
+    Toy,
+    ToyData,
+    config,
+    furthest,
+    rows,
+    run_toy,
+    same,
+    tensors,
+)
 
 
 def test_it_learns_and_writes_everything_down(tmp_path: Path) -> None:
@@ -65,299 +51,51 @@ def test_it_learns_and_writes_everything_down(tmp_path: Path) -> None:
 
 
 def test_same_seed_same_bits(tmp_path: Path) -> None:
-    run_toy(tmp_path / "a", dropout=0.2)
-    run_toy(tmp_path / "b", dropout=0.2)
+    for name in ("a", "b"):
+        run_toy(tmp_path / name, dropout=0.2)
     assert same(tmp_path / "a", tmp_path / "b")
 
 
-@pytest.mark.parametrize("gradient_accumulation_steps", [2, 3, 4])
-def test_micro_batches_change_nothing(tmp_path: Path, gradient_accumulation_steps: int) -> None:
+def test_micro_batches_change_nothing(tmp_path: Path) -> None:
     run_toy(tmp_path / "one", clip_norm=0.5)
-    run_toy(
-        tmp_path / "more", clip_norm=0.5, gradient_accumulation_steps=gradient_accumulation_steps
-    )
-    assert furthest(tmp_path / "one", tmp_path / "more") < 1e-5
+    for pieces in (2, 3, 4):
+        run = tmp_path / f"{pieces}"
+        run_toy(run, clip_norm=0.5, gradient_accumulation_steps=pieces)
+        assert furthest(tmp_path / "one" / "final", run / "final") < 1e-5, pieces
 
 
-@pytest.mark.parametrize(
-    ("async_save", "at"),
-    [(False, 17), (True, 17), (False, 20), (False, 30)],
-    ids=["17", "17 in the background", "20, which is evaluated", "30, the last"],
-)
-def test_resumed_equals_uninterrupted(tmp_path: Path, async_save: bool, at: int) -> None:
-    settings = {"ema_decay": 0.9, "dropout": 0.1, "average_checkpoints": 2, "average_by": "best"}
-    run_toy(tmp_path / "whole", **settings)
-    settings["async_save"] = async_save
-
-    def stop(trainer) -> None:
-        trainer.stop = Stop("interrupted")
-
-    kept = {key: value for key, value in settings.items() if key != "dropout"}
-    result = train(
-        Toy(dropout=0.1), config(**kept), tmp_path / "cut", seed=3, report=ProgressBars(quiet=True),
-        hooks=[Hook(at, stop)],
-    )  # fmt: skip
-    assert (result.status, result.step) == ("interrupted", at)
-    run_toy(tmp_path / "cut", resume=True, **settings)
-    assert same(tmp_path / "whole", tmp_path / "cut")
-    for name in ("best", "averaged"):
-        a, b = weights(tmp_path / "whole", name), weights(tmp_path / "cut", name)
-        assert all(torch.equal(a[key], b[key]) for key in a)
+def test_values_made_of_data_and_of_steps(tmp_path: Path) -> None:
+    """The mean of two batches, moved after each step by the step's own; however these are cut."""
+    run_toy(tmp_path / "whole", task=Moving(), steps=3)
+    stream = Moving().train_stream(16, 3).batches()
+    batches = [next(stream)[0][0] for _ in range(3)]
+    mean = torch.cat(batches[:2]).mean(0)
+    for batch in batches:
+        mean = mean.lerp(batch.mean(0), 0.1)
+    assert torch.allclose(tensors(tmp_path / "whole" / "final")["mean"], mean, atol=1e-6)
+    run_toy(tmp_path / "cut", task=Moving(), steps=3, gradient_accumulation_steps=4)
+    assert torch.allclose(tensors(tmp_path / "cut" / "final")["mean"], mean, atol=1e-6)
 
 
-def kill_at_random_moments(tmp_path: Path, kills: int, *more: str) -> None:
-    """Kill -9 a run again and again; it must end as if nothing had happened."""
-    extra = ["pause=0.03", "save_every=3", "steps=40", *more]
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    run_alone(str(TOY), str(whole), *extra)
-    chance = random.Random(0)
-    for _ in range(kills):
-        process = start([str(TOY), str(cut), *extra], os.environ, tmp_path / "output")
-        started = time.time()
-        environment_file = cut / "environment.json"
-        while process.exitcode is None:
-            if environment_file.exists() and environment_file.stat().st_mtime > started:
-                break  # it is about to take steps
-            time.sleep(0.02)
-        time.sleep(chance.uniform(0.0, 1.2))
-        process.kill()
-        process.join()
-    run_alone(str(TOY), str(cut), *extra)
-    assert same(whole, cut)
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", "float32"), ("bf16", "bfloat16")])
+def test_a_model_computes_in_the_precision_that_is_asked_for(precision: str, dtype: str) -> None:
+    seen = []
+
+    class Watched(Toy):
+        def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
+            seen.append(model(batch[0]).dtype)
+            return super().loss(model, batch)
+
+    task, world = Watched(), World(0, 1, torch.device("cpu"), "none")
+    pieces = task.validation_batches()[:2]
+    accumulate(task, task.build_model(), pieces, config(precision=precision), world)
+    assert seen == [getattr(torch, dtype)] * 2
 
 
-@pytest.mark.distributed
-def test_killed_thrice(tmp_path: Path) -> None:
-    kill_at_random_moments(tmp_path, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("async_save", [0, 1])
-def test_killed_twenty_times(tmp_path: Path, async_save: int) -> None:
-    kill_at_random_moments(tmp_path, 20, f"async_save={async_save}")
-
-
-def test_interrupt_leaves_a_checkpoint(tmp_path: Path) -> None:
-    def interrupt(trainer) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    result = train(
-        Toy(),
-        config(),
-        tmp_path,
-        seed=3,
-        report=ProgressBars(quiet=True),
-        hooks=[Hook(9, interrupt)],
-    )
-    assert (result.status, result.step) == ("interrupted", 9)
-    assert list_checkpoints(tmp_path)[-1].name == "step-00000009"
-    assert run_toy(tmp_path, resume=True).status == "finished"
-
-
-def test_damaged_checkpoint_is_named_and_the_one_before_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    run_toy(tmp_path / "whole", steps=20)
-    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
-    for name in ("final", "best"):
-        shutil.rmtree(tmp_path / "cut" / name)
-    last, before = reversed(list_checkpoints(tmp_path / "cut"))
-    model = last / "model.safetensors"
-    flip_a_bit(model)
-    found, problems = undamaged(list_checkpoints(tmp_path / "cut"))
-    assert found == [before] and "model.safetensors" in problems[0]
-    run_toy(tmp_path / "cut", resume=True, steps=20)
-    assert same(tmp_path / "whole", tmp_path / "cut")
-
-
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-@pytest.mark.parametrize("which", ["auto", "best", "final", "averaged", "last", "14"])
-def test_damaged_weights_are_named_and_so_are_the_undamaged(tmp_path: Path, which: str) -> None:
-    """They were read without their manifest: a flipped bit gave a loss that is no number."""
-    run_toy(tmp_path, steps=20, average_checkpoints=2)
-    found = find_weights(tmp_path, which)
-    flip_a_bit(found / "model.safetensors")
-    others = {"best": "best", "final": "final", "averaged": "averaged", "step-00000014": "14"}
-    others = [name for folder, name in others.items() if folder != found.name]
-    with pytest.raises(Damaged, match=rf"{found.name}/model.*as it was written") as caught:
-        load_weights(Toy().build_model(), tmp_path, which)
-    assert set(others) <= set(str(caught.value).split("undamaged are ")[1].split(", "))
-
-
-def test_only_undamaged_checkpoints_count(tmp_path: Path) -> None:
-    """Damaged ones and stray folders took the places, and a new checkpoint was removed at once."""
-    run_toy(tmp_path, steps=20, save_every=6, keep_checkpoints=3)
-    assert [path.name[-2:] for path in list_checkpoints(tmp_path)] == ["12", "18", "20"]
-    for step in (18, 20):
-        flip_a_bit(tmp_path / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
-    for stray in ("step-abc", "step-99999999x", "notes"):
-        (tmp_path / "checkpoints" / stray).mkdir()
-    (tmp_path / "checkpoints" / "step-00000001").write_text("no folder")
-    (tmp_path / "result.json").unlink()  # as if killed; a finished run is left as it is
-    run_toy(tmp_path, steps=20, save_every=4, keep_checkpoints=3, resume=True)
-    whole, problems = undamaged(list_checkpoints(tmp_path))
-    assert [path.name[-2:] for path in whole] == ["12", "16", "20"] and len(problems) == 1
-    assert (tmp_path / "checkpoints" / "step-abc").is_dir()
-
-
-@pytest.mark.parametrize("name", ["state.json", "manifest.json", "optimizer.safetensors"])
-def test_a_missing_file_is_damage(tmp_path: Path, name: str) -> None:
-    run_toy(tmp_path, steps=15)
-    (list_checkpoints(tmp_path)[-1] / name).unlink()
-    found, problems = undamaged(list_checkpoints(tmp_path))
-    assert found == list_checkpoints(tmp_path)[:1] and name in problems[0]
-
-
-def test_not_finite_is_divergence_at_its_step(tmp_path: Path) -> None:
-    result = run_toy(tmp_path, task=Toy(ToyData(explode_at=0.9)), steps=100, evaluate_every=4)
-    assert result.status == "diverged" and "nan" in result.reason
-    first = result.diverged_at
-    assert first is not None and first <= result.step < first + 4
-    assert json.loads((tmp_path / "result.json").read_text())["diverged_at"] == first
-    evaluated = [row["step"] for row in rows(tmp_path) if "validation_loss" in row]
-    assert result.step % 4 == 0 and result.step not in evaluated
-
-
-def test_the_batch_that_diverged_is_kept(tmp_path: Path) -> None:
-    task = Toy(ToyData(explode_at=0.9))
-    first = run_toy(tmp_path, task=task, steps=100).diverged_at
-    assert first is not None
-    (expected,) = task.train_stream(16, 3).batch(first - 1)
-    kept = load_file(tmp_path / "diverged" / "batch.safetensors")
-    assert torch.equal(kept["batch.0"], expected[0]) and torch.equal(kept["batch.1"], expected[1])
-    state = json.loads((tmp_path / "diverged" / "state.json").read_text())
-    assert state["diverged_at"] == first and None in state["losses"]
-    weights(tmp_path, "diverged")
-
-
-def test_no_checkpoint_is_written_of_a_run_gone_wrong(tmp_path: Path) -> None:
-    """Saving finds the divergence before the log would, and whole checkpoints stay."""
-    task = Toy(ToyData(explode_at=0.9))
-    result = run_toy(tmp_path, task=task, steps=100, log_every=50, save_every=1)
-    assert result.status == "diverged" and result.step == result.diverged_at
-    last = list_checkpoints(tmp_path)[-1]
-    assert last.name == f"step-{result.step - 1:08d}"
-    assert all(tensor.isfinite().all() for tensor in load_file(last / "model.safetensors").values())
-
-
-def test_too_high_a_rate_is_divergence(tmp_path: Path) -> None:
-    result = run_toy(tmp_path, steps=400, learning_rate=30.0, divergence_patience=20)
-    assert result.status == "diverged" and result.diverged_at is not None
-
-
-def test_precision_and_sgd(tmp_path: Path) -> None:
-    result = run_toy(tmp_path, precision="bf16", optimizer="sgd", learning_rate=0.05, steps=60)
-    assert result.metrics["loss"] < 2
-
-
-def test_averaging_the_last(tmp_path: Path) -> None:
-    run_toy(tmp_path, average_checkpoints=2)
-    kept = [load_file(path / "model.safetensors") for path in list_checkpoints(tmp_path)]
-    mean = {name: (kept[0][name] + kept[1][name]) / 2 for name in kept[0]}
-    averaged = weights(tmp_path, "averaged")
-    assert len(kept) == 2
-    assert all(torch.allclose(averaged[name], mean[name], atol=1e-7) for name in mean)
-
-
-def test_ema_is_what_is_evaluated(tmp_path: Path) -> None:
-    run_toy(tmp_path, ema_decay=0.99)
-    model = Toy().build_model()
-    load_weights(model, tmp_path, "best")
-    best = json.loads((tmp_path / "best" / "state.json").read_text())
-    measured = evaluate(Toy(), model, one_process(torch.device("cpu")), "fp32").metrics
-    assert measured["loss"] == pytest.approx(best["metrics"]["loss"], rel=1e-6)
-
-
-def test_wrong_weights_are_refused(tmp_path: Path) -> None:
-    run_toy(tmp_path, steps=5)
-    with pytest.raises(ValueError, match="another model's weights"):
-        load_weights(torch.nn.Linear(3, 3), tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"no averaged weights.*it has best, final"):
-        find_weights(tmp_path, "averaged")
-
-
-@pytest.mark.distributed
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_two_ranks_equal_one_process(tmp_path: Path, kind: str) -> None:
-    """To 1e-5; and what 2 ranks wrote 1 goes on from, and the other way."""
-    settings = {"clip_norm": 0.5, "ema_decay": 0.9, "gradient_accumulation_steps": 2}
-    run_toy(tmp_path / "one", task=Toy(ToyData(wrong_way=True)), **settings)
-    words = ["wrong_way=1", "clip_norm=0.5", "ema_decay=0.9", f"distributed={kind}"]
-    run_ranks(2, str(TOY), str(tmp_path / "two"), *words, "gradient_accumulation_steps=1")
-    assert furthest(tmp_path / "one", tmp_path / "two") < 1e-5
-
-    for first, second in ((2, 1), (1, 2)):
-        run = tmp_path / f"{first}-then-{second}"
-        shutil.copytree(tmp_path / ("two" if first == 2 else "one"), run)
-        for path in (list_checkpoints(run)[-1], run / "final"):
-            shutil.rmtree(path)
-        if second == 1:
-            run_toy(run, resume=True, task=Toy(ToyData(wrong_way=True)), **settings)
-        else:
-            run_ranks(2, str(TOY), str(run), *words, "gradient_accumulation_steps=1")
-        assert furthest(tmp_path / "one", run) < 1e-5
-
-
-@pytest.mark.distributed
-def test_a_run_lists_what_all_ranks_found(tmp_path: Path) -> None:
-    run_ranks(2, str(TOY), str(tmp_path / "run"), "noting=1", "distributed=ddp", "steps=4")
-    found = listed(tmp_path / "run")
-    assert sorted(name for _, name, _ in found) == ["of all", "of rank 0", "of rank 1"]
-
-
-def test_what_is_wrong_with_data_is_said_once_and_counted_at_the_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for old in ("image_problems.tsv", "excluded.json"):  # of runs before there was one list
-        (tmp_path / old).write_text("{}")
-    for steps in (4, 8):
-        train(Noting(), config(steps=steps, save_every=4), tmp_path, seed=3, resume=steps > 4)
-        said = capsys.readouterr().err
-        assert ("odd row: of all (found before training)" in said) == (steps == 4)
-        assert ("late row: of rank 0 (found in training)" in said) == (steps == 4)
-        (total,) = [line for line in said.splitlines() if "data problems, listed" in line]
-        assert total.endswith("data_problems.tsv: odd row: 1; late row: 1")
-    assert len(listed(tmp_path)) == 2
-
-
-def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
-    run_toy(tmp_path, steps=8)
-    with pytest.raises(ValueError, match=r"already holds a run.*--resume"):
-        run_toy(tmp_path, steps=8)
-    assert run_toy(tmp_path, steps=12, resume=True).step == 12
-
-
-def test_ema_may_begin_later(tmp_path: Path) -> None:
-    run_toy(tmp_path, steps=8)
-    assert run_toy(tmp_path, steps=12, resume=True, ema_decay=0.9).status == "finished"
-
-
-def test_wrong_settings_fail_before_any_step(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"batch_size \(2\) is less than"):
-        run_toy(tmp_path, batch_size=2, gradient_accumulation_steps=4)
-    with pytest.raises(ValueError, match="learning_rate is not set"):
-        run_toy(tmp_path, learning_rate=None)
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiled_in_place(backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one test by inductor, which takes long to compile."""
-    used, plain = [], torch.nn.Module.compile
-
-    def compile_in_place(model: torch.nn.Module) -> None:
-        used.append(backend)
-        plain(model, backend=backend)
-
-    monkeypatch.setattr(torch.nn.Module, "compile", compile_in_place)
-    run_toy(tmp_path / "plain")
-    run_toy(tmp_path / "compiled", compile=True)
-    assert used == [backend]
-    assert furthest(tmp_path / "plain", tmp_path / "compiled") < 1e-4
+def test_every_step_of_every_rank_has_its_own_seed() -> None:
+    seeds = {step_seed(s, step, rank) for s in (1, 2) for step in range(50) for rank in range(4)}
+    assert len(seeds) == 2 * 50 * 4 and all(0 <= seed < 2**63 for seed in seeds)
+    assert step_seed(1, 2, 3) == step_seed(1, 2, 3)
 
 
 def test_no_step_reads_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,9 +110,179 @@ def test_no_step_reads_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(torch.Tensor, name, read)
     seen = []
-    run_toy_with = [Hook(1, lambda trainer: seen.append(len(reads)))]
-    train(
-        Toy(), config(steps=30, log_every=30, save_every=0, evaluate_every=0, clip_norm=1.0),
-        tmp_path, seed=3, report=ProgressBars(quiet=True), hooks=run_toy_with,
-    )  # fmt: skip
+    hooks = [Hook(1, lambda state: seen.append(len(reads)))]
+    settings = config(log_every=30, save_every=0, evaluate_every=0, clip_norm=1.0, ema_decay=0.9)
+    train(Toy(), settings, tmp_path, seed=3, report=ProgressBars(quiet=True), hooks=hooks)
     assert seen[0] == seen[28] and reads.count("tolist") > 0
+
+
+def test_compiled_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model: plain(model, backend="aot_eager"))
+    run_toy(tmp_path / "plain", steps=6)
+    run_toy(tmp_path / "compiled", steps=6, compile=True)
+    assert furthest(tmp_path / "plain" / "final", tmp_path / "compiled" / "final") < 1e-5
+
+
+def test_precision_and_sgd(tmp_path: Path) -> None:
+    result = run_toy(tmp_path, precision="bf16", optimizer="sgd", learning_rate=0.05, steps=60)
+    assert result.metrics["loss"] < 2
+
+
+def test_an_interrupt_leaves_a_checkpoint(tmp_path: Path) -> None:
+    hooks = [Hook(9, lambda state: signal.raise_signal(signal.SIGINT))]
+    report = ProgressBars(quiet=True)
+    result = train(Toy(), config(), tmp_path, seed=3, report=report, hooks=hooks)
+    assert (result.status, result.step) == ("interrupted", 9)
+    assert list_checkpoints(tmp_path)[-1].name == "step-00000009"
+    assert run_toy(tmp_path, resume=True).status == "finished"
+
+
+def test_wrong_settings_fail_before_any_step(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"batch_size \(2\) is less than"):
+        run_toy(tmp_path, batch_size=2, gradient_accumulation_steps=4)
+    with pytest.raises(ValueError, match="learning_rate is not set"):
+        run_toy(tmp_path, learning_rate=None)
+
+
+def test_what_is_wrong_with_data_is_said_once_and_counted_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for steps in (4, 8):
+        train(Noting(), config(steps=steps, save_every=4), tmp_path, seed=3, resume=steps > 4)
+        said = capsys.readouterr().err
+        assert ("odd row: of all (found before training)" in said) == (steps == 4)
+        assert ("late row: of rank 0 (found in training)" in said) == (steps == 4)
+        (total,) = [line for line in said.splitlines() if "data problems, listed" in line]
+        assert total.endswith("data_problems.tsv: odd row: 1; late row: 1")
+    assert len(listed(tmp_path)) == 2
+
+
+# A run that went wrong says so: what is not finite is no result.
+
+
+def test_a_loss_that_is_no_number_is_divergence_at_its_step(tmp_path: Path) -> None:
+    """Neither evaluation nor checkpoint follows; weights and batch are kept."""
+    task = Toy(ToyData(explode_at=0.9))
+    result = run_toy(tmp_path, task=task, steps=100, evaluate_every=4)
+    assert result.status == "diverged" and "nan" in result.reason
+    first = result.diverged_at
+    assert first is not None and first <= result.step < first + 4
+    assert json.loads((tmp_path / "result.json").read_text())["diverged_at"] == first
+    evaluated = [row["step"] for row in rows(tmp_path) if "validation_loss" in row]
+    assert result.step % 4 == 0 and result.step not in evaluated
+    assert not (tmp_path / "final").exists()
+    (expected,) = task.train_stream(16, 3).batch(first - 1)
+    kept = load_file(tmp_path / "diverged" / "batch.safetensors")
+    assert torch.equal(kept["batch.0"], expected[0]) and torch.equal(kept["batch.1"], expected[1])
+    state = json.loads((tmp_path / "diverged" / "state.json").read_text())
+    assert state["diverged_at"] == first and None in state["losses"]
+    assert tensors(tmp_path / "diverged").keys() == task.build_model().state_dict().keys() - {
+        "head.weight"  # tied
+    }
+
+
+def test_no_checkpoint_is_written_of_a_run_gone_wrong(tmp_path: Path) -> None:
+    """Saving finds the divergence before the log would, and whole checkpoints stay."""
+    task = Toy(ToyData(explode_at=0.9))
+    result = run_toy(tmp_path, task=task, steps=100, log_every=50, save_every=1)
+    assert result.status == "diverged" and result.step == result.diverged_at
+    last = list_checkpoints(tmp_path)[-1]
+    assert last.name == f"step-{result.step - 1:08d}"
+    assert all(tensor.isfinite().all() for tensor in tensors(last).values())
+
+
+def test_too_high_a_rate_is_divergence(tmp_path: Path) -> None:
+    result = run_toy(tmp_path, steps=400, learning_rate=30.0, divergence_patience=20)
+    assert result.status == "diverged" and result.diverged_at is not None
+
+
+class Scored(Toy):
+    """A task whose evaluations give these validation losses and values of its metric."""
+
+    primary_metric = "sign"
+
+    def __init__(self, *scores: tuple[float, float]) -> None:
+        super().__init__(ToyData(wrong_way=True))  # the higher the better
+        self.scores = list(scores)
+
+    def summarise(self, sums, predictions) -> dict[str, float]:
+        loss, sign = self.scores.pop(0)
+        return {"loss": loss, "sign": sign}
+
+
+def test_a_validation_loss_that_is_no_number_is_divergence_and_never_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    task = Scored((1.0, 0.5), (math.nan, 1.0))
+    settings = config(average_checkpoints=2, average_by="best")
+    result = train(task, settings, tmp_path, seed=3)
+    assert (result.status, result.diverged_at) == ("diverged", 20)
+    assert "validation loss is nan" in result.reason and result.metrics["sign"] == 1.0
+    assert result.best == {"step": 10, "value": 0.5}
+    assert json.loads((tmp_path / "best" / "state.json").read_text())["step"] == 10
+    assert [path.name for path in (tmp_path / "candidates").iterdir()] == ["step-00000010"]
+    last = capsys.readouterr().err.splitlines()[-1]
+    for word in ("learning_rate", "warmup_steps", "clip_norm", "placement", "magneto probe"):
+        assert word in last
+
+
+@pytest.mark.parametrize(
+    ("values", "best", "held"),
+    [((0.5, 0.9, 0.7), 20, [10, 20, 30]), ((0.5, math.nan, 0.7), 30, [10, 30])],
+)
+def test_the_best_is_of_the_highest_metric_that_is_a_number(
+    tmp_path: Path, values: tuple[float, ...], best: int, held: list[int]
+) -> None:
+    """Others are held beside it, for an average."""
+    settings = config(average_checkpoints=3, keep_checkpoints=3, average_by="best")
+    task = Scored(*((1.0, value) for value in values))
+    result = train(task, settings, tmp_path, seed=3, report=ProgressBars(quiet=True))
+    assert result.status == "finished" and result.best["step"] == best
+    assert json.loads((tmp_path / "best" / "state.json").read_text())["step"] == best
+    found = sorted(path.name for path in (tmp_path / "candidates").iterdir())
+    assert found == [f"step-{step:08d}" for step in held]
+
+
+class UnseenWeight(Toy):
+    """A task whose evaluation does not notice what its weights are."""
+
+    def summarise(self, sums, predictions) -> dict[str, float]:
+        return {"loss": 1.0}
+
+
+@pytest.mark.parametrize("at", [8, 30])
+def test_weights_that_are_not_finite_are_divergence(tmp_path: Path, at: int) -> None:
+    """Whether a checkpoint finds it, or the end."""
+
+    def break_weights(state: TrainingState) -> None:
+        with torch.no_grad():
+            state.parameters[0].fill_(float("inf"))
+
+    settings, report = config(save_every=4, log_every=30), ProgressBars(quiet=True)
+    hooks = [Hook(at, break_weights)]
+    result = train(UnseenWeight(), settings, tmp_path, seed=3, hooks=hooks, report=report)
+    assert (result.status, result.reason) == ("diverged", "the weights are not finite")
+    assert result.diverged_at == at
+    assert f"step-{at:08d}" not in {path.name for path in list_checkpoints(tmp_path)}
+    assert not (tmp_path / "final").exists()
+
+
+def test_a_finished_run_says_its_losses_its_best_step_and_what_is_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    result = train(Toy(), config(), tmp_path, seed=3)
+    lines = capsys.readouterr().err.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("finished after"))
+    assert f"{result.step} steps" in lines[at]
+    last = f"validation loss {result.metrics['loss']:.4g}"
+    assert lines[at + 1].startswith("training loss ") and lines[at + 1].endswith(last)
+    best = result.best
+    assert lines[at + 2] == f"best step {best['step']}: validation loss {best['value']:.4g}"
+    assert lines[at + 4 :] == [f"  magneto evaluate {tmp_path}", f"  magneto report {tmp_path}"]
+
+
+def test_twenty_lines_on_the_loss_stay(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    train(Toy(), config(steps=100, log_every=1), tmp_path, seed=3)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "learning rate" in line]
+    assert [line.split(":")[0] for line in lines] == [f"step {5 * i}/100" for i in range(1, 21)]

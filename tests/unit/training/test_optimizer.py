@@ -1,31 +1,29 @@
-"""Only matrices decay."""
+"""What decays, the rate of each weight, the scale of gradients; the average of the weights."""
 
+import pytest
 import torch
 from torch import nn
 
-from magneto.training.config import TrainingConfig
-from magneto.training.optimizer import build_optimizer, split_parameters
+from magneto.training.distributed import World
+from magneto.training.optimizer import (
+    WeightAverage,
+    build_optimizer,
+    scale_gradients,
+    set_learning_rate,
+    split_parameters,
+)
+from tests.unit.training.toy import Moving, MovingModel, config
 
 
-def model() -> nn.Module:
+def test_only_matrices_decay_and_a_tied_one_is_a_table() -> None:
     parts = nn.ModuleDict(
         {"table": nn.Embedding(5, 4), "linear": nn.Linear(4, 4), "norm": nn.LayerNorm(4)}
     )
     parts["head"] = nn.Linear(4, 5, bias=False)
     parts["head"].weight = parts["table"].weight
-    return parts
-
-
-def test_only_matrices_decay_and_a_tied_one_is_a_table() -> None:
-    parts = model()
     decayed, plain = split_parameters(parts)
-    assert [id(p) for p in decayed] == [id(parts["linear"].weight)]
-    assert len(plain) == 4
-
-
-def test_decay_shrinks_matrices_alone() -> None:
-    parts = model()
-    optimizer = build_optimizer(parts, TrainingConfig(learning_rate=0.1, weight_decay=0.5))
+    assert [id(p) for p in decayed] == [id(parts["linear"].weight)] and len(plain) == 4
+    optimizer = build_optimizer(parts, config(learning_rate=0.1, weight_decay=0.5))
     before = {name: p.detach().clone() for name, p in parts.named_parameters()}
     for parameter in parts.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -33,3 +31,61 @@ def test_decay_shrinks_matrices_alone() -> None:
     for name, parameter in parts.named_parameters():
         factor = 0.95 if name == "linear.weight" else 1.0
         assert torch.allclose(parameter, before[name] * factor)
+
+
+def test_multiples_of_the_rate() -> None:
+    model = MovingModel()
+    multipliers = Moving().rate_multipliers(model)
+    optimizer = build_optimizer(model, config(optimizer="sgd", weight_decay=0.0), multipliers)
+    set_learning_rate(optimizer, 1.0)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        step = 0.1 if name.startswith("into") else 1.0
+        assert torch.allclose(before[name] - parameter, torch.full_like(parameter, step))
+    with pytest.raises(ValueError, match=r"of nothing\.weight, which the model has not"):
+        build_optimizer(nn.Linear(2, 2), config(), {"nothing.weight": 0.5})
+
+
+def parameters() -> list[nn.Parameter]:
+    """Two parameters with gradients 30 and 40 in norm, and one without any."""
+    made = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1)), nn.Parameter(torch.ones(1))]
+    made[0].grad, made[1].grad = torch.tensor([0.0, 30.0]), torch.tensor([-40.0])
+    return made
+
+
+def world(world_size: int = 1) -> World:
+    return World(rank=0, world_size=world_size, device=torch.device("cpu"), strategy="none")
+
+
+def test_gradients_are_divided_by_the_count() -> None:
+    given = parameters()
+    assert scale_gradients(given, torch.tensor(10.0), None, world()) == pytest.approx(5)
+    torch.testing.assert_close(given[0].grad, torch.tensor([0.0, 3.0]))
+    assert given[2].grad is None
+    assert scale_gradients(given, torch.tensor(0.0), 1.0, world()).isfinite(), "predicts nothing"
+
+
+def test_ranks_averaged_what_is_a_sum() -> None:
+    given = parameters()
+    assert scale_gradients(given, torch.tensor(10.0), None, world(2)) == pytest.approx(10)
+    torch.testing.assert_close(given[1].grad, torch.tensor([-8.0]))
+
+
+def test_the_average_has_a_closed_form_and_is_exchanged() -> None:
+    model = torch.nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(0.0)
+        average = WeightAverage(model, 0.9)
+        model.weight.fill_(1.0)
+    for _ in range(5):
+        average.update()
+    expected = torch.full((2, 2), 1 - 0.9**5)
+    with average.in_place():
+        assert torch.allclose(model.weight, expected)
+    assert torch.equal(model.weight, torch.ones(2, 2))
+    assert torch.allclose(average.average[0], expected)
+    average.reset()
+    assert torch.equal(average.average[0], torch.ones(2, 2))

@@ -1,6 +1,6 @@
 """A task small enough to train in a blink, and a script that trains it in a process of its own.
 
-python toy.py RUN [steps] [key=value ...]
+python toy.py RUN [key=value ...]
 """
 
 from __future__ import annotations
@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,13 @@ from torch import Tensor, nn
 from magneto.data.stream import BatchStream
 from magneto.progress import SILENT, Progress, ProgressBars
 from magneto.training.config import TrainingConfig
-from magneto.training.logging import TrainingResult
+from magneto.training.logging import TrainingResult, read_metrics
 from magneto.training.loop import train
 from magneto.training.task import Loss, Scores, Task
+from magneto.weights import open_tensors
+
+# Of a row of metrics, what is never twice the same.
+TIMED = ("rows_per_second", "flops_utilisation", "data_wait_seconds")
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,54 @@ class Noting(Toy):
         return super().loss(model, batch)
 
 
+class MovingModel(ToyModel):
+    """Its `mean` is made of the first batches and follows the rows since; `seen` is a step's."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.ModuleList(nn.Linear(16, 16) for _ in range(2)), 0.0)
+        self.register_buffer("mean", torch.zeros(4))
+        self.register_buffer("seen", torch.zeros(5), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.seen += torch.cat((x.sum(0), torch.full_like(x[:1, 0], len(x))))
+        return super().forward(x - self.mean)
+
+
+class Moving(Toy):
+    """Learns what its companion says of the rows; its first layer learns at a tenth of the rate."""
+
+    def build_model(self) -> nn.Module:
+        return MovingModel()
+
+    @cached_property
+    def teacher(self) -> nn.Linear:
+        made = nn.Linear(4, 1)
+        nn.init.constant_(made.weight, 0.5)
+        nn.init.zeros_(made.bias)
+        return made
+
+    def companion(self) -> nn.Module:
+        return self.teacher
+
+    def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
+        return {name: 0.1 for name, _ in model.named_parameters() if name.startswith("into")}
+
+    def begin_training(
+        self, model: Any, batches: Iterator[Sequence[Any]], gather: Callable[[Tensor], Tensor]
+    ) -> None:
+        rows = gather(torch.cat([x for _ in range(2) for x, _ in next(batches)]))
+        model.mean.copy_(rows.mean(0))
+
+    def end_step(self, model: Any, add_up: Callable[[Tensor], Tensor]) -> None:
+        total = add_up(model.seen)
+        model.mean.lerp_(total[:4] / total[4], 0.1)
+        model.seen.zero_()
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
+        return super().loss(model, (batch[0], self.teacher(batch[0])))
+
+
 def config(**changes: Any) -> TrainingConfig:
     kept = {
         "steps": 30, "batch_size": 16, "learning_rate": 1e-2, "warmup_steps": 3, "log_every": 4,
@@ -142,17 +196,46 @@ def run_toy(
     )
 
 
+def tensors(directory: Path) -> dict[str, Tensor]:
+    return {name: tensor.read() for name, tensor in open_tensors(directory).items()}
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k not in TIMED} for row in read_metrics(run)]
+
+
+def equal(first: Path, second: Path) -> bool:
+    """Whether two directories hold the same bits."""
+    a, b = tensors(first), tensors(second)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def same(first: Path, second: Path) -> bool:
+    """Whether two runs ended with the same bits, by way of the same metrics."""
+    return rows(first) == rows(second) and equal(first / "final", second / "final")
+
+
+def furthest(first: Path, second: Path) -> float:
+    """Return the largest difference of two directories' weights."""
+    a, b = tensors(first), tensors(second)
+    assert a.keys() == b.keys()
+    return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
 if __name__ == "__main__":
     directory = Path(sys.argv[1])
     settings = dict(word.split("=") for word in sys.argv[2:])
-    kinds = {"distributed": str, "clip_norm": float, "ema_decay": float}
-    values = {
-        key: kinds.get(key, int)(value)
-        for key, value in settings.items()
-        if key not in ("pause", "wrong_way", "noting")
-    }
-    toy = (Noting if "noting" in settings else Toy)(
-        ToyData(pause=float(settings.get("pause", 0)), wrong_way="wrong_way" in settings),
-        dropout=0.0 if "distributed" in values else 0.1,
+    kind = {"toy": Toy, "noting": Noting, "moving": Moving}[settings.pop("task", "toy")]
+    data = ToyData(
+        pause=float(settings.pop("pause", 0)), wrong_way=bool(settings.pop("wrong_way", ""))
     )
+    kinds = {"distributed": str, "clip_norm": float, "ema_decay": float}
+    values = {key: kinds.get(key, int)(value) for key, value in settings.items()}
+    toy = kind(data, dropout=0.0 if "distributed" in values else 0.1)
     run_toy(directory, resume=True, task=toy, **values)

@@ -1,6 +1,6 @@
 """What ranks begin with, in a process of its own under torchrun or alone.
 
-python sharded.py OUT none|ddp|fsdp|hybrid
+python initial_weights.py OUT none|ddp|fsdp|hybrid
 
 Writes the first weights to OUT/initial, and the largest number of elements that each rank had in
 memory while they were made, beside what it may have, to OUT/rank-N.json.

@@ -1,0 +1,319 @@
+"""Training by processes: killed at any moment, on several ranks, by the command."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from magneto.cli import main
+from magneto.training.checkpoint import load_weights
+from magneto.training.config import TrainingConfig
+from magneto.training.distributed import (
+    World,
+    glibc,
+    join_world,
+    keep_freed_memory,
+    replicate_model,
+    shard_model,
+)
+from magneto.training.evaluation import evaluate
+from magneto.weights import list_checkpoints, undamaged
+from tests.evaluating import measured
+from tests.problems import listed
+from tests.ranks import run_alone, run_ranks, start
+from tests.unit.training.toy import (
+    Moving,
+    Toy,
+    ToyData,
+    config,
+    equal,
+    flip_a_bit,
+    furthest,
+    rows,
+    run_toy,
+    same,
+)
+
+TOY = "tests/unit/training/toy.py"
+
+
+def kill_at_random_moments(tmp_path: Path, kills: int, *more: str) -> None:
+    """Kill -9 a run again and again; it must end as if nothing had happened."""
+    extra = ["pause=0.03", "save_every=3", "steps=40", *more]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run_alone(TOY, str(whole), *extra)
+    chance = random.Random(0)
+    for _ in range(kills):
+        process = start([TOY, str(cut), *extra], os.environ, tmp_path / "output")
+        started = time.time()
+        environment_file = cut / "environment.json"
+        while process.exitcode is None:
+            if environment_file.exists() and environment_file.stat().st_mtime > started:
+                break  # it is about to take steps
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0.0, 1.2))
+        process.kill()
+        process.join()
+    run_alone(TOY, str(cut), *extra)
+    assert same(whole, cut)
+
+
+@pytest.mark.distributed
+def test_killed_thrice(tmp_path: Path) -> None:
+    kill_at_random_moments(tmp_path, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("async_save", [0, 1])
+def test_killed_twenty_times(tmp_path: Path, async_save: int) -> None:
+    kill_at_random_moments(tmp_path, 20, f"async_save={async_save}")
+
+
+@pytest.mark.distributed
+def test_all_begin_with_the_same_bits_and_no_rank_holds_the_whole(tmp_path: Path) -> None:
+    for ranks, strategy in ((1, "none"), (2, "ddp"), (2, "fsdp"), (4, "fsdp"), (4, "hybrid")):
+        out = tmp_path / f"{strategy}-{ranks}"
+        words = ("tests/system/initial_weights.py", str(out), strategy)
+        run_alone(*words) if strategy == "none" else run_ranks(ranks, *words)
+        assert equal(tmp_path / "none-1" / "initial", out / "initial"), strategy
+        for path in out.glob("rank-*.json"):
+            held = json.loads(path.read_text())
+            if strategy != "ddp":  # whose buckets are as large as all gradients
+                # A few numbers more: the ranks of the mesh.
+                assert held["most"] <= held["share"] + held["largest"] + 16, (ranks, held)
+            if strategy in ("fsdp", "hybrid"):
+                assert held["most"] < 0.8 * held["whole"], (ranks, held)
+
+
+@pytest.mark.distributed
+def test_no_file_of_a_rank_holds_a_whole_tensor(tmp_path: Path) -> None:
+    run_ranks(2, TOY, str(tmp_path), "distributed=fsdp", "ema_decay=0.9", "steps=14")
+    checkpoint = list_checkpoints(tmp_path)[-1]
+    for directory in (checkpoint, tmp_path / "final", tmp_path / "best"):
+        names = {path.name for path in directory.glob("model*")}
+        parts = {f"model-{rank:05d}-of-00002.safetensors" for rank in (1, 2)}
+        assert names == {"model.index.json", *parts} and not undamaged([directory])[1]
+    for kind in ("model", "optimizer", "ema"):
+        index = json.loads((checkpoint / f"{kind}.index.json").read_text())
+        assert any(len(entry["pieces"]) == 2 for entry in index.values())
+        for name, entry in index.items():
+            if entry["shape"] and entry["shape"][0] > 1:
+                assert [piece["rows"][0] for piece in entry["pieces"]] != [0], (kind, name)
+    flip_a_bit(tmp_path / "best" / "model-00002-of-00002.safetensors")
+    with pytest.raises(ValueError, match=r"model-00002-of-00002.*undamaged are final"):
+        load_weights(Toy().build_model(), tmp_path)
+    load_weights(Toy().build_model(), tmp_path, "final")
+
+
+# What one process trains from beginning to end, and any number of ranks as well as it.
+SETTINGS: dict[str, Any] = {
+    "clip_norm": 0.5, "ema_decay": 0.9, "keep_checkpoints": 9, "average_checkpoints": 3,
+}  # fmt: skip
+WORDS = [*(f"{key}={value}" for key, value in SETTINGS.items()), "wrong_way=1"]
+DDP, FSDP, HYBRID = (["distributed=ddp"], ["distributed=fsdp"],
+                     ["distributed=hybrid", "shard_size=2"])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("one") / "run"
+    run_toy(run, task=Toy(ToyData(wrong_way=True)), gradient_accumulation_steps=2, **SETTINGS)
+    return run
+
+
+def train_on(ranks: int, run: Path, *how: str) -> None:
+    """Begin a run on ranks, or go on with it; 1 is this process."""
+    if ranks == 1:
+        run_toy(run, resume=True, task=Toy(ToyData(wrong_way=True)), **SETTINGS)
+    else:
+        run_ranks(ranks, TOY, str(run), *WORDS, *how)
+
+
+def check(run: Path, one: Path) -> None:
+    for name in ("final", "averaged"):
+        assert furthest(one / name, run / name) < 1e-5
+    for row, expected in zip(rows(run), rows(one), strict=True):
+        assert row == pytest.approx(expected, abs=1e-5)
+
+
+def cut(run: Path, step: int) -> None:
+    """Take a run back to a step."""
+    for path in (run / "final", run / "averaged", *list_checkpoints(run)):
+        if path.name in ("final", "averaged") or int(path.name[-8:]) > step:
+            shutil.rmtree(path)
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("async_save", [0, 1])
+def test_any_number_of_ranks_goes_on_from_any_other(
+    tmp_path: Path, one: Path, async_save: int
+) -> None:
+    """2 sharded, 4 sharded, 1, 2 copies: as one process from beginning to end, to 1e-5."""
+    saving, run, again = f"async_save={async_save}", tmp_path / "many", tmp_path / "again"
+    train_on(2, run, *FSDP, saving)
+    check(run, one)
+    shutil.copytree(run, again)
+    cut(again, 14)
+    train_on(2, again, *FSDP, saving)
+    assert equal(run / "final", again / "final"), "resumed on as many ranks: the same bits"
+    for step, ranks, how in ((7, 4, FSDP), (14, 1, []), (21, 2, DDP), (28, 2, FSDP)):
+        cut(run, step)
+        train_on(ranks, run, *how, saving)
+        check(run, one)
+
+
+@pytest.mark.distributed
+def test_copies_in_shards(tmp_path: Path, one: Path) -> None:
+    """2 copies in 2 shards are as one process; any number of ranks goes on, and the other way."""
+    run = tmp_path / "many"
+    train_on(4, run, *HYBRID)
+    check(run, one)
+    # One copy is written, each rank's rows by the rank's place in it.
+    for directory in (*list_checkpoints(run), run / "final", run / "best"):
+        parts = {f"model-{rank:05d}-of-00002.safetensors" for rank in (1, 2)}
+        assert {p.name for p in directory.glob("model*")} == {"model.index.json", *parts}
+        assert not undamaged([directory])[1]
+    # The last goes on from what was sharded, as copies in shards.
+    for step, ranks, how in (
+        (21, 2, DDP),
+        (14, 4, HYBRID),
+        (7, 4, FSDP),
+        (7, 4, HYBRID),
+        (7, 1, []),
+    ):
+        cut(run, step)
+        train_on(ranks, run, *how)
+        check(run, one)
+
+
+@pytest.mark.distributed
+def test_two_copies_equal_one_process(tmp_path: Path, one: Path) -> None:
+    """Two micro-batches of one process are one of each rank; what one wrote two go on from."""
+    train_on(2, tmp_path / "two", *DDP)
+    check(tmp_path / "two", one)
+    run = Path(shutil.copytree(one, tmp_path / "one"))
+    cut(run, 14)
+    train_on(2, run, *DDP)
+    check(run, one)
+
+
+@pytest.mark.distributed
+def test_ranks_agree_on_values_of_data_and_list_what_all_found(tmp_path: Path) -> None:
+    run_toy(tmp_path / "one", task=Moving(), steps=12)
+    run_ranks(2, TOY, str(tmp_path / "two"), "task=moving", "distributed=ddp", "steps=12")
+    assert furthest(tmp_path / "one" / "final", tmp_path / "two" / "final") < 1e-5
+    run_ranks(2, TOY, str(tmp_path / "run"), "task=noting", "distributed=ddp", "steps=4")
+    found = listed(tmp_path / "run")
+    assert sorted(name for _, name, _ in found) == ["of all", "of rank 0", "of rank 1"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_command_repeats_the_last_evaluation_of_training(
+    precision: str, tmp_path: Path, capsys
+) -> None:
+    """Bit for bit, on a CPU; in bf16 the numbers are others than in fp32."""
+    text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(200))
+    (tmp_path / "book.txt").write_text(text)
+    words = f"""train causal-lm/tiny --data {tmp_path}/book.txt --out {tmp_path}/run
+    --model.width 32 --model.layers 2 --model.heads 2 --model.ffn_width 64 --data.tokenizer bytes
+    --data.max_length 32 --training.batch_size 4 --training.steps 6 --training.warmup_steps 1
+    --training.evaluate_every 3 --training.evaluate_limit 5 --training.tensorboard false
+    --training.device cpu --training.precision {precision}""".split()
+    assert main(words) == 0
+    rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    trained = [row for row in rows if "validation_loss" in row][-1]
+
+    def by_command(*more: str) -> dict[str, float]:
+        command = ["evaluate", str(tmp_path / "run"), "--weights", "final", "--limit", "5"]
+        capsys.readouterr()
+        assert main([*command, *more, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    found = by_command()
+    for name in ("loss", "perplexity", "bits_per_byte"):
+        assert found[name] == trained[f"validation_{name}"]
+    other = by_command("--training.precision", {"fp32": "bf16", "bf16": "fp32"}[precision])
+    assert other["loss"] != found["loss"]
+    assert other["loss"] == pytest.approx(found["loss"], rel=0.02)
+
+
+BLOCK = 128 << 20
+
+
+def resident() -> int:
+    """Bytes of memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def grown_by_a_block(before: int) -> float:
+    """How much more there is after a block was made and freed, as a share of it."""
+    torch.ones(BLOCK // 4)
+    return (resident() - before) / BLOCK
+
+
+@pytest.mark.skipif(glibc() is None, reason="needs glibc")
+def test_a_freed_block_stays_until_the_end() -> None:
+    """In a process of its own: another's heap may have room for the block."""
+    words = "from tests.system.test_training import measure; measure()"
+    done = subprocess.run([sys.executable, "-c", words], cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == 0
+
+
+def measure() -> None:
+    """Fail unless a block stays within the context, and only there."""
+    torch.ones(1)
+    before = resident()
+    assert grown_by_a_block(before) < 0.2
+    with keep_freed_memory(torch.device("cpu"), {}) as done:
+        assert done
+        assert grown_by_a_block(before) > 0.8
+    assert (resident() - before) / BLOCK < 0.2
+
+
+LIMITS = (None, 1, 3, 99)
+
+
+def toy_model() -> nn.Module:
+    torch.manual_seed(5)
+    return Toy(dropout=0.5).build_model()
+
+
+def evaluate_toy(settings: TrainingConfig) -> None:
+    """Be one of several ranks; the first prints the metrics under each limit."""
+    with join_world(settings) as world:
+        found = metrics_by_limit(world)
+        if world.is_main_process:
+            print(json.dumps(found))
+
+
+def metrics_by_limit(world: World) -> list[dict[str, float]]:
+    # A function, so that the model is gone before the ranks part: torch may wait for ever where a
+    # DistributedDataParallel is the last that holds their group.
+    model = replicate_model(shard_model(toy_model(), world), world)
+    return [evaluate(Toy(), model, world, "fp32", limit).metrics for limit in LIMITS]
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize(("kind", "ranks"), [("ddp", 3), ("fsdp", 2)])
+def test_ranks_agree_with_one_process(kind: str, ranks: int) -> None:
+    """With five batches, and with fewer than ranks; predictions agree exactly."""
+    said = run_ranks(ranks, __file__, kind).splitlines()
+    found = json.loads(next(line for line in said if line.startswith("[{")))
+    for theirs, limit in zip(found, LIMITS, strict=True):
+        mine = measured(Toy(), toy_model(), limit)
+        assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-5)
+        assert theirs["sign"] == mine["sign"]
+
+
+if __name__ == "__main__":
+    evaluate_toy(config(distributed=sys.argv[1]))

@@ -1,0 +1,287 @@
+"""Checkpoints are whole or not there, a damaged one is named, and resuming changes nothing."""
+
+import errno
+import json
+import shutil
+from pathlib import Path
+from threading import Event
+
+import pytest
+import torch
+
+from magneto.files import Damaged
+from magneto.progress import ProgressBars
+from magneto.training import checkpoint as module
+from magneto.training.checkpoint import CheckpointWriter, load_weights
+from magneto.training.distributed import one_process, piece_of
+from magneto.training.evaluation import evaluate
+from magneto.training.loop import Hook, Stop, TrainingState, train
+from magneto.weights import find_weights, list_checkpoints, open_tensors, undamaged
+from tests.unit.training.toy import Moving, Toy, config, equal, flip_a_bit, run_toy, same, tensors
+
+ALONE = one_process(torch.device("cpu"))
+QUIET = ProgressBars(quiet=True)
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished run; it has checkpoints of the steps 28 and 30."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def resume(run: Path, **changes) -> None:
+    kept = {"ema_decay": 0.9, "average_checkpoints": 2, "average_by": "best", "dropout": 0.1}
+    run_toy(run, resume=True, **{**kept, **changes})
+
+
+@pytest.mark.parametrize(
+    ("async_save", "at"),
+    [(False, 17), (True, 17), (False, 20), (False, 30)],
+    ids=["17", "17 in the background", "20, which is evaluated", "30, the last"],
+)
+def test_resumed_equals_uninterrupted(
+    tmp_path: Path, finished: Path, async_save: bool, at: int
+) -> None:
+    def stop(state: TrainingState) -> None:
+        state.stop = Stop("interrupted")
+
+    settings = config(
+        ema_decay=0.9, average_checkpoints=2, average_by="best", async_save=async_save
+    )
+    result = train(
+        Toy(dropout=0.1), settings, tmp_path, seed=3, report=QUIET, hooks=[Hook(at, stop)]
+    )
+    assert (result.status, result.step) == ("interrupted", at)
+    resume(tmp_path, async_save=async_save)
+    assert same(finished, tmp_path)
+    for name in ("best", "averaged"):
+        assert equal(finished / name, tmp_path / name)
+
+
+def test_a_companion_is_in_no_checkpoint_and_values_of_data_are_in_each(tmp_path: Path) -> None:
+    task = Moving()
+    run_toy(tmp_path / "cut", task=task, steps=7, schedule="constant")
+    assert not task.teacher.training
+    assert not any(p.requires_grad for p in task.teacher.parameters())
+    assert torch.equal(task.teacher.weight, torch.full((1, 4), 0.5))
+    for kind in ("model", "optimizer"):
+        names = open_tensors(list_checkpoints(tmp_path / "cut")[-1], kind)
+        assert names and not any("companion" in name for name in names)
+    for name in ("cut", "whole"):
+        run_toy(tmp_path / name, task=Moving(), steps=12, schedule="constant", resume=True)
+    assert equal(tmp_path / "whole" / "final", tmp_path / "cut" / "final")
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(finished: Path, run: Path) -> None:
+    for name in ("final", "best", "averaged"):
+        shutil.rmtree(run / name)
+    before, last = list_checkpoints(run)
+    flip_a_bit(last / "model.safetensors")
+    found, problems = undamaged(list_checkpoints(run))
+    assert found == [before] and "model.safetensors" in problems[0]
+    resume(run)
+    assert same(finished, run)
+
+
+@pytest.mark.parametrize("which", ["auto", "best", "final", "averaged", "last", "28"])
+def test_damaged_weights_are_named_and_so_are_the_undamaged(run: Path, which: str) -> None:
+    """They were read without their manifest: a flipped bit gave a loss that is no number."""
+    found = find_weights(run, which)
+    flip_a_bit(found / "model.safetensors")
+    others = {"best": "best", "final": "final", "averaged": "averaged", "step-00000028": "28"}
+    others = [name for folder, name in others.items() if folder != found.name]
+    with pytest.raises(Damaged, match=rf"{found.name}/model.*as it was written") as caught:
+        load_weights(Toy().build_model(), run, which)
+    assert set(others) <= set(str(caught.value).split("undamaged are ")[1].split(", "))
+
+
+def test_only_undamaged_checkpoints_count(tmp_path: Path) -> None:
+    """Damaged ones and stray folders took the places, and a new checkpoint was removed at once."""
+    run_toy(tmp_path, steps=20, save_every=6, keep_checkpoints=3)
+    assert [path.name[-2:] for path in list_checkpoints(tmp_path)] == ["12", "18", "20"]
+    for step in (18, 20):
+        flip_a_bit(tmp_path / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
+    for stray in ("step-abc", "step-99999999x", "notes"):
+        (tmp_path / "checkpoints" / stray).mkdir()
+    (tmp_path / "checkpoints" / "step-00000001").write_text("no folder")
+    (tmp_path / "result.json").unlink()  # as if killed; a finished run is left as it is
+    run_toy(tmp_path, steps=20, save_every=4, keep_checkpoints=3, resume=True)
+    whole, problems = undamaged(list_checkpoints(tmp_path))
+    assert [path.name[-2:] for path in whole] == ["12", "16", "20"] and len(problems) == 1
+    assert (tmp_path / "checkpoints" / "step-abc").is_dir()
+
+
+@pytest.mark.parametrize("name", ["state.json", "manifest.json", "optimizer.safetensors"])
+def test_a_missing_file_is_damage(run: Path, name: str) -> None:
+    (list_checkpoints(run)[-1] / name).unlink()
+    found, problems = undamaged(list_checkpoints(run))
+    assert found == list_checkpoints(run)[:1] and name in problems[0]
+
+
+def test_wrong_weights_are_refused(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="another model's weights"):
+        load_weights(torch.nn.Linear(3, 3), finished)
+    run_toy(tmp_path, steps=5)
+    with pytest.raises(FileNotFoundError, match=r"no averaged weights.*it has best, final"):
+        find_weights(tmp_path, "averaged")
+
+
+def test_averaging_the_last(tmp_path: Path) -> None:
+    run_toy(tmp_path, average_checkpoints=2)
+    first, second = (tensors(path) for path in list_checkpoints(tmp_path))
+    for name, averaged in tensors(tmp_path / "averaged").items():
+        assert torch.allclose(averaged, (first[name] + second[name]) / 2, atol=1e-7)
+
+
+def test_the_average_of_weights_is_what_is_evaluated_and_may_begin_later(tmp_path: Path) -> None:
+    run_toy(tmp_path, steps=8)
+    assert run_toy(tmp_path, steps=12, resume=True, ema_decay=0.99).status == "finished"
+    model = Toy().build_model()
+    load_weights(model, tmp_path, "best")
+    best = json.loads((tmp_path / "best" / "state.json").read_text())
+    found = evaluate(Toy(), model, ALONE, "fp32").metrics
+    assert found["loss"] == pytest.approx(best["metrics"]["loss"], rel=1e-6)
+
+
+def test_a_run_is_not_overwritten(run: Path) -> None:
+    with pytest.raises(ValueError, match=r"already holds a run.*--resume"):
+        run_toy(run)
+
+
+def test_a_finished_run_is_left_as_it_is(run: Path, capsys: pytest.CaptureFixture) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    settings = config(ema_decay=0.9, average_checkpoints=2, average_by="best")
+    result = train(Toy(dropout=0.1), settings, run, seed=3, resume=True)
+    assert (result.status, result.step) == ("finished", 30)
+    assert f"{run} finished at step 30 already" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+# From step 0 nothing is written over that can't be had again.
+
+
+def refuses(run: Path, **changes) -> None:
+    with pytest.raises(ValueError, match="no undamaged checkpoint"):
+        resume(run, **changes)
+
+
+def test_good_weights_are_not_written_over_from_step_0(run: Path) -> None:
+    """A finished run whose checkpoints were all damaged began again, and lost its results."""
+    kept = [run / "result.json", run / "metrics.jsonl"]
+    before = [path.read_bytes() for path in kept]
+    for directory in list_checkpoints(run):
+        (directory / "state.json").write_text("{")
+    refuses(run, steps=40)
+    shutil.rmtree(run / "checkpoints")
+    refuses(run, steps=40)
+    assert [path.read_bytes() for path in kept] == before and find_weights(run, "final").is_dir()
+    resume(run)  # finished: left as it is
+    assert [path.read_bytes() for path in kept] == before
+
+
+def test_the_best_of_a_long_run_is_not_lost_with_its_checkpoints(run: Path) -> None:
+    for name in ("checkpoints", "final", "averaged"):
+        shutil.rmtree(run / name)
+    (run / "result.json").unlink()
+    refuses(run)
+    (run / "metrics.jsonl").unlink()  # then nobody knows how far it was
+    refuses(run)
+
+
+@pytest.mark.parametrize("last", [15, 21])
+def test_a_checkpoint_in_the_background_is_there_when_the_next_begins(
+    tmp_path: Path, last: int
+) -> None:
+    """Until then a kill leaves none, and the same steps are taken again."""
+    run_toy(tmp_path, steps=last, log_every=1, evaluate_every=5)
+    for name in ("checkpoints", "final"):
+        shutil.rmtree(tmp_path / name)
+    (tmp_path / "result.json").unlink()
+    saving = {"save_every": 10, "steps": 30, "resume": True, "async_save": True}
+    if last == 15:
+        assert run_toy(tmp_path, **saving).status == "finished"
+    else:
+        with pytest.raises(ValueError, match="no undamaged checkpoint"):
+            run_toy(tmp_path, **saving)
+
+
+@pytest.mark.parametrize("stopped_by", ["a full disk", "a kill"])
+def test_weights_of_before_the_first_checkpoint_stop_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped_by: str
+) -> None:
+    """An evaluation kept its best, and the first checkpoint never came."""
+    whole = run_toy(tmp_path / "whole", steps=20, evaluate_every=5)
+
+    def full(state: TrainingState) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("magneto.training.loop.save", full)
+        with pytest.raises(OSError, match="No space left"):
+            run_toy(tmp_path / "run", steps=20, evaluate_every=5, save_every=10)
+    if stopped_by == "a kill":  # between two logs: the last rows are not written
+        rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (tmp_path / "run" / "metrics.jsonl").write_text("".join(rows[:-1]))
+    assert (tmp_path / "run" / "best").is_dir() and not list_checkpoints(tmp_path / "run")
+    again = run_toy(tmp_path / "run", steps=20, evaluate_every=5, save_every=10, resume=True)
+    assert (again.best, again.metrics) == (whole.best, whole.metrics)
+
+
+def test_a_run_that_has_saved_nothing_begins_at_0(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert run_toy(tmp_path, steps=5, resume=True).status == "finished"
+
+
+@pytest.mark.parametrize("how", ["as it was", "a value", "a row", "gone"])
+def test_altered_metrics_are_noticed(run: Path, capsys, how: str) -> None:
+    """What came after the checkpoint, or broke off in a kill, is no alteration."""
+    path = run / "metrics.jsonl"
+    first, *rows = path.read_text().splitlines(keepends=True)
+    last = '{"step": 31, "loss": 1.0}\n{"step": 3'
+    altered = {"as it was": first, "a value": first.replace('"loss": ', '"loss": 1'), "a row": ""}
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_text("".join([altered[how], *rows, last]))
+    train(Toy(), config(steps=32), run, seed=3, resume=True, report=ProgressBars())
+    said = [line for line in capsys.readouterr().err.splitlines() if "metrics.jsonl" in line]
+    assert len(said) == (how != "as it was"), said
+    assert all("is not as it was written up to step 30" in line for line in said)
+
+
+# The writer, by itself.
+
+
+def test_the_background_writes_what_was_there_at_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, usual = Event(), module.write_tensors
+    monkeypatch.setattr(module, "write_tensors", lambda *rest: go.wait(20) and usual(*rest))
+    writer, tensor, said = CheckpointWriter(ALONE, background=True), torch.ones(3), []
+    kinds = {"model": {"a": piece_of(tensor)}}
+    writer.write(tmp_path / "one", kinds, {"step": 1}, lambda: said.append("done"))
+    tensor.fill_(2)
+    assert not (tmp_path / "one").exists() and not said
+    go.set()
+    writer.wait()
+    assert said == ["done"] and undamaged([tmp_path / "one"])[1] == []
+    assert torch.equal(open_tensors(tmp_path / "one")["a"].read(), torch.ones(3))
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_what_fails_is_raised_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, background: bool
+) -> None:
+    def fail(*rest: object) -> None:
+        raise OSError("no space left")
+
+    writer = CheckpointWriter(ALONE, background)
+    kinds = {"model": {"a": piece_of(torch.ones(3))}}
+    writer.write(tmp_path / "best", kinds, {})
+    writer.wait()
+    monkeypatch.setattr(module, "publish", fail)
+    with pytest.raises(OSError, match="no space left"):
+        writer.write(tmp_path / "best", kinds, {})
+        writer.write(tmp_path / "other", kinds, {})  # at the latest
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+    assert undamaged([tmp_path / "best"])[1] == []

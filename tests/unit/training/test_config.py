@@ -1,0 +1,104 @@
+"""Schedules against their closed forms; epochs and warm-up shares become steps."""
+
+import math
+
+import pytest
+
+from magneto.config import ConfigError, build
+from magneto.training.config import TrainingConfig, in_steps, learning_rate
+
+
+def rates(**changes) -> list[float]:
+    settings = TrainingConfig(steps=100, learning_rate=1.0, warmup_steps=10, **changes)
+    return [learning_rate(settings, step) for step in range(101)]
+
+
+def test_warmup_from_a_value() -> None:
+    found = rates(schedule="constant", warmup_start=0.5)
+    assert found[0] == 0.5 and found[5] == pytest.approx(0.75) and found[10:] == [1.0] * 91
+
+
+def test_polynomial_and_linear() -> None:
+    assert rates(schedule="linear")[55] == pytest.approx(0.5)
+    assert rates(schedule="polynomial")[55] == pytest.approx(0.5)
+    assert rates(schedule="polynomial", power=2.0)[55] == pytest.approx(0.25)
+    assert rates(schedule="polynomial", final_learning_rate=0.2)[-1] == pytest.approx(0.2)
+
+
+def test_cosine_with_a_floor() -> None:
+    found = rates(schedule="cosine", final_learning_rate=0.1)
+    assert found[10] == pytest.approx(1) and found[-1] == pytest.approx(0.1)
+    assert found[55] == pytest.approx(0.55)
+    assert found[30] == pytest.approx(0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * 20 / 90)))
+
+
+def test_inverse_square_root() -> None:
+    found = rates(schedule="inverse_sqrt")
+    assert found[10] == 1 and found[40] == pytest.approx(0.5)
+
+
+def test_no_rate_is_an_error() -> None:
+    with pytest.raises(ValueError, match="learning_rate is not set"):
+        learning_rate(TrainingConfig(), 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"steps": 0}, "steps must be 1"),
+        ({"learning_rate": -1.0}, "above 0"),
+        ({"ema_decay": 1.0}, "between 0 and 1"),
+        ({"average_checkpoints": 9}, "more than keep_checkpoints"),
+    ],
+)
+def test_impossible_settings(changes: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        TrainingConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"epochs": 2, "batch_size": 32}, (7, 0)),
+        ({"epochs": 0.5, "batch_size": 10, "warmup_ratio": 0.2}, (5, 1)),
+        ({"steps": 50, "warmup_ratio": 0.1}, (50, 5)),
+        ({"steps": 50, "warmup_steps": 3}, (50, 3)),
+        ({"steps": 50, "warmup_steps": 3, "warmup_ratio": 0.0}, (50, 0)),
+    ],
+    ids=str,
+)
+def test_lengths(given: dict, expected: tuple[int, int]) -> None:
+    found = in_steps(TrainingConfig(**given), 100)
+    assert (found.steps, found.warmup_steps) == expected
+
+
+def test_a_stream_without_epochs_says_so() -> None:
+    with pytest.raises(ValueError, match=r"no epochs; give training\.steps"):
+        in_steps(TrainingConfig(epochs=1), None)
+    with pytest.raises(ValueError, match="epochs must be above 0"):
+        TrainingConfig(epochs=0)
+    with pytest.raises(ValueError, match="warmup_ratio must be in"):
+        TrainingConfig(warmup_ratio=1)
+
+
+def test_numbers_without_sense_are_named_all_at_once() -> None:
+    wrong = {
+        "learning_rate": "nan", "warmup_start": -1e-4, "final_learning_rate": "inf",
+        "power": 0, "eps": 0, "betas": "0.9,1.5", "weight_decay": "nan", "clip_norm": "inf",
+        "ema_decay": "nan", "epochs": "inf", "warmup_ratio": "nan", "divergence_ratio": "nan",
+        "evaluate_limit": 0,
+    }  # fmt: skip
+    with pytest.raises(ConfigError) as caught:
+        build(TrainingConfig, wrong, "training")
+    lines = caught.value.lines
+    assert len(lines) == len(wrong)
+    assert all(
+        any(f" {name} must be" in line for line in lines) for name in wrong if name != "betas"
+    )
+    assert "training: betas must be in [0, 1), not 0.9, 1.5" in lines
+
+
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_a_number_of_steps_is_finite(value: str) -> None:
+    with pytest.raises(ConfigError, match="steps must be a whole number"):
+        build(TrainingConfig, {"steps": value}, "training")

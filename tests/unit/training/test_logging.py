@@ -1,0 +1,208 @@
+"""Rows of metrics, trackers that show them, throughput by a clock that the test sets."""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from magneto.cli import main
+from magneto.tasks import command
+from magneto.training import logging as module
+from magneto.training.logging import (
+    PEAKS,
+    WANDB_FILE,
+    MetricsLogger,
+    TensorBoard,
+    Throughput,
+    environment,
+    flatten,
+    grouped,
+    measured_peak,
+    nominal_peaks,
+    read_metrics,
+)
+from magneto.training.loop import train
+from tests.unit.training.toy import Toy, config, run_toy
+
+
+def write(run: Path, from_step: int, steps: range) -> None:
+    logger = MetricsLogger(run, from_step)
+    for step in steps:
+        logger.add({"step": step, "loss": 1 / step})
+    logger.close()
+
+
+def test_rows_after_the_checkpoint_are_cut_away_and_a_bad_one_loses_no_other(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, 0, range(1, 9))
+    path = tmp_path / "metrics.jsonl"
+    with path.open("a") as file:
+        file.write('{"step": 9, "lo')  # killed while writing
+    assert [row["step"] for row in read_metrics(tmp_path)] == list(range(1, 9))
+    lines = path.read_bytes().splitlines()
+    lines[1:5] = b'{"step": 2, "lo', b'"a \xff word"', b"[4]", b"[" * 100_000
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 6, 7, 8]
+    write(tmp_path, 6, range(7, 9))
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 6, 7, 8]
+
+
+def test_rows_of_a_folder_that_is_gone_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    logger = MetricsLogger(tmp_path / "run", 0)
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError, match="removed or moved while it trained"):
+        logger.add({"step": 1})
+    logger.close()
+
+
+def test_what_json_has_not_is_null(tmp_path: Path) -> None:
+    logger = MetricsLogger(tmp_path, 0)
+    logger.add({"step": 1, "loss": float("nan")})
+    logger.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": null}\n'
+
+
+def test_environment_names_versions_and_machine() -> None:
+    found = environment()
+    assert found["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert found["cores"] >= 1 and found["platform"] and found["python"]
+
+
+def test_a_damaged_record_of_the_environment_is_set_aside(tmp_path: Path) -> None:
+    run_toy(tmp_path, steps=5)
+    (tmp_path / "environment.json").write_text("x")
+    run_toy(tmp_path, steps=6, resume=True)
+    assert len(json.loads((tmp_path / "environment.json").read_text())) == 1
+    assert (tmp_path / "environment.damaged.json").read_text() == "x"
+
+
+class StandIn:
+    """What is used of the package wandb; keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.begun: list[dict[str, Any]] = []
+        self.logged: list[tuple[dict[str, float], int]] = []
+        self.finished = 0
+
+    def init(self, **words: Any) -> SimpleNamespace:
+        self.begun.append(words)
+        return SimpleNamespace(
+            id=words["id"] or "abc",
+            log=lambda values, step: self.logged.append((values, step)),
+            finish=self.finish,
+        )
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+def test_names_are_grouped() -> None:
+    names = ("loss", "validation_loss", "tokens_per_second", "data_wait_seconds", "gradient_norm")
+    assert [grouped(name) for name in names] == [
+        "train/loss", "validation/loss", "speed/tokens_per_second", "speed/data_wait_seconds",
+        "train/gradient_norm",
+    ]  # fmt: skip
+    assert flatten({"a": {"b": [1, 2], "c": None}, "d": 0.5}) == {"a.b": "[1, 2]", "a.c": "None",
+                                                               "d": 0.5}  # fmt: skip
+
+
+def test_tensorboard_has_groups_and_hyper_parameters(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    writer = TensorBoard(tmp_path, 0, {"seed": 3, "training": {"schedule": "cosine"}})
+    writer.add({"train/loss": 0.5, "validation/loss": 1.0}, 2)
+    writer.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert events.Tags()["scalars"] == ["train/loss", "validation/loss"]
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(2, 0.5)]
+    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    found = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert found["seed"].number_value == 3
+    assert found["training.schedule"].string_value == "cosine"
+
+
+def test_weights_and_biases_gets_the_curves(tmp_path: Path, monkeypatch) -> None:
+    stand_in = StandIn()
+    monkeypatch.setitem(sys.modules, "wandb", stand_in)
+    how = {"tracker": "wandb", "tensorboard": False, "log_every": 5, "evaluate_every": 10}
+    recipe = {"training": {"steps": 10}}
+    run = tmp_path / "toy"
+    train(Toy(), config(steps=10, save_every=5, **how), run, seed=3, recipe=recipe)
+    (begun,) = stand_in.begun
+    assert (begun["name"], begun["config"], begun["id"]) == ("toy", recipe, None)
+    assert [step for _, step in stand_in.logged] == [5, 10, 10] and stand_in.finished == 1
+    assert "train/loss" in stand_in.logged[0][0] and "validation/loss" in stand_in.logged[2][0]
+    assert json.loads((run / WANDB_FILE).read_text()) == {"id": "abc"}
+    train(Toy(), config(steps=15, **how), run, seed=3, resume=True, recipe=recipe)
+    assert stand_in.begun[1]["id"] == "abc"
+
+
+def test_what_is_not_installed_is_said_before_anything_is_done(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    run = tmp_path / "run"
+    assert main(["train", "causal-lm/tiny", "--wandb", "--out", str(run)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pip install 'foundation-transformers[wandb]'" in line and not run.exists()
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, seconds: Iterable[float]) -> None:
+    """Let the clock say these seconds, one at each reading."""
+    readings = iter(seconds)
+    clock = SimpleNamespace(perf_counter=lambda: next(readings))
+    monkeypatch.setattr(module, "time", clock)
+
+
+def test_rate_leaves_out_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_clock(monkeypatch, [100.0, 104.0, 106.0, 107.0])
+    meter = Throughput(flops_per_unit=10.0, peak=1000.0)
+    meter.pause(1.5)
+    meter.add(30)
+    meter.add(20)
+    rate, utilisation = meter.read(world_size=2)
+    assert rate == 2 * 50 / 2.5
+    assert utilisation == pytest.approx(50 / 2.5 * 10 / 1000)
+    assert meter.read(2) == (0, 0)
+    meter.add(3)
+    assert meter.read(1)[0] == 3, "the pause counts once"
+
+
+def test_a_measured_peak_is_believable() -> None:
+    assert 1e8 < measured_peak(torch.device("cpu"), torch.float32, 256) < 1e14
+
+
+def test_a_device_has_the_peak_of_its_own_data_sheet() -> None:
+    names = {"H100 80GB HBM3": "H100", "H100 PCIe": "H100 PCIe", "H200": "H200", "L40": "L40",
+             "A100-SXM4-40GB": "A100", "L40S": "L40S", "L4": "L4"}  # fmt: skip
+    for name, row in names.items():
+        assert nominal_peaks(f"NVIDIA {name}") == PEAKS[row], name
+    assert nominal_peaks("Somebody's GPU") is None
+
+
+def test_the_measured_peak_is_the_best_of_five_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_clock(monkeypatch, [0, 4, 10, 13, 20, 20.5, 30, 38, 40, 44])
+    assert measured_peak(torch.device("cpu"), torch.float32, 8) == 2 * 8**3 / 0.5
+
+
+def test_products_grow_until_they_take_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [time for round in range(5) for time in (round, round + 1 / 128)]
+    set_clock(monkeypatch, [*times, *(4 * time for time in times)])
+    assert measured_peak(torch.device("cpu"), torch.float32) == 2 * 512**3 * 32
+
+
+def test_commands_that_use_a_run_name_it_where_it_belongs() -> None:
+    run = Path("runs/a")
+    assert command("evaluate --tasks SUITE", run) == "magneto evaluate runs/a --tasks SUITE"
+    assert command("predict IMAGE", run) == "magneto predict runs/a IMAGE"
+    trained = command("train image-modelling/tiny --data.image_tokenizer", run)
+    assert trained == "magneto train image-modelling/tiny --data.image_tokenizer runs/a"

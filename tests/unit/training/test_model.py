@@ -1,0 +1,367 @@
+"""First values depend on the seed and on names alone; operations and memory are known by shapes."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from magneto import Encoder, TransformerConfig
+from magneto.lab.without_data import check_weights_first
+from magneto.language.config import (
+    LanguageModelConfig,
+    MaskedLanguageModelConfig,
+    TextClassifierConfig,
+)
+from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier
+from magneto.recipe import load_recipe
+from magneto.theory.placement import PLACEMENTS
+from magneto.training.config import TrainingConfig
+from magneto.training.distributed import one_process
+from magneto.training.model import (
+    FillRecorder,
+    build_on_meta,
+    check_memory,
+    count_flops,
+    initial_model,
+    layer_input_bytes,
+)
+from magneto.training.task import Loss, place_companion
+from magneto.translation.config import TranslationConfig
+from magneto.translation.model import TranslationModel
+from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.encoder import ImageClassifier
+from tests.unit.training.toy import Moving, Toy, ToyData
+
+CPU = torch.device("cpu")
+ALONE = one_process(CPU)
+SIZES: dict[str, Any] = {"width": 32, "heads": 4, "ffn_width": 48}
+TEXT: dict[str, Any] = {**SIZES, "layers": 2, "vocab_size": 50}
+MODELS = {
+    "causal": lambda: LanguageModel(LanguageModelConfig(**TEXT, tie_embeddings=False)),
+    "tied": lambda: LanguageModel(LanguageModelConfig(**TEXT, tie_embeddings=True)),
+    "masked": lambda: MaskedLanguageModel(MaskedLanguageModelConfig(**TEXT, positions="t5")),
+    "classifier": lambda: TextClassifier(
+        TextClassifierConfig(**TEXT, classes=3, token_types=2, positions="learned")
+    ),
+    "translation": lambda: TranslationModel(
+        TranslationConfig(**SIZES, vocab_size=50, encoder_layers=2, decoder_layers=2)
+    ),
+    "images": lambda: ImageClassifier(
+        ImageClassifierConfig(**SIZES, layers=2, image_size=8, patch_size=2, class_token="learned")
+    ),
+    "swiglu": lambda: LanguageModel(
+        LanguageModelConfig(**TEXT, activation="swiglu", key_value_heads=2, norm="rmsnorm")
+    ),
+}
+
+
+class Built(Toy):
+    """A task with any model."""
+
+    def __init__(self, build: Any) -> None:
+        super().__init__()
+        self.build_model = build  # type: ignore[method-assign]
+
+
+def drawn(build: Any, seed: int = 3) -> dict[str, Tensor]:
+    return initial_model(Built(build), seed, ALONE).state_dict()
+
+
+def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_is_drawn_module_by_module(name: str) -> None:
+    assert build_on_meta(MODELS[name])[1] == ""
+    made = initial_model(Built(MODELS[name]), 3, ALONE)
+    torch.manual_seed(0)
+    usual = MODELS[name]()
+    for (key, tensor), (_, other) in zip(
+        made.named_parameters(), usual.named_parameters(), strict=True
+    ):
+        assert tensor.requires_grad == other.requires_grad and tensor.device.type == "cpu", key
+        if tensor.numel() > 500:
+            assert tensor.std().item() == pytest.approx(other.std().item(), rel=0.15), key
+        elif other.unique().numel() == 1:
+            assert torch.equal(tensor, other), key
+    for (key, tensor), (_, other) in zip(made.named_buffers(), usual.named_buffers(), strict=True):
+        assert torch.equal(tensor, other), key
+
+
+def test_so_is_every_placement() -> None:
+    for placement in PLACEMENTS:
+        made = LanguageModelConfig(**TEXT, placement=placement)
+        assert build_on_meta(lambda made=made: LanguageModel(made))[1] == "", placement
+
+
+def test_values_depend_on_seed_and_name_alone() -> None:
+    config = LanguageModelConfig(**TEXT, placement="pre")  # whose gain depends on no depth
+    short, long = (
+        drawn(lambda layers=layers: LanguageModel(replace(config, layers=layers)))
+        for layers in (2, 3)
+    )
+    assert all(torch.equal(short[name], long[name]) for name in short)
+    torch.manual_seed(99)
+    assert equal(short, drawn(lambda: LanguageModel(config)))
+    other = drawn(lambda: LanguageModel(config), seed=4)
+    assert not torch.equal(other["embedding.table.weight"], short["embedding.table.weight"])
+    first, second = (short[f"decoder.layers.{i}.feed_forward.mlp.fc1.weight"] for i in (0, 1))
+    assert not torch.equal(first, second)
+
+
+def test_ties_hold_and_the_table_is_drawn_once() -> None:
+    model = initial_model(Built(MODELS["tied"]), 3, ALONE)
+    assert model.head.weight is model.embedding.table.weight  # type: ignore[union-attr]
+    free = drawn(MODELS["causal"])
+    tied = drawn(MODELS["tied"])
+    assert torch.equal(tied["embedding.table.weight"], free["embedding.table.weight"])
+
+
+def test_the_callers_random_state_is_left_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    drawn(MODELS["causal"])
+    assert torch.equal(torch.rand(3), expected)
+
+
+class Parent(nn.Module):
+    """Sets its child's values itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 4)
+        nn.init.normal_(self.head.weight, std=0.001)
+
+
+class Bare(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(4))
+
+
+class Loaded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 4)
+        self.head.load_state_dict({"weight": torch.eye(4), "bias": torch.ones(4)})
+
+
+class Reaching(nn.Module):
+    """Draws another module's values in its own reset_parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 4)
+        self.register_buffer("zero", torch.zeros(4))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.zero)
+        nn.init.zeros_(self.head.weight)
+
+
+class Buffered(nn.Module):
+    """Its reset_parameters forgets a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.arange(4))
+        self.weight = nn.Parameter(torch.empty(4))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+
+
+class Reading(nn.Module):
+    """Reads a value while it is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, int(torch.full((1,), 5.0).sum().item()))
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (Parent, "head.weight is not what reset_parameters makes it"),
+        (Bare, "the model has no reset_parameters"),
+        (lambda: nn.Sequential(Bare()), "0 has no reset_parameters"),
+        (Loaded, "head.weight is not what"),
+        (Reaching, "reset_parameters of the model changes other modules too"),
+        (Buffered, "steps is not what"),
+        (Reading, "meta"),
+    ],
+)
+def test_other_models_are_built_as_they_build_themselves(build: Any, reason: str) -> None:
+    assert reason in build_on_meta(build)[1]
+    made = drawn(build)
+    torch.manual_seed(3)
+    assert equal(made, build().state_dict())
+
+
+def test_torchs_own_modules_are_drawn_too() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Embedding(9, 4, padding_idx=0), nn.LSTM(4, 4), nn.Conv1d(4, 4, 3),
+            nn.BatchNorm1d(4), nn.LayerNorm(4), nn.Linear(4, 4),
+        )  # fmt: skip
+
+    assert build_on_meta(build)[1] == ""
+    made = drawn(build)
+    assert not made["0.weight"][0].any() and made["3.running_var"].eq(1).all()
+    assert made["1.weight_ih_l0"].abs().max() <= 0.5
+
+
+def test_what_fills_is_left_out_where_there_are_no_values() -> None:
+    with FillRecorder():
+        assert nn.init.ones_(torch.empty(3)).tolist() == [1, 1, 1]
+        weight = torch.empty(2, 3, device="meta")
+        for fill in (nn.init.zeros_, nn.init.ones_, nn.init.normal_, nn.init.uniform_):
+            assert fill(weight) is weight
+    with torch.device("meta"), FillRecorder():
+        layer = nn.Linear(4, 5)
+        out = layer(torch.zeros(2, 4))
+    assert out.is_meta and out.shape == (2, 5) and layer.weight.requires_grad
+
+
+def test_flops_of_a_step_by_hand() -> None:
+    """2 per weight and row forward, 4 backward; the first layer's input needs no gradient."""
+    task = Toy()
+    batch = task.train_stream(8, 0).batch(0)[0]
+    products = [4 * 16, 16 * 16, 16 * 16, 16 * 16, 16 * 16, 16 * 1]
+    assert count_flops(task, batch) == (8 * (6 * sum(products) - 2 * 4 * 16), 8)
+
+
+def test_flops_are_counted_without_a_run() -> None:
+    """Attention's own products are counted, and a model of 3 TB takes no memory."""
+    width, length = 512 * 256, 64
+    config = TransformerConfig(width=width, layers=4, heads=256, ffn_width=4 * width)
+
+    class Stack(Toy):
+        def build_model(self) -> torch.nn.Module:
+            return Encoder(config)
+
+        def loss(self, model: torch.nn.Module, batch: Any) -> Loss:
+            return Loss(model(batch[0]).sum(), torch.ones(()))
+
+    flops, units = count_flops(Stack(), (torch.empty(1, 1, 1).expand(1, length, width),))
+    weights, attention = 12 * width**2, 2 * length * width
+    assert flops == 4 * 6 * length * (weights + attention) and units == 1
+
+
+def test_a_residual_stream_in_bf16_is_counted_too() -> None:
+    task = Toy()
+    config = {"width": 8, "layers": 1, "heads": 1, "ffn_width": 8}
+
+    def count(dtype: str) -> float:
+        task.build_model = lambda: Encoder(TransformerConfig(**config, residual_dtype=dtype))
+        task.loss = lambda model, batch: Loss(model(batch[0]).sum(), torch.ones(()))
+        return count_flops(task, (torch.ones(1, 3, 8),))[0]
+
+    assert count("bfloat16") == count("input") > 0
+
+
+def test_a_loss_that_reads_values_is_not_counted() -> None:
+    task = Toy(ToyData(explode_at=0.1))
+    assert math.isnan(count_flops(task, task.train_stream(8, 0).batch(0)[0])[0])
+
+
+def test_a_companion_is_counted_and_stays_where_it_is() -> None:
+    task = Moving()
+    place_companion(task, CPU)
+    batch = task.train_stream(8, 0).batch(0)[0]
+    counted, units = count_flops(task, batch)
+    assert counted == count_flops(Toy(), batch)[0] + 2 * 4 * units
+    assert torch.equal(task.teacher.weight, torch.full((1, 4), 0.5))
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of 64 GB."""
+    monkeypatch.setattr("magneto.training.model.memory_of", lambda device: 64_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("image-classification", {"model.classes": 10**9}, "head.weight has the most, 1000000000"),
+        ("image-modelling", {"model.codes": 10**9}, "head.weight has the most, 1000000000 x 64"),
+        ("image-tokenizer", {"model.codes": 10**9}, "of which tokenizer.codebook.seen"),
+        ("transducer", {"model.joint_width": 10**7}, "of which joiner.output.weight has the most"),
+    ],
+)
+def test_weights_that_can_not_fit_are_refused_before_data_is_read(
+    name: str, changes: dict, said: str, machine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = load_recipe(f"{name}/tiny", changes)
+    monkeypatch.setattr(type(recipe.build_task()), "prepare", pytest.fail)
+    with pytest.raises(ValueError, match=said) as caught:
+        check_weights_first(recipe)
+    assert " GB" in str(caught.value) and "the cpu here has 64 GB" in str(caught.value)
+
+
+def test_weights_that_fit_are_not_refused(machine: None) -> None:
+    """Nor is a recipe for several processes, which a probe looks at in one."""
+    for name in ("causal-lm/24l", "transducer/librispeech-36l", "translation/tiny",
+                 "vision-language-modelling/beit3-24l", "text-classification/sst2",
+                 "visual-question-answering/tiny"):  # fmt: skip
+        check_weights_first(load_recipe(name, {"training.distributed": "fsdp"}))
+
+
+def test_a_batch_that_can_not_fit_is_refused(machine: None) -> None:
+    sizes = {"model.image_size": 512, "model.patch_size": 16, "model.max_length": 1025}
+    recipe = load_recipe("image-classification/tiny", {**sizes, "training.batch_size": 10**5})
+    task = recipe.build_task()
+    task.prepare()
+    with pytest.raises(ValueError, match=r"the cpu here has 64 GB.*lower it or the size of an"):
+        check_memory(task, recipe.training, ALONE, 1)
+
+
+@pytest.mark.parametrize("name", ["image-modelling", "text-classification"])
+def test_what_fits_is_not_refused(machine: None, name: str) -> None:
+    """Texts are shorter than the longest that there may be."""
+    changes = {"training.batch_size": 3 * 4096}
+    if name == "text-classification":
+        changes |= {"data.max_length": 8192, "model.max_length": 8192, "data.tokenizer": "bytes"}
+    recipe = load_recipe(f"{name}/tiny", changes)
+    task = recipe.build_task()
+    task.prepare()
+    check_memory(task, recipe.training, ALONE, 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["image-classification", "image-tokenizer", "image-modelling", "vision-language-modelling"],
+)
+def test_what_layers_are_given_is_known_beside_a_frozen_model(name: str) -> None:
+    task = load_recipe(f"{name}/tiny").build_task()
+    task.prepare()
+    (batch,) = task.train_stream(12, 1).batch(0)
+    config = task.model_config
+    found = layer_input_bytes(task, batch)
+    images = 12 if name != "vision-language-modelling" else 8  # of images, of pairs, of texts
+    assert found >= config.layers * 2 * images * config.width * config.patches
+    companion = task.companion()
+    for module in () if companion is None else (companion,):
+        assert not any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers()))
+
+
+def test_more_pieces_help_until_the_examples_alone_are_too_many(monkeypatch) -> None:
+    """Of a toy's examples each has 20 bytes, and its two layers are given 64."""
+    monkeypatch.setattr("magneto.training.model.memory_of", lambda device: 1_000_000)
+    for batch_size, pieces, said in (
+        (15_000, 1, ""), (20_000, 1, "which 15,625 examples fill.*gradient_accumulation_steps$"),
+        (20_000, 2, ""), (60_000, 50, "which 50,000 examples fill: .* the size of an example$"),
+    ):  # fmt: skip
+        config = TrainingConfig(batch_size=batch_size, gradient_accumulation_steps=pieces)
+        if not said:
+            check_memory(Toy(), config, ALONE, 1)
+            continue
+        with pytest.raises(ValueError, match=said):
+            check_memory(Toy(), config, ALONE, 1)
