@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.hf.weights.beit3 import head_of_weights, is_beit3, load_beit3, read_config, to_beit3
+from magneto.hf.weights.beit3 import KINDS as THEIRS
+from magneto.hf.weights.beit3 import is_beit3, load_beit3, to_beit3
 from magneto.vision_language.caption_decoding import left_to_right
 from magneto.vision_language.config import (
     ImageCaptionerConfig,
@@ -251,7 +252,8 @@ def test_the_released_sizes(kind: str, size: str) -> None:
 
 def load_sizes(state: dict[str, Tensor]) -> Any:
     """The configuration that weights alone show."""
-    return read_config(state, head_of_weights(state), {})
+    kind = next(kind for kind in THEIRS if kind.mark in state)
+    return kind.read_config(state, {})
 
 
 CUT = 9
@@ -326,7 +328,7 @@ def test_timm_reads_the_same_model() -> None:
 def test_a_classifier_that_does_not_fit_is_named() -> None:
     state = authors_state()
     headless = {name: t for name, t in state.items() if not name.startswith("head.")}
-    with pytest.raises(ValueError, match="have no classifier"):
+    with pytest.raises(ValueError, match="have no head.weight"):
         load_beit3(headless)
     with pytest.raises(ValueError, match="no place here for the tensor 'extra'"):
         load_beit3(state | {"extra": torch.ones(1)}, ARGS)

@@ -67,8 +67,6 @@ WORDS = f"{PREFIX}text_embed.weight"
 PATCHES = f"{PREFIX}vision_embed.proj"
 FINAL_NORM = f"{PREFIX}encoder.layer_norm"
 BLOCKS = f"{PREFIX}encoder.layers"
-FILE_BEGINS = ["<unk>", "<s>", "</s>"]
-TEXT_HALF = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
 EPSILON = 1e-5
 """Of norms: torchscale's default, and torch's, which the authors' heads have."""
 RATES = ("dropout", "attention_dropout", "activation_dropout")
@@ -97,141 +95,11 @@ def layer_names(ours: str, letter: str, expert: str = "") -> Names:
     }
 
 
-@dataclass(frozen=True)
-class Head:
-    """One of the authors' models over images and texts, and ours that computes the same.
-
-    Attributes:
-        mark: A tensor of theirs that no model before it in `HEADS` has.
-        model: Our class.
-        config: Its configuration.
-        names: The map of the head.
-        encoder: Prefix of our encoder's tensors.
-        sizes: Our sizes that belong to the head, by the tensor of theirs that is so long.
-        normed: Whether the head has norms, whose epsilon is torch's own in theirs.
-    """
-
-    mark: str
-    model: Callable[[Any], nn.Module]
-    config: Callable[..., VisionLanguageConfig]
-    names: Names = field(default_factory=dict)
-    encoder: str = "encoder."
-    sizes: tuple[tuple[str, str], ...] = ()
-    normed: bool = False
-
-
-ANSWERS = Head(
-    "pooler.dense.weight", QuestionAnswerer, QuestionAnsweringConfig,
-    {
-        "pooler.0": "pooler.norm", "pooler.1": "pooler.dense", "head.0": "head.0",
-        "head.1": "head.1", "head.3": "head.3",
-    },
-    sizes=(("answers", "head.3.bias"),), normed=True,
-)  # fmt: skip
-STATEMENTS = Head(
-    "head.dense1.weight", VisualReasoner, VisualReasonerConfig,
-    {
-        "head.0": "head.norm1", "head.1": "head.dense1", "head.2": "head.norm2",
-        "head.4": "head.dense2",
-    },
-    normed=True,
-)  # fmt: skip
-RETRIEVAL = Head(
-    "vision_head.weight", ImageTextRetriever, ImageTextRetrieverConfig,
-    {
-        "vision_head": "vision_head", "language_head": "language_head",
-        "scale.logarithm": tensor("logit_scale"),
-    },
-)  # fmt: skip
-PRETRAINING = Head(
-    "mim_head.weight", MaskedDataModel, MaskedDataModelConfig,
-    {
-        "patch_head": "mim_head", "word_head": "mlm_head",
-        "encoder.vision_embedding.mask_token.vector": tensor(MASK_TOKEN, layout=TOKEN),
-    },
-    sizes=(("codes", "mim_head.bias"),),
-)  # fmt: skip
-CAPTIONS = Head(
-    "mlm_head.weight", ImageCaptioner, ImageCaptionerConfig,
-    {"word_head": "mlm_head"},
-)  # fmt: skip
-BARE = Head("", VisionLanguageEncoder, VisionLanguageConfig, encoder="")
-# The first whose mark is there is taken.
-HEADS = (ANSWERS, STATEMENTS, RETRIEVAL, PRETRAINING, CAPTIONS, BARE)
-
-
-def head_of_weights(names: Mapping[str, Tensor]) -> Head:
-    """Return which of the authors' models has tensors of these names."""
-    return next(head for head in HEADS if head.mark in names or head is BARE)
-
-
-def whole_names(state: Mapping[str, Tensor]) -> State:
-    """Return tensors in single precision, with the prefix that the authors' models give them."""
-    parts = ("text_embed.", "vision_embed.", "encoder.")
+def pair_names(prefix: str = "encoder.") -> Names:
+    """Return the map of an encoder of images and texts; a norm on top may be in neither."""
+    stack = f"{prefix}transformer"
+    image, text = f"{prefix}vision_embedding", f"{prefix}text_embedding"
     return {
-        f"{PREFIX}{name}" if name.startswith(parts) else name: tensor
-        for name, tensor in in_float32(state).items()
-    }
-
-
-def sizes(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of our configuration that all of the authors' models show alike."""
-    width, channels, patch, _ = state[f"{PATCHES}.weight"].shape
-    side = square(len(state[f"{POSITIONS}.A.weight"]) - 3)
-    layers = [int(name.removeprefix(BLOCKS).split(".")[1]) for name in state if BLOCKS in name]
-    heads = args.get("encoder_attention_heads")
-    return {
-        "width": width, "layers": 1 + max(layers), "placement": "sub",
-        "heads": head_count(width, {"num_heads": heads} if heads else {}),
-        "ffn_width": len(state[f"{BLOCKS}.0.ffn.A.fc1.weight"]),
-        "activation": ACTIVATION.read(args.get("activation_fn", "gelu")),
-        "norm_eps": args.get("layernorm_eps", EPSILON),
-        "image_size": side * patch, "patch_size": patch, "channels": channels,
-    }  # fmt: skip
-
-
-def classifier_config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
-    """Return the configuration of an image classifier."""
-    return ImageClassifierConfig(
-        **sizes(state, args), positions="learned", class_token="learned", pooling="mean_then_norm",
-        max_length=len(state[f"{POSITIONS}.A.weight"]) - 2, classes=len(state["head.weight"]),
-    )  # fmt: skip
-
-
-# The authors' BEiT3ForImageClassification.
-CLASSIFIER: Names = {
-    "class_token.vector": tensor(CLASS_TOKEN, layout=TOKEN),
-    "encoder.position_embedding.table.weight": tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO),
-    "embedding.proj": PATCHES, "pooled_norm": "fc_norm", "head": "head",
-    **layer_names("encoder.layers", "A"),
-}  # fmt: skip
-
-
-def read_config(state: State, head: Head, args: Mapping[str, Any]) -> VisionLanguageConfig:
-    """Return the configuration of a model over images and texts.
-
-    Raises:
-        ValueError: If the tensors are no BEiT-3's, or an argument has no counterpart.
-    """
-    known = sizes(state, args)
-    if head.normed and known["norm_eps"] != EPSILON:
-        raise ValueError(f"beit3's head has norms with an epsilon of {EPSILON:g}, its layers of "
-                         f"{known['norm_eps']:g}: here they share it")  # fmt: skip
-    return head.config(
-        **known, vocab_size=len(state[WORDS]), embedding_scale="none",
-        max_length=len(state[f"{POSITIONS}.B.weight"]) - 2,
-        final_norm="placement" if f"{FINAL_NORM}.A.weight" in state else "none",
-        drop_path=args.get("drop_path_rate", 0.0), **{name: args.get(name, 0.0) for name in RATES},
-        **{size: len(state[name]) for size, name in head.sizes},
-    )  # fmt: skip
-
-
-def multiway_names(head: Head) -> Names:
-    """Return the map of a model over images and texts; a norm on top may be in neither."""
-    stack = f"{head.encoder}transformer"
-    image, text = f"{head.encoder}vision_embedding", f"{head.encoder}text_embedding"
-    return {
-        **head.names,
         f"{image}.class_token.vector": tensor(CLASS_TOKEN, layout=TOKEN),
         f"{image}.positions.weight": tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO),
         f"{text}.positions.weight": tensor(f"{POSITIONS}.B.weight", layout=FROM_TWO),
@@ -242,6 +110,127 @@ def multiway_names(head: Head) -> Names:
         **layer_names(f"{stack}.layers", "A", ".experts.vision"),
         **layer_names(f"{stack}.layers", "B", ".experts.language"),
     }
+
+
+def pair_values(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of our configuration that all models of images and texts show."""
+    return {
+        "vocab_size": len(state[WORDS]), "embedding_scale": "none",
+        "max_length": len(state[f"{POSITIONS}.B.weight"]) - 2,
+        "final_norm": "placement" if f"{FINAL_NORM}.A.weight" in state else "none",
+        "drop_path": args.get("drop_path_rate", 0.0),
+        **{name: args.get(name, 0.0) for name in RATES},
+    }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One of the authors' models, and ours that computes the same.
+
+    Attributes:
+        mark: A tensor of theirs that no model before it in `KINDS` has.
+        model: Our class.
+        config: Its configuration.
+        names: The map.
+        sizes: Our sizes that belong to its head, by the tensor of theirs that is so long.
+        normed: Whether the head has norms, whose epsilon is torch's own in theirs.
+        values: Other values of our configuration, from their tensors and arguments.
+        fixed: Of our fields, those that are the same in all of theirs.
+        ignored: Of their tensors, what may be left behind, as a regular expression.
+    """
+
+    mark: str
+    model: Callable[[Any], nn.Module]
+    config: Callable[..., Any]
+    names: Names
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    normed: bool = False
+    values: Callable[[State, Mapping[str, Any]], dict[str, Any]] = pair_values
+    fixed: Mapping[str, str] = field(default_factory=lambda: {"experts": "decoupled"})
+    # All of the authors' models have a mask token; only that of pre-training uses it.
+    ignored: str = re.escape(MASK_TOKEN)
+
+    def read_config(self, state: State, args: Mapping[str, Any]) -> Any:
+        """Return our configuration of weights and arguments.
+
+        Raises:
+            ValueError: If a tensor is missing, or an argument has no counterpart.
+        """
+        tables = (WORDS, f"{POSITIONS}.B.weight") if self.values is pair_values else ()
+        for name in (f"{PATCHES}.weight", f"{POSITIONS}.A.weight", *tables, *self.sizes.values()):
+            if name not in state:
+                raise ValueError(f"these BEiT-3 weights have no {name}, which our "
+                                 f"{self.model.__name__} needs")  # fmt: skip
+        width, channels, patch, _ = state[f"{PATCHES}.weight"].shape
+        side = square(len(state[f"{POSITIONS}.A.weight"]) - 3)
+        layers = [int(name.removeprefix(BLOCKS).split(".")[1]) for name in state if BLOCKS in name]
+        heads, epsilon = args.get("encoder_attention_heads"), args.get("layernorm_eps", EPSILON)
+        if self.normed and epsilon != EPSILON:
+            raise ValueError(f"beit3's head has norms with an epsilon of {EPSILON:g}, its layers "
+                             f"of {epsilon:g}: here they share it")  # fmt: skip
+        return self.config(
+            width=width, layers=1 + max(layers), placement="sub",
+            heads=head_count(width, {"num_heads": heads} if heads else {}),
+            ffn_width=len(state[f"{BLOCKS}.0.ffn.A.fc1.weight"]),
+            activation=ACTIVATION.read(args.get("activation_fn", "gelu")), norm_eps=epsilon,
+            image_size=side * patch, patch_size=patch, channels=channels, **self.fixed,
+            **self.values(state, args), **{name: len(state[at]) for name, at in self.sizes.items()},
+        )  # fmt: skip
+
+
+KINDS = (
+    Kind(
+        "fc_norm.weight", ImageClassifier, ImageClassifierConfig,
+        {
+            "class_token.vector": tensor(CLASS_TOKEN, layout=TOKEN),
+            "encoder.position_embedding.table.weight":
+            tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO),
+            "embedding.proj": PATCHES, "pooled_norm": "fc_norm", "head": "head",
+            **layer_names("encoder.layers", "A"),
+        },
+        {"classes": "head.weight"},
+        values=lambda state, args: {"max_length": len(state[f"{POSITIONS}.A.weight"]) - 2},
+        fixed={"class_token": "learned", "positions": "learned", "grid_positions": "none",
+               "pooling": "mean_then_norm"},
+        ignored=r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head",
+    ),
+    Kind(
+        "pooler.dense.weight", QuestionAnswerer, QuestionAnsweringConfig,
+        {
+            "pooler.0": "pooler.norm", "pooler.1": "pooler.dense", "head.0": "head.0",
+            "head.1": "head.1", "head.3": "head.3", **pair_names(),
+        },
+        {"answers": "head.3.bias"}, normed=True,
+    ),
+    Kind(
+        "head.dense1.weight", VisualReasoner, VisualReasonerConfig,
+        {
+            "head.0": "head.norm1", "head.1": "head.dense1", "head.2": "head.norm2",
+            "head.4": "head.dense2", **pair_names(),
+        },
+        normed=True,
+    ),
+    Kind(
+        "vision_head.weight", ImageTextRetriever, ImageTextRetrieverConfig,
+        {
+            "vision_head": "vision_head", "language_head": "language_head",
+            "scale.logarithm": tensor("logit_scale"), **pair_names(),
+        },
+    ),
+    Kind(
+        "mim_head.weight", MaskedDataModel, MaskedDataModelConfig,
+        {
+            "patch_head": "mim_head", "word_head": "mlm_head",
+            "encoder.vision_embedding.mask_token.vector": tensor(MASK_TOKEN, layout=TOKEN),
+            **pair_names(),
+        },
+        {"codes": "mim_head.bias"},
+    ),
+    Kind("mlm_head.weight", ImageCaptioner, ImageCaptionerConfig,
+         {"word_head": "mlm_head", **pair_names()}),
+    Kind(f"{PATCHES}.weight", VisionLanguageEncoder, VisionLanguageConfig, pair_names("")),
+)  # fmt: skip
+"""The first whose mark is there is taken."""
 
 
 def load_beit3(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = None) -> nn.Module:
@@ -256,24 +245,15 @@ def load_beit3(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = Non
     Raises:
         ValueError: If tensors are missing, or what it computes has no counterpart.
     """
-    if "fc_norm.weight" in state:
-        kept = {name: tensor for name, tensor in state.items() if not re.search(TEXT_HALF, name)}
-        named = whole_names(kept)
-        if "head.weight" not in named:
-            raise ValueError("these BEiT-3 weights have no classifier (head.weight): convert those "
-                             "of image classification")  # fmt: skip
-        config: Any = classifier_config(named, args or {})
-        made = read_state(pairs_of(config, CLASSIFIER), named)
-        return fill(ImageClassifier(config), made).eval()
-    named = whole_names(state)
-    for name in (WORDS, f"{PATCHES}.weight", f"{POSITIONS}.A.weight", f"{POSITIONS}.B.weight"):
-        if name not in named:
-            raise ValueError(f"these BEiT-3 weights have no {name}: they read no images with texts")
-    head = head_of_weights(named)
-    config = read_config(named, head, args or {})
-    # All of the authors' models have a mask token; only that of pre-training uses it.
-    made = read_state(pairs_of(config, multiway_names(head)), named, re.escape(MASK_TOKEN))
-    return fill(head.model(config), made).eval()
+    parts = ("text_embed.", "vision_embed.", "encoder.")
+    named = {
+        f"{PREFIX}{name}" if name.startswith(parts) else name: tensor
+        for name, tensor in in_float32(state).items()
+    }
+    kind = next((kind for kind in KINDS if kind.mark in named), KINDS[-1])
+    config = kind.read_config(named, args or {})
+    made = read_state(pairs_of(config, kind.names), named, kind.ignored)
+    return fill(kind.model(config), made).eval()
 
 
 def to_beit3(model: nn.Module) -> tuple[State, dict[str, Any]]:
@@ -282,48 +262,33 @@ def to_beit3(model: nn.Module) -> tuple[State, dict[str, Any]]:
     Raises:
         ValueError: If BEiT-3 has no counterpart; the first difference is named.
     """
-    config: Any = getattr(model, "config", None)
-    if type(model) is ImageClassifier:
-        check_placement(config, ["sub"], "beit3")
-        check_fields(config, "beit3", {
-            "class_token": ("learned",), "positions": ("learned",), "grid_positions": ("none",),
-            "pooling": ("mean_then_norm",),
-        })  # fmt: skip
-        args = {
-            "encoder_attention_heads": config.heads, "layernorm_eps": config.norm_eps,
-            "activation_fn": config.activation,
-        }  # fmt: skip
-        state = write_state(pairs_of(config, CLASSIFIER), model.state_dict())
-        check_same(config, classifier_config(state, args), "beit3")
-        return state, args
-    head = next((head for head in HEADS if type(model) is head.model), None)
-    if head is None:
+    kind = next((kind for kind in KINDS if type(model) is kind.model), None)
+    if kind is None:
         raise ValueError(f"beit3 has no counterpart of a {type(model).__name__}")
+    config: Any = model.config
     check_placement(config, ["sub"], "beit3")
-    check_fields(config, "beit3", {"experts": ("decoupled",)})
-    state = write_state(pairs_of(config, multiway_names(head)), model.state_dict())
-    # Theirs multiplies the words by nothing.
-    if config.embedding_scale == "sqrt_width":
-        state[WORDS] = state[WORDS] * math.sqrt(config.width)
-        config = replace(config, embedding_scale="none")
-    state.setdefault(MASK_TOKEN, torch.zeros(1, 1, config.width))
-    args = their_arguments(config)
-    check_same(config, read_config(state, head, args), "beit3")
-    return state, args
-
-
-def their_arguments(config: VisionLanguageConfig) -> dict[str, Any]:
-    """Return the arguments of torchscale's EncoderConfig, by which it builds the same BEiT3."""
-    return {
-        "multiway": True, "layernorm_embedding": False, "no_output_layer": True,
-        "normalize_output": config.final_norm == "placement",
+    check_fields(config, "beit3", {name: (value,) for name, value in kind.fixed.items()})
+    state = write_state(pairs_of(config, kind.names), model.state_dict())
+    args = {
         "encoder_embed_dim": config.width, "encoder_layers": config.layers,
         "encoder_attention_heads": config.heads, "encoder_ffn_embed_dim": config.ffn_width,
         "activation_fn": ACTIVATION.write(config.activation), "layernorm_eps": config.norm_eps,
         "img_size": config.image_size, "patch_size": config.patch_size, "in_chans": config.channels,
-        "vocab_size": config.vocab_size, "max_source_positions": config.max_length + 2,
-        "drop_path_rate": config.drop_path, **{name: getattr(config, name) for name in RATES},
     }  # fmt: skip
+    if WORDS in state:
+        # Theirs multiplies the words by nothing.
+        if config.embedding_scale == "sqrt_width":
+            state[WORDS] = state[WORDS] * math.sqrt(config.width)
+            config = replace(config, embedding_scale="none")
+        state.setdefault(MASK_TOKEN, torch.zeros(1, 1, config.width))
+        args |= {
+            "multiway": True, "layernorm_embedding": False, "no_output_layer": True,
+            "normalize_output": config.final_norm == "placement",
+            "vocab_size": config.vocab_size, "max_source_positions": config.max_length + 2,
+            "drop_path_rate": config.drop_path, **{name: getattr(config, name) for name in RATES},
+        }  # fmt: skip
+    check_same(config, kind.read_config(state, args), "beit3")
+    return state, args
 
 
 def is_beit3(names: Mapping[str, Tensor]) -> bool:
@@ -361,17 +326,17 @@ def write_fairseq_order(source: Path, target: Path, size: int) -> None:
     pieces = list(model.pieces)
     if not pieces:
         raise ValueError(f"{source} is no SentencePiece model: it has no pieces")
-    begins = [piece.piece for piece in pieces[: len(FILE_BEGINS)]]
-    if begins != FILE_BEGINS:
+    begins, wanted = [piece.piece for piece in pieces[:3]], ["<unk>", "<s>", "</s>"]
+    if begins != wanted:
         raise ValueError(f"{source} is no SentencePiece model as BEiT-3's: it begins with "
-                         f"{', '.join(begins)}, not with {', '.join(FILE_BEGINS)}")  # fmt: skip
+                         f"{', '.join(begins)}, not with {', '.join(wanted)}")  # fmt: skip
 
     def control(word: str) -> Any:  # no text is cut into it
         kind = messages.ModelProto.SentencePiece
         return kind(piece=word, score=0.0, type=kind.CONTROL)
 
     made = [control("<s>"), control("<pad>"), control("</s>"), pieces[0]]
-    made += [*pieces[len(FILE_BEGINS) :], control("<mask>")]
+    made += [*pieces[3:], control("<mask>")]
     if len(made) > size:
         raise ValueError(f"{source} has {len(made):,} pieces with <mask>, the model {size:,} words")
     made += [control(f"<unused{number}>") for number in range(size - len(made))]
