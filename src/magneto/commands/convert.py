@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from magneto import hf
 from magneto.commands.shared import Parser, print_json
 from magneto.config import ConfigError
 from magneto.data.tokenizer import load_tokenizer
-from magneto.files import user_path
+from magneto.files import read_object, user_path
 from magneto.runs import load_run
 from magneto.tasks import TASKS
 from magneto.vision_language.answers import read_answers
@@ -86,7 +85,7 @@ def main(words: Sequence[str]) -> int:
     hf.register()
     hide_bars()
     source = local(given.source)
-    args = _read_json(given.config) if given.config else {}
+    args = read_object(given.config) if given.config else {}
     with whole_directory(given.directory) as aside:
         model, values = read(given.source, source, args)
         check_finite(model.state_dict(), given.source)
@@ -264,13 +263,3 @@ def copy_tokenizer(source: Path, directory: Path) -> None:
     from transformers import AutoTokenizer
 
     AutoTokenizer.from_pretrained(source, trust_remote_code=False).save_pretrained(directory)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError([f"{path} is no JSON: {error}"]) from error
-    if not isinstance(values, dict):
-        raise ConfigError([f"{path} must hold one JSON object"])
-    return values

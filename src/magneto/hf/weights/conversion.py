@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from pickle import UnpicklingError
@@ -21,8 +21,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from magneto.config import error_line
+from magneto.files import read_object
+from magneto.hf.configuration import register
 from magneto.hf.weights import beit3, timm, torchscale
-from magneto.hf.weights.families import FORMATS
+from magneto.hf.weights.families import FORMATS, KOSMOS2
 from magneto.hf.weights.layout import (
     Format,
     Names,
@@ -39,6 +41,8 @@ from magneto.nn.config import Activation, TransformerConfig
 from magneto.nn.transformer import Encoder
 
 NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
+# Of images and texts; what is read is its text model.
+WHOLE_KOSMOS2 = "kosmos-2"
 # Of other libraries' files; the first that fits is taken.
 FILE_FORMATS = {**beit3.FORMATS, **timm.FORMATS, **torchscale.FORMATS}
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
@@ -73,7 +77,7 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
     if getattr(config, "quantization_config", None):
         raise ValueError(f"{config.model_type} with a quantization_config has no counterpart here: "
                          "its layers compute with rounded numbers")  # fmt: skip
-    if config.model_type == "kosmos-2":
+    if config.model_type == WHOLE_KOSMOS2:
         if not isinstance(source, nn.Module):
             kosmos = _theirs("Kosmos2ForConditionalGeneration")
             source = kosmos.from_pretrained(source, trust_remote_code=False)
@@ -113,22 +117,22 @@ def _read_whole(source: str | Path, form: Format, name: str) -> State:
         raise ValueError(f"{source} is damaged, or holds more than weights") from error
     finally:
         logging.set_verbosity(before)
-    missing = _others(found["missing_keys"], form, f"{form.ignored or '^$'}|logits_bias$")
+
+    def others(keys: Iterable[str], known: str) -> str:
+        names = sorted(key.removeprefix(form.prefix) for key in keys)
+        names = [name for name in names if not re.search(known, name)]
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        return ", ".join(names[:4]) + more
+
+    missing = others(found["missing_keys"], f"{form.ignored or '^$'}|logits_bias$")
     if missing:
         raise ValueError(f"{source} has no {missing}, which a {form.classes[0]} needs")
     # Of a class that is not read, what is left over is its head.
     known = form.ignored if name in (*form.classes, "") else "position_ids$|^pooler|embed_tokens"
-    if left := _others(found["unexpected_keys"], form, known or "^$"):
+    if left := others(found["unexpected_keys"], known or "^$"):
         raise ValueError(f"{source} is a {name} and has {left}: there is no place here for it; "
                          f"read are {', '.join(form.classes)}")  # fmt: skip
     return model.state_dict()
-
-
-def _others(keys: Iterable[str], form: Format, known: str) -> str:
-    names = sorted(key.removeprefix(form.prefix) for key in keys)
-    names = [name for name in names if not re.search(known, name)]
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return ", ".join(names[:4]) + more
 
 
 def read_config(source: str | Path | nn.Module) -> Any:
@@ -139,25 +143,20 @@ def read_config(source: str | Path | nn.Module) -> Any:
         if not hasattr(source, "config"):
             raise ValueError(f"{type(source).__name__} is no model of transformers: no config")
         return source.config
+    held = Path(source, "config.json")
+    if held.is_file():
+        kind = read_object(held).get("model_type")
+        if not isinstance(kind, str):
+            raise ValueError(f"{held} says no model_type, by which models are known")
+        if not kind.startswith("magneto"):
+            find_format(KOSMOS2.name if kind == WHOLE_KOSMOS2 else kind)
     from transformers import AutoConfig
-
-    from magneto.hf.configuration import register
 
     register()
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except OSError as error:
         raise FileNotFoundError(f"no Hugging Face model in {source}") from error
-    except ValueError as error:
-        # What transformers does not know is none of ours either: say what is.
-        text = Path(source, "config.json")
-        if text.is_file():
-            held = json.loads(text.read_text(encoding="utf-8"))
-            kind = held.get("model_type") if isinstance(held, dict) else None
-            if not isinstance(kind, str):
-                raise ValueError(f"{text} says no model_type, by which models are known") from error
-            find_format(kind)
-        raise ValueError(f"{source}: {str(error).splitlines()[0]}") from error
     except Exception as error:  # its check of values has errors of its own
         raise ValueError(f"{source}: {error_line(error)}") from error
 
@@ -276,15 +275,13 @@ def _activation(function: Any) -> Activation:
     raise ValueError(f"no counterpart for the activation {function}")
 
 
-def timm_arguments(held: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that timm's config.json has, `architecture` and `global_pool` too."""
-    names = ("architecture", "global_pool")
-    return {name: held[name] for name in names if name in held} | dict(held.get("model_args", {}))
-
-
 def is_weight_directory(path: Path) -> bool:
     """Whether a directory holds weights with the arguments of timm or torchscale beside them."""
-    return (path / ARGUMENTS).is_file() or "architecture" in _read_json(path / timm.CONFIG)
+    return (path / ARGUMENTS).is_file() or "architecture" in _held(path / timm.CONFIG)
+
+
+def _held(path: Path) -> dict[str, Any]:
+    return read_object(path) if path.is_file() else {}
 
 
 def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Module:
@@ -301,26 +298,17 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
     """
     found: dict[str, Any] = {}
     if path.is_dir():
-        found = timm_arguments(_read_json(path / timm.CONFIG)) | _read_json(path / ARGUMENTS)
+        held = _held(path / timm.CONFIG)
+        found = {key: held[key] for key in ("architecture", "global_pool") if key in held}
+        found |= {**held.get("model_args", {}), **_held(path / ARGUMENTS)}
         path = path / WEIGHTS
-    state, held = read_weights(path)
-    given = {**held, **found, **(args or {})}
+    state, kept = read_weights(path)
+    given = {**kept, **found, **(args or {})}
     form = next((form for form in FILE_FORMATS.values() if form.fits(state)), None)
     if form is None:
         raise ValueError(f"{path} holds neither timm's nor torchscale's nor BEiT-3's weights: "
                          f"its first tensor is {next(iter(state), None)!r}")  # fmt: skip
     return form.load(state, given)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object; an empty one if there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
-    return held if isinstance(held, dict) else {}
 
 
 def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
@@ -342,19 +330,14 @@ def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError and others
         raise ValueError(f"{path} is damaged, or holds more than weights") from error
     args: dict[str, Any] = {}
-    # deepspeed, by which the authors of BEiT-3 fine-tune, says "module".
-    key = next((k for k in ("model", "module") if _is_dict(held, k)), None)
-    if key is not None:
-        kept = held.get("args") or (held.get("cfg") or {}).get("model")
-        args = vars(kept) if isinstance(kept, argparse.Namespace) else dict(kept or {})
-        held = held[key]
+    for key in ("model", "module"):  # deepspeed, by which BEiT-3's authors fine-tune, says "module"
+        if isinstance(held, dict) and isinstance(held.get(key), dict):
+            kept = held.get("args") or (held.get("cfg") or {}).get("model")
+            args = vars(kept) if isinstance(kept, argparse.Namespace) else dict(kept or {})
+            held = held[key]
     if not isinstance(held, dict) or not all(isinstance(t, torch.Tensor) for t in held.values()):
         raise ValueError(f"{path} is no state dict")
     return held, args
-
-
-def _is_dict(held: Any, key: str) -> bool:
-    return isinstance(held, dict) and isinstance(held.get(key), dict)
 
 
 def save_weight_file(model: nn.Module, name: str, directory: Path) -> None:

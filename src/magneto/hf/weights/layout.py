@@ -37,12 +37,7 @@ def same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies in ours and in theirs.
-
-    Attributes:
-        read: From theirs to ours, after stacking.
-        write: Back, before it is split.
-    """
+    """How a tensor lies: `read` from theirs to ours, after stacking; `write` back."""
 
     read: Callable[[Tensor], Tensor] = same
     write: Callable[[Tensor], Tensor] = same
@@ -78,16 +73,19 @@ def tensor(*names: str, layout: Layout = SAME) -> Theirs:
 
 
 Names = Mapping[str, "str | tuple[str, ...] | Theirs"]
-"""A map: modules and tensors of ours, and theirs, with `*` for the number of a layer."""
+"""A map: modules and tensors of ours, and theirs, with `*` for the number of a layer.
+
+Three parts of a `qkv_proj` are queries, keys and values.
+"""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One tensor of ours.
+    """One tensor of ours, and theirs, which are stacked in it.
 
     Attributes:
         ours: Its name.
-        theirs: Theirs, stacked in ours.
+        theirs: Theirs.
         layout: How it lies.
         rows: Of ours that each of theirs has, where they are not alike.
     """
@@ -97,52 +95,36 @@ class Pair:
     layout: Layout = SAME
     rows: tuple[int, ...] = ()
 
-    def parts(self, tensor: Tensor) -> Sequence[Tensor]:
-        """Return what of our tensor belongs to each of theirs."""
-        tensor = self.layout.write(tensor)
-        if len(self.theirs) == 1:
-            return (tensor,)  # a scalar has no chunks
-        return tensor.split(self.rows) if self.rows else tensor.chunk(len(self.theirs))
-
 
 def pairs_of(config: Any, names: Names) -> list[Pair]:
-    """Return which tensor is which, of all layers.
-
-    Args:
-        config: Ours.
-        names: The map. Three parts of a `qkv_proj` are queries, keys and values: of keys and values
-            there may be fewer, and any may have no bias.
-    """
+    """Return which tensor is which, of all layers of a configuration of ours, by a map."""
     made = []
     for mine, their in names.items():
         if not isinstance(their, Theirs):
             their = Theirs((their,) if isinstance(their, str) else their)
-        for number in _layers(config, mine):
+        stack = "decoder" if "decoder." in mine else "encoder"
+        layers = range(config.depth(stack).layers) if "*" in mine else [0]
+        for number in map(str, layers):
             ours = mine.replace("*", number)
-            parts = tuple(name.replace("*", number) for name in their.names)
+            parts = [name.replace("*", number) for name in their.names]
             for kind in their.kinds:
-                made += _pair(config, f"{ours}{kind}", [f"{part}{kind}" for part in parts], their)
+                theirs = [f"{part}{kind}" for part in parts]
+                if "qkv_proj" in ours and len(theirs) == 3:
+                    made += _projections(config, f"{ours}{kind}", theirs, their.layout)
+                else:
+                    made.append(Pair(f"{ours}{kind}", tuple(theirs), their.layout))
     return made
 
 
-def _layers(config: Any, name: str) -> list[str]:
-    if "*" not in name:
-        return [""]
-    stack = "decoder" if "decoder." in name else "encoder"
-    return list(map(str, range(config.depth(stack).layers)))
-
-
-def _pair(config: Any, ours: str, theirs: list[str], how: Theirs) -> list[Pair]:
-    if "qkv_proj" not in ours or len(theirs) == 1:
-        return [Pair(ours, tuple(theirs), how.layout)]
+def _projections(config: Any, ours: str, theirs: list[str], layout: Layout) -> list[Pair]:
+    """Pair queries, keys and values: keys may be fewer than queries, and any without a bias."""
     rows = (config.attention_width, config.key_value_width, config.key_value_width)
-    kept = [
-        (name, size)
+    kept = {
+        name: size
         for name, size, part in zip(theirs, rows, "qkv", strict=True)
         if ours.endswith("weight") or config.biased(part)
-    ]
-    names, sizes = [name for name, _ in kept], [size for _, size in kept]
-    return [Pair(ours, tuple(names), how.layout, tuple(sizes))] if kept else []
+    }
+    return [Pair(ours, tuple(kept), layout, tuple(kept.values()))] if kept else []
 
 
 def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str = "") -> State:
@@ -188,7 +170,9 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
     for pair in pairs:
         if pair.ours not in state:
             continue
-        parts = pair.parts(state[pair.ours])
+        ours, count = pair.layout.write(state[pair.ours]), len(pair.theirs)
+        rows = list(pair.rows) or [len(ours) // count] * count if count > 1 else []
+        parts = ours.split(rows) if rows else [ours]  # a scalar cannot be split
         theirs |= {name: part.contiguous() for name, part in zip(pair.theirs, parts, strict=True)}
         used.add(pair.ours)
     taken = {state[name].data_ptr() for name in used}
@@ -305,26 +289,24 @@ def check_same(ours: TransformerConfig, returned: TransformerConfig, format_name
         ValueError: If a field that says what the model computes does not.
     """
     check_placement(ours, [returned.row.name], format_name)
-    for name in [each.name for each in fields(ours)]:
-        if name in FREE and not (name == "layers" and ours.encoder_layers is None):
-            continue
-        mine, theirs = getattr(ours, name), getattr(returned, name, None)
-        if name == "placement":
-            continue
-        if name == "key_value_heads":
-            mine, theirs = mine or ours.heads, theirs or returned.heads
-        if name == "head_dim":
-            mine, theirs = ours.head_width, returned.head_width
-        if name == "windows":
-            mine, theirs = (
-                [config.window(layer) for layer in range(ours.layers)]
-                for config in (ours, returned)
-            )
-        if name == "max_length" and ours.positions != "learned":
-            continue
-        if mine != theirs:
+    theirs = _computed_by(returned)
+    for name, mine in _computed_by(ours).items():
+        if mine != theirs.get(name):
             raise ValueError(f"{format_name} cannot hold this model: {name} is {mine!r} here, "
-                             f"{theirs!r} there")  # fmt: skip
+                             f"{theirs.get(name)!r} there")  # fmt: skip
+
+
+def _computed_by(config: TransformerConfig) -> dict[str, Any]:
+    """Return the values that say what a model computes, in one form."""
+    values = {each.name: getattr(config, each.name) for each in fields(config)}
+    values |= {
+        "key_value_heads": config.key_value_heads or config.heads,
+        "head_dim": config.head_width,
+        "windows": [config.window(layer) for layer in range(config.layers)],
+        "max_length": config.max_length if config.positions == "learned" else None,
+    }
+    left_out = FREE - {"layers"} if config.encoder_layers is None else FREE
+    return {name: value for name, value in values.items() if name not in {*left_out, "placement"}}
 
 
 def nothing(*configs: Any) -> dict[str, Any]:
