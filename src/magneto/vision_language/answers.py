@@ -124,13 +124,7 @@ def question_accuracy(
 def answerable(
     questions: Iterable[Sequence[str]], known: Iterable[str], when: When
 ) -> Iterator[bool]:
-    """Yield whether any of the known answers scores above 0, question by question.
-
-    Args:
-        questions: The answers of all annotators to each.
-        known: The answers to choose from.
-        when: Answers are normalised.
-    """
+    """Yield whether any of the known answers scores above 0, question by question."""
     written = {tidy(answer) for answer in known}
     normalised = {normalise_answer(answer) for answer in written}
     for annotators in questions:
@@ -153,14 +147,7 @@ def answer_scores(
     given: Sequence[str | None],
     when: When,
 ) -> dict[str, float]:
-    """Return the official accuracy of all questions, and of each type of answer.
-
-    Args:
-        answers: Of the annotators of each question; without them there is nothing to score.
-        kinds: Type of the answer to each; "" where there is none.
-        given: An answer to each; None scores 0.
-        when: Answers are normalised.
-    """
+    """Return the official accuracy of all questions and of each type; no answer, None, is 0."""
     scores = [
         0.0 if answer is None else question_accuracy(answer, annotators, when)
         for annotators, answer in zip(answers, given, strict=True)
@@ -173,12 +160,7 @@ def answer_scores(
 
 
 def known_answers(majorities: Iterable[str], least: int) -> list[str]:
-    """Return the answers to choose from, in the order in which they first occur.
-
-    Args:
-        majorities: The majority answer of each annotated question.
-        least: Times that an answer occurs, normalised (9 for VQA v2, which gives 3129).
-    """
+    """Return normalised answers that occur `least` times or more, in the order they first do."""
     counts = Counter(normalise_answer(answer) for answer in majorities)
     return [answer for answer, count in counts.items() if count >= least]
 
@@ -270,13 +252,7 @@ class Targets:
 def gather_targets(
     questions: Sequence[Sequence[str]], answers: Sequence[str], lookup: Lookup
 ) -> Targets:
-    """Return the targets of questions: one for every known answer, nearly all of them 0.
-
-    Args:
-        questions: The annotators' answers to each.
-        answers: That are known, in the order of their numbers.
-        lookup: How the annotators' answers are looked up among them.
-    """
+    """Return the targets of questions: one for every known answer, nearly all of them 0."""
     order = {answer: number for number, answer in enumerate(answers)}
     found: list[dict[int, float]] = []
     for annotators in questions:
@@ -294,11 +270,6 @@ def commonest_answers(texts: Sequence[str], targets: Targets, asked: Sequence[st
 
     It is the answer with the most credit among training questions of the same words; among all of
     them where there are none. Of several, the first.
-
-    Args:
-        texts: Of the training questions.
-        targets: Of these.
-        asked: The questions to answer.
     """
     by_text: dict[str, Counter[int]] = {}
     total: Counter[int] = Counter()

@@ -235,13 +235,7 @@ class ImageCaptioning(CaptionedTask):
         return {"loss": nats / len(asked), "cider": float(np.mean(scores))}
 
     def caption(self, model: Any, pictures: Sequence[Picture], how: CaptionSearch) -> list[str]:
-        """Return a caption of each image, by beam search.
-
-        Args:
-            model: With a run's weights, in evaluation mode.
-            pictures: That can be decoded.
-            how: To search.
-        """
+        """Return a caption of each image, by beam search."""
         images = self.read_pictures(pictures)
         writer = CaptionWriter(model, self.model_config, self.tokenizer)
         found = writer.search(images.to(next(model.parameters()).device), how)
@@ -329,13 +323,7 @@ def two_grams(counts: Counter[Ngram]) -> int:
 
 
 def similarity(mine: Sequence[Vector], other: Sequence[Vector], longer: int) -> float:
-    """Return the mean over n of the similarity to a reference.
-
-    Args:
-        mine: A vector for each n, of the caption.
-        other: Of the reference.
-        longer: By how many words the caption is longer.
-    """
+    """Return the mean over n of the similarity to a reference."""
     total = 0.0
     for left, right in zip(mine, other, strict=True):
         product = sum(min(w, right[n]) * right[n] for n, w in left.items() if n in right)

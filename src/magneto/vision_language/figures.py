@@ -121,12 +121,7 @@ def attention_to_patches(
 
 
 def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return an image, darker where less is looked, uint8 (height, width, channels).
-
-    Args:
-        image: uint8 (height, width, channels).
-        weights: Of its patches, (rows, columns).
-    """
+    """Return an image, darker where less is looked, uint8 (height, width, channels)."""
     shares = weights / max(float(weights.max()), 1e-9)
     down, across = image.shape[0] // weights.shape[0], image.shape[1] // weights.shape[1]
     light = DARKEST + (1 - DARKEST) * shares.repeat(down, 0).repeat(across, 1)
@@ -153,13 +148,7 @@ def pixels_of(rows: ImageRows, row: int) -> np.ndarray:
 
 
 def captions_figure(rows: ImageRows, chosen: Sequence[int], written: Sequence[str]) -> Figure:
-    """Show what a model says of images, beside what somebody else said.
-
-    Args:
-        rows: Of images with captions.
-        chosen: Which of them; their images can be read.
-        written: A caption of each.
-    """
+    """Show what a model says of images, beside what somebody else said."""
     given = rows.values("captions")
     panels = [Panel(pixels_of(rows, row), f"says: {said}\ngiven: {given[row][0]}")
               for row, said in zip(chosen, written, strict=True)]  # fmt: skip
@@ -174,14 +163,7 @@ def captions_figure(rows: ImageRows, chosen: Sequence[int], written: Sequence[st
 def searches_figure(
     rows: ImageRows, chosen: Sequence[int], images: Tensor, texts: Tensor
 ) -> Figure:
-    """Show which images are found first for some captions.
-
-    Args:
-        rows: Of images with captions.
-        chosen: Those that are searched; their images can be read.
-        images: Their embeddings, of length 1, (chosen, width).
-        texts: Those of their first captions, (chosen, width).
-    """
+    """Show which images are found first for some captions."""
     given, panels = rows.values("captions"), list[Panel]()
     shown, found, right = min(SEARCHES, len(chosen)), min(FOUND, len(chosen)), 0
     for asked, likeness in enumerate((texts @ images.T)[:shown]):

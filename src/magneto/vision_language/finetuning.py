@@ -236,10 +236,6 @@ class FineTunedTask(Task):
         """Return each text's tokens as the model reads them: `<s>` ... `</s>`, cut to fit.
 
         Before `</s>` stands what `closing` says.
-
-        Args:
-            split: "training" or "validation", for a message on how many are cut.
-            texts: Of the split; many may be alike.
         """
         different, longest = list(dict.fromkeys(texts)), self.model_config.max_length
         encoded = self.tokenizer.encode(different)

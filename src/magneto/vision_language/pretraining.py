@@ -196,11 +196,7 @@ class MaskedDataModelling(Task):
         return LazyBatches(list(zip(*orders, strict=True)), make)
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
-        """Return a batch of black images, of the longest texts and of pairs of both.
-
-        Args:
-            examples: Shared out as `batch_shares` says, one at least of each kind.
-        """
+        """Return a batch of black images, of the longest texts and of pairs of both."""
         config, data, shares = self.model_config, self.data, self.data_config.batch_shares
         shape = (config.channels, config.image_size, config.image_size)
         lengths = {"texts": data.text_length, "pairs": data.paired_text_length}

@@ -416,13 +416,7 @@ def drawn_texts() -> dict[str, list[str]]:
 
 
 def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, Tensor]:
-    """Stack examples that are the same in every run; of no numbers, tensors without rows.
-
-    Args:
-        make: From a number and a generator to an example.
-        numbers: Of the examples.
-        which: Number of the stream.
-    """
+    """Stack examples that are the same in every run; of no numbers, tensors without rows."""
     rows = [
         make(number, np.random.default_rng([EVALUATION_SEED, which, number]))
         for number in (numbers.tolist() or [0])

@@ -44,9 +44,9 @@ from magneto.vision_language.config import QuestionAnsweringDataConfig
 from magneto.vision_language.scenes import scene_questions
 from magneto.vision_language.tables import (
     ImageRows,
+    find_columns,
     load_rows,
     read_tables,
-    with_images,
     with_words,
 )
 
@@ -184,16 +184,12 @@ def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Co
     Raises:
         ValueError: If it has no such columns; names those it has.
     """
-    given = {"image": config.image_column}
-    table = with_images(table, given, config.image_folder, counts, "question", "answer")
-    question = table.find("question", config.question_column)
-    answer = table.find("answer", config.answer_column)
-    if question is None or answer is None:
-        raise table.no_column(*(("question",) if question is None else ()), "answer")
+    words = {"question": config.question_column, "answer": config.answer_column}
+    table = find_columns(table, {"image": config.image_column}, words, config.image_folder, counts)
 
     def read(row: int) -> tuple[int, dict[str, Any]]:
         record = {name: column[row] for name, column in table.columns.items()}
-        text, answers = record[question], answers_of(record[answer])
+        text, answers = record["question"], answers_of(record["answer"])
         if not isinstance(text, str):
             raise BadRecord("no question")
         if not answers:
@@ -435,11 +431,6 @@ def check_held_out(
     In another folder than that of its own data, images with the same names may have other
     questions; so there it is said, and not refused.
 
-    Args:
-        config: Of the questions, with the list that the measured run keeps of its images.
-        measured: What the images are called that they are about.
-        progress: Is told.
-
     Raises:
         ValueError: If it was trained on some of them; names what measures the others.
     """
@@ -462,13 +453,7 @@ def check_held_out(
 
 
 def trained_on(measured: Sequence[str], held: Sequence[str], split: str) -> list[str]:
-    """Return the images of VQA v2 that a run may have been trained on.
-
-    Args:
-        measured: What images are called that it is measured on.
-        held: What those are called that it held out.
-        split: Its own `data.validation_split`.
-    """
+    """Return the images of VQA v2 that a run may have been trained on."""
     if split != "held_out" or not any(name.startswith(DIVIDED) for name in held):
         return []  # it was trained on no image of val2014
     left_out = set(held)

@@ -34,11 +34,11 @@ from magneto.vision_language.model import ANSWERS, VisualReasoner
 from magneto.vision_language.scenes import scene_statements
 from magneto.vision_language.tables import (
     RowSplits,
+    find_columns,
     image_files,
     load_rows,
     named_images,
     read_tables,
-    with_images,
     with_words,
 )
 
@@ -219,13 +219,7 @@ def statement_files(source: str) -> dict[str, Path]:
 
 
 def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
-    """Return a table whose identifiers name its images, with "left", "right", "group" and "said".
-
-    Args:
-        table: With a column "identifier"; a row whose identifier is another has no images.
-        folder: Below which the images lie.
-        known: Their paths there, by name.
-    """
+    """Return a table with "left", "right", "group" and "said", as its identifiers say."""
     parts = [str(one).split("-") for one in table.columns["identifier"]]
     sound = [len(part) == 4 for part in parts]
     columns: dict[str, Any] = dict(table.columns)
@@ -244,33 +238,29 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
     Raises:
         ValueError: If it has no such columns; names those it has.
     """
-    given = {"left": config.left_column, "right": config.right_column}
-    table = with_images(table, given, config.image_folder, counts, "statement", "truth")
-    statement = table.find("statement", config.statement_column)
-    truth = table.find("truth", config.truth_column)
-    if statement is None or truth is None:
-        raise table.no_column(*(("statement",) if statement is None else ()), "truth")
+    images = {"left": config.left_column, "right": config.right_column}
+    words = {"statement": config.statement_column, "truth": config.truth_column}
+    table = find_columns(table, images, words, config.image_folder, counts)
     groups = table.columns.get("group")
     if groups is None:
         groups = groups_of([table.columns[side] for side in SIDES])
-    identifiers = table.columns.get("identifier")
     met: set[str] = set()
 
     def read(row: int) -> tuple[int, dict[str, Any]] | None:
-        said = table.columns[statement][row]
-        label = TRUTHS.get(str(table.columns[truth][row]).strip().lower())
+        record = {name: column[row] for name, column in table.columns.items()}
+        said, label = record["statement"], TRUTHS.get(str(record["truth"]).strip().lower())
         if not isinstance(said, str):
             raise BadRecord("no statement")
-        if not said.strip() or label is None:
+        said, identifier = said.strip(), record.get("identifier")
+        if not said or label is None:
             counts[EMPTY if label is not None else UNLABELLED] += 1
             return None
-        if identifiers is not None:
-            if identifiers[row] in met:
-                counts.met(DUPLICATES, table.where, str(identifiers[row]))
-                return None
-            met.add(identifiers[row])
-        own = table.columns["said"][row] if "said" in table.columns else said.strip()
-        return row, {"statement": said.strip(), "truth": label, "said": own,
+        if identifier in met:
+            counts.met(DUPLICATES, table.where, str(identifier))
+            return None
+        if identifier is not None:
+            met.add(identifier)
+        return row, {"statement": said, "truth": label, "said": record.get("said") or said,
                      "group": str(groups[row])}  # fmt: skip
 
     rows = read_each(table.rows.tolist(), read, counts, f"{table.where}, record")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from math import log
+from math import comb, log
 from typing import Any
 
 import numpy as np
@@ -189,7 +189,7 @@ class ImageTextRetrieval(CaptionedTask):
         found = {f"{kind}_recall_at_{rank}": kinds[kind][rank]
                  for kind in kinds for rank in RANKS}  # fmt: skip
         nats = sum(len(plan) * log(len(plan)) for plan in plans) / len(rows)
-        return {"loss": nats, **found, "mean_recall": mean_recall(found)}
+        return {"loss": nats, **found, "mean_recall": sum(found.values()) / len(found)}
 
 
 @torch.no_grad()
@@ -225,73 +225,53 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
         text; and "mean_recall", the mean of the six.
     """
     numbers = torch.arange(len(images))
-    text_places = [
-        best_places(piece @ texts.T, owners[None] == numbers[start : start + PIECE, None])
-        for start, piece in pieces(images)
-    ]
-    image_places = [
-        best_places(piece @ images.T, owners[start : start + PIECE, None] == numbers)
-        for start, piece in pieces(texts)
-    ]
     found = {}
     for kind, places, lost in (
-        ("text", torch.cat(text_places), broken),
-        ("image", torch.cat(image_places), broken[owners]),
+        ("text", best_places(images, texts, numbers, owners), broken),
+        ("image", best_places(texts, images, owners, numbers), broken[owners]),
     ):
         for rank in RANKS:
             found[f"{kind}_recall_at_{rank}"] = float(((places < rank) & ~lost).double().mean())
-    return {**found, "mean_recall": mean_recall(found)}
+    return {**found, "mean_recall": sum(found.values()) / len(found)}
 
 
-def mean_recall(found: Mapping[str, float]) -> float:
-    """Return the mean of the recalls of both directions."""
-    return sum(found.values()) / len(found)
+def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor) -> Tensor:
+    """Return at which place, from 0, each query finds its first right answer, (queries,).
 
-
-def pieces(rows: Tensor) -> list[tuple[int, Tensor]]:
-    """Cut rows in pieces; return where each begins, and it."""
-    return [(start, rows[start : start + PIECE]) for start in range(0, len(rows), PIECE)]
-
-
-def best_places(similarity: Tensor, right: Tensor) -> Tensor:
-    """Return at which place, from 0, each query finds its first right answer.
-
-    A right answer whose similarity is not finite is not found; a wrong one whose similarity is no
-    number stands before all.
+    A right answer whose similarity is not finite is not found: `NOWHERE` stands for a query that
+    finds none. A wrong one whose similarity is no number stands before all.
 
     Args:
-        similarity: (queries, answers).
-        right: (queries, answers) boolean; each query has a right answer.
-
-    Returns:
-        (queries,) the places; `NOWHERE` for a query that finds none.
+        queries: (queries, width).
+        answers: (answers, width).
+        wanted: (queries,) the number of the image that each query belongs to.
+        given: (answers,) likewise of each answer.
     """
-    known = right & similarity.isfinite()
-    best = similarity.masked_fill(~known, -torch.inf).amax(1, keepdim=True)
-    places = (~(similarity < best) & ~right).sum(1)
-    return places.masked_fill(~known.any(1), NOWHERE)
+    found = []
+    for start in range(0, len(queries), PIECE):
+        similarity = queries[start : start + PIECE] @ answers.T
+        right = wanted[start : start + PIECE, None] == given
+        known = right & similarity.isfinite()
+        best = similarity.masked_fill(~known, -torch.inf).amax(1, keepdim=True)
+        places = (~(similarity < best) & ~right).sum(1)
+        found.append(places.masked_fill(~known.any(1), NOWHERE))
+    return torch.cat(found)
 
 
 def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
-    """Return the recall of a random order.
+    """Return by rank the recall of a random order.
+
+    It is one less the share of orders in which the first places have no right answer.
 
     Args:
         count: Answers that there are.
         right: How many queries (values) have how many right answers (keys).
-
-    Returns:
-        By rank: one less the share of orders in which the first places have no right answer.
     """
-    queries = sum(right.values())
-    found = {}
+    found, queries = {}, sum(right.values())
     for rank in RANKS:
-        missed = 0.0
-        for answers, how_many in right.items():
-            share = 1.0
-            for place in range(min(rank, count)):
-                share *= max(count - answers - place, 0) / (count - place)
-            missed += how_many * share
-        found[rank] = 1 - missed / queries
+        places = min(rank, count)
+        missed = sum(many * comb(count - own, places) for own, many in right.items())
+        found[rank] = 1 - missed / (comb(count, places) * queries)
     return found
 
 

@@ -39,7 +39,7 @@ GROUND = 230
 PAIRS = {"train": 4000, "validation": 400}
 # Scenes for each question and answer: 96 together.
 ANSWERED = {"train": 60, "validation": 8}
-# Times six pairs of scenes for each kind of statement and each of the things.
+# Times six pairs of scenes for each kind of statement and each of the things that it may be of.
 ROUNDS = {"train": 30, "validation": 5}
 THINGS = len(SHAPES) + len(COLOURS)
 # Scenes that those of statements are taken from.
@@ -121,16 +121,20 @@ def scene_statements() -> dict[str, Table]:
     found = {}
     for split, rounds in ROUNDS.items():
         random = generator(split, STATEMENT_SET)
-        pool = draw_scenes(POOL, random)
-        has = np.stack([condition(pool) for _, condition in conditions()], 1)
+        pool, things = draw_scenes(POOL, random), conditions()
+        has = np.stack([condition(pool) for _, condition in things], 1)
         scenes, rows = [], []
         for _, (words, holds) in product(range(rounds), STATEMENT_KINDS.items()):
-            for first, (step, patterns) in product(range(THINGS), enumerate(six_of_both(holds))):
-                second = (first + 1 + step) % THINGS
-                pair = len(scenes) // 2
-                rows += [(pair, f"{words} {name(first)}", True)]
-                rows += [(pair, f"{words} {name(second)}", False)]
-                for wanted in zip(*patterns, strict=True):
+            # Whether the left and the right image have a thing; it is said truly, or falsely.
+            patterns = [*product((True, False), repeat=2)]
+            true = [pattern for pattern in patterns if holds(*pattern)]
+            false = [pattern for pattern in patterns if not holds(*pattern)]
+            for first, step in product(range(THINGS), range(THINGS - 1)):
+                second, pair = (first + 1 + step) % THINGS, len(scenes) // 2
+                rows += [(pair, f"{words} {things[first][0]}", True)]
+                rows += [(pair, f"{words} {things[second][0]}", False)]
+                both = true[step % len(true)], false[step % len(false)]
+                for wanted in zip(*both, strict=True):
                     fitting = np.flatnonzero((has[:, [first, second]] == wanted).all(1))
                     scenes.append(pool[random.choice(fitting)])
         mixed = [rows[number] for number in random.permutation(len(rows))]
@@ -142,21 +146,9 @@ def scene_statements() -> dict[str, Table]:
     return found
 
 
-Pattern = tuple[bool, bool]
-"""Whether the left image has a thing, and whether the right one has."""
-
-
-def six_of_both(holds: Callable[[bool, bool], bool]) -> list[tuple[Pattern, Pattern]]:
-    """Return six times a pattern for which a statement holds, and one for which it doesn't."""
-    every: list[Pattern] = [(left, right) for left in (True, False) for right in (True, False)]
-    true = [pattern for pattern in every if holds(*pattern)]
-    false = [pattern for pattern in every if not holds(*pattern)]
-    return [(true[number % len(true)], false[number % len(false)]) for number in range(6)]
-
-
 def statements() -> list[str]:
     """Return all that is said of two images."""
-    return [f"{words} {name(thing)}" for words in STATEMENT_KINDS for thing in range(THINGS)]
+    return [f"{words} {thing}" for words in STATEMENT_KINDS for thing, _ in conditions()]
 
 
 def question_kinds() -> list[tuple[str, str, Condition]]:
@@ -187,11 +179,6 @@ def conditions() -> list[tuple[str, Condition]]:
     colours = [(f"something {colour}", lambda s, j=j: (colours_of(s) == j).any(1))
                for j, colour in enumerate(COLOURS)]  # fmt: skip
     return [*shapes, *colours]
-
-
-def name(thing: int) -> str:
-    """Return what a thing that statements speak of is called."""
-    return conditions()[thing][0]
 
 
 def alone(feature: Callable[[np.ndarray], np.ndarray], value: int, thing: int) -> Condition:

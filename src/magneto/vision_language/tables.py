@@ -29,8 +29,14 @@ from magneto.data.sources import parse_source
 from magneto.data.table import Table, divide, table_of
 from magneto.progress import SILENT, Progress
 from magneto.vision.decoding import BrokenImage, Picture
-from magneto.vision.images import BROKEN, MISSING_IMAGE, ImageSplit, find_images, images_of
-from magneto.vision.images import with_images as rows_with_images
+from magneto.vision.images import (
+    BROKEN,
+    MISSING_IMAGE,
+    ImageSplit,
+    find_images,
+    images_of,
+    with_images,
+)
 from magneto.vision_language.config import CaptionDataConfig, ImageTextDataConfig
 
 MISSING = "training rows whose image is missing left out"
@@ -194,46 +200,43 @@ def read_tables(
     return read_source(source, counts, "image", progress)
 
 
-def with_images(
-    table: Table, given: Mapping[str, str | None], folder: str | None, counts: Counts, *words: str
+def find_columns(
+    table: Table,
+    images: Mapping[str, str | None],
+    words: Mapping[str, str | None],
+    folder: str | None,
+    counts: Counts,
 ) -> Table:
-    """Return a table whose columns of images are called as a task calls them.
+    """Return a table whose columns are called as a task calls them; rows without an image go.
 
     Args:
         table: As its source has it.
-        given: The task's names, and those in the recipe.
+        images: The task's names of columns of images, and those in the recipe.
+        words: Likewise of other columns that the task reads.
         folder: That paths are relative to; None is the table's own.
         counts: Told of rows without an image.
-        words: Further columns that the task reads, for messages.
 
     Raises:
         ValueError: If there is no such column, or no row has an image.
     """
     if folder is not None:
         table = replace(table, root=existing_path(folder))
-    columns: dict[str, Any] = dict(table.columns)
-    for what, name in given.items():
-        alone = what == "image"
-        found = find_images(table, name) if alone else table.find(what, name)
+    wanted, columns = {**images, **words}, dict(table.columns)
+    for what, name in wanted.items():
+        found = find_images(table, name) if what == "image" else table.find(what, name)
         if found is None:
-            raise table.no_column(what, *(other for other in given if other != what), *words)
-        columns[what] = media_column(table, found)
+            raise table.no_column(what, *(other for other in wanted if other != what))
+        columns[what] = media_column(table, found) if what in images else table.columns[found]
     table = replace(table, columns=columns)
-    for what in given:
-        table = rows_with_images(table, what, counts)
+    for what in images:
+        table = with_images(table, what, counts)
     return table
 
 
 def with_words(
     table: Table, images: Sequence[str], found: Mapping[int, Mapping[str, Any]], counts: Counts
 ) -> Table:
-    """Return the rows of which words were read, with the columns of images and of words.
-
-    Args:
-        table: Of all rows.
-        images: Its columns of images.
-        found: What was read, by the number of the row.
-        counts: Of what was left out, for messages.
+    """Return the rows of which words were read: columns of images, and what was found by row.
 
     Raises:
         ValueError: If nothing was.
@@ -270,13 +273,7 @@ def image_files(folder: Path, counts: Counts) -> dict[str, str]:
 
 
 def named_images(names: Sequence[str], folder: Path, known: Mapping[str, str]) -> MediaColumn:
-    """Return images that are called by file name alone; see `image_files`.
-
-    Args:
-        names: Of each; "" for none.
-        folder: Below which they lie.
-        known: Their paths.
-    """
+    """Return images that are called by file name alone; see `image_files`."""
     return Files(folder if folder.is_dir() else folder.parent,
                  [known.get(name, name) for name in names])  # fmt: skip
 
@@ -314,11 +311,9 @@ def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Ta
     Raises:
         ValueError: If it has no column of images, or of texts.
     """
-    table = with_images(table, {"image": config.image_column}, config.image_folder, counts, "text")
-    name = table.find("text", config.text_column)
-    if name is None:
-        raise table.no_column("text")
-    store, texts = table.columns["image"], table.columns[name]
+    names = {"image": config.image_column}, {"text": config.text_column}
+    table = find_columns(table, *names, config.image_folder, counts)
+    store, texts = table.columns["image"], table.columns["text"]
     first: dict[str, int] = {}
     captions: dict[int, list[str]] = {}
     for row in table.rows.tolist():
@@ -377,20 +372,13 @@ def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str,
 
     records = read_list(path, "images", counts)
     found = list(read_each(records, read, counts, f"{path}, image"))
-    parts: dict[str, list[dict[str, Any]]] = {}
-    for record in found:
-        split = KARPATHY.get(record["split"])
-        if split is None:
-            counts.met(OTHER_SPLITS, str(path), f"{record['image']}: {record['split']}")
-        else:
-            parts.setdefault(split, []).append(record)
-    if not parts:
+    splits = np.array([KARPATHY.get(record["split"], "") for record in found])
+    for row in np.flatnonzero(splits == ""):
+        counts.met(OTHER_SPLITS, str(path), f"{found[row]['image']}: {found[row]['split']}")
+    if not splits.any():
         raise ValueError(f"{path} has no images with captions{counts.describe()}")
-    root = existing_path(folder) if folder else path
-    known = image_files(root, counts)
-    tables = {}
-    for split in (split for split in ("train", "validation", "test") if split in parts):
-        table = table_of(parts[split], str(path), path.parent)
-        images = named_images(table.columns["image"], root, known)
-        tables[split] = replace(table, columns={**table.columns, "image": images})
-    return tables
+    root, whole = existing_path(folder) if folder else path, table_of(found, str(path), path.parent)
+    images = named_images(whole.columns["image"], root, image_files(root, counts))
+    table = replace(whole, columns={**whole.columns, "image": images})
+    return {split: table.take(splits == split)
+            for split in ("train", "validation", "test") if split in splits}  # fmt: skip
