@@ -1,4 +1,4 @@
-"""Visual question answering as a task: sums, scores, runs that begin with another, commands."""
+"""Visual question answering as a task: sums, scores, runs that begin with another."""
 
 import json
 from pathlib import Path
@@ -10,25 +10,17 @@ from torch.nn import functional as F
 
 from magneto.runs import load_run
 from magneto.training.logging import write_plateau
-from magneto.vision_language.config import (
-    QuestionAnsweringConfig,
-)
-from magneto.vision_language.questions import image_keys, trained_on
+from magneto.vision_language.questions import image_keys
 from magneto.vision_language.tables import LOST, MISSING
 from tests.evaluating import measured, predicted
 from tests.said import Said
-from tests.unit.vision_language.folders import (
-    annotated,
-    image_file,
-    write_split,
-    write_vqa,
-)
-from tests.unit.vision_language.small_tasks import SIZES, question_task, run
+from tests.unit.vision_language.folders import annotated, image_file, write_split, write_vqa
+from tests.unit.vision_language.small_tasks import question_task, run
 
 
 def test_loss_is_the_sum_of_all_answers_over_questions(tmp_path: Path) -> None:
     """The mean over answers, times their number, as in the released code."""
-    task = question_task(tmp_path)
+    task = question_task(tmp_path, {"head_rate": 20.0})
     model = task.build_model()
     (batch,) = task.train_stream(4, 1).batch(0)
     loss, logits = task.loss(model, batch), model(batch["images"], batch["samples"])
@@ -37,10 +29,13 @@ def test_loss_is_the_sum_of_all_answers_over_questions(tmp_path: Path) -> None:
     assert loss.count == 4 and loss.logs["broken"] == 0
     credit = batch["targets"][torch.arange(4), logits.argmax(1)].sum()
     torch.testing.assert_close(loss.logs["soft_score"], credit)
+    rates = task.rate_multipliers(model)
+    assert set(rates.values()) == {20.0} and all(name.startswith("head.") for name in rates)
+    assert question_task(tmp_path).rate_multipliers(model) == {}
 
 
 def test_the_splits_and_what_is_said_of_them(tmp_path: Path) -> None:
-    task, said = question_task(tmp_path), Said()
+    task, said = question_task(tmp_path, {"max_length": 12}), Said()
     task.prepare(said)
     train_part, held = task.splits.train, task.splits.validation
     assert (len(train_part), len(held)) == (20, 4)
@@ -48,7 +43,8 @@ def test_the_splits_and_what_is_said_of_them(tmp_path: Path) -> None:
     assert task.answers == ["blue", "no", "red", "yes"]
     assert "20 training questions, 4 validation questions, 4 answers" in said.lines[0]
     assert "raw look-up knows 85.00%, the normalised one 100.00%" in said.lines[0]
-    assert not set(image_keys(train_part)) & set(image_keys(held))
+    assert len(task.validation_tokens[0]) == 12
+    assert any("2 questions cut to model.max_length (12)" in line for line in said.lines)
 
 
 def test_scores_are_official_and_unknown_answers_count(tmp_path: Path) -> None:
@@ -106,9 +102,7 @@ def test_images_that_can_not_be_read(tmp_path: Path) -> None:
     assert len(task.splits.train) == 10
     (batch,) = task.train_stream(10, 1).batch(0)
     assert batch["broken"].sum() == 2
-    model = task.build_model()
-    assert measured(task, model)["broken"] == 2
-    given = task.given_answers(predicted(task, model))
+    given = task.given_answers(predicted(task, task.build_model()))
     assert {answer for number, answer in given if number in (10030, 10031)} == {""}
     # Broken is one to train on and one to validate on; missing, one to train on.
     assert task.problems.describe() == "broken image: 2; missing image: 1"
@@ -139,30 +133,18 @@ def test_what_is_left_out_of_the_input(tmp_path: Path) -> None:
     assert not batch["images"].any() and len(batch["samples"].token_ids) > 40
     batch = question_task(tmp_path, input="image").fixed_rows(rows)
     assert batch["images"].any() and len(batch["samples"].token_ids) == 8  # <s> and </s>
-    task, said = question_task(tmp_path, model={"max_length": 12}), Said()
-    task.prepare(said)
-    assert len(task.validation_tokens[0]) == 12
-    assert any("2 questions cut to model.max_length (12)" in line for line in said.lines)
 
 
 def test_a_run_keeps_what_it_needs(tmp_path: Path) -> None:
     """It is opened, asked and gone on from where the questions are no more."""
     task = question_task(tmp_path / "data", tokenizer="auto", vocab_size=300)
     run(task, tmp_path / "run")
-    other = question_task(
-        tmp_path / "data", {"pretrained": str(tmp_path / "run"), "image_size": 16},
-        tokenizer="auto",
-    )  # fmt: skip
-    said = Said()
+    write_plateau(tmp_path / "run", {"loss": 0.1})
+    model, said = {"pretrained": str(tmp_path / "run"), "image_size": 16}, Said()
+    other = question_task(tmp_path / "data", model, tokenizer="auto")
     other.prepare(said)
     assert other.tokenizer.path == tmp_path / "run" / "assets" / "tokenizer" / "tokenizer.json"
-    assert "drawn anew" in said.lines[-1]
-    write_plateau(tmp_path / "run", {"loss": 0.1})
-    again = question_task(
-        tmp_path / "data", {"pretrained": str(tmp_path / "run")}, tokenizer="auto"
-    )
-    again.prepare(said)
-    assert "has learnt nothing" in said.lines[-1]
+    assert "drawn anew" in said.lines[-2] and "has learnt nothing" in said.lines[-1]
     weights = other.initial_weights()
     assert weights["encoder.vision_embedding.positions.weight"].shape == (17, 16)
     (tmp_path / "data").rename(tmp_path / "moved")
@@ -184,54 +166,26 @@ def test_a_test_split_is_not_trained_with(tmp_path: Path) -> None:
             asked()
 
 
-def test_what_a_run_was_trained_on() -> None:
-    first, second = (f"val2014/COCO_val2014_00000000000{n}.jpg" for n in (1, 2))
-    assert trained_on([first, second], [first], "held_out") == [second]
-    assert trained_on([first], [first, second], "held_out") == []
-    assert trained_on(["test2015/COCO_test2015_000000000002.jpg"], [first], "held_out") == []
-    # Trained on train2014 alone; trained on another set.
-    assert trained_on([first, second], [first], "val2014") == []
-    assert trained_on([first], ["test/images/0.png"], "held_out") == []
-
-
-def test_one_answer_is_no_choice(tmp_path: Path) -> None:
-    """What can be set helps where there are others, and is named only there."""
+def test_mistakes_are_told(tmp_path: Path) -> None:
     write_vqa(tmp_path)
+    for data, message in (
+        ({"least_answer_count": 99}, "0 answers are known"), ({"source": "builtin:nothing"},
+         "builtin:shapes"), ({"vocab_size": 10}, "vocab_size must be"),
+        ({"validation_images": 0}, "validation_images must be 1 or more"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            question_task(tmp_path, **data).prepare()
+    for answers, message in ((5, r"4 answers to choose from.*model has 5"),
+                             (1, "answers must be 2 or more")):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            question_task(tmp_path, {"answers": answers}).prepare()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no image files in"):
+        question_task(tmp_path, source=str(tmp_path / "empty")).prepare()
+    # What can be set helps where there are other answers, and is named only there.
     for split, first in (("train2014", 1), ("val2014", 1001)):
         asked = [{"image_id": first, "question": "Is it?", "question_id": first}]
         notes = [annotated(first, first, ["Yes"] * 10, "Yes")]
         write_split(tmp_path / "vqa", split, asked, notes)
     with pytest.raises(ValueError, match="all questions have the same answer, 'yes'"):
         question_task(tmp_path, validation_images=1).prepare()
-
-
-def test_rates_of_the_head(tmp_path: Path) -> None:
-    task = question_task(tmp_path, {"head_rate": 20.0})
-    rates = task.rate_multipliers(task.build_model())
-    assert set(rates.values()) == {20.0} and all(name.startswith("head.") for name in rates)
-    assert question_task(tmp_path).rate_multipliers(task.build_model()) == {}
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"least_answer_count": 99}, "0 answers are known"),
-        ({"source": "builtin:nothing"}, "builtin:shapes"),
-        ({"vocab_size": 10}, "vocab_size must be"),
-        ({"validation_images": 0}, "validation_images must be 1 or more"),
-    ],
-)
-def test_wrong_data_is_refused(tmp_path: Path, data: dict[str, Any], message: str) -> None:
-    write_vqa(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        question_task(tmp_path, **data).prepare()
-
-
-def test_other_mistakes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no image files in"):
-        (tmp_path / "empty").mkdir()
-        question_task(tmp_path, source=str(tmp_path / "empty")).prepare()
-    with pytest.raises(ValueError, match=r"4 answers to choose from.*model has 5"):
-        question_task(tmp_path, {"answers": 5}).prepare()
-    with pytest.raises(ValueError, match="answers must be 2 or more"):
-        QuestionAnsweringConfig(**SIZES, answers=1)

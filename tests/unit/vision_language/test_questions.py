@@ -21,7 +21,7 @@ from magneto.vision_language.questions import (
     image_keys,
     load_questions,
     read_split,
-    vqa_folder,
+    trained_on,
 )
 from magneto.vision_language.tables import LOST, MISSING
 from tests.unit.vision.image_files import write
@@ -41,18 +41,7 @@ def load(source: str | Path, problems: DataProblems | None = None, **data: Any) 
 
 
 def vqa(folder: Path, **data: Any) -> Questions:
-    return load(folder, least_answer_count=1, **data)
-
-
-def test_built_in_questions() -> None:
-    """Their answers are taken as they are: "none" is not turned into "0"."""
-    found = load("builtin:shapes")
-    assert len(found.train) > 5000 and len(found.validation) > 500
-    assert {*found.train.values("majority")} == {*found.answers} and len(found.answers) == 13
-    assert {*found.train.values("kind")} == {"yes/no", "number", "other"}
-    # Scores of other questions would be taken for those of the test split.
-    with pytest.raises(ValueError, match=r"test2015 is of VQA v2, and .* is another set"):
-        load("builtin:shapes", validation_split="test2015")
+    return load(folder, None, **{"least_answer_count": 1, **data})
 
 
 def records(folder: Path, count: int = 12) -> list[dict[str, Any]]:
@@ -68,26 +57,20 @@ def records(folder: Path, count: int = 12) -> list[dict[str, Any]]:
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
-    if path.suffix == ".jsonl":
-        return write(path, "\n".join(map(json.dumps, rows)).encode())
-    separator = {".csv": ",", ".tsv": "\t"}[path.suffix]
-    lines = [rows[0].keys(), *(map(str, row.values()) for row in rows)]
-    return write(path, "\n".join(map(separator.join, lines)).encode())
+    return write(path, "\n".join(map(json.dumps, rows)).encode())
 
 
-@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv"])
-def test_a_plain_table(ending: str, tmp_path: Path) -> None:
+def test_a_plain_table(tmp_path: Path) -> None:
     """One answer counts as ten that agree, as it is written; images are held out whole."""
-    found = load(write_table(tmp_path / f"all{ending}", records(tmp_path)), validation_fraction=0.3)
+    found = load(write_table(tmp_path / "all.jsonl", records(tmp_path)), validation_fraction=0.3)
     assert found.answers == ["Blue", "Red", "no", "yes"] and found.answerable.all()
     assert len(found.train) + len(found.validation) == 24
     assert not {*image_keys(found.train)} & {*image_keys(found.validation)}
     for rows, targets in ((found.train, found.train_targets),
                           (found.validation, found.validation_targets)):  # fmt: skip
         assert len(rows) > 1 and (targets.dense(range(len(rows))).max(1) == 1).all()
-        for index, (said, kind) in enumerate(
-            zip(rows.values("majority"), rows.values("kind"), strict=True)
-        ):
+        both = zip(rows.values("majority"), rows.values("kind"), strict=True)
+        for index, (said, kind) in enumerate(both):
             red = rows.open(index)[0].pixels()[0, 0, 0] > 200
             assert said in (("Red", "yes") if red else ("Blue", "no"))
             assert kind == ("yes/no" if said in ("yes", "no") else "other")
@@ -143,19 +126,20 @@ def test_vqa_is_split_by_images(tmp_path: Path) -> None:
     assert len(image_keys(found.train)) == 10 and len(found.train) == 20
     other = vqa(tmp_path, validation_images=2, validation_seed=3)
     assert {*image_keys(other.validation)} != names
-    whole = vqa(tmp_path, validation_split="val2014")
-    assert (len(whole.train), len(whole.validation)) == (12, 12)
     # 24 annotations, of training and validation together: 9 of none of the four answers.
     with pytest.raises(ValueError, match="0 answers are known"):
         load(tmp_path)
+    # Scores of other questions would be taken for those of the test split.
+    with pytest.raises(ValueError, match=r"test2015 is of VQA v2, and .* is another set"):
+        load("builtin:shapes", validation_split="test2015")
 
 
-@pytest.mark.parametrize("inner", [".", "vqa", "annotations"])
+@pytest.mark.parametrize("inner", [".", "annotations"])
 def test_questions_meet_their_annotations_and_images(tmp_path: Path, inner: str) -> None:
     write_vqa(tmp_path, inner=inner)
-    (tmp_path / "other").mkdir()
-    assert vqa_folder(str(tmp_path)) == tmp_path and vqa_folder(str(tmp_path / "other")) is None
-    rows = vqa(tmp_path, validation_split="val2014").validation
+    found = vqa(tmp_path, validation_split="val2014")
+    assert (len(found.train), len(found.validation)) == (12, 12)
+    rows = found.validation
     first = rows.table[0]
     assert first["answers"] == ("blue",) * 7 + ("The blue",) * 3
     assert (first["id"], first["question"], first["majority"], first["kind"]) == (
@@ -189,10 +173,10 @@ def test_images_elsewhere_and_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"there is no .*COCO_train2014_0.*1\.jpg.*image_folder"):
         vqa(tmp_path)
     there = {"image_folder": str(tmp_path / "images"), "validation_split": "val2014"}
-    assert len(vqa(tmp_path, **there).train) == 12
     image_file(tmp_path / "images", "val2014", 1002).unlink()
     found = vqa(tmp_path, **there)
-    assert len(found.validation) == 12 and found.counts[LOST] == 2 and not found.counts[MISSING]
+    assert len(found.train) == len(found.validation) == 12
+    assert found.counts[LOST] == 2 and not found.counts[MISSING]
     for path in (tmp_path / "images" / "val2014").iterdir():
         path.unlink()
     with pytest.raises(ValueError, match=r"there is no .*COCO_val2014"):
@@ -255,4 +239,13 @@ def test_held_out_images_are_those_of_the_published_rule() -> None:
     assert held_out_images(reversed(ids), 5, 0) == chosen
     assert held_out_images(ids, 9, 0) > chosen
     assert held_out_images(ids, 5, 1) != chosen
-    assert held_out_images([1, 1, 2], 2, 0) == {1, 2}
+
+
+def test_what_a_run_was_trained_on() -> None:
+    first, second = (f"val2014/COCO_val2014_00000000000{n}.jpg" for n in (1, 2))
+    assert trained_on([first, second], [first], "held_out") == [second]
+    assert trained_on([first], [first, second], "held_out") == []
+    assert trained_on(["test2015/COCO_test2015_000000000002.jpg"], [first], "held_out") == []
+    # Trained on train2014 alone; trained on another set.
+    assert trained_on([first, second], [first], "val2014") == []
+    assert trained_on([first], ["test/images/0.png"], "held_out") == []
