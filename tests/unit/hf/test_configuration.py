@@ -89,18 +89,6 @@ def test_options_of_the_backbone_come_back_from_a_directory(tmp_path: Path) -> N
     torch.testing.assert_close(read_again(tokens).logits, model(tokens))
 
 
-def test_a_question_answerer_takes_a_new_head(tmp_path: Path) -> None:
-    values: dict[str, Any] = {**STACK, "image_size": 8, "patch_size": 4, "vocab_size": 30}
-    config = hf.MagnetoQuestionAnsweringConfig(**values, num_labels=3)
-    assert config.core_config().answers == 3
-    hf.MagnetoForVisualQuestionAnswering(config).save_pretrained(tmp_path)
-    load: Any = hf.MagnetoForVisualQuestionAnswering.from_pretrained
-    loaded = load(tmp_path, num_labels=5, ignore_mismatched_sizes=True).eval()
-    ids = torch.tensor([[1, 7, 8, 2]])
-    assert loaded(torch.randn(1, 3, 8, 8), ids).logits.shape == (1, 5)
-    assert load(tmp_path).core.config.answers == 3
-
-
 def images(classes: int = 10) -> ImageClassifier:
     return ImageClassifier(
         ImageClassifierConfig(**STACK, image_size=8, patch_size=4, channels=1, classes=classes)

@@ -40,6 +40,8 @@ def test_pictures_become_what_the_model_reads() -> None:
         grey(array / 255)
     with pytest.raises(ValueError, match="1 or 3 channels, not 2"):
         hf.MagnetoImageProcessor(8, 2)
+    with pytest.raises(ValueError, match="several sizes"):
+        hf.MagnetoImageProcessor(0)([array, array[1:]])
 
 
 def test_an_array_is_one_picture_or_several() -> None:
@@ -74,12 +76,12 @@ def odd_files() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("kind", odd_files())
-def test_files_are_read_as_a_run_reads_them(kind: str) -> None:
-    content = odd_files()[kind]
-    found = hf.MagnetoImageProcessor(0)(Image.open(io.BytesIO(content)), return_tensors="np")
-    wanted = Reading(0).normalise(EncodedPicture(content).pixels())
-    np.testing.assert_array_equal(found["pixel_values"][0], wanted)
+def test_files_are_read_as_a_run_reads_them() -> None:
+    for content in odd_files().values():
+        picture = Image.open(io.BytesIO(content))
+        found = hf.MagnetoImageProcessor(0)(picture, return_tensors="np")["pixel_values"]
+        wanted = Reading(0).normalise(EncodedPicture(content).pixels())
+        np.testing.assert_array_equal(found[0], wanted)
 
 
 def test_logits_are_resized_before_classes_are_chosen() -> None:
@@ -89,16 +91,6 @@ def test_logits_are_resized_before_classes_are_chosen() -> None:
     assert found.tolist() == [[0, 0, 0, 0, 2, 2, 2, 2]] * 2
     (own,) = processor.post_process_semantic_segmentation(outputs)
     assert own.tolist() == [[0, 2]]
-
-
-def test_what_is_refused() -> None:
-    processor = hf.MagnetoImageProcessor(0)
-    with pytest.raises(TypeError, match="uint8, not of float64"):
-        processor(np.zeros((4, 4)))
-    with pytest.raises(ValueError, match="several sizes"):
-        processor([np.zeros((4, 4), np.uint8), np.zeros((4, 5), np.uint8)])
-    with pytest.raises(ValueError, match="1 or 3 channels, not 2"):
-        hf.MagnetoImageProcessor(0, 2)
 
 
 @pytest.fixture(scope="module")

@@ -64,13 +64,6 @@ def test_loss_is_the_task_s(tmp_path: Path) -> None:
         wrapped(images, output_hidden_states=True)
 
 
-def test_as_many_names_as_classes(tmp_path: Path) -> None:
-    data = SegmentationDataConfig(classes=("a", "b"))
-    with pytest.raises(ValueError, match="2 labels for 5 classes"):
-        hf.export_model("segmentation", small_model(), data, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("inference", ["slide", "whole"])
 def test_weights_on_disk_and_in_bfloat16(tmp_path: Path, inference: Any) -> None:

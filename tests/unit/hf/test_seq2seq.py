@@ -45,11 +45,7 @@ def mask() -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("positions", "beams", "kind"),
-    [
-        ("sinusoidal", 1, None), ("sinusoidal", 3, "static"), ("learned", 1, "static"),
-        ("learned", 3, None), ("rotary", 1, None), ("rotary", 3, "static"), ("t5", 1, "static"),
-        ("t5", 3, None),
-    ],
+    [("sinusoidal", 1, None), ("learned", 3, None), ("rotary", 3, "static"), ("t5", 1, "static")],
 )  # fmt: skip
 def test_generation_with_cache_equals_without(positions: str, beams: int, kind: str | None) -> None:
     cache = {} if kind is None else {"cache_implementation": kind}
@@ -100,7 +96,7 @@ def test_translations_may_be_as_long_as_positions_go(tmp_path: Path) -> None:
     assert loaded.generate(ids()[:, :7] % 40, do_sample=False, eos_token_id=None).shape == (2, 33)
 
 
-@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.75])
+@pytest.mark.parametrize("share", [0, 0.1, 0.5])
 def test_a_translators_stacks_that_stay_on_disk(tmp_path: Path, share: float) -> None:
     """By a map of one's own, and by those that are found for some memory."""
     pytest.importorskip("accelerate")
