@@ -8,7 +8,7 @@ import torch
 
 from magneto.weights import open_tensors
 from tests.ranks import run_ranks
-from tests.unit.vision_language.retrieval_ranks import run as run_retrieval
+from tests.unit.vision_language.small_tasks import retrieval_task, run
 from tests.unit.vision_language.trained import train_model
 
 pytestmark = pytest.mark.distributed
@@ -33,12 +33,10 @@ def test_pre_training(tmp_path: Path, strategy: str) -> None:
 
 def test_retrieval_has_the_negatives_of_the_whole_batch(tmp_path: Path) -> None:
     """Two ranks with two micro-batches each, of unlike sizes, are one process with one."""
-    from tests.unit.vision_language.folders import write_karpathy
-
     folder, one, two = (tmp_path / name for name in ("data", "one", "two"))
     folder.mkdir()
-    write_karpathy(folder)
-    run_retrieval(folder, one)
-    run_ranks(2, f"{FOLDER}/retrieval_ranks.py", str(folder), str(two),
-             "distributed=ddp", "gradient_accumulation_steps=2")  # fmt: skip
+    run(retrieval_task(folder), one, steps=3, batch_size=7)
+    words = ["steps=3", "batch_size=7", "distributed=ddp", "gradient_accumulation_steps=2"]
+    script = f"{FOLDER}/small_tasks.py"
+    run_ranks(2, script, "image-text-retrieval", str(folder), str(two), *words)
     check(one, two, rtol=1e-4, atol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,6 @@ from magneto.figures import Panel, Section, image_panels
 from magneto.training.task import Figure
 from magneto.vision.decoding import BrokenImage
 from magneto.vision_language.finetuning import PairTask
-from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.samples import Samples
 from magneto.vision_language.tables import ImageRows
 
 # Texts that are drawn with their words, each of another wording as far as there are so many; rows
@@ -65,7 +64,9 @@ def attention_figure(
     answers = model(images, samples).argmax(1).tolist()
     # Of the top layer one token is read: nothing teaches its words where to look.
     pieces, layer = task.tokenizer.pieces(), max(config.layers - 2, 0)
-    maps = attention_to_patches(model.encoder, images, samples, layer)
+    # Of each token's attention, the heads' mean, what each patch gets.
+    grid, found = config.image_grid, model.encoder.attention_weights(images, samples, layer)
+    maps = found.mean(1)[:, :, grid.prefix : grid.length].cpu().unflatten(2, (grid.rows, -1))
     starts, ends = (part.tolist() for part in (samples.text_starts, samples.text_ends))
     ids, first = samples.token_ids.tolist(), config.image_tokens
     sections, shares, cut = [], [], False
@@ -99,27 +100,6 @@ def attention_figure(
     return [Figure("attention", "Where words look in their images", caption, picture)]
 
 
-def attention_to_patches(
-    encoder: VisionLanguageEncoder, images: Tensor, samples: Samples, layer: int
-) -> Tensor:
-    """Return how much attention each token gives to each patch of its image, the heads' mean.
-
-    Args:
-        encoder: In evaluation mode.
-        images: (pairs, channels, height, width), on its device.
-        samples: Their texts, on its device; every text has an image.
-        layer: Its number from 0; negative ones count from the top.
-
-    Returns:
-        (pairs, length, grid rows, grid columns), on the CPU: first the class token, then the
-        patches, then the text's tokens; what is behind them is padding.
-    """
-    grid = encoder.config.image_grid
-    found = encoder.attention_weights(images, samples, layer)
-    patches = found.mean(1)[:, :, grid.prefix : grid.length].cpu()
-    return patches.unflatten(2, (grid.rows, grid.columns))
-
-
 def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return an image, darker where less is looked, uint8 (height, width, channels)."""
     shares = weights / max(float(weights.max()), 1e-9)
@@ -128,23 +108,21 @@ def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return (image * light[..., None]).astype(np.uint8)
 
 
+def pixels_of(rows: ImageRows, row: int) -> np.ndarray:
+    """Return the image of a row, uint8 (height, width, channels)."""
+    return rows.open(row)[0].pixels()
+
+
 def readable_rows(rows: ImageRows) -> list[int]:
     """Return some rows whose image can be read, always the same ones."""
     found: list[int] = []
     for row in mixed_order(len(rows)).tolist():
-        try:
+        with suppress(BrokenImage):
             pixels_of(rows, row)
-        except BrokenImage:
-            continue
-        found.append(row)
+            found.append(row)
         if len(found) == SHOWN:
             break
     return found
-
-
-def pixels_of(rows: ImageRows, row: int) -> np.ndarray:
-    """Return the image of a row, uint8 (height, width, channels)."""
-    return rows.open(row)[0].pixels()
 
 
 def captions_figure(rows: ImageRows, chosen: Sequence[int], written: Sequence[str]) -> Figure:

@@ -99,8 +99,11 @@ class FineTunedTask(Task):
         self._prepared, self._progress = True, progress
         self.check_data()
         vocabulary_size(self.model_config.vocab_size, self.tokenizer)
-        if self.model_config.pretrained:
-            self._check_normalisation()
+        if run := self.model_config.pretrained:
+            given, (_, held) = self.data_config.normalisation, pretrained_reading(self.model_config)
+            if held not in ("auto", given):
+                raise ValueError(f"{run} reads images with the normalisation {held!r}, not "
+                                 f"{given!r}: give --data.normalisation {held}")  # fmt: skip
             found = self._pretrained()
             progress.say(found.describe())
             warn_unlearnt(found.run, progress)
@@ -111,14 +114,6 @@ class FineTunedTask(Task):
         parts = {f"{self.rows} to train on": len(found.train),
                  "to validate on": len(found.validation)}  # fmt: skip
         self._progress.say(f"{self.data_config.source}: {Counts(found.counts).beside(parts)}")
-
-    def _check_normalisation(self) -> None:
-        _, held = pretrained_reading(self.model_config)
-        given = self.data_config.normalisation
-        if held not in ("auto", given):
-            run = self.model_config.pretrained
-            raise ValueError(f"{run} reads images with the normalisation {held!r}, not "
-                             f"{given!r}: give --data.normalisation {held}")  # fmt: skip
 
     def sized_config(self) -> Any:
         """Return the model's configuration with a known vocabulary."""

@@ -27,7 +27,7 @@ from magneto.data.media import Files
 from magneto.data.problems import BadRecord, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source
 from magneto.data.table import Table, whole_table
-from magneto.files import nearest_path, user_path
+from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.runs import open_run
 from magneto.vision_language.answers import (
@@ -270,11 +270,11 @@ def without_answers(split: str) -> str:
             "held_out")  # fmt: skip
 
 
-def find_file(folder: Path, pattern: str, split: str) -> Path | None:
-    """Return the path of a split's questions or annotations; None if there is none."""
+def file_of(folder: Path, pattern: str, split: str) -> Path:
+    """Return the path of a split's questions or annotations, also where there is no such file."""
     name = pattern.format(split=split)
     places = (folder / inner / packed for inner in INNER for packed in (name, f"{name}.gz"))
-    return next((place for place in places if place.is_file()), None)
+    return next((place for place in places if place.is_file()), folder / name)
 
 
 def vqa_folder(source: str) -> Path | None:
@@ -282,7 +282,8 @@ def vqa_folder(source: str) -> Path | None:
     if parse_source(source).kind != "path":
         return None
     folder, splits = existing_path(source), (*ANNOTATED, *WITHOUT_ANSWERS)
-    return folder if any(find_file(folder, QUESTION_FILE, split) for split in splits) else None
+    there = any(file_of(folder, QUESTION_FILE, split).is_file() for split in splits)
+    return folder if there else None
 
 
 def vqa_tables(
@@ -325,13 +326,13 @@ def read_split(folder: Path, split: str, counts: Counts) -> list[tuple[Any, ...]
             there.
         ValueError: If a file holds something else.
     """
-    path = needed(folder, QUESTION_FILE, split)
+    path = existing_path(str(file_of(folder, QUESTION_FILE, split)))
     rows = read_each(read_list(path, "questions", counts), question_of, counts, f"{path}, question")
     asked = by_id(rows, path, DUPLICATES, counts)
     counts[EMPTY_QUESTIONS] += sum(not text.strip() for _, text in asked.values())
     notes: dict[int, tuple[Any, ...]] = dict.fromkeys(asked, ((), "", ""))
     if split in ANNOTATED:
-        path = needed(folder, ANNOTATION_FILE, split)
+        path = existing_path(str(file_of(folder, ANNOTATION_FILE, split)))
         records = read_list(path, "annotations", counts)
         rows = read_each(records, annotation_of, counts, f"{path}, annotation")
         notes = by_id(rows, path, ANNOTATED_TWICE, counts)
@@ -356,19 +357,6 @@ def by_id(
             counts.met(twice, str(path), f"question_id {number} was there before")
         else:
             found[number] = record
-    return found
-
-
-def needed(folder: Path, pattern: str, split: str) -> Path:
-    """Return the path of a file of a split.
-
-    Raises:
-        FileNotFoundError: If it is not there.
-    """
-    found = find_file(folder, pattern, split)
-    if found is None:
-        wanted = folder / pattern.format(split=split)
-        raise FileNotFoundError(f"no file {wanted}{nearest_path(wanted)}")
     return found
 
 
@@ -410,11 +398,8 @@ def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
         count: How many.
         seed: Another one chooses others.
     """
-
-    def rank(image: int) -> bytes:
-        return hashlib.blake2b(f"{seed}:{image}".encode(), digest_size=8).digest()
-
-    return set(sorted(set(ids), key=rank)[:count])
+    ranks = {n: hashlib.blake2b(f"{seed}:{n}".encode(), digest_size=8).digest() for n in ids}
+    return set(sorted(ranks, key=ranks.__getitem__)[:count])
 
 
 def image_keys(rows: ImageRows) -> list[str]:

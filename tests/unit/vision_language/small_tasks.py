@@ -1,78 +1,50 @@
-"""Small tasks that begin with an encoder, on folders in the layouts of their fields' sets."""
+"""Small tasks that begin with an encoder, on folders in the layouts of their fields' sets.
 
+python small_tasks.py TASK FOLDER RUN [key=value ...]    trains one; fields of `training`
+"""
+
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from magneto.progress import ProgressBars
-from magneto.recipe import Recipe
+from magneto.recipe import Recipe, config_classes, task_class
 from magneto.training.config import TrainingConfig
 from magneto.training.loop import train
-from magneto.vision_language.captioning import ImageCaptioning
-from magneto.vision_language.config import (
-    CaptionDataConfig,
-    CaptioningDataConfig,
-    ImageCaptionerConfig,
-    ImageTextRetrieverConfig,
-    QuestionAnsweringConfig,
-    QuestionAnsweringDataConfig,
-    StatementDataConfig,
-    VisualReasonerConfig,
-)
-from magneto.vision_language.finetuning import FineTunedTask
-from magneto.vision_language.question_answering import QuestionAnswering
-from magneto.vision_language.reasoning import VisualReasoning
-from magneto.vision_language.retrieval import ImageTextRetrieval
 from magneto.weights import open_tensors
 from tests.unit.vision_language.folders import write_karpathy, write_nlvr2, write_vqa
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 32, "image_size": 8,
                          "patch_size": 4, "max_length": 24}  # fmt: skip
-Changes = dict[str, Any] | None
-
-
-def question_task(folder: Path, model: Changes = None, **data: Any) -> QuestionAnswering:
-    if not folder.joinpath("vqa").is_dir() and "source" not in data:
-        write_vqa(folder)
-    values = {"source": str(folder), "tokenizer": "bytes", "least_answer_count": 1,
-              "validation_images": 2, **data}  # fmt: skip
-    config = QuestionAnsweringConfig(**{**SIZES, "layers": 2, **(model or {})})
-    return QuestionAnswering(config, QuestionAnsweringDataConfig(**values), 1)
-
-
-def statement_task(folder: Path, model: Changes = None, **data: Any) -> VisualReasoning:
-    if not (folder / "dev").is_dir():
-        write_nlvr2(folder)
-    values = {"source": str(folder), "tokenizer": "bytes", **data}
-    config = VisualReasonerConfig(**{**SIZES, **(model or {})})
-    return VisualReasoning(config, StatementDataConfig(**values), 1)
-
-
-def caption_task(folder: Path, model: Changes = None, **data: Any) -> ImageCaptioning:
-    if not (folder / "dataset_coco.json").exists():
-        write_karpathy(folder)
-    values = {"source": str(folder), "tokenizer": "bytes", **data}
-    config = ImageCaptionerConfig(**{**SIZES, **(model or {})})
-    return ImageCaptioning(config, CaptioningDataConfig(**values), 1)
-
-
-def retrieval_task(folder: Path, model: Changes = None, **data: Any) -> ImageTextRetrieval:
-    if not (folder / "dataset_coco.json").exists():
-        write_karpathy(folder)
-    values = {"source": str(folder), "tokenizer": "bytes", **data}
-    config = ImageTextRetrieverConfig(**{**SIZES, **(model or {})})
-    return ImageTextRetrieval(config, CaptionDataConfig(**values), 1)
-
-
-# By the name of the task.
-TASKS: dict[str, Any] = {
-    "visual-question-answering": question_task, "visual-reasoning": statement_task,
-    "image-captioning": caption_task, "image-text-retrieval": retrieval_task,
+# By the name of a task: what writes its data, what is there then, and fields of its recipe.
+DATA: dict[str, Any] = {
+    "visual-question-answering": (
+        write_vqa, "vqa", {"least_answer_count": 1, "validation_images": 2}
+    ),
+    "visual-reasoning": (write_nlvr2, "dev", {}),
+    "image-captioning": (write_karpathy, "dataset_coco.json", {}),
+    "image-text-retrieval": (write_karpathy, "dataset_coco.json", {}),
 }  # fmt: skip
 
 
-def run(task: FineTunedTask, out: Path, **changes: Any) -> dict[str, torch.Tensor]:
+def build(name: str, folder: Path, model: dict[str, Any] | None = None, **data: Any) -> Any:
+    """Return a task on a folder, whose data is written unless it is there."""
+    write, there, fields = DATA[name]
+    if not (folder / there).exists() and "source" not in data:
+        write(folder)
+    config, data_config = config_classes(name)
+    values = {"source": str(folder), "tokenizer": "bytes", **fields, **data}
+    return task_class(name)(config(**{**SIZES, **(model or {})}), data_config(**values), 1)
+
+
+TASKS: dict[str, Any] = {name: partial(build, name) for name in DATA}
+question_task, statement_task, caption_task, retrieval_task = TASKS.values()
+
+
+def run(task: Any, out: Path, **changes: Any) -> dict[str, torch.Tensor]:
     """Train a task; return its weights.
 
     Keys' biases have no gradient but rounding, which a small eps would make as large as any other.
@@ -81,8 +53,15 @@ def run(task: FineTunedTask, out: Path, **changes: Any) -> dict[str, torch.Tenso
               "tensorboard": False, "schedule": "constant"}  # fmt: skip
     resume = changes.pop("resume", False)
     config = TrainingConfig(**{**values, **changes})
-    name = next(key for key, make in TASKS.items() if make.__annotations__["return"] is type(task))
+    name = next(name for name in DATA if task_class(name) is type(task))
     recipe = Recipe("test", name, 1, task.model_config, task.data_config, config)
     train(task, config, out, seed=1, resume=resume, report=ProgressBars(quiet=True),
           keep_recipe=lambda: recipe.save(out / "recipe.yaml"))  # fmt: skip
     return {name: tensor.read() for name, tensor in open_tensors(out / "final").items()}
+
+
+if __name__ == "__main__":
+    name, folder, out, *words = sys.argv[1:]
+    given: dict[str, Any] = dict(word.split("=") for word in words)
+    numbers = {key: int(value) for key, value in given.items() if value.isdigit()}
+    run(TASKS[name](Path(folder)), Path(out), **{**given, **numbers})

@@ -10,16 +10,12 @@ from magneto.data.table import Table
 from magneto.vision_language import scenes
 from magneto.vision_language.scenes import (
     CELL,
-    CELLS,
     COLOURS,
-    EMPTY,
     GROUND,
     MOST_OBJECTS,
     PAINT,
     PLACES,
     SHAPES,
-    draw_scenes,
-    render,
 )
 
 questions = cache(scenes.scene_questions)
@@ -156,11 +152,3 @@ def test_texts_alone_hold_no_answers() -> None:
     captions = [text for text in texts if " at the " in text and "what" not in text]
     assert len(captions) == scenes.PAIRS["train"]
     assert not {"yes", "no", *scenes.NUMBERS} & {word for text in texts for word in text.split()}
-
-
-def test_drawing() -> None:
-    found = draw_scenes(2000, np.random.default_rng(0))
-    counts = (found != EMPTY).sum(1)
-    assert found.shape == (2000, CELLS) and set(counts) == set(range(1, MOST_OBJECTS + 1))
-    assert set(found[found != EMPTY]) == set(range(len(SHAPES) * len(COLOURS)))
-    assert render(found[:3]).shape == (3, 48, 48, 3)
