@@ -61,6 +61,8 @@ LETTER, LINE, HEADING, LEGEND = 0.062, 0.15, 0.2, 2.2
 MARGIN, MOST_LINES, MOST_LETTERS = 0.03, 5, 70
 # Of a grid of images, in pixels: its width, about, and the white between its tiles.
 WIDTH, GAP = 640, 2
+# Of a confusion matrix: classes at most, and the share of a row from which a cell says it.
+MOST_CLASSES, LEAST_SHARE = 30, 0.05
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,10 @@ def image_grid(rows: Sequence[np.ndarray]) -> bytes:
     """Lay images out on white, enlarged without smoothing, as a PNG.
 
     Args:
-        rows: Of each row of the picture, images (count, height, width, channels), as many and of
-            the same size; uint8, or in [-1, 1].
+        rows: Of each row of the picture, images in [-1, 1], (count, height, width, channels), as
+            many and of the same size.
     """
-    images = np.stack([np.asarray(row) for row in rows])
-    if images.dtype != np.uint8:
-        images = ((images.clip(-1, 1) + 1) * 127.5).round().astype(np.uint8)
+    images = ((np.stack(rows).clip(-1, 1) + 1) * 127.5).round().astype(np.uint8)
     images = np.broadcast_to(images, (*images.shape[:-1], 3))
     scale = max(1, round(WIDTH / (images.shape[1] * images.shape[3])))
     large = images.repeat(scale, 2).repeat(scale, 3)
@@ -196,21 +196,16 @@ def wrapped(words: str, letters: int) -> str:
 
 
 def confusion_matrix(
-    counts: np.ndarray,
-    names: Sequence[str],
-    *,
-    axes_are: tuple[str, str],
-    most: int = 25,
-    percent: bool = False,
+    counts: np.ndarray, names: Sequence[str], most: int = MOST_CLASSES
 ) -> tuple[str, int]:
     """Draw which classes are taken for which: a row is darker where more of it are there.
+
+    A cell says its percent of the row, from 5 on.
 
     Args:
         counts: By true class and answer, (classes, classes).
         names: Of the classes.
-        axes_are: What rows and columns are called.
         most: Classes that are drawn: the commonest.
-        percent: Whether a cell says its share of the row, from 5 % on; else its count.
 
     Returns:
         The SVG, and how many classes that occur are left out.
@@ -218,24 +213,22 @@ def confusion_matrix(
     there = counts.sum(1)
     shown = np.sort(np.argsort(-there, kind="stable")[:most])
     shown = shown[there[shown] > 0]
-    cells = counts[np.ix_(shown, shown)]
-    share = cells / there[shown, None]
-    said = np.where(share >= 0.05, np.round(100 * share), 0).astype(int) if percent else cells
+    share = counts[np.ix_(shown, shown)] / there[shown, None]
+    words, places = [names[int(number)] for number in shown], np.arange(len(shown)) + 0.5
     size = 2.0 + 0.34 * len(shown)
     figure, axes = canvas(size, size)
     with rc_context(STYLE):
         axes.pcolormesh(share, cmap="Blues", vmin=0, vmax=1, edgecolors="white")
         axes.invert_yaxis()
         axes.set_aspect("equal")
-        words, places = [names[int(number)] for number in shown], np.arange(len(shown)) + 0.5
         axes.set_xticks(places, words, rotation=90)
         axes.set_yticks(places, words)
-        axes.set_ylabel(axes_are[0])
-        axes.set_xlabel(axes_are[1])
-        for row, column in zip(*np.nonzero(said), strict=True):
-            colour = "white" if share[row, column] > 0.5 else "black"
-            axes.text(column + 0.5, row + 0.5, str(said[row, column]), ha="center", va="center",
-                      color=colour, fontsize=7)  # fmt: skip
+        axes.set(xlabel="the model's answer", ylabel="the label")
+        for row, column in zip(*np.nonzero(share >= LEAST_SHARE), strict=True):
+            axes.text(
+                column + 0.5, row + 0.5, f"{100 * share[row, column]:.0f}", ha="center",
+                va="center", color="white" if share[row, column] > 0.5 else "black", fontsize=7,
+            )  # fmt: skip
     return as_svg(figure), int((there > 0).sum()) - len(shown)
 
 

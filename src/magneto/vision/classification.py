@@ -23,19 +23,11 @@ from magneto.vision.decoding import Picture
 from magneto.vision.encoder import ImageClassifier
 from magneto.vision.image_task import FineTuning, Prediction
 from magneto.vision.images import UNLABELLED, ImageSplits, load_images
-from magneto.vision.pictures import (
-    IMAGES,
-    attention_figure,
-    confusion_figure,
-    mistakes_figure,
-    readable,
-    short,
-)
 from magneto.vision.transforms import validation_transform
 
 # Bins of the expected calibration error, of equal width (arXiv 1706.04599).
 BINS = 15
-# Validation batches that pictures are made of, and mistakes that are shown.
+# Validation batches that figures are made of, and mistakes that are shown.
 PICTURED_BATCHES, MISTAKES = 16, 12
 
 
@@ -218,8 +210,10 @@ class ImageClassification(FineTuning):
 @torch.no_grad()
 def figures(task: ImageClassification, model: Any) -> Sequence[Figure]:
     """Return which classes are confused, the surest mistakes, where the last layer looks."""
+    from magneto.vision import figures as drawn
+
     batches = task.validation_batches()
-    images, labels = readable(batches, PICTURED_BATCHES, "images", "labels")
+    images, labels = drawn.readable(batches, PICTURED_BATCHES, "images", "labels")
     if not len(images):
         return []
     device, pieces = next(model.parameters()).device, images.split(task.evaluation_batch)
@@ -227,21 +221,17 @@ def figures(task: ImageClassification, model: Any) -> Sequence[Figure]:
     sure, answers = (logits + task.candidates).softmax(1).max(1)
     counts = np.zeros((task.model_config.classes,) * 2, int)
     np.add.at(counts, (labels.numpy(), answers.numpy()), 1)
+    found = [drawn.confusion_figure(counts, task.names, "images")]
     wrong = (answers != labels).nonzero()[:, 0]
     surest = wrong[sure[wrong].argsort(descending=True, stable=True)][:MISTAKES]
-    words = [
-        (
-            short(task.names, int(labels[row])),
-            short(task.names, int(answers[row])),
-            float(sure[row]),
-        )
-        for row in surest
-    ]
-    some = images[:IMAGES]
+    if len(surest):
+        words = [
+            f"is {drawn.short(task.names, int(labels[row]))}\n"
+            f"said {drawn.short(task.names, int(answers[row]))}, {float(sure[row]):.0%}"
+            for row in surest
+        ]
+        found.append(drawn.mistakes_figure(images[surest], words, task.reading))
+    some = images[: drawn.IMAGES]
     seen = torch.from_numpy(np.stack([task.reading.restore(image.numpy()) for image in some]))
     seen = seen.permute(0, 3, 1, 2) / 127.5 - 1
-    return [
-        confusion_figure(counts, task.names, "images"),
-        *([mistakes_figure(images[surest], words, task.reading)] if words else []),
-        attention_figure(model, some, seen, model.pooled),
-    ]
+    return [*found, drawn.attention_figure(model, some, seen, model.pooled)]

@@ -25,7 +25,6 @@ from magneto.vision.batches import example_stream
 from magneto.vision.config import ImageModelConfig, ImageModellingDataConfig
 from magneto.vision.encoder import ImageEncoder
 from magneto.vision.image_task import ImageTask, patches_read
-from magneto.vision.pictures import IMAGES, attention_figure, codes_of, guesses_figure, readable
 from magneto.vision.targets import SAMPLED_BATCHES, BlockMasking, CodeTargets, load_targets
 
 
@@ -268,16 +267,19 @@ class ImageModelling(ImageTask):
 
 @torch.no_grad()
 def figures(task: ImageModelling, model: Any) -> Sequence[Figure]:
-    """Return pictures of what is hidden, what is guessed, and where the class token looks."""
-    images, hidden = readable(task.validation_batches(), SAMPLED_BATCHES, "images", "hidden")
+    """Return what is hidden, what is guessed, and where the class token looks."""
+    from magneto.vision import figures as drawn
+
+    images, hidden = drawn.readable(task.validation_batches(), SAMPLED_BATCHES, "images", "hidden")
     if not len(images):
         return []
     device, targets = next(model.parameters()).device, task.targets
-    codes = codes_of(targets, images, targets.scale.device)
-    seen = codes_of(targets.view, images, targets.scale.device)
-    some, masked = images[:IMAGES], hidden[:IMAGES]
+    codes = drawn.codes_of(targets, images, targets.scale.device)
+    seen = drawn.codes_of(targets.view, images, targets.scale.device)
+    some, masked = images[: drawn.IMAGES], hidden[: drawn.IMAGES]
     guesses = model(some.to(device), masked.to(device)).argmax(-1).cpu()
+    looking = slice(0, model.config.prefix or None)
     return [
-        guesses_figure(seen, codes, masked, guesses, targets.codes, targets.patch_size),
-        attention_figure(model, some, seen[:IMAGES], slice(0, model.config.prefix or None)),
+        drawn.guesses_figure(seen, codes, masked, guesses, targets.codes, targets.patch_size),
+        drawn.attention_figure(model, some, seen[: drawn.IMAGES], looking),
     ]

@@ -23,7 +23,6 @@ from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import FineTuning, Prediction
 from magneto.vision.images import ImageSplit
 from magneto.vision.paired_transforms import PairedAugmentation
-from magneto.vision.pictures import confusion_figure, overlay_figure, overlay_png
 from magneto.vision.segmenter import Segmenter, pixel_logits, resize, segment
 from magneto.vision.transforms import fitted
 
@@ -304,6 +303,8 @@ class Segmentation(FineTuning):
 
     def predict(self, model: nn.Module, inputs: Sequence[Picture]) -> list[Prediction]:
         """Return which classes images show, and pictures of them with a legend."""
+        from magneto.vision.figures import overlay_png
+
         found = []
         for pixels in (picture.pixels() for picture in inputs):
             classes = self.segment(model, pixels)
@@ -326,6 +327,8 @@ def pixel_loss(logits: Tensor, masks: Tensor) -> Tensor:
 
 def figures(task: Segmentation, model: nn.Module) -> Sequence[Figure]:
     """Return validation images with what was found in them, and the confusion of classes."""
+    from magneto.vision.figures import confusion_figure, overlay_figure
+
     held, classes, found = task.splits.validation, task.model_config.classes, []
     total = torch.zeros(classes, classes, dtype=torch.long)
     for index in mixed_order(len(held))[:SHOWN].tolist():

@@ -368,7 +368,7 @@ class ImageTokenization(ImageTask):
 
 def figures(task: ImageTokenization, model: Any) -> Sequence[Figure]:
     """Return patches that share a code, and images whose patches are their code's mean."""
-    from magneto.vision.pictures import codes_figure, codes_of, readable, reconstruction_figure
+    from magneto.vision.figures import codes_figure, codes_of, readable, reconstruction_figure
 
     (images,) = readable(task.validation_batches(), BASELINE_BATCHES, "images")
     if not len(images):

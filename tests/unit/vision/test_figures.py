@@ -1,4 +1,4 @@
-"""Pictures show what they say."""
+"""Figures show what they say."""
 
 import io
 import re
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from magneto.figures import MOST_CLASSES
 from magneto.training.task import Figure
 from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.encoder import ImageClassifier
-from magneto.vision.pictures import (
+from magneto.vision.figures import (
     COVER,
-    MOST,
     attention_figure,
     class_colours,
     codes_figure,
@@ -120,14 +120,14 @@ def test_confusion_is_percent_of_a_class() -> None:
 def test_only_the_commonest_classes_are_drawn() -> None:
     names = [f"class{number}" for number in range(150)]
     figure = confusion_figure(np.diag(np.arange(1, 151)), names, "images")
-    assert f"{150 - MOST} rarer classes are left out" in figure.caption
+    assert f"{150 - MOST_CLASSES} rarer classes are left out" in figure.caption
     assert ">class149<" in str(figure.image) and ">class20<" not in str(figure.image)
 
 
 def test_a_mistake_is_shown_as_it_looks() -> None:
     """Restored, not stretched to its own darkest and brightest pixel."""
     dark = torch.full((5, 1, 4, 4), -0.8)
-    figure = mistakes_figure(dark, [("a", "b", 0.9)] * 5, Reading(4, 1))
+    figure = mistakes_figure(dark, ["is a"] * 5, Reading(4, 1))
     assert "The 5 wrong answers" in figure.caption
     pixels = read(figure.image)
     assert (abs(pixels.astype(int) - 26) <= 2).all(-1).mean() > 0.4

@@ -1,4 +1,4 @@
-"""Pictures of what models of images do: images in rows, attention, classes that are confused."""
+"""Figures of what models of images do: images in rows, attention, classes that are confused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import colorsys
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,11 +15,13 @@ from torch.nn import functional as F
 from magneto.figures import Panel, Section, confusion_matrix, image_grid, image_panels
 from magneto.training.task import Figure
 from magneto.vision.config import IGNORED
+from magneto.vision.encoder import ImageEncoder
 from magneto.vision.transforms import Reading, with_channels
 
-# Of the picture of codes: rows and patches in each. Of others: images in a row, heads, mistakes in
-# a row, classes of a confusion matrix, letters of a class's name.
-CODES, PATCHES, IMAGES, HEADS, COLUMNS, MOST, LONGEST = 16, 16, 8, 6, 4, 30, 20
+# Of the figure of codes: rows, and patches in each.
+CODES, PATCHES = 16, 16
+# Of others: images in a row, heads, mistakes in a row, letters of a class's name.
+IMAGES, HEADS, COLUMNS, LONGEST = 8, 6, 4, 20
 # Sides of panels, in inches: of a mistake, and at least of an overlay, which has so many pixels
 # to the inch.
 MISTAKE, OVERLAY, DPI = 1.8, 3.8, 94
@@ -79,17 +80,9 @@ def short(names: Sequence[str], number: int) -> str:
 
 
 def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Figure:
-    """Draw which classes are taken for which, of the commonest `MOST`.
-
-    Args:
-        counts: By what they are and what was answered, (classes, classes).
-        names: Of the classes.
-        what: Is counted, such as "images".
-    """
+    """Draw which classes are taken for which; `what` is counted, such as "images"."""
     words = [short(names, number) for number in range(len(counts))]
-    drawn, hidden = confusion_matrix(
-        counts, words, axes_are=("the label", "the model's answer"), most=MOST, percent=True
-    )
+    drawn, hidden = confusion_matrix(counts, words)
     right, total = int(np.trace(counts)), int(counts.sum())
     more = f" {hidden} rarer classes are left out." if hidden else ""
     caption = (
@@ -100,9 +93,7 @@ def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Fig
     return Figure("confusion", "Which classes are confused", caption, drawn)
 
 
-def mistakes_figure(
-    images: Tensor, words: Sequence[tuple[str, str, float]], reading: Reading
-) -> Figure:
+def mistakes_figure(images: Tensor, words: Sequence[str], reading: Reading) -> Figure:
     """Show wrong answers; there is at least one.
 
     Args:
@@ -114,27 +105,24 @@ def mistakes_figure(
         f"The {len(images)} wrong answers that the model was surest of: the image's label, the "
         "answer, and the probability that the model gave it."
     )
-    panels = [
-        Panel(reading.restore(image.numpy()), f"is {label}\nsaid {answer}, {sure:.0%}")
-        for image, (label, answer, sure) in zip(images, words, strict=True)
-    ]
+    panels = [Panel(reading.restore(image.numpy()), said)
+              for image, said in zip(images, words, strict=True)]  # fmt: skip
     image = image_panels([Section(panels)], COLUMNS, MISTAKE)
     return Figure("mistakes", "The surest mistakes", caption, image)
 
 
 @torch.no_grad()
-def attention_figure(model: Any, images: Tensor, seen: Tensor, asking: slice) -> Figure:
+def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: slice) -> Figure:
     """Show how much of each patch the last layer takes for some of its vectors.
 
     Args:
-        model: With an `embedding` of patches, a `class_token` or nothing, and an `encoder`; on its
-            device.
+        model: An `ImageEncoder` on its device.
         images: As the model reads them, (count, channels, height, width).
         seen: The same from -1 to 1.
         asking: The vectors that ask: the class token, or all patches.
     """
     config, device = model.config, next(model.parameters()).device
-    x = model.class_token(model.embedding(images.to(device)))
+    x = model.embed(images.to(device))
     found = model.encoder.attention_weights(x, config.layers - 1).cpu()
     asked = found[:, :, asking].mean(2)[..., config.prefix :]
     rows = [asked.mean(1), *asked[:, :HEADS].unbind(1)]
@@ -182,7 +170,7 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
 def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
     """Show images above the same images with each patch replaced by the mean patch of its code.
 
-    Arguments are those of `codes_figure`.
+    Args are those of `codes_figure`.
     """
     rebuilt = image_of(mean_patches(images, codes, count, size)[codes])
     error = (rebuilt - images).square().mean() / (images - images.mean(0)).square().mean()
@@ -199,13 +187,8 @@ def guesses_figure(
 ) -> Figure:
     """Show images, what the model sees of them, and both codes and guesses as mean patches.
 
-    Args:
-        images: As of `codes_figure`, as are `codes`, `count` and `size`.
-        codes: Of all their patches.
-        hidden: Numbers of the hidden patches of the first images, (some, hidden).
-        guesses: The model's codes in their places, (some, hidden).
-        count: Of codes.
-        size: Of a patch.
+    Args are those of `codes_figure`, and of the first images the numbers of the `hidden` patches
+    and the model's `guesses` in their places, (some, hidden) each.
     """
     means, some = mean_patches(images, codes, count, size), len(hidden)
     right = (guesses == codes[:some].gather(1, hidden)).float().mean()
@@ -268,15 +251,12 @@ def overlay_panels(
 
 
 def overlay_png(image: np.ndarray, classes: np.ndarray, names: Sequence[str]) -> bytes:
-    """Return an image with its classes laid over it and a legend of those that are there.
+    """Return a PNG of an image with its classes laid over it, and a legend of those that are there.
 
     Args:
         image: uint8 (height, width, channels).
         classes: uint8 (height, width).
         names: Of all classes.
-
-    Returns:
-        A PNG file's bytes.
     """
     painted = overlay(image, classes, class_colours(len(names)))
     return overlay_panels([Panel(painted)], [classes], names)
@@ -285,15 +265,7 @@ def overlay_png(image: np.ndarray, classes: np.ndarray, names: Sequence[str]) ->
 def overlay_figure(
     name: str, pixels: np.ndarray, mask: np.ndarray, answer: np.ndarray, names: Sequence[str]
 ) -> Figure:
-    """Show an image, its mask and the model's answer, side by side.
-
-    Args:
-        name: Of the image.
-        pixels: uint8 (height, width, channels).
-        mask: Its classes, uint8 (height, width).
-        answer: Those that the model gives.
-        names: Of all classes.
-    """
+    """Show an image, its mask and the model's answer, side by side; all as in `overlay`."""
     colours, known = class_colours(len(names)), mask != IGNORED
     right = (answer == mask)[known].mean() if known.any() else 0.0
     panels = [Panel(with_channels(pixels, 3), "image"),
