@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.bench_cases import Case
 from benchmarks.bench_product import product_step
-from magneto.training import loop
+from magneto.training import optimizer
 
 STEPS, WARMUP = 3, 2
 CLIPPING, DATA, STEP = "clipping", "data", "benchmarks: step"
@@ -73,8 +73,8 @@ def profile_of(case: Case, threads: int, placement: str = "sub") -> dict[str, An
     torch.set_num_threads(threads)
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, before)
-        clip = marked(CLIPPING, loop.scale_gradients)
-        stack.enter_context(patch.object(loop, "scale_gradients", clip))
+        clip = marked(CLIPPING, optimizer.gradient_scale)
+        stack.enter_context(patch.object(optimizer, "gradient_scale", clip))
         step, _ = product_step(case, placement)
         for _ in range(WARMUP):
             step()

@@ -27,6 +27,7 @@ from magneto.training.config import learning_rate
 from magneto.training.distributed import is_sharded, unwrap
 from magneto.training.logging import cut_after
 from magneto.training.loop import Hook, TrainingState
+from magneto.training.optimizer import GRAD_SCALE
 
 PROBE_FILE = "probe.jsonl"
 # Largest finite values of the formats a model may be run in. bf16 has the exponents of fp32.
@@ -232,14 +233,19 @@ class Probe:
         return [handle for held in layers for handle in held.hook(self.attention_rows)]
 
     @torch.no_grad()
-    def mark(self) -> None:
-        """Remember the weights and read the gradients, just before the optimizer's step."""
+    def mark(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Remember the weights and read the gradients, just before the optimizer's step.
+
+        Args:
+            optimizer: Whose kernel may divide the gradients first.
+        """
+        divisor = getattr(optimizer, GRAD_SCALE, 1.0)
         for held in self.layers.values():
             parameters = list(held.module.parameters())
             held.before = [p.detach().clone() for p in parameters]
             gradients = [p.grad for p in parameters if p.grad is not None]
             if gradients:
-                held.keep("gradient_norm", held.module, total_norm(gradients))
+                held.keep("gradient_norm", held.module, total_norm(gradients) / divisor)
 
     @torch.no_grad()
     def read(self) -> list[LayerReading]:
@@ -369,7 +375,7 @@ class ProbeHook:
         if state.config.compile:  # compiled code does not see hooks set after it was made
             torch.compiler.set_stance("force_eager")
             self.hooked.callback(torch.compiler.set_stance, "default")
-        mark = state.optimizer.register_step_pre_hook(lambda *rest: probe.mark())
+        mark = state.optimizer.register_step_pre_hook(lambda given, *rest: probe.mark(given))
         for handle in (mark, *probe.hook()):
             self.hooked.callback(handle.remove)
 

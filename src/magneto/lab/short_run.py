@@ -25,7 +25,12 @@ from magneto.training.distributed import World, all_reduce_sum, pick_device
 from magneto.training.loop import accumulate, step_seed
 from magneto.training.model import initial_model as training_model
 from magneto.training.model import initialise_from_data
-from magneto.training.optimizer import build_optimizer, scale_gradients, set_learning_rate
+from magneto.training.optimizer import (
+    build_optimizer,
+    scale_gradients,
+    set_learning_rate,
+    take_step,
+)
 from magneto.training.task import Task, place_companion
 
 # Rates at which the first step is tried: half decades.
@@ -230,6 +235,7 @@ def short_run(
     place_companion(task, world.device)
     optimizer = build_optimizer(model, config, task.rate_multipliers(model))
     probe = Probe(model)
+    optimizer.register_step_pre_hook(lambda given, *rest: probe.mark(given))
     initialise_from_data(task, model, stream, 1, [0], world)
     seen, tried = [], []
     for step in range(steps):
@@ -239,15 +245,17 @@ def short_run(
         torch.manual_seed(step_seed(seed, step, 0))
         with probe.watch():
             sums, _, _ = accumulate(task, model, pieces, config, world)
-        norm = scale_gradients(parameters, sums[1], config.clip_norm, world)
         if step == 0:
+            gradients = [None if p.grad is None else p.grad.clone() for p in parameters]
+            scale_gradients(parameters, sums[1], config.clip_norm, world)
             piece = piece_to_look_at(task, config, seed)
             chosen = sorted({*rates, peak_rate(config)})
             tried = try_first_step(task, model, piece, config, world, chosen)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
         rate = learning_rate(config, step)
         set_learning_rate(optimizer, rate)
-        probe.mark()
-        optimizer.step()
+        norm = take_step(optimizer, parameters, sums[1], config.clip_norm, world)
         optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():
             task.end_step(model, partial(all_reduce_sum, world=world))

@@ -76,8 +76,8 @@ from magneto.training.optimizer import (
     WeightAverage,
     all_finite,
     build_optimizer,
-    scale_gradients,
     set_learning_rate,
+    take_step,
 )
 from magneto.training.task import (
     NON_FINITE,
@@ -313,9 +313,8 @@ def train_step(state: TrainingState, pieces: list[Any]) -> None:
     task, config, world, model = state.task, state.config, state.world, state.model
     torch.manual_seed(step_seed(state.seed, state.step, world.rank))
     sums, names, units = accumulate(task, model, pieces, config, world)
-    norm = scale_gradients(state.parameters, sums[1], config.clip_norm, world)
     set_learning_rate(state.optimizer, learning_rate(config, state.step))
-    state.optimizer.step()
+    norm = take_step(state.optimizer, state.parameters, sums[1], config.clip_norm, world)
     state.optimizer.zero_grad(set_to_none=True)
     with torch.no_grad():
         task.end_step(unwrap(model), partial(all_reduce_sum, world=world))

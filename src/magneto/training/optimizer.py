@@ -17,6 +17,8 @@ from magneto.training.distributed import World, all_reduce_sum, any_rank, local_
 
 # Kinds of device for which torch has AdamW as one kernel.
 FUSED = ("cpu", "cuda", "mps", "xpu")
+# The attribute of an optimizer by which its fused kernel divides the gradients, if it is there.
+GRAD_SCALE = "grad_scale"
 
 
 def build_optimizer(
@@ -97,15 +99,13 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 @torch.no_grad()
-def scale_gradients(
+def gradient_scale(
     parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
-) -> Tensor:
-    """Divide the gradients by the global count, and clip their norm, in one pass.
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients' norm before clipping, and what they are to be multiplied by.
 
-    Ranks have averaged their gradients of the sum, so they are multiplied by ranks / count.
-
-    Returns:
-        The norm before clipping, on the device.
+    That divides by the global count, and clips. Ranks have averaged their gradients of the sum, so
+    it is ranks / count. Both stay on the device.
     """
     gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
     square = torch.stack(torch._foreach_norm(gradients)).square().sum()
@@ -115,8 +115,49 @@ def scale_gradients(
     norm = square.sqrt() * scale
     if clip_norm is not None:
         scale = scale * (clip_norm / (norm + 1e-6)).clamp(max=1)
-    torch._foreach_mul_(gradients, scale)
+    return norm, scale
+
+
+@torch.no_grad()
+def scale_gradients(
+    parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
+) -> Tensor:
+    """Multiply the gradients by their scale; return the norm (`gradient_scale`)."""
+    norm, scale = gradient_scale(parameters, count, clip_norm, world)
+    torch._foreach_mul_([local_shard(p.grad) for p in parameters if p.grad is not None], scale)
     return norm
+
+
+def take_step(
+    optimizer: torch.optim.Optimizer,
+    parameters: list[nn.Parameter],
+    count: Tensor,
+    clip_norm: float | None,
+    world: World,
+) -> Tensor:
+    """Scale the gradients and update the weights, in one pass where torch's kernel does both.
+
+    Returns:
+        The norm of the gradients before clipping, on the device.
+    """
+    if not scales_in_kernel(optimizer, world):
+        norm = scale_gradients(parameters, count, clip_norm, world)
+        optimizer.step()
+        return norm
+    norm, scale = gradient_scale(parameters, count, clip_norm, world)
+    setattr(optimizer, GRAD_SCALE, scale.reciprocal())
+    optimizer.step()
+    delattr(optimizer, GRAD_SCALE)
+    return norm
+
+
+def scales_in_kernel(optimizer: torch.optim.Optimizer, world: World) -> bool:
+    """Return whether the optimizer's kernel can divide the gradients by a number while it updates.
+
+    Of shards (DTensors) it takes no plain tensor for it.
+    """
+    fused = bool(optimizer.defaults.get("fused")) and world.device.type in ("cpu", "cuda")
+    return fused and not world.is_sharded
 
 
 def all_finite(parameters: list[nn.Parameter], world: World) -> bool:

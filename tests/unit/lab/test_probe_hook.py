@@ -1,5 +1,6 @@
 """The probe in training: its rows, its silence between them, its price."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def test_the_hook_writes_every_period_and_changes_nothing(small: Small, tmp_path
     for row in rows:
         step = short.steps[row["step"] - 1]
         assert row["learning_rate"] == step.learning_rate
+        norms = [layer["gradient_norm"] for layer in row["layers"]]
+        assert 0.1 < math.hypot(*norms) / step.gradient_norm < 1, "of the mean loss"
         assert row["layers"][1]["gradient_norm"] == step.layers[1].gradient_norm
         assert row["layers"][1]["update_ratio"] == step.layers[1].update_ratio
         assert row["layers"][1]["attention_entropy"] == step.layers[1].attention_entropy

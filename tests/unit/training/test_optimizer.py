@@ -11,6 +11,7 @@ from magneto.training.optimizer import (
     scale_gradients,
     set_learning_rate,
     split_parameters,
+    take_step,
 )
 from tests.unit.training.toy import Moving, MovingModel, config
 
@@ -72,6 +73,23 @@ def test_ranks_averaged_what_is_a_sum() -> None:
     given = parameters()
     assert scale_gradients(given, torch.tensor(10.0), None, world(2)) == pytest.approx(10)
     torch.testing.assert_close(given[1].grad, torch.tensor([-8.0]))
+
+
+def test_scaling_in_the_kernel_is_scaling_before_it() -> None:
+    """To rounding: one multiplies by the scale, the other divides by its reciprocal."""
+    found = []
+    for shards in (False, True):  # of which kernels take no scale
+        given = parameters()
+        optimizer = torch.optim.AdamW(given, lr=0.1, fused=True)
+        alone = World(0, 1, torch.device("cpu"), "fsdp" if shards else "none")
+        for _ in range(3):
+            norm = take_step(optimizer, given, torch.tensor(10.0), 0.5, alone)
+            assert norm == pytest.approx(5)
+            given[0].grad, given[1].grad = torch.tensor([0.0, 30.0]), torch.tensor([-40.0])
+        found.append([*given, *(v for p in given[:2] for v in optimizer.state[p].values())])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+    assert not torch.equal(found[0][0], torch.zeros(2))
 
 
 def test_the_average_has_a_closed_form_and_is_exchanged() -> None:
