@@ -410,9 +410,15 @@ def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> in
 
         wrapped = harness.harness_model(model, tokenizer, length)
         for count in num_fewshot:
-            others[str(count)] = harness.harness_metrics(
-                wrapped, theirs, count, seeds[0], manager, given.limit
+            found = harness.harness_scores(
+                wrapped, theirs, count, seeds[0], manager, limit=given.limit
             )
+            others[str(count)] = {
+                task: {
+                    key: value for key, value in metrics.items() if isinstance(value, int | float)
+                }
+                for task, metrics in found["results"].items()
+            }
     report.finish()
     if given.json:
         print_json({

@@ -13,10 +13,11 @@ from typing import Any
 from safetensors.torch import save_model
 from torch import nn
 
+from magneto import hf
 from magneto.config import ConfigError
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import directory_aside, read_json
-from magneto.hf.configuration import CONFIGURATIONS, MagnetoConfig, register
+from magneto.hf.configuration import CONFIGURATIONS, register
 from magneto.hf.processors import (
     MagnetoImageProcessor,
     MagnetoSpeechFeatureExtractor,
@@ -42,16 +43,6 @@ from magneto.vision.config import given_names
 LONGEST_TRANSCRIPT = 10_000
 
 
-def wrappers() -> Iterator[tuple[type[MagnetoConfig], str, type[MagnetoPreTrainedModel]]]:
-    """Yield each configuration with its Auto classes of models, and with what they load."""
-    from magneto import hf
-
-    for config in CONFIGURATIONS:
-        for auto, name in config.classes.items():
-            if auto.startswith("AutoModel"):
-                yield config, auto, getattr(hf, name)
-
-
 def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreTrainedModel:
     """Return a model of ours as transformers', in evaluation mode; the weights are shared.
 
@@ -63,19 +54,28 @@ def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreT
     Raises:
         ValueError: If there is no wrapper for it.
     """
-    known = {wrapper.core_class: (config, wrapper) for config, _, wrapper in wrappers()}
+    wrappers = [getattr(hf, name) for name in _auto_classes()]
+    known = {wrapper.core_class: wrapper for wrapper in wrappers}
     if type(model) not in known:
         names = ", ".join(kind.__name__ for kind in known)
         raise ValueError(f"no wrapper for a {type(model).__name__}, only for {names}")
-    config_class, wrapper = known[type(model)]
-    config = config_class.of(model.config, end, **values)  # type: ignore[arg-type]
+    wrapper = known[type(model)]
+    config = wrapper.config_class.of(model.config, end, **values)
     config.architectures = [wrapper.__name__]
     return wrapper(config, model).eval()
 
 
 def auto_class(name: str) -> str:
     """Return the name of the Auto class by which one of our wrappers is loaded, by its name."""
-    return next(auto for _, auto, wrapper in wrappers() if wrapper.__name__ == name)
+    return _auto_classes()[name]
+
+
+def _auto_classes() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for auto, name in (pair for config in CONFIGURATIONS for pair in config.classes.items()):
+        if auto.startswith("AutoModel"):
+            found.setdefault(name, auto)
+    return found
 
 
 @contextmanager
@@ -192,14 +192,6 @@ def images_and_texts(
     return Assets(values, tokenizer, [reader])
 
 
-def _causal_language_model(config: Any, data: Any) -> Assets:
-    return read_by_decoder(load_tokenizer(data.tokenizer), data.max_length)
-
-
-def _masked_language_model(config: Any, data: Any) -> Assets:
-    return read_by_encoder(load_tokenizer(data.tokenizer), data.max_length, MASKED)
-
-
 def _text_classifier(config: Any, data: Any) -> Assets:
     between = "{end} {end}" if data.separator == "double" else "{end}"
     how = EncoderInput(
@@ -224,17 +216,12 @@ def _recogniser(config: Any, data: Any) -> Assets:
     return Assets({}, vocabulary, [MagnetoSpeechFeatureExtractor.of(data), reader])
 
 
-def _images(config: Any, data: Any) -> MagnetoImageProcessor:
-    resize = data.resize or config.image_size
-    return MagnetoImageProcessor(config.image_size, config.channels, data.normalisation, resize)
-
-
 def _image_classifier(config: Any, data: Any) -> Assets:
     names = given_names(data) or ()
     # What the model has beyond the data's classes is called by its number.
     labels = class_names([*names, *map(str, range(len(names), config.classes))])
     values = {"problem_type": "single_label_classification", **labels}
-    return Assets(values, readers=[_images(config, data)])
+    return Assets(values, readers=[_cut_images(config, data)])
 
 
 def _segmenter(config: Any, data: Any) -> Assets:
@@ -242,36 +229,37 @@ def _segmenter(config: Any, data: Any) -> Assets:
     return Assets(class_names(data.classes), readers=[processor])
 
 
-def _masked_data_model(config: Any, data: Any) -> Assets:
-    return images_and_texts(config, load_tokenizer(data.tokenizer), _images(config, data))
+def _cut_images(config: Any, data: Any) -> MagnetoImageProcessor:
+    resize = data.resize or config.image_size
+    return MagnetoImageProcessor(config.image_size, config.channels, data.normalisation, resize)
 
 
-def _answerer(config: Any, data: Any) -> Assets:
-    return _of_whole_images(config, data, read_json(Path(data.answers)))
-
-
-def _reasoner(config: Any, data: Any) -> Assets:
-    return _of_whole_images(config, data, ("False", "True"))
-
-
-def _of_whole_images(config: Any, data: Any, labels: Sequence[str] = ()) -> Assets:
+def _whole_images(config: Any, data: Any, labels: Sequence[str] = ()) -> Assets:
     processor = MagnetoImageProcessor(config.image_size, config.channels, data.normalisation)
     return images_and_texts(config, load_tokenizer(data.tokenizer), processor, labels)
 
 
 ASSETS: Mapping[str, Callable[[Any, Any], Assets]] = {
-    "causal-lm": _causal_language_model,
-    "masked-lm": _masked_language_model,
+    "causal-lm": lambda config, data: read_by_decoder(
+        load_tokenizer(data.tokenizer), data.max_length
+    ),
+    "masked-lm": lambda config, data: read_by_encoder(
+        load_tokenizer(data.tokenizer), data.max_length, MASKED
+    ),
     "text-classification": _text_classifier,
     "translation": _translator,
     "transducer": _recogniser,
     "image-classification": _image_classifier,
     "segmentation": _segmenter,
-    "vision-language-modelling": _masked_data_model,
-    "visual-question-answering": _answerer,
-    "visual-reasoning": _reasoner,
-    "image-text-retrieval": _of_whole_images,
-    "image-captioning": _of_whole_images,
+    "vision-language-modelling": lambda config, data: images_and_texts(
+        config, load_tokenizer(data.tokenizer), _cut_images(config, data)
+    ),
+    "visual-question-answering": lambda config, data: _whole_images(
+        config, data, read_json(Path(data.answers))
+    ),
+    "visual-reasoning": lambda config, data: _whole_images(config, data, ("False", "True")),
+    "image-text-retrieval": _whole_images,
+    "image-captioning": _whole_images,
 }
 """What the model of a task has beside its weights, by its configuration and the run's `data`."""
 

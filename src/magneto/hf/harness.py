@@ -129,14 +129,3 @@ def harness_scores(
     if found is None:
         raise ValueError(f"lm-evaluation-harness gave no result for {', '.join(names)}")
     return dict(found)
-
-
-def harness_metrics(
-    model: Any, names: Sequence[str], num_fewshot: int, seed: int, manager: Any, limit: int | None
-) -> dict[str, dict[str, float]]:
-    """Return the numbers of `harness_scores` by task and metric."""
-    found = harness_scores(model, names, num_fewshot, seed, manager, limit=limit)["results"]
-    return {
-        task: {key: value for key, value in metrics.items() if isinstance(value, int | float)}
-        for task, metrics in found.items()
-    }

@@ -123,9 +123,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         # -0 keeps all
         kept = features[:, slice(-keep, None) if isinstance(keep, int) else keep]
         logits = self.core.logits(kept)
-        loss = None
-        if shift_labels is not None:
-            loss = token_loss(logits, shift_labels, num_items_in_batch)
+        loss = token_loss(logits, shift_labels, num_items_in_batch)
         return CausalLMOutputWithPast(
             loss=loss,  # type: ignore[arg-type]
             logits=logits,
@@ -282,9 +280,7 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
         """
         encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
         logits = self.head(encoded.last_hidden_state)
-        loss = None
-        if labels is not None:
-            loss = token_loss(logits, labels, num_items_in_batch)
+        loss = token_loss(logits, labels, num_items_in_batch)
         return MaskedLMOutput(loss=loss, logits=logits, hidden_states=encoded.hidden_states)
 
 
@@ -324,9 +320,7 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
         """
         encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
         logits = self.classifier(encoded.last_hidden_state)
-        loss = None
-        if labels is not None:
-            loss = classification_loss(logits, labels, self.config, num_items_in_batch)
+        loss = classification_loss(logits, labels, self.config, num_items_in_batch)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=encoded.hidden_states
         )
@@ -489,7 +483,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         with own_weights(self.core), hidden_states(decoder, wanted) as states:
             logits = self.core.decode(target, memory, *masks, cache)
         return Seq2SeqLMOutput(
-            loss=None if labels is None else token_loss(logits, labels, num_items_in_batch),  # type: ignore[arg-type]
+            loss=token_loss(logits, labels, num_items_in_batch),  # type: ignore[arg-type]
             logits=logits,
             past_key_values=past_key_values,
             decoder_hidden_states=tuple(states) or None,  # type: ignore[arg-type]

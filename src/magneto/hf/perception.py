@@ -64,9 +64,7 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
         self.refuse(others)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
             logits = self.core(like_weights(self.core, pixel_values))
-        loss = None
-        if labels is not None:
-            loss = classification_loss(logits, labels, self.config, num_items_in_batch)
+        loss = classification_loss(logits, labels, self.config, num_items_in_batch)
         return ImageClassifierOutput(
             loss=loss,  # type: ignore[arg-type]
             logits=logits,

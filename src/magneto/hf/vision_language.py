@@ -322,9 +322,7 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
         samples, _ = self.pairs(pixel_values, input_ids, attention_mask, IMAGES)
         images = self.images(pixel_values.flatten(0, 1), input_ids)
         logits = self.core(images, samples.to(images.device))
-        loss = None
-        if labels is not None:
-            loss = classification_loss(logits, labels, self.config, num_items_in_batch)
+        loss = classification_loss(logits, labels, self.config, num_items_in_batch)
         return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
@@ -265,14 +266,12 @@ def hidden_states(stack: LayerStack, wanted: bool) -> Iterator[list[Tensor]]:
         yield found
         return
 
-    def before(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        found.append(inputs[0])
-
-    def after(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        found.append(output)
-
-    handles = [layer.register_forward_pre_hook(before) for layer in stack.layers]
-    handles.append(stack.register_forward_hook(after))
+    handles = [
+        layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+        for layer in stack.layers
+    ]
+    hook: Any = lambda module, inputs, output: found.append(output)  # noqa: E731
+    handles.append(stack.register_forward_hook(hook))
     try:
         yield found
     finally:
@@ -317,19 +316,13 @@ class GrowingView:
         return self.past
 
 
-class GrowingPair:
-    """The same of a cache with a part for cross-attention, which is filled once."""
-
-    def __init__(self, cache: EncoderDecoderCache) -> None:
-        self.self_attention_cache = growing(cache.self_attention_cache)
-        self.cross_attention_cache = cache.cross_attention_cache
-        self.is_updated = cache.is_updated
-
-
 def growing(cache: Any) -> Any:
     """Return a cache that gives back only what is filled; None stays None."""
-    if isinstance(cache, EncoderDecoderCache):
-        return GrowingPair(cache)
+    if isinstance(cache, EncoderDecoderCache):  # its other half is filled once
+        return SimpleNamespace(
+            self_attention_cache=growing(cache.self_attention_cache),
+            cross_attention_cache=cache.cross_attention_cache, is_updated=cache.is_updated,
+        )  # fmt: skip
     return GrowingView(cache) if getattr(cache, "is_compileable", False) else cache
 
 
@@ -342,23 +335,25 @@ def divided(total: Tensor, count: Tensor | int, wanted: Tensor | int | None) -> 
     return total / number.clamp(min=1)
 
 
-def token_loss(logits: Tensor, labels: Tensor, number: Tensor | int | None) -> Tensor:
-    """Return the cross-entropy of tokens.
+def token_loss(logits: Tensor, labels: Tensor | None, number: Tensor | int | None) -> Tensor | None:
+    """Return the cross-entropy of tokens; None without labels.
 
     Args:
         logits: (batch, length, vocab_size).
         labels: (batch, length), -100 for none.
         number: What the summed loss is divided by; None for the number of labels.
     """
+    if labels is None:
+        return None
     rows, answers = logits.flatten(0, -2).float(), labels.flatten().to(logits.device)
     total = F.cross_entropy(rows, answers, ignore_index=IGNORED, reduction="sum")
     return divided(total, (answers != IGNORED).sum(), number)
 
 
 def classification_loss(
-    logits: Tensor, labels: Tensor, config: Any, number: Tensor | int | None
-) -> Tensor:
-    """Return the loss of one answer per input, as `config.problem_type` says.
+    logits: Tensor, labels: Tensor | None, config: Any, number: Tensor | int | None
+) -> Tensor | None:
+    """Return the loss of one answer per input, as `config.problem_type` says; None without labels.
 
     Args:
         logits: (batch, num_labels).
@@ -373,12 +368,15 @@ def classification_loss(
     Raises:
         ValueError: If labels and logits do not fit together.
     """
+    if labels is None:
+        return None
     if config.problem_type is None:
-        config.problem_type = _problem_type(labels, config.num_labels)
+        whole = labels.dtype in (torch.long, torch.int)
+        kind = "single_label_classification" if whole else "multi_label_classification"
+        config.problem_type = "regression" if config.num_labels == 1 else kind
     logits, labels = logits.float(), labels.to(logits.device)
     if config.problem_type == "single_label_classification":
-        total = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum")
-        return divided(total, (labels != IGNORED).sum(), number)
+        return token_loss(logits, labels, number)
     if labels.numel() != logits.numel():
         raise ValueError(f"labels are {tuple(labels.shape)}, the answers {tuple(logits.shape)}")
     error = {
@@ -387,10 +385,3 @@ def classification_loss(
     }[config.problem_type]
     total = error(logits, labels.reshape(logits.shape).float(), reduction="sum")
     return divided(total, labels.numel(), number)
-
-
-def _problem_type(labels: Tensor, num_labels: int) -> str:
-    if num_labels == 1:
-        return "regression"
-    whole = labels.dtype in (torch.long, torch.int)
-    return "single_label_classification" if whole else "multi_label_classification"
