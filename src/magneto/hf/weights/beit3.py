@@ -21,9 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from magneto.files import import_extra
+from magneto.hf.weights import torchscale
 from magneto.hf.weights.layout import (
     FROM_TWO,
     TOKEN,
+    Fields,
     Names,
     State,
     WeightFormat,
@@ -34,9 +36,11 @@ from magneto.hf.weights.layout import (
     fill,
     in_float32,
     pairs_of,
+    read_fields,
     read_state,
     square,
     tensor,
+    write_fields,
     write_state,
 )
 from magneto.hf.weights.timm import head_count
@@ -69,8 +73,7 @@ FINAL_NORM = f"{PREFIX}encoder.layer_norm"
 BLOCKS = f"{PREFIX}encoder.layers"
 EPSILON = 1e-5
 """Of norms: torchscale's default, and torch's, which the authors' heads have."""
-RATES = ("dropout", "attention_dropout", "activation_dropout")
-ACTIVATION = activation("activation_fn")
+FIELDS: Fields = {**torchscale.FIELDS, "activation": activation("activation_fn")}
 
 
 def layer_names(ours: str, letter: str, expert: str = "") -> Names:
@@ -118,8 +121,6 @@ def pair_values(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
         "vocab_size": len(state[WORDS]), "embedding_scale": "none",
         "max_length": len(state[f"{POSITIONS}.B.weight"]) - 2,
         "final_norm": "placement" if f"{FINAL_NORM}.A.weight" in state else "none",
-        "drop_path": args.get("drop_path_rate", 0.0),
-        **{name: args.get(name, 0.0) for name in RATES},
     }  # fmt: skip
 
 
@@ -172,7 +173,7 @@ class Kind:
             width=width, layers=1 + max(layers), placement="sub",
             heads=head_count(width, {"num_heads": heads} if heads else {}),
             ffn_width=len(state[f"{BLOCKS}.0.ffn.A.fc1.weight"]),
-            activation=ACTIVATION.read(args.get("activation_fn", "gelu")), norm_eps=epsilon,
+            **read_fields(FIELDS, args),
             image_size=side * patch, patch_size=patch, channels=channels, **self.fixed,
             **self.values(state, args), **{name: len(state[at]) for name, at in self.sizes.items()},
         )  # fmt: skip
@@ -272,7 +273,7 @@ def to_beit3(model: nn.Module) -> tuple[State, dict[str, Any]]:
     args = {
         "encoder_embed_dim": config.width, "encoder_layers": config.layers,
         "encoder_attention_heads": config.heads, "encoder_ffn_embed_dim": config.ffn_width,
-        "activation_fn": ACTIVATION.write(config.activation), "layernorm_eps": config.norm_eps,
+        **write_fields(FIELDS, config),
         "img_size": config.image_size, "patch_size": config.patch_size, "in_chans": config.channels,
     }  # fmt: skip
     if WORDS in state:
@@ -285,7 +286,6 @@ def to_beit3(model: nn.Module) -> tuple[State, dict[str, Any]]:
             "multiway": True, "layernorm_embedding": False, "no_output_layer": True,
             "normalize_output": config.final_norm == "placement",
             "vocab_size": config.vocab_size, "max_source_positions": config.max_length + 2,
-            "drop_path_rate": config.drop_path, **{name: getattr(config, name) for name in RATES},
         }  # fmt: skip
     check_same(config, kind.read_config(state, args), "beit3")
     return state, args

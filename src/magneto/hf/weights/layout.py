@@ -232,6 +232,23 @@ Fields = Mapping[str, str | Field]
 """Fields of ours, and theirs: a name alone where the values are the same."""
 
 
+def _known(fields: Fields) -> list[tuple[str, Field]]:
+    return [(mine, Field(f) if isinstance(f, str) else f) for mine, f in fields.items()]
+
+
+def read_fields(fields: Fields, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return our values of theirs, of those fields that they have."""
+    return {
+        mine: pair.read(theirs[pair.theirs]) for mine, pair in _known(fields)
+        if pair.theirs in theirs
+    }  # fmt: skip
+
+
+def write_fields(fields: Fields, config: Any) -> dict[str, Any]:
+    """Return their values of our configuration."""
+    return {pair.theirs: pair.write(getattr(config, mine)) for mine, pair in _known(fields)}
+
+
 def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
     """Return the field of an activation.
 
@@ -361,23 +378,14 @@ class Format:
             ValueError: For an option that has no counterpart.
         """
         require(config, **self.required)
-        known = {
-            mine: pair.read(getattr(config, pair.theirs))
-            for mine, pair in self._fields()
-            if hasattr(config, pair.theirs)
-        }
+        names = {field.theirs for _, field in _known(self.fields)}
+        held = {name: getattr(config, name) for name in names if hasattr(config, name)}
+        known = read_fields(self.fields, held)
         return self.shape(**{**known, **self.fixed, **self.read(config)})
 
     def theirs(self, config: Any) -> dict[str, Any]:
         """Return the values of their configuration."""
-        known = {pair.theirs: pair.write(getattr(config, mine)) for mine, pair in self._fields()}
-        return known | self.write(config)
-
-    def _fields(self) -> list[tuple[str, Field]]:
-        return [
-            (mine, Field(name) if isinstance(name, str) else name)
-            for mine, name in self.fields.items()
-        ]
+        return write_fields(self.fields, config) | self.write(config)
 
 
 @dataclass(frozen=True)

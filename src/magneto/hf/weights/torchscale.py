@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from magneto.hf.weights.families import fairseq_sinusoids, layers
 from magneto.hf.weights.layout import (
     FROM_TWO,
+    Fields,
     Names,
     State,
     WeightFormat,
@@ -30,8 +31,10 @@ from magneto.hf.weights.layout import (
     fill,
     in_float32,
     pairs_of,
+    read_fields,
     read_state,
     tensor,
+    write_fields,
     write_state,
 )
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig
@@ -39,8 +42,12 @@ from magneto.language.models import LanguageModel, TextEncoder
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
 
-ACTIVATION = activation("activation_fn", {"gelu": "gelu", "relu": "relu", "swish": "silu"})
-RATES = ("dropout", "attention_dropout", "activation_dropout")
+# Where an argument is not given, torchscale's default is ours.
+FIELDS: Fields = {
+    "activation": activation("activation_fn", {"gelu": "gelu", "relu": "relu", "swish": "silu"}),
+    "norm_eps": "layernorm_eps", "drop_path": "drop_path_rate",
+    **{rate: rate for rate in ("dropout", "attention_dropout", "activation_dropout")},
+}  # fmt: skip
 UNKNOWN = {"multiway": False, "moe_freq": 0, "xpos_rel_pos": False, "normalize_output": True}
 # Our models, and the stacks that theirs have.
 KINDS: dict[Callable[[Any], nn.Module], tuple[str, ...]] = {
@@ -207,10 +214,8 @@ def our_config(state: State, args: Mapping[str, Any]) -> Any:
                              f"{values[-1][name]!r}; here they share it")  # fmt: skip
     table = state[f"{stacks[0]}.embed_tokens.weight"]
     shared: dict[str, Any] = {
-        "vocab_size": len(table), "norm_eps": args.get("layernorm_eps", 1e-5),
+        "vocab_size": len(table), **read_fields(FIELDS, args), **values[0],
         "embedding_scale": "none" if args.get("no_scale_embedding", True) else "sqrt_width",
-        **{name: args.get(name, 0.0) for name in RATES},
-        "drop_path": args.get("drop_path_rate", 0.0), **values[0],
     }  # fmt: skip
     if len(stacks) == 2:
         return TranslationConfig(**shared, **layers)
@@ -232,7 +237,7 @@ def _stack_values(state: State, stack: str, args: Mapping[str, Any]) -> dict[str
     numbers = [n.split(".")[2] for n in state if n.startswith(f"{stack}.layers.")]
     return {
         "layers": 1 + max(map(int, numbers)), "width": fc1.shape[1], "ffn_width": fc1.shape[0],
-        "heads": int(heads), "activation": ACTIVATION.read(str(args.get("activation_fn", "gelu"))),
+        "heads": int(heads),
         "placement": _placement(state, stack, args), "positions": positions, "max_length": length,
         "input_norm": "layernorm" if f"{stack}.layernorm_embedding.weight" in state else "none",
     }  # fmt: skip
@@ -284,11 +289,10 @@ def their_arguments(config: Any, stacks: tuple[str, ...]) -> dict[str, Any]:
     """Return the arguments of EncoderConfig, DecoderConfig or EncoderDecoderConfig."""
     row = config.row
     args: dict[str, Any] = {
-        "subln": row.name == "sub", "deepnorm": row.name == "deepnorm",
-        "activation_fn": ACTIVATION.write(config.activation), "drop_path_rate": config.drop_path,
-        **{name: getattr(config, name) for name in RATES},
-        "layernorm_eps": config.norm_eps, "no_scale_embedding": config.embedding_scale == "none",
-        "layernorm_embedding": config.input_norm == "layernorm", "vocab_size": config.vocab_size,
+        **write_fields(FIELDS, config), "subln": row.name == "sub",
+        "deepnorm": row.name == "deepnorm", "vocab_size": config.vocab_size,
+        "no_scale_embedding": config.embedding_scale == "none",
+        "layernorm_embedding": config.input_norm == "layernorm",
     }  # fmt: skip
     if config.positions == "t5":
         args |= {"rel_pos_buckets": 32, "max_rel_pos": 128}
