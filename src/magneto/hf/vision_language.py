@@ -100,54 +100,51 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
     features_by: ClassVar = "the core's transformer has features(...)"
     main_input_name = "pixel_values"
 
-    def images(self, pixel_values: Tensor | None, input_ids: Tensor | None) -> Tensor:
-        """Return images in the type of the weights; none, beside the texts, where none are given.
+    def read(
+        self,
+        pixel_values: Tensor | None,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        paired: bool = True,
+    ) -> tuple[Tensor, Samples, Tensor]:
+        """Return images in the type of the weights, samples, and where tokens are.
+
+        Args:
+            pixel_values: Images, or (texts, images of each, channels, height, width); or None.
+            input_ids: Texts, or None.
+            attention_mask: Of the texts, or None.
+            paired: Whether images are joined to texts, where both are given.
 
         Raises:
-            ValueError: If neither is given.
+            ValueError: If neither is given; of pairs, if there are not as many of both, or a text
+                lacks the mask that the head reads.
         """
-        if pixel_values is not None:
-            return like_weights(self.core, pixel_values)
+        config, images = self.core.config, pixel_values
         if input_ids is None:
-            raise ValueError("give pixel_values, input_ids, or both")
-        config = self.core.config
-        shape = (0, config.channels, config.image_size, config.image_size)
-        # Not where the weights are: some may stay on a disk until they are used.
-        return like_weights(self.core, torch.zeros(shape, device=input_ids.device))
-
-    def texts(
-        self, input_ids: Tensor | None, attention_mask: Tensor | None
-    ) -> tuple[list[np.ndarray], Tensor | None]:
-        """Return each text's tokens without padding, and where they are, (texts, length)."""
-        if input_ids is None:
-            return [], None
+            input_ids = torch.zeros(0, 0, dtype=torch.long)
+            if images is None:
+                raise ValueError("give pixel_values, input_ids, or both")
         mask = as_mask(attention_mask, tuple(input_ids.shape))
         mask = torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask
         rows = zip(input_ids.cpu().numpy(), mask.cpu().numpy(), strict=True)
-        return [tokens[kept].astype(np.int64) for tokens, kept in rows], mask
+        texts = [tokens[kept].astype(np.int64) for tokens, kept in rows]
+        if images is None:
+            # Not where the weights are: some may stay on a disk until they are used.
+            shape = (0, config.channels, config.image_size, config.image_size)
+            images = torch.zeros(shape, device=input_ids.device)
+        each, count = images.shape[1] if images.ndim == 5 else 1, len(images)
+        images = like_weights(self.core, images.flatten(0, 1) if images.ndim == 5 else images)
+        if paired and pixel_values is not None and texts:
+            self._check_pairs(count, texts)
+            whole = [text for text in texts for _ in range(each)]
+            samples = join_samples(config.image_tokens, paired=whole)
+        else:
+            samples = join_samples(config.image_tokens, images=count, alone=texts)
+        return images, samples.to(images.device), mask
 
-    def pairs(
-        self,
-        pixel_values: Tensor,
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        images_each: int = 1,
-    ) -> tuple[Samples, Tensor]:
-        """Return texts joined to their images, and where their tokens are, (texts, length).
-
-        Args:
-            pixel_values: As many images, or groups of images, as texts.
-            input_ids: Texts.
-            attention_mask: Of them, or None.
-            images_each: Images that a text is read with, each by itself.
-
-        Raises:
-            ValueError: If there are not as many, or a text lacks the mask that the head reads.
-        """
-        texts, mask = self.texts(input_ids, attention_mask)
-        assert mask is not None
-        if len(pixel_values) != len(texts):
-            raise ValueError(f"{len(pixel_values)} images with {len(texts)} texts are no pairs")
+    def _check_pairs(self, images: int, texts: list[np.ndarray]) -> None:
+        if images != len(texts):
+            raise ValueError(f"{images} images with {len(texts)} texts are no pairs")
         token = getattr(self.config, "mask_token_id", None)
         reads_mask = token is not None and self.core.config.ends_in_mask
         if reads_mask and not all(len(text) > 1 and text[-2] == token for text in texts):
@@ -155,8 +152,6 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
                 f"the head reads the mask token, {token}, before each text's end (pooling "
                 "mask_token); the processor, where one was exported, puts it there"
             )
-        paired = [text for text in texts for _ in range(images_each)]
-        return join_samples(self.core.config.image_tokens, paired=paired), mask
 
     def encode(
         self,
@@ -172,24 +167,15 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
             (images, 1 + patches, width) and (texts, length, width); None for what was not given.
 
         Raises:
-            ValueError: If nothing is given, or not as many texts as images.
+            ValueError: As `read`.
         """
-        tokens = encoder.config.image_tokens
-        images = self.images(pixel_values, input_ids)
-        mask = None
-        if input_ids is None:
-            samples = join_samples(tokens, images=len(images))
-        elif pixel_values is None:
-            texts, mask = self.texts(input_ids, attention_mask)
-            samples = join_samples(tokens, alone=texts)
-        else:
-            samples, mask = self.pairs(pixel_values, input_ids, attention_mask)
-        samples = samples.to(images.device)
+        images, samples, mask = self.read(pixel_values, input_ids, attention_mask)
         vision, language = encoder(images, samples, hidden)
         return (
-            None if pixel_values is None else vision.unflatten(0, (-1, tokens)),
-            None if mask is None else padded(language, mask),
-        )
+            None if pixel_values is None
+            else vision.unflatten(0, (-1, encoder.config.image_tokens)),
+            None if input_ids is None else padded(language, mask),
+        )  # fmt: skip
 
 
 def padded(features: Tensor, mask: Tensor) -> Tensor:
@@ -278,9 +264,8 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
         an answer each: the sum is divided by the questions in them, by default those given.
         """
         self.refuse(others)
-        samples, _ = self.pairs(pixel_values, input_ids, attention_mask)
-        images = self.images(pixel_values, input_ids)
-        logits = self.core(images, samples.to(images.device))
+        images, samples, _ = self.read(pixel_values, input_ids, attention_mask)
+        logits = self.core(images, samples)
         loss = None
         if labels is not None:
             total = F.binary_cross_entropy_with_logits(
@@ -319,9 +304,8 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
         if pixel_values.ndim != 5 or pixel_values.shape[1] != IMAGES:
             raise ValueError(f"pixel_values is (statements, {IMAGES}, channels, height, "
                              f"width), not {tuple(pixel_values.shape)}")  # fmt: skip
-        samples, _ = self.pairs(pixel_values, input_ids, attention_mask, IMAGES)
-        images = self.images(pixel_values.flatten(0, 1), input_ids)
-        logits = self.core(images, samples.to(images.device))
+        images, samples, _ = self.read(pixel_values, input_ids, attention_mask)
+        logits = self.core(images, samples)
         loss = classification_loss(logits, labels, self.config, num_items_in_batch)
         return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
 
@@ -343,10 +327,7 @@ class MagnetoForImageTextRetrieval(MagnetoVisionLanguagePreTrainedModel):
     ) -> RetrievalOutput:
         """Embed images, texts or both; their numbers may differ, but with `return_loss`."""
         self.refuse(others)
-        images = self.images(pixel_values, input_ids)
-        texts, _ = self.texts(input_ids, attention_mask)
-        tokens = self.core.config.image_tokens
-        samples = join_samples(tokens, images=len(images), alone=texts).to(images.device)
+        images, samples, _ = self.read(pixel_values, input_ids, attention_mask, paired=False)
         image, text, scale = self.core(images, samples)
         if pixel_values is None or input_ids is None:
             return RetrievalOutput(
@@ -377,12 +358,10 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
         Texts have the mask token where a word is to be guessed.
         """
         self.refuse(others)
-        samples, mask = self.pairs(pixel_values, input_ids, attention_mask)
+        images, samples, mask = self.read(pixel_values, input_ids, attention_mask)
         packing = left_to_right(samples.packing, self.core.config.image_tokens)
-        packed = replace(samples, packing=packing)
-        images = self.images(pixel_values, input_ids)
         places = torch.arange(len(samples.token_ids), device=images.device)
-        logits = self.core(images, packed.to(images.device), places)
+        logits = self.core(images, replace(samples, packing=packing), places)
         return SequenceClassifierOutput(logits=padded(logits, mask))  # type: ignore[arg-type]
 
     @torch.no_grad()
@@ -409,7 +388,7 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
         if None in vars(special).values():
             raise ValueError("config needs bos_token_id, eos_token_id, pad_token_id, mask_token_id")
         writer = CaptionWriter(self.core, self.core.config, special)
-        images = self.images(pixel_values, None)
+        images = like_weights(self.core, pixel_values)
         found = writer.search(images, CaptionSearch(num_beams, length_penalty))
         rows = [torch.tensor(tokens, dtype=torch.long) for tokens in found]
         made = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=special.pad)

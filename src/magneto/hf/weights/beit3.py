@@ -77,13 +77,7 @@ FIELDS: Fields = {**torchscale.FIELDS, "activation": activation("activation_fn")
 
 
 def layer_names(ours: str, letter: str, expert: str = "") -> Names:
-    """Return the map of each layer's modules of one modality.
-
-    Args:
-        ours: Our layers, "encoder.layers" for example.
-        letter: Of the modality, in their names.
-        expert: The same in ours, ".experts.vision" for example.
-    """
+    """Return the map of each layer's modules of one modality: its letter, and our expert."""
     attention, mlp = f"{ours}.*.self_attention{expert}.", f"{ours}.*.feed_forward{expert}."
     theirs, ffn = f"{BLOCKS}.*.self_attn", f"{BLOCKS}.*.ffn.{letter}"
     return {
@@ -235,13 +229,7 @@ KINDS = (
 
 
 def load_beit3(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = None) -> nn.Module:
-    """Return one of the authors' models as ours, in evaluation mode.
-
-    Args:
-        state: Of one of the authors' models, or of torchscale's BEiT3. With `fc_norm` it is an
-            image classifier.
-        args: By torchscale's names: `encoder_attention_heads`, by default those of BEiT-3 at that
-            width; `layernorm_eps`, 1e-5; `activation_fn`, "gelu"; rates of dropout, 0.
+    """Return one of the authors' models, or torchscale's BEiT3, as ours, in evaluation mode.
 
     Raises:
         ValueError: If tensors are missing, or what it computes has no counterpart.
@@ -303,11 +291,8 @@ def write_fairseq_order(source: Path, target: Path, size: int) -> None:
     `<unk>`, then the pieces from the model's fourth on, then `<mask>`. The file itself begins with
     `<unk>`, `<s>`, `</s>`. Written anew with its pieces in that order, it is read as any other.
 
-    Args:
-        source: beit3.spm.
-        target: The model to write.
-        size: Pieces wanted, those of the word embedding; what lacks is filled with pieces that no
-            text has (64,010 where beit3.spm gives 64,002).
+    Up to `size`, the words of the embedding, it is filled with pieces that no text has (64,010
+    where beit3.spm gives 64,002).
 
     Raises:
         FileNotFoundError: If the source is not there.

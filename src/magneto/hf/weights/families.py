@@ -62,21 +62,12 @@ ATTENTION, MLP = "self_attention.attention", "feed_forward.mlp"
 
 
 def layers(ours: str, theirs: str, names: Mapping[str, str | tuple[str, ...]]) -> Names:
-    """Return the map of each layer's modules.
-
-    Args:
-        ours: Our layers, "decoder.layers" for example.
-        theirs: Theirs.
-        names: Modules of a layer, ours and theirs.
-    """
-
-    def whole(name: str) -> str:
-        return f"{theirs}.*.{name}"
-
-    return {
-        f"{ours}.*.{mine}": whole(their) if isinstance(their, str) else tuple(map(whole, their))
-        for mine, their in names.items()
-    }
+    """Return the map of all layers, from that of one."""
+    made: dict[str, str | tuple[str, ...]] = {}
+    for mine, their in names.items():
+        parts = (their,) if isinstance(their, str) else their
+        made[f"{ours}.*.{mine}"] = tuple(f"{theirs}.*.{part}" for part in parts)
+    return made
 
 
 def qkv(place: str) -> dict[str, tuple[str, ...]]:

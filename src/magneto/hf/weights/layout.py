@@ -130,10 +130,7 @@ def _projections(config: Any, ours: str, theirs: list[str], layout: Layout) -> l
 def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str = "") -> State:
     """Return our tensors from theirs; what neither has (a bias) is left out.
 
-    Args:
-        pairs: Of all tensors of ours.
-        state: Theirs.
-        ignored: A regular expression; what it finds in a name of theirs may be left behind.
+    What `ignored`, a regular expression, finds in a name of theirs may be left behind.
 
     Raises:
         ValueError: If a tensor of theirs has no place here, or is there only in part.
@@ -185,10 +182,7 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
 def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> nn.Module:
     """Load a state; a tied tensor may come under one of its names.
 
-    Args:
-        model: To fill.
-        state: Of tensors with the model's shapes.
-        computed: A regular expression of names that need not come: they hold no weights.
+    What `computed`, a regular expression, finds need not come: it holds no weights.
 
     Raises:
         ValueError: If a tensor is missing, has no place, or another shape.
@@ -215,13 +209,7 @@ def without_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of theirs whose values have other names in ours.
-
-    Attributes:
-        theirs: Its name.
-        read: From their value to ours.
-        write: Back.
-    """
+    """A field of theirs whose values are others in ours: `read` from theirs, `write` back."""
 
     theirs: str
     read: Callable[[Any], Any] = same
@@ -250,12 +238,7 @@ def write_fields(fields: Fields, config: Any) -> dict[str, Any]:
 
 
 def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
-    """Return the field of an activation.
-
-    Args:
-        theirs: Their name of the field.
-        known: Our names of their values; of what we have none, a ValueError names it.
-    """
+    """Return the field of an activation; a value that is not known is a ValueError."""
 
     def read(name: str) -> str:
         if name not in known:

@@ -175,11 +175,7 @@ def timm_config(
 ) -> dict[str, Any]:
     """Return what timm's config.json holds: `timm.create_model("local-dir:DIR", pretrained=True)`.
 
-    Args:
-        config: Of our model.
-        name: Of the format, for the error.
-        known: Architectures by the epsilon of their norms, which is no argument; the rest is.
-        args: All other arguments.
+    The epsilon of norms is no argument: the architecture, one of those that are known, says it.
 
     Raises:
         ValueError: If no architecture has norms of the model's epsilon.
@@ -227,11 +223,6 @@ class Kind:
 
     def load(self, weights: Mapping[str, Tensor], args: Mapping[str, Any]) -> ImageClassifier:
         """Return a model of timm's with a classifier as ours, in evaluation mode.
-
-        Args:
-            weights: Of timm's model.
-            args: By timm's names, `num_heads` for example, and the `architecture` of its
-                config.json; what is not there is timm's default.
 
         Raises:
             ValueError: If there is no counterpart for what it computes.
@@ -393,12 +384,7 @@ def eva_names(config: ImageClassifierConfig, fused: bool) -> Names:
 
 
 def turned(config: ImageClassifierConfig, parts: str) -> Layout:
-    """Return how rows of queries and keys lie: neighbours are turned in theirs, halves in ours.
-
-    Args:
-        config: Of our model.
-        parts: What is stacked, "qkv" or fewer.
-    """
+    """Return how rows of queries and keys lie: neighbours are turned in theirs, halves in ours."""
     if config.grid_positions == "none":
         return SAME
     half = config.head_width // 2

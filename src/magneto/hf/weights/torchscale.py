@@ -61,14 +61,8 @@ IGNORED = r"(^|\.)version$|_float_tensor$"
 def load_torchscale(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> nn.Module:
     """Return a torchscale model as one of ours, in evaluation mode.
 
-    Args:
-        state: Of a `Decoder`, an `Encoder` or an `EncoderDecoder` with embeddings, also as fairseq
-            wraps them. An encoder's output projection is left behind.
-        args: Of its configuration; `encoder_attention_heads` or `decoder_attention_heads` must be
-            there, for the rest torchscale's defaults hold.
-
-    Returns:
-        A `LanguageModel`, a `TextEncoder` or a `TranslationModel`.
+    It is a `Decoder`, an `Encoder` or an `EncoderDecoder` with embeddings, also as fairseq wraps
+    them. An encoder's output projection is left behind.
 
     Raises:
         ValueError: If heads are not given, or what it computes has no counterpart.
@@ -153,13 +147,7 @@ def _untie(state: State, stacks: tuple[str, ...]) -> bool:
 
 
 def names_of(config: Any, stacks: tuple[str, ...], tied: bool) -> Names:
-    """Return the map of a model; the slot of the outer norms is the placement's.
-
-    Args:
-        config: Ours.
-        stacks: Encoder, decoder or both.
-        tied: Whether the output projection is the embedding table.
-    """
+    """Return the map of a model, whose output projection is its table of embeddings or not."""
     outer = "before" if "before" in config.row.self_attention else "after"
     layer: dict[str, str | tuple[str, ...]] = {
         "self_attention.attention.qkv_proj": tuple(f"self_attn.{part}_proj" for part in "qkv"),
