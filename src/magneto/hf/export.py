@@ -13,7 +13,6 @@ from typing import Any
 from safetensors.torch import save_model
 from torch import nn
 
-from magneto import hf
 from magneto.config import ConfigError
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import directory_aside, read_json
@@ -54,6 +53,8 @@ def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreT
     Raises:
         ValueError: If there is no wrapper for it.
     """
+    from magneto import hf
+
     wrappers = [getattr(hf, name) for name in _auto_classes()]
     known = {wrapper.core_class: wrapper for wrapper in wrappers}
     if type(model) not in known:
