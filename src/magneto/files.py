@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, the path nearest to a wrong one, optional packages."""
+"""Files that are there whole or not at all, locks, the path nearest to a wrong one, packages."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ from difflib import get_close_matches
 from glob import escape
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 MANIFEST = "manifest.json"
+LOCK_FILE = ".lock"
+# Seconds between looks at a lock that is waited for.
+POLL_SECONDS = 0.5
 # Seconds by which the times of files and of processes may differ.
 CLOCKS_APART = 10.0
 
@@ -285,3 +291,43 @@ def sync_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def acquire_lock(directory: Path, patience: float = 0.0) -> FileLock | None:
+    """Lock a directory, which is made if it is not there, on whatever machine sees it.
+
+    The kernel holds the lock and releases it when its holder ends, however that ends; a holder that
+    is stopped keeps it. The lock's file stays where it is and names its last holder: a file that
+    goes while others wait for it would let two of them in.
+
+    Args:
+        directory: What is locked.
+        patience: Seconds for which a lock that another process holds is waited for.
+
+    Returns:
+        The lock, to be released; None if another holds it.
+
+    Raises:
+        OSError: If the directory can't be made, or its file system has no locks.
+    """
+    from filelock import FileLock, Timeout
+
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / LOCK_FILE
+    # A lock made of a file alone, filelock's substitute, would outlive a holder that was killed.
+    lock = FileLock(path, thread_local=False, fallback_to_soft=False)
+    try:
+        lock.acquire(timeout=patience, poll_interval=POLL_SECONDS)
+    except Timeout:
+        return None
+    path.write_text(f"{os.getpid()} {socket.gethostname()}", encoding="utf-8")
+    return lock
+
+
+def lock_holder(directory: Path) -> str:
+    """Say in words who holds a directory's lock, or held it last."""
+    try:
+        process, host = (directory / LOCK_FILE).read_text(encoding="utf-8").split(" ")
+    except (OSError, ValueError):
+        return "another process"
+    return f"process {process} on {host}"

@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "magneto"
 
 # Room: what of this package it may import, besides itself: rooms, or single modules of a room.
-GROUND = {"config", "figures", "files", "lock", "progress", "weights"}
+GROUND = {"config", "figures", "files", "progress", "weights"}
 FIELDS = {"language", "speech", "translation", "vision", "vision_language"}
 # What the loop knows of data: batches, and what is wrong with examples.
 TO_THE_LOOP = ("stream", "workers", "problems")
@@ -25,7 +25,6 @@ ALLOWED = {
     "figures": set(),
     "functional": set(),
     "files": set(),
-    "lock": set(),
     "mistakes": set(),
     "progress": set(),
     "weights": {"files"},

@@ -15,8 +15,7 @@ from filelock import FileLock
 from magneto.commands.plan import dry_run
 from magneto.commands.shared import Parser, is_main_process, name_source, print_json
 from magneto.config import ConfigError
-from magneto.files import is_aside
-from magneto.lock import LOCK_FILE, acquire_lock, holder
+from magneto.files import LOCK_FILE, acquire_lock, is_aside, lock_holder
 from magneto.progress import Progress, ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
 
@@ -194,12 +193,12 @@ def lock_of(run: Path, progress: Progress, patient: bool) -> FileLock:
     """
     lock = acquire_lock(run)
     if lock is None and patient:
-        progress.say(f"{run} is held by {holder(run)}: waiting up to two minutes for its end")
+        progress.say(f"{run} is held by {lock_holder(run)}: waiting up to two minutes for its end")
         lock = acquire_lock(run, PATIENCE)
     if lock is None:
         raise FileExistsError(
-            f"{run} is being trained by {holder(run)}: wait for it, stop it, or train in another "
-            "directory (--out)"
+            f"{run} is being trained by {lock_holder(run)}: wait for it, stop it, or train in "
+            "another directory (--out)"
         )
     return lock
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from magneto.files import import_extra, plain, write_json
+from magneto.files import acquire_lock, import_extra, plain, write_json
 from magneto.lab.grid import (
     SEED,
     Cell,
@@ -31,7 +31,6 @@ from magneto.lab.grid import (
     refuse_edited,
 )
 from magneto.lab.outcome import outcome
-from magneto.lock import acquire_lock
 from magneto.mistakes import user_lines
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE

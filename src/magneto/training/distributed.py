@@ -87,11 +87,7 @@ def one_process(device: torch.device) -> World:
 
 
 def joined_world(device: torch.device) -> World:
-    """Return the world that this process is in (`join_world`), each rank with a whole model.
-
-    Args:
-        device: Of this rank.
-    """
+    """Return the world that this process is in (`join_world`), each rank with a whole model."""
     if not dist.is_initialized():
         return one_process(device)
     return World(dist.get_rank(), dist.get_world_size(), device, "ddp")
@@ -178,9 +174,8 @@ def rendezvous_options() -> dict[str, Any]:
     are gone stand until they are overwritten: on one machine each start has names of its own. Where
     there are more, the machines count their restarts differently.
     """
-    environment = os.environ
-    start = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if start == "0" or environment.get("LOCAL_WORLD_SIZE") != environment.get("WORLD_SIZE"):
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if start == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
         return {}
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
@@ -254,22 +249,11 @@ def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:
 def gather_rows(tensor: Tensor, world: World) -> Tensor:
     """Return the rows of all ranks' tensors, rank by rank, on every rank; their numbers may differ.
 
-    Args:
-        tensor: (rows, ...), of the same shape but for its rows on every rank.
-        world: The ranks.
+    By way of the CPU: for what is done once.
     """
     if world.world_size == 1:
         return tensor
-    count = torch.tensor([len(tensor)], device=tensor.device)
-    counts = [torch.empty_like(count) for _ in range(world.world_size)]
-    dist.all_gather(counts, count)
-    sizes = [int(number) for number in counts]
-    # Every rank sends as many rows as the longest has.
-    padded = tensor.new_zeros(max(sizes), *tensor.shape[1:])
-    padded[: len(tensor)] = tensor
-    parts = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+    return torch.cat(gather_lists([tensor.cpu()], world)).to(tensor.device)
 
 
 def any_rank(flag: bool, world: World) -> bool:

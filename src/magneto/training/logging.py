@@ -315,13 +315,7 @@ def open_records(
 ) -> MetricsLogger:
     """Open a run's rows and trackers, and write what it was made with.
 
-    Args:
-        run: Its directory.
-        step: From which it goes on.
-        written: What its checkpoint says of its rows; None without a checkpoint.
-        config: Of the training.
-        recipe: Hyper-parameters, which trackers show too.
-        say: Says what is missing or altered.
+    Of a run that goes on from a checkpoint, `written` is what that says of the rows.
     """
     logger = MetricsLogger(run, step, open_trackers(run, step, config, recipe, say))
     if written is not None and logger.written != written:
@@ -500,7 +494,7 @@ def closing_lines(
         config: Of its training.
         metric: By which its best step was chosen.
         losses: Of the steps last logged.
-        verbs: Commands that use it, as in `magneto.tasks.TaskEntry`.
+        verbs: Commands that use it (`magneto.tasks.TaskEntry`).
     """
     if result.status == "interrupted":
         where = f"interrupted after step {result.step} of {config.steps}"

@@ -124,34 +124,24 @@ def initialise_from_data(
     task: Task,
     model: nn.Module,
     stream: BatchStream,
-    parts: int,
-    wanted: Sequence[int],
+    count: int,
+    parts: Sequence[int],
     world: World,
 ) -> None:
     """Let a task make first values of data where it has some (`Task.begin_training`).
 
-    Args:
-        task: Prepared.
-        model: As `initial_model` gave it.
-        stream: Of training batches.
-        parts: In how many pieces a batch is cut.
-        wanted: This rank's pieces.
-        world: The ranks. Every one calls this.
+    Every rank calls this, with its parts of a batch that is cut into `count`.
     """
 
     def batches() -> Iterator[list[Any]]:
-        for pieces in stream.batches(parts, wanted):
+        for pieces in stream.batches(count, parts):
             yield [to_device(piece, world.device) for piece in pieces]
 
     task.begin_training(unwrap(model), batches(), partial(gather_rows, world=world))
 
 
 def build_on_meta(build: Callable[[], nn.Module]) -> tuple[nn.Module | None, str]:
-    """Build a model without memory; or return None, and why it can't be drawn module by module.
-
-    Args:
-        build: Such as `Task.build_model`.
-    """
+    """Build a model without memory; or return None, and why it can't be drawn module by module."""
     try:
         with torch.device("meta"), FillRecorder() as building:
             model = build()
@@ -162,12 +152,7 @@ def build_on_meta(build: Callable[[], nn.Module]) -> tuple[nn.Module | None, str
 
 
 def whole_model_reason(model: nn.Module, building: FillRecorder) -> str:
-    """Return why a model on the meta device can't be drawn module by module, or nothing.
-
-    Args:
-        model: Just built.
-        building: What was written while it was built.
-    """
+    """Return why a model on the meta device can't be drawn module by module, or nothing."""
     everything = {storage_of(tensor) for _, tensor in all_tensors(model)}
     seen: set[int] = set()
     for name, module in model.named_modules():
@@ -285,11 +270,7 @@ COUNTED: dict[Any, Any] = {
 
 
 class CountedOperations(TorchDispatchMode):
-    """Adds up the floating-point operations of products, by torch's formulas for their shapes.
-
-    Attributes:
-        total: The number.
-    """
+    """Adds up the floating-point operations of products, by torch's formulas for their shapes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -366,12 +347,7 @@ class StateBytes:
 
 
 def state_bytes(model: nn.Module, config: TrainingConfig) -> StateBytes:
-    """Return what training a model holds because of the weights that are trained.
-
-    Args:
-        model: On any device, "meta" too.
-        config: Says the optimizer and whether an average is kept.
-    """
+    """Return what training a model holds because of its trained weights, on any device."""
     trained = tensor_bytes(*(p for p in model.parameters() if p.requires_grad))
     return StateBytes(
         weights=trained,

@@ -14,7 +14,7 @@ from filelock import FileLock
 from magneto.cli import main
 from magneto.commands import train
 from magneto.commands.train import PATIENCE, held, is_run, lock_of
-from magneto.lock import LOCK_FILE, acquire_lock
+from magneto.files import LOCK_FILE, acquire_lock
 from magneto.progress import SILENT
 from magneto.recipe import open_run
 from magneto.training.logging import read_metrics

@@ -18,9 +18,9 @@ from filelock import FileLock
 from safetensors import SafetensorError
 
 from magneto.cli import main
+from magneto.files import acquire_lock
 from magneto.lab.grid import PLACEMENT, RATE, SEED, Sweep, is_done, open_sweep
 from magneto.lab.sweep import work
-from magneto.lock import acquire_lock
 
 pytest.importorskip("sklearn")
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from magneto.lock import acquire_lock, holder
+from magneto.files import acquire_lock, lock_holder
 
 # Holds the lock, has a forked worker as training may have, and says when both are there.
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from magneto.lock import acquire_lock
+from magneto.files import acquire_lock
 lock = acquire_lock(Path(sys.argv[1]))
 if os.fork() == 0:
     print(os.getpid(), flush=True)
@@ -48,7 +48,7 @@ def test_one_of_many_gets_it_and_the_next_when_it_is_free(tmp_path: Path) -> Non
     with ThreadPoolExecutor(16) as pool:
         found = [lock for lock in pool.map(acquire_lock, [tmp_path / "run"] * 64) if lock]
     assert len(found) == 1
-    assert holder(tmp_path / "run") == f"process {os.getpid()} on {socket.gethostname()}"
+    assert lock_holder(tmp_path / "run") == f"process {os.getpid()} on {socket.gethostname()}"
     found[0].release()
     again = acquire_lock(tmp_path / "run")
     assert again is not None
@@ -61,7 +61,7 @@ def test_a_killed_holder_makes_way_at_once(
     """Also where a worker that it forked lives on."""
     process = hold()
     assert acquire_lock(tmp_path) is None
-    assert holder(tmp_path) == f"process {process.pid} on {socket.gethostname()}"
+    assert lock_holder(tmp_path) == f"process {process.pid} on {socket.gethostname()}"
     process.kill()
     process.wait()
     lock = acquire_lock(tmp_path)
@@ -84,6 +84,6 @@ def test_a_stopped_holder_keeps_it_and_is_waited_for(
 
 
 def test_a_name_that_can_not_be_read_is_no_error(tmp_path: Path) -> None:
-    assert holder(tmp_path) == "another process"
+    assert lock_holder(tmp_path) == "another process"
     (tmp_path / ".lock").write_text("")  # taken this moment
-    assert holder(tmp_path) == "another process"
+    assert lock_holder(tmp_path) == "another process"
