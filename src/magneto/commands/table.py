@@ -206,7 +206,7 @@ def baseline_scores(runs: Sequence[Measured], preset: Preset, report: ProgressBa
     for own, run in {run.own: run for run in runs}.items():
         task: Any = run.recipe.build_task()
         if run.recipe.task == "text-classification":
-            from magneto.language.classification_scores import baseline_metrics
+            from magneto.language.classification import baseline_metrics
 
             baselines = baseline_metrics(task.texts)
         else:

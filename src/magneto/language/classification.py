@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import islice
@@ -14,40 +15,62 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.stream import BatchStream, LazyBatches, by_length, example_stream, mixed_order
-from magneto.data.table import Table
+from magneto.data.stream import (
+    BatchStream,
+    LazyBatches,
+    by_length,
+    example_stream,
+    mixed_order,
+    to_device,
+)
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
-from magneto.language.classification_inputs import (
-    Examples,
-    assemble_all,
-    encode,
-    joined,
-    label_values,
-    make_tokenizer,
-    padded,
-)
-from magneto.language.classification_scores import (
-    class_scores,
-    constant_answer,
-    imbalance,
-    number_scores,
-    score_remarks,
-)
+from magneto.files import import_extra
+from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.language.config import (
     ClassificationDataConfig,
     TextClassifierConfig,
     TextEncoderConfig,
 )
-from magneto.language.labelled_texts import ROWS, TextPair, Texts, is_empty, pairs_of, read_texts
+from magneto.language.labelled_texts import (
+    ROWS,
+    Inputs,
+    TextPair,
+    Texts,
+    encode,
+    is_empty,
+    label_values,
+    pairs_of,
+    read_texts,
+)
 from magneto.language.models import TextClassifier, TextEncoder
+from magneto.language.text import text_tokenizer
 from magneto.progress import SILENT, Progress
 from magneto.runs import check_same_encoder, open_run, pretrained_run, run_tokenizer, warn_unlearnt
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
-# Texts of each validation set in an evaluation batch.
+# Texts of each validation set in an evaluation batch; and texts that are answered at once.
 EVALUATION_BATCH = 64
 VALIDATION_DIGEST_FILE = "data-validation.digest"
+# The largest class is remarked on from this share on, where there are two or more.
+LARGEST = 0.8
+# And the smallest, if it is so many times smaller than an equal share.
+SMALLEST = 10
+
+
+@dataclass(frozen=True)
+class TextPrediction:
+    """What a model says of a text.
+
+    Attributes:
+        label: The likeliest class, or a number as text; "" for a text without any visible word.
+        probabilities: Of all classes, in their order; empty for numbers.
+        cut: Whether the text is longer than what is read of it.
+    """
+
+    label: str
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+    cut: bool = False
 
 
 class TextClassification(Task):
@@ -77,27 +100,28 @@ class TextClassification(Task):
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The pre-trained run's tokenizer, the one named, or one trained on the texts."""
-        if self.data_config.tokenizer == "auto" and self.model_config.pretrained:
+        name = self.data_config.tokenizer
+        if name == "auto" and self.model_config.pretrained:
             return load_tokenizer(run_tokenizer(pretrained_run(self.model_config)))
-        trained = self.data_config.tokenizer in ("auto", "bpe")
-        return make_tokenizer(self.data_config, pairs_of(self.texts.train) if trained else ())
+        name = "bpe" if name == "auto" else name
+        rows = pairs_of(self.texts.train) if name == "bpe" else ()
+        texts = (part for row in rows for part in row if part is not None)
+        return text_tokenizer(name, self.data_config.vocab_size, texts, self._progress)
 
     @cached_property
-    def train(self) -> Examples:
-        """The training split, tokenised."""
-        return self._encode("training", self.texts.train)
+    def train(self) -> Inputs:
+        """The training texts, tokenised."""
+        return self._encode("training", pairs_of(self.texts.train))
 
     @cached_property
-    def validation(self) -> dict[str, Examples]:
-        """The validation splits by name, tokenised."""
-        return {
-            name: self._encode(name or "validation", rows)
-            for name, rows in self.texts.validation.items()
-        }
+    def validation(self) -> Inputs:
+        """The texts of all validation sets, one set after the other, tokenised."""
+        sets = self.texts.validation.values()
+        return self._encode("validation", [row for rows in sets for row in pairs_of(rows)])
 
-    def _encode(self, name: str, rows: Table) -> Examples:
-        made = encode(rows, self.labels, self.tokenizer, self.data_config, self._progress)
-        if (cut := made.truncated) > 0:
+    def _encode(self, name: str, rows: Sequence[TextPair]) -> Inputs:
+        made = encode(rows, self.tokenizer, self.data_config, self._progress)
+        if cut := sum(made.cut):
             most = self.data_config.max_length
             self._progress.say(f"{name}: {cut} of {len(rows)} inputs cut to {most} tokens")
         return made
@@ -148,25 +172,24 @@ class TextClassification(Task):
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return texts in random order, those of a batch of like length."""
-        train = self.train
+        train, labels = self.train, label_values(self.texts.train, self.labels)
         return example_stream(
             by_length(train.lengths, batch_size, seed),
-            lambda numbers, draws: self._batch(train, numbers),
+            lambda numbers, draws: self._batch(train, labels, numbers),
         )
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return the longest inputs that fit."""
-        longest = self.data_config.max_length
+        longest, numbers = self.data_config.max_length, np.arange(examples)
         rows = [np.zeros(longest, np.int64)] * examples
+        made = Inputs(rows, np.full(examples, longest), []).batch(numbers, pad=0)
         kind = torch.float32 if self.data_config.number else torch.int64
-        made = padded(rows, np.full(examples, longest), pad=0)
         return made | {"labels": torch.zeros(examples, dtype=kind)}
 
-    def _batch(self, examples: Examples, numbers: np.ndarray) -> dict[str, Tensor]:
+    def _batch(self, inputs: Inputs, labels: np.ndarray, numbers: np.ndarray) -> dict[str, Tensor]:
         """Pad numbered inputs: tokens, mask, token_types (all (batch, length)), labels (batch)."""
-        rows = [examples.tokens[number] for number in numbers]
-        made = padded(rows, examples.second[numbers], self.tokenizer.pad)
-        return made | {"labels": torch.from_numpy(examples.labels[numbers])}
+        made = inputs.batch(numbers, self.tokenizer.pad)
+        return made | {"labels": torch.from_numpy(labels[numbers])}
 
     def answers(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         """Return the model's answers, (batch, classes) logits or (batch, 1) numbers."""
@@ -190,14 +213,16 @@ class TextClassification(Task):
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
         """Return the texts of all validation sets, mixed: some of each set in a batch."""
-        sizes = [len(examples.tokens) for examples in self.validation.values()]
-        held, sets = joined(list(self.validation.values())), np.repeat(range(len(sizes)), sizes)
+        tables = self.texts.validation.values()
+        sizes = [len(table) for table in tables]
+        held, sets = self.validation, np.repeat(range(len(sizes)), sizes)
+        labels = np.concatenate([label_values(table, self.labels) for table in tables])
         turns = np.concatenate([mixed_order(size) // EVALUATION_BATCH for size in sizes])
         order = np.argsort(turns, kind="stable")
         plans = np.split(order, np.cumsum(np.bincount(turns))[:-1])
 
         def make(rows: np.ndarray) -> dict[str, Tensor]:
-            return {**self._batch(held, rows), "sets": torch.from_numpy(sets[rows])}
+            return {**self._batch(held, labels, rows), "sets": torch.from_numpy(sets[rows])}
 
         return LazyBatches(plans, make)
 
@@ -213,7 +238,7 @@ class TextClassification(Task):
         return Scores(sums, (sets, chosen, labels))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return "loss" and the scores of `magneto.language.classification_scores`.
+        """Return "loss", and accuracy, F1 and Matthews correlation, or correlations of numbers.
 
         Those of a second validation set end in its name ("accuracy_mismatched"). What an F1 or a
         correlation of 0 means is said.
@@ -230,13 +255,8 @@ class TextClassification(Task):
         metrics: dict[str, float] = {}
         for number, (name, total) in enumerate(sums.items()):
             given, known = answers[sets == number], labels[sets == number]
-            found = (
-                number_scores(given, known)
-                if self.data_config.number
-                else class_scores(given, known, len(self.labels))
-            )
-            found = {"loss": total / len(known), **found}
-            metrics |= {f"{key}_{name}" if name else key: v for key, v in found.items()}
+            metrics[f"loss_{name}" if name else "loss"] = total / len(known)
+            metrics |= named_scores(given, known, len(self.labels), name)
         return metrics
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
@@ -263,16 +283,20 @@ class TextClassification(Task):
         if not asked:
             return found
         rows = [inputs[number] for number in asked]
-        tokens, second, cut = assemble_all(rows, self.tokenizer, self.data_config, SILENT)
+        made = encode(rows, self.tokenizer, self.data_config, SILENT)
         device = next(model.parameters()).device
-        order = np.argsort([len(each) for each in tokens], kind="stable")
-        for some in np.split(order, range(BATCH, len(order), BATCH)):
-            batch = padded([tokens[place] for place in some], second[some], self.tokenizer.pad)
-            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        order = np.argsort(made.lengths, kind="stable")
+        for some in np.split(order, range(EVALUATION_BATCH, len(order), EVALUATION_BATCH)):
+            batch = to_device(made.batch(some, self.tokenizer.pad), device)
             answers = self.answers(model, batch).cpu()
-            said = _numbers(answers) if self.data_config.number else _classes(answers, self.labels)
+            if self.data_config.number:
+                said = [TextPrediction(f"{n:.6g}") for n in answers.squeeze(-1).tolist()]
+            else:
+                shares = [dict(zip(self.labels, row, strict=True))
+                          for row in answers.softmax(-1).tolist()]  # fmt: skip
+                said = [TextPrediction(max(row, key=row.__getitem__), row) for row in shares]
             for place, prediction in zip(some, said, strict=True):
-                found[asked[place]] = replace(prediction, cut=cut[place])
+                found[asked[place]] = replace(prediction, cut=made.cut[place])
         return found
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
@@ -287,36 +311,6 @@ class TextClassification(Task):
             "data.labels": list(self.labels) or None,
             "model.pretrained": None,
         }
-
-
-# Texts that the model reads at once.
-BATCH = 64
-
-
-@dataclass(frozen=True)
-class TextPrediction:
-    """What a model says of a text.
-
-    Attributes:
-        label: The likeliest class, or a number as text; "" for a text without any visible word.
-        probabilities: Of all classes, in their order; empty for numbers.
-        cut: Whether the text is longer than what is read of it.
-    """
-
-    label: str
-    probabilities: Mapping[str, float] = field(default_factory=dict)
-    cut: bool = False
-
-
-def _classes(logits: torch.Tensor, labels: Sequence[str]) -> Iterator[TextPrediction]:
-    for shares in logits.softmax(-1).tolist():
-        by_name = dict(zip(labels, shares, strict=True))
-        yield TextPrediction(max(by_name, key=lambda name: by_name[name]), by_name)
-
-
-def _numbers(answers: torch.Tensor) -> Iterator[TextPrediction]:
-    for number in answers.squeeze(-1).tolist():
-        yield TextPrediction(f"{number:.6g}")
 
 
 PREFIX = "text_encoder."
@@ -357,3 +351,157 @@ def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTenso
             name = name.removeprefix(PREFIX)
             raise ValueError(f"{run} has another encoder: {name} is {there}, the model has {here}")
     return tensors
+
+
+def class_scores(answers: np.ndarray, labels: np.ndarray, classes: int) -> dict[str, float]:
+    """Score chosen classes.
+
+    Args:
+        answers: Class numbers, (count).
+        labels: The right ones.
+        classes: How many classes there are.
+
+    Returns:
+        "accuracy"; "f1": of class 1 for two classes (as GLUE has it), the mean over classes for
+        more; "matthews": the Matthews correlation, 0 where all answers are the same.
+
+    Raises:
+        ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
+    """
+    metrics = import_extra("sklearn.metrics", "text", "scores of classifiers need scikit-learn")
+    kinds = list(range(classes))
+    average = "binary" if classes == 2 else "macro"
+    f1 = metrics.f1_score(labels, answers, labels=kinds, average=average, zero_division=0.0)
+    return {
+        "accuracy": float(np.mean(answers == labels)),
+        "f1": float(f1),
+        "matthews": float(metrics.matthews_corrcoef(labels, answers)),
+    }
+
+
+def number_scores(answers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Score numbers: "pearson" and "spearman" correlation; 0 where all answers are the same.
+
+    Raises:
+        ValueError: If there are fewer than two.
+        ModuleNotFoundError: If scipy is not installed; names the extra that has it.
+    """
+    if len(labels) < 2:
+        raise ValueError(f"a correlation is of two answers or more, not {len(labels)}")
+    stats = import_extra("scipy.stats", "text", "correlations need scipy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", stats.ConstantInputWarning)
+        found: dict[str, Any] = {
+            "pearson": stats.pearsonr(answers, labels),
+            "spearman": stats.spearmanr(answers, labels),
+        }
+    values = {name: float(result.statistic) for name, result in found.items()}
+    constant = np.ptp(answers) == 0 or np.ptp(labels) == 0
+    return {name: 0.0 if constant else value for name, value in values.items()}
+
+
+def imbalance(values: np.ndarray, labels: Sequence[str]) -> str:
+    """Say that classes are of unequal size, or "" if they are not.
+
+    Args:
+        values: Class numbers of the training texts.
+        labels: Names of the classes.
+    """
+    shares = np.bincount(values, minlength=len(labels)) / max(len(values), 1)
+    large, small = int(shares.argmax()), int(shares.argmin())
+    if shares[large] < LARGEST and shares[small] * len(labels) * SMALLEST >= 1:
+        return ""
+    return (
+        f"classes of unequal size: {labels[large]!r} is {shares[large]:.1%} of the training texts, "
+        f"{labels[small]!r} {shares[small]:.1%}; who always answers {labels[large]!r} has that "
+        "accuracy: look at f1 and matthews, and choose checkpoints by one (--data.metric f1)"
+    )
+
+
+def score_remarks(metrics: Mapping[str, float], labels: Sequence[str]) -> list[str]:
+    """Say what scores of 0 mean.
+
+    Args:
+        metrics: Of the task.
+        labels: Names of the classes.
+    """
+    lines = []
+    if metrics.get("f1") == 0 and len(labels) == 2:
+        lines.append(f"f1 is 0: {labels[1]!r}, of which it is, was never answered rightly; the "
+                     f"order of classes is data.labels ({', '.join(labels)})")  # fmt: skip
+    elif metrics.get("matthews") == 0:
+        lines.append("matthews is 0: the answers tell nothing of the labels, as where all are one "
+                     "class")  # fmt: skip
+    return lines
+
+
+def constant_answer(train: np.ndarray, held: np.ndarray, classes: int) -> tuple[np.ndarray, float]:
+    """Answer without a look at the texts.
+
+    Args:
+        train: Labels of the training texts as `label_values` gives them.
+        held: Those of the texts to answer.
+        classes: How many there are; 0 for numbers.
+
+    Returns:
+        The commonest class, or the mean, for each text, (len(held),); and the summed loss: nats of
+        the classes' frequencies, or squared error.
+    """
+    if not classes:
+        mean = train.mean(dtype=np.float64)
+        return np.full(len(held), mean), float(((held - mean) ** 2).sum())
+    counts = count_numbers(train, classes)
+    nats = frequency_nats(counts, count_numbers(held, classes))
+    return np.full(len(held), counts.argmax()), nats
+
+
+def named_scores(
+    answers: np.ndarray, labels: np.ndarray, classes: int, name: str
+) -> dict[str, float]:
+    """Return the scores of a validation set; those of a second one end in its name.
+
+    Args:
+        answers: Class numbers, or numbers, (count).
+        labels: The right ones.
+        classes: How many there are; 0 for numbers.
+        name: Of the set, as "mismatched"; "" of the first.
+    """
+    found = class_scores(answers, labels, classes) if classes else number_scores(answers, labels)
+    return {f"{key}_{name}" if name else key: value for key, value in found.items()}
+
+
+def baseline_metrics(texts: Texts) -> dict[str, dict[str, float]]:
+    """Return the metrics that two baselines reach on validation data, by the baseline's name.
+
+    "majority class" (the mean, of numbers) does not look at the text. "bag of words" is a logistic
+    regression (ridge, for numbers) with scikit-learn's own strengths on tf-idf of words; a pair's
+    features are the words' product and absolute difference, and the cosine of the two texts.
+
+    Raises:
+        ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
+    """
+    names = ("sklearn.linear_model", "sklearn.feature_extraction.text", "scipy.sparse")
+    linear, text, sparse = (import_extra(n, "text", "baselines need scikit-learn") for n in names)
+    words = text.TfidfVectorizer(token_pattern=r"(?u)\b\w+\b")
+    rows, known = pairs_of(texts.train), label_values(texts.train, texts.labels)
+    words.fit([part for row in rows for part in row if part is not None])
+    learner = linear.LogisticRegression(max_iter=2000) if texts.labels else linear.Ridge()
+
+    def features(rows: Sequence[TextPair]) -> Any:
+        first = words.transform([row.text for row in rows])
+        if rows[0].pair is None:
+            return first
+        second = words.transform([row.pair for row in rows])
+        product = first.multiply(second).tocsr()
+        return sparse.hstack([product, abs(first - second), sparse.csr_matrix(product.sum(axis=1))])
+
+    learner.fit(features(rows), known)
+    common = np.bincount(known).argmax() if texts.labels else known.mean()
+    found: dict[str, dict[str, float]] = {"majority class": {}, "bag of words": {}}
+    for name, held in texts.validation.items():
+        labels, rows = label_values(held, texts.labels), pairs_of(held)
+        for baseline, answers in zip(
+            found, (np.full(len(held), common), learner.predict(features(rows))), strict=True
+        ):
+            found[baseline] |= named_scores(answers, labels, len(texts.labels), name)
+    return found

@@ -1,4 +1,8 @@
-"""Labelled texts from wherever they lie: tables by split, columns by their usual names, GLUE."""
+"""Labelled texts from wherever they lie, and as numbers, ready for an encoder.
+
+Tables by split, columns by their usual names, GLUE. An input is `<s> text </s>`, or
+`<s> text </s></s> pair </s>` (arXiv 1907.11692).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from magneto.config import shown
 from magneto.data.documents import docstrings
@@ -18,6 +24,7 @@ from magneto.data.formats import RECORDS, find_files, read_file, read_hub, read_
 from magneto.data.problems import EMPTY, BadRecord, Counts, listed, read_each
 from magneto.data.sources import check_builtin, held_out, parse_source
 from magneto.data.table import Classes, Table, by_split, divide, table_of, whole_table
+from magneto.data.tokenizer import Tokenizer
 from magneto.language.config import (
     GLUE,
     NAMES,
@@ -26,6 +33,7 @@ from magneto.language.config import (
     ClassificationDataConfig,
     GlueTask,
 )
+from magneto.progress import Progress
 
 ROWS = "rows"
 UNLABELLED = "rows without a label left out"  # or with one that is no number, where one is asked
@@ -136,7 +144,7 @@ def read_tables(
     named, task = parse_source(source), GLUE.get(config.glue)
     if named.kind == "builtin":
         check_builtin(named, NAMES, "labelled text")
-        records = [{**vars(s), HELD_BY: f"validation:{s.text}"} for s in word_order()]
+        records = list(word_order())
         counts[ROWS] += len(records)
         return {"train": table_of(records, source)}
     if named.kind == "hf":
@@ -327,35 +335,117 @@ def line_pairs(lines: Iterable[str], paired: bool) -> Iterator[TextPair]:
         yield TextPair(text, pair if paired else None)
 
 
-# Shorter ones say too little, longer ones too much.
+# Of built-in sentences, in words: shorter ones say too little, longer ones too much.
 LEAST, MOST = 6, 20
-SHUFFLED, AS_WRITTEN = "shuffled", "as-written"
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence and whether its words are in order."""
-
-    text: str
-    label: str
-
-
-def word_order() -> list[Sentence]:
-    """Return the sentences, each once; case and stops are taken away, which would tell."""
+def word_order() -> Iterator[dict[str, str]]:
+    """Yield sentences, each once, half of them shuffled: no case or stop tells which."""
     found: dict[str, None] = {}
     for document in docstrings():
         for sentence in re.split(r"(?<=[.!?;:])\s+|\n+", document):
             words = re.findall(r"[a-z0-9_'()-]+", sentence.lower())
             if LEAST <= len(words) <= MOST and len(set(words)) > LEAST // 2:
                 found[" ".join(words)] = None
-    return [_labelled(sentence) for sentence in found]
+    for sentence in found:
+        text, label = sentence, "as-written"
+        if not held_out(sentence, 0.5):
+            random, label = np.random.default_rng(list(sentence.encode())), "shuffled"
+            while text == sentence:
+                text = " ".join(random.permutation(sentence.split()))
+        yield {"text": text, "label": label, HELD_BY: f"validation:{text}"}
 
 
-def _labelled(sentence: str) -> Sentence:
-    if held_out(sentence, 0.5):
-        return Sentence(sentence, AS_WRITTEN)
-    words = sentence.split()
-    random = np.random.default_rng(list(sentence.encode()))
-    while (shuffled := " ".join(random.permutation(words))) == sentence:
-        pass
-    return Sentence(shuffled, SHUFFLED)
+# Texts tokenised at a time.
+BATCH = 1024
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Texts as numbers.
+
+    Attributes:
+        tokens: Of each input.
+        second: Where the second text begins in each; the length if there is none.
+        cut: Whether each is shorter than its texts.
+    """
+
+    tokens: list[np.ndarray]
+    second: np.ndarray
+    cut: list[bool]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each input."""
+        return np.array([len(row) for row in self.tokens])
+
+    def batch(self, numbers: Sequence[int] | np.ndarray, pad: int) -> dict[str, Tensor]:
+        """Return numbered inputs, padded: tokens, mask, token_types, all (batch, length).
+
+        Args:
+            numbers: Of the inputs, (batch,).
+            pad: The token that fills up.
+        """
+        rows = [self.tokens[number] for number in numbers]
+        lengths = np.array([len(row) for row in rows])
+        place = np.arange(lengths.max())[None]
+        mask = place < lengths[:, None]
+        tokens = np.full(mask.shape, pad, np.int64)
+        tokens[mask] = np.concatenate(rows)
+        types = (place >= self.second[numbers][:, None]) & mask
+        return {
+            "tokens": torch.from_numpy(tokens),
+            "mask": torch.from_numpy(mask),
+            "token_types": torch.from_numpy(types.astype(np.int64)),
+        }
+
+
+def encode(
+    rows: Sequence[TextPair],
+    tokenizer: Tokenizer,
+    config: ClassificationDataConfig,
+    progress: Progress,
+) -> Inputs:
+    """Turn texts into numbers."""
+    tokens, second, cut = [], [], []
+    for start in range(0, len(rows), BATCH):
+        piece = rows[start : start + BATCH]
+        first = tokenizer.encode([row.text for row in piece])
+        others = iter(tokenizer.encode([row.pair for row in piece if row.pair is not None]))
+        for row, text in zip(piece, first, strict=True):
+            pair = None if row.pair is None else next(others)
+            made, begin, short = assemble(text, pair, tokenizer, config)
+            tokens.append(np.array(made, np.int32))
+            second.append(begin)
+            cut.append(short)
+        progress.update("tokenising rows", start + len(piece), len(rows))
+    return Inputs(tokens, np.array(second), cut)
+
+
+def assemble(
+    text: list[int], pair: list[int] | None, tokenizer: Tokenizer, config: ClassificationDataConfig
+) -> tuple[list[int], int, bool]:
+    """Return an input's tokens, where its second text begins, and whether it was cut."""
+    end = [tokenizer.end]
+    if pair is None:
+        room = config.max_length - 2
+        made = [tokenizer.begin, *text[:room], *end]
+        return made, len(made), len(text) > room
+    between = end * (2 if config.separator == "double" else 1)
+    room = config.max_length - 2 - len(between)
+    cut = len(text) + len(pair) > room
+    if cut:
+        half = room // 2
+        keep = max(half, room - len(pair))
+        text = text[:keep]
+        pair = pair[: room - len(text)]
+    made = [tokenizer.begin, *text, *between]
+    return [*made, *pair, *end], len(made), cut
+
+
+def label_values(table: Table, labels: tuple[str, ...]) -> np.ndarray:
+    """Return class numbers (int64), or the labels as numbers (float32) if there are no classes."""
+    if not labels:
+        return np.array([float(label) for label in table.values("label")], np.float32)
+    numbers = {label: number for number, label in enumerate(labels)}
+    return np.array([numbers[label] for label in table.values("label")], np.int64)

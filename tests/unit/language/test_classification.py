@@ -16,11 +16,10 @@ from magneto.data.stream import mixed_order
 from magneto.files import Damaged, whole_directory
 from magneto.language.classification import (
     TextClassification,
+    baseline_metrics,
     check_pretrained,
     pretrained_weights,
 )
-from magneto.language.classification_inputs import label_values
-from magneto.language.classification_scores import class_scores, label_baselines
 from magneto.language.config import (
     GLUE,
     ClassificationDataConfig,
@@ -28,6 +27,7 @@ from magneto.language.config import (
     TextClassifierConfig,
     TextEncoderConfig,
 )
+from magneto.language.labelled_texts import label_values
 from magneto.language.models import MaskedLanguageModel, TextClassifier
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
@@ -97,10 +97,12 @@ def test_the_second_validation_set_has_its_name(tmp_path: Path) -> None:
     metrics, limited = measured(task, model), measured(task, model, limit=1)
     assert {"accuracy", "accuracy_mismatched", "loss_mismatched"} <= set(metrics)
     # Each set is scored as if it were alone; a limit takes as many batches of each.
-    rows = task.validation["mismatched"]
+    labels = np.concatenate([label_values(t, task.labels) for t in task.texts.validation.values()])
     with torch.no_grad():
-        parts = (np.arange(70), np.flatnonzero(mixed_order(70) < 64))
-        whole, first = (task.loss(model, task._batch(rows, part)) for part in parts)
+        parts = (np.arange(70), np.flatnonzero(mixed_order(70) < 64))  # 20 of the first set before
+        whole, first = (
+            task.loss(model, task._batch(task.validation, labels, 20 + part)) for part in parts
+        )
     assert metrics["loss_mismatched"] == pytest.approx(whole.total.item() / 70, rel=1e-5)
     assert limited["loss_mismatched"] == pytest.approx(first.total.item() / 64, rel=1e-5)
     assert metrics["accuracy_mismatched"] == whole.logs["accuracy"].item() / 70
@@ -182,10 +184,7 @@ def test_tiny_beats_its_baselines(tmp_path: Path) -> None:
     })  # fmt: skip
     task = recipe.build_task()
     assert isinstance(task, TextClassification)
-    texts = task.texts
-    known = label_values(texts.validation[""], texts.labels)
-    answers = label_baselines(texts.train, texts.validation[""], texts.labels)
-    best = max(class_scores(given, known, 2)["accuracy"] for given in answers.values())
+    best = max(each["accuracy"] for each in baseline_metrics(task.texts).values())
     result = train(task, recipe.training, tmp_path / "run", seed=1, report=ProgressBars(quiet=True))
     assert result.metrics["accuracy"] > best + 0.1
 

@@ -5,14 +5,16 @@ import math
 import numpy as np
 import pytest
 
+from magneto.data.problems import Counts
 from magneto.data.table import table_of
-from magneto.language.classification_scores import (
+from magneto.language.classification import (
+    baseline_metrics,
     class_scores,
     imbalance,
-    label_baselines,
     number_scores,
     score_remarks,
 )
+from magneto.language.labelled_texts import Texts
 
 
 def test_two_classes_by_hand() -> None:
@@ -78,11 +80,10 @@ def test_scores_of_0() -> None:
     assert score_remarks({"pearson": 0.0}, ()) == []
 
 
-def test_classes() -> None:
+def test_simple_models_beside() -> None:
     rows = [
         {"text": f"{word} thing {i}", "label": word} for i in range(20) for word in ("bad", "good")
     ]
-    train, held = table_of([*rows, rows[0]]), table_of(rows[:2])
-    answers = label_baselines(train, held, ("bad", "good"))
-    assert answers["majority class"].tolist() == [0, 0]
-    assert answers["bag of words"].tolist() == [0, 1]
+    texts = Texts(table_of([*rows, rows[0]]), {"": table_of(rows[:2])}, ("bad", "good"), Counts())
+    found = baseline_metrics(texts)
+    assert found["majority class"]["accuracy"] == 0.5 and found["bag of words"]["accuracy"] == 1

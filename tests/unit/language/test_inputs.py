@@ -6,13 +6,8 @@ import pytest
 from magneto.config import ConfigError, build
 from magneto.data.table import table_of
 from magneto.data.tokenizer import ByteTokenizer
-from magneto.language.classification_inputs import (
-    assemble,
-    encode,
-    make_tokenizer,
-)
 from magneto.language.config import ClassificationDataConfig
-from magneto.language.labelled_texts import TextPair
+from magneto.language.labelled_texts import TextPair, assemble, encode, label_values
 from magneto.progress import SILENT
 
 
@@ -60,28 +55,12 @@ def test_inputs_of_single_texts_and_pairs() -> None:
 
 
 def test_encoding_keeps_order_and_labels() -> None:
-    rows = table_of([
-        {"text": "ab", "pair": "c", "label": "no"},
-        {"text": "a" * 30, "pair": "c", "label": "yes"},
-    ])  # fmt: skip
-    made = encode(
-        rows,
-        ("no", "yes"),
-        ByteTokenizer(),
-        ClassificationDataConfig(max_length=20),
-        SILENT,
-    )
-    assert made.labels.tolist() == [0, 1] and made.truncated == 1
+    rows = [TextPair("ab", "c"), TextPair("a" * 30, "c")]
+    config = ClassificationDataConfig(max_length=20)
+    made = encode(rows, ByteTokenizer(), config, SILENT)
+    assert made.cut == [False, True]
     assert made.lengths.tolist() == [7, 20] and made.second.tolist() == [5, 18]
-    numbers = ClassificationDataConfig(target="number")
-    made = encode(table_of([{"text": "a", "label": "2.5"}]), (), ByteTokenizer(), numbers, SILENT)
-    assert made.labels.dtype == np.float32 and made.labels.tolist() == [2.5]
-
-
-def test_a_tokenizer_is_trained_once_on_both_texts() -> None:
-    pytest.importorskip("tokenizers")
-    rows = [TextPair("hello world " * 5, "goodbye moon " * 5)] * 20
-    made = make_tokenizer(ClassificationDataConfig(vocab_size=300), rows)
-    assert made.path == make_tokenizer(ClassificationDataConfig(vocab_size=300), rows).path
-    assert all(len(tokens) < 20 for tokens in made.encode([rows[0].text, rows[0].pair or ""]))
-    assert len({made.begin, made.end, made.pad, made.mask}) == 4
+    table = table_of([{"label": "yes"}, {"label": "no"}])
+    assert label_values(table, ("no", "yes")).tolist() == [1, 0]
+    numbers = label_values(table_of([{"label": "2.5"}]), ())
+    assert numbers.dtype == np.float32 and numbers.tolist() == [2.5]
