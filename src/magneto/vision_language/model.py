@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -192,10 +193,9 @@ def first_of_image(vision: Tensor, language: Tensor, samples: Samples) -> Tensor
     return vision.index_select(0, samples.image_starts)
 
 
-def mean_of_image(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
+def mean_of_image(image_tokens: int, vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
     """Return the mean of each image's patches, its class token left out, (images, width)."""
-    images = len(samples.image_starts)
-    return vision.unflatten(0, (images, len(vision) // max(images, 1)))[:, 1:].mean(dim=1)
+    return vision.unflatten(0, (-1, image_tokens))[:, 1:].mean(dim=1)
 
 
 def first_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
@@ -410,9 +410,11 @@ class ImageTextRetriever(nn.Module):
         self.config = config
         width, outputs = config.width, config.embedding_width or config.width
         self.encoder = VisionLanguageEncoder(config)
-        self.parts = {
-            "first": (first_of_image, first_of_text), "mean": (mean_of_image, mean_of_text)
-        }[config.pooling]  # fmt: skip
+        means = (partial(mean_of_image, config.image_tokens), mean_of_text)
+        poolings: dict[str, tuple[Pooling, Pooling]] = {
+            "first": (first_of_image, first_of_text), "mean": means
+        }  # fmt: skip
+        self.parts = poolings[config.pooling]
         self.vision_head = NormalLinear(width, outputs, bias=False, std=NORMAL_STD)
         self.language_head = NormalLinear(width, outputs, bias=False, std=NORMAL_STD)
         self.scale = SimilarityScale(config.temperature)

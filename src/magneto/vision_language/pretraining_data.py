@@ -225,6 +225,11 @@ class MaskedData:
 
     Attributes:
         progress: Told of long work.
+        text_length: Tokens of a text without an image.
+        paired_text_length: Tokens of a text with an image, at most.
+
+    Raises:
+        ValueError: If one of the lengths is above the model's.
     """
 
     def __init__(
@@ -236,6 +241,8 @@ class MaskedData:
     ) -> None:
         self.model, self.data, self.seed, self.problems = model, data, seed, problems
         self.progress: Progress = SILENT
+        self.text_length = self._length("text_length")
+        self.paired_text_length = self._length("paired_text_length")
 
     @cached_property
     def captions(self) -> RowSplits:
@@ -324,16 +331,6 @@ class MaskedData:
                                  f"{split} tokens, too few for one sequence of {length}: give more "
                                  "text, or lower data.text_length")  # fmt: skip
         return train, validation
-
-    @property
-    def text_length(self) -> int:
-        """Tokens of a text without an image."""
-        return self._length("text_length")
-
-    @property
-    def paired_text_length(self) -> int:
-        """Tokens of a text with an image, at most."""
-        return self._length("paired_text_length")
 
     def _length(self, name: str) -> int:
         """Return a length that is set, or the model's; raise ValueError if that is shorter."""

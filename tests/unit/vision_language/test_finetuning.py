@@ -29,8 +29,9 @@ from tests.unit.vision_language.small_tasks import TASKS, question_task, run, st
 from tests.unit.vision_language.trained import SMALL, train_model
 
 every_task = pytest.mark.parametrize("name", TASKS)
-# Of captions, few words are written.
-SHORT: dict[str, Any] = {"image-captioning": {"max_length": 8}}
+# Of captions, few words are written; of statements, few are drawn.
+SHORT: dict[str, Any] = {"image-captioning": {"max_length": 8},
+                         "visual-reasoning": {"max_length": 8}}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["visual-reasoning", "image-text-retrieval"])

@@ -1,5 +1,6 @@
 """The encoder of images and texts, what heads read of it, and the models."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,7 @@ def test_what_is_read_is_a_loop_over_samples() -> None:
     images, words = vision.split(5), language.split([3, 7, 4])
     expected: dict[Pooling, list[torch.Tensor]] = {
         first_of_image: [image[0] for image in images],
-        mean_of_image: [image[1:].mean(0) for image in images],
+        partial(mean_of_image, 5): [image[1:].mean(0) for image in images],
         first_of_text: [text[0] for text in words],
         mean_of_text: [text.mean(0) for text in words],
         mask_of_text: [text[-2] for text in words],
@@ -175,7 +176,7 @@ def test_what_is_read_is_a_loop_over_samples() -> None:
     for part, rows in expected.items():
         torch.testing.assert_close(part(vision, language, samples), torch.stack(rows))
         assert part(vision[:10], language[:0], join_samples(5, images=2)).shape[1] == 16
-    assert mean_of_image(vision[:0], language[:4], join_samples(5, alone=texts(4))).shape == (0, 16)
+    assert mean_of_image(5, vision[:0], language, join_samples(5)).shape == (0, 16)
 
 
 def test_parts_stand_in_a_row_and_unread_features_have_gradients_of_zeros() -> None:
@@ -242,7 +243,7 @@ def test_each_head_of_retrieval_reads_its_own_modality() -> None:
     said, images = texts(3, 7, 4), torch.randn(2, 3, 12, 12)
     samples = join_samples(10, images=2, alone=said)
     found, (vision, language) = model(images, samples)[:2], model.encoder(images, samples)
-    first = model.vision_head(mean_of_image(vision, language, samples))
+    first = model.vision_head(mean_of_image(10, vision, language, samples))
     second = model.language_head(mean_of_text(vision, language, samples))
     for vectors, expected in zip(found, (first, second), strict=True):
         torch.testing.assert_close(vectors, F.normalize(expected, dim=-1))

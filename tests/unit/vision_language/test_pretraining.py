@@ -167,9 +167,9 @@ def test_the_tiny_recipe_learns_words_and_the_patches_of_pairs(tmp_path: Path) -
 def test_micro_batches_and_resuming_change_nothing(
     shared: MaskedDataModelling, tmp_path: Path
 ) -> None:
-    train_model(tmp_path / "whole")
-    train_model(tmp_path / "cut", training__gradient_accumulation_steps=4)
-    train_model(tmp_path / "resumed", training__steps=3, training__save_every=3)
+    train_model(tmp_path / "whole", task=shared)
+    train_model(tmp_path / "cut", task=shared, training__gradient_accumulation_steps=4)
+    train_model(tmp_path / "resumed", task=shared, training__steps=3, training__save_every=3)
     train_model(tmp_path / "resumed", training__save_every=3, training__num_workers=1, resume=True)
     runs = {name: tensors(tmp_path / name / "final") for name in ("whole", "cut", "resumed")}
     for name, tensor in runs["whole"].items():

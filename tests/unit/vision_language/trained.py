@@ -24,12 +24,17 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def train_model(run: Path, resume: bool = False, **changes: Any) -> TrainingResult:
-    """Train the tiny recipe, smaller, with other fields changed (dots as two underscores)."""
+def train_model(
+    run: Path, resume: bool = False, task: Any = None, **changes: Any
+) -> TrainingResult:
+    """Train the tiny recipe, smaller, with other fields changed (dots as two underscores).
+
+    The task may be one that is prepared already, where fields of training alone change.
+    """
     given = {key.replace("__", "."): value for key, value in changes.items()}
     recipe = load_recipe("vision-language-modelling/tiny", {**SMALL, **given})
     return train(
-        recipe.build_task(), recipe.training, run, seed=recipe.seed, resume=resume,
+        task or recipe.build_task(), recipe.training, run, seed=recipe.seed, resume=resume,
         report=ProgressBars(quiet=True), keep_recipe=lambda: recipe.save(run / RUN_FILE),
         recipe=recipe.to_mapping(),
     )  # fmt: skip
