@@ -39,61 +39,6 @@ from magneto.vision_language.finetuning import CaptionedTask
 from magneto.vision_language.model import ImageCaptioner
 from magneto.vision_language.samples import concatenated, join_samples
 
-LONGEST = 4
-# Of the penalty on a difference in length, in words.
-SIGMA = 6.0
-SCALE = 10.0
-
-# What the official code takes for a word: Stanford's PTBTokenizer (Penn Treebank's rules), then
-# `PUNCTUATION` is left out. Each line is tried in turn where the word before ended.
-APOSTROPHE = r"['\u2019\u00b4]"
-LETTER, ALPHANUMERIC = r"[^\W\d_]", r"[^\W_]"
-FIGURE = r"(?:\d*(?:[.,]\d+)+|\d+(?:[.:,]\d+)*)"
-PART = rf"(?:{FIGURE}(?!{ALPHANUMERIC})|{ALPHANUMERIC}+)"
-ENDING = rf"{APOSTROPHE}(?:[smd]|re|ve|ll)(?!{LETTER})"
-ABBREVIATION = (
-    "mrs?|ms|drs?|profs?|gen|col|lt|sgt|capt|rev|gov|sen|rep|pres|st|ste|mt|ft|ave|blvd|rd|dept|jr|"
-    "sr|bros|inc|cos?|corp|ltd|vs|etc|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|mon|tues?|wed|"
-    "thurs?|thu|fri"
-)
-WORD = re.compile(
-    "|".join([
-        r"(?:\d{1,4}[- \u00a0])?\d{1,4}/\d{1,4}(?![\w/])",  # 5 1/2
-        rf"{LETTER}(?:\.{LETTER})+\.(?!\w)",  # u.s.
-        rf"(?:{ABBREVIATION})\.(?!\w)",
-        rf"{LETTER}*[^\W\d_n](?=n{APOSTROPHE}t(?!{LETTER}))",  # do, of don't
-        rf"n{APOSTROPHE}t(?!{LETTER})",
-        rf"{ALPHANUMERIC}+(?={ENDING})",  # dog, of dog's
-        ENDING,
-        rf"{APOSTROPHE}t(?=(?:is|was)(?!\w))",
-        rf"{APOSTROPHE}(?:n{APOSTROPHE}?|em|till?|cause|[2-9]0s|\d\d)(?!\w)",  # rock 'n' roll
-        rf"y{APOSTROPHE}(?={LETTER})",  # y', of y'all
-        rf"(?:{LETTER}|{LETTER}*[aeiouy]){APOSTROPHE}{LETTER}{{2,}}",  # o'clock, ma'am
-        rf"{LETTER}+(?:[+&]{LETTER}+)+",  # b&w
-        rf"{ALPHANUMERIC}+(?:-{LETTER}+){{0,2}}(?:/{ALPHANUMERIC}+(?:-{LETTER}+){{0,2}}){{1,2}}",
-        rf"{LETTER}{ALPHANUMERIC}*(?:[.!?]{LETTER}{ALPHANUMERIC}*)+",  # side.the
-        rf"{PART}(?:[-_]{PART})+",  # black-and-white, 5-year-old
-        rf"[-+]?{FIGURE}(?!{ALPHANUMERIC})",  # 1,000, 10:30, -5
-        rf"{ALPHANUMERIC}+",
-        rf"[#@]{LETTER}\w*",
-        r"[?!]+|\.\.+|-+|#+|@+|_+|\S",
-    ])
-)  # fmt: skip
-# Cut in two after their third letter.
-TWO_WORDS = ("cannot", "gonna", "gotta", "lemme", "gimme", "wanna")
-SYMBOLS = {
-    "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
-    "\u00a2": "cents", "\u00a3": "#", "\u20ac": "$", "\u00bc": "1\\/4", "\u00bd": "1\\/2",
-    "\u00be": "3\\/4",
-}  # fmt: skip
-# The official list names brackets in capitals, which words in lower case never are: they stay.
-PUNCTUATION = re.compile(
-    r"[.,:;?!'\"`\u00b4\u2018-\u201f\u2039\u203a\u00ab\u00bb\u2013-\u2015\u2026]|\.{2,}|-{1,4}"
-)
-
-Ngram = tuple[str, ...]
-Vector = dict[Ngram, float]
-
 
 class ImageCaptioning(CaptionedTask):
     """Images with captions, an `ImageCaptioner`, nats per hidden word."""
@@ -254,6 +199,62 @@ def figures(task: ImageCaptioning, model: nn.Module) -> Sequence[Figure]:
     return [captions_figure(held, rows, task.caption(model, pictures, CaptionSearch()))]
 
 
+LONGEST = 4
+# Of the penalty on a difference in length, in words.
+SIGMA = 6.0
+SCALE = 10.0
+
+# What the official code takes for a word: Stanford's PTBTokenizer (Penn Treebank's rules), then
+# `PUNCTUATION` is left out. Each line is tried in turn where the word before ended.
+APOSTROPHE = r"['\u2019\u00b4]"
+LETTER, ALPHANUMERIC = r"[^\W\d_]", r"[^\W_]"
+FIGURE = r"(?:\d*(?:[.,]\d+)+|\d+(?:[.:,]\d+)*)"
+PART = rf"(?:{FIGURE}(?!{ALPHANUMERIC})|{ALPHANUMERIC}+)"
+ENDING = rf"{APOSTROPHE}(?:[smd]|re|ve|ll)(?!{LETTER})"
+ABBREVIATION = (
+    "mrs?|ms|drs?|profs?|gen|col|lt|sgt|capt|rev|gov|sen|rep|pres|st|ste|mt|ft|ave|blvd|rd|dept|jr|"
+    "sr|bros|inc|cos?|corp|ltd|vs|etc|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|mon|tues?|wed|"
+    "thurs?|thu|fri"
+)
+WORD = re.compile(
+    "|".join([
+        r"(?:\d{1,4}[- \u00a0])?\d{1,4}/\d{1,4}(?![\w/])",  # 5 1/2
+        rf"{LETTER}(?:\.{LETTER})+\.(?!\w)",  # u.s.
+        rf"(?:{ABBREVIATION})\.(?!\w)",
+        rf"{LETTER}*[^\W\d_n](?=n{APOSTROPHE}t(?!{LETTER}))",  # do, of don't
+        rf"n{APOSTROPHE}t(?!{LETTER})",
+        rf"{ALPHANUMERIC}+(?={ENDING})",  # dog, of dog's
+        ENDING,
+        rf"{APOSTROPHE}t(?=(?:is|was)(?!\w))",
+        rf"{APOSTROPHE}(?:n{APOSTROPHE}?|em|till?|cause|[2-9]0s|\d\d)(?!\w)",  # rock 'n' roll
+        rf"y{APOSTROPHE}(?={LETTER})",  # y', of y'all
+        rf"(?:{LETTER}|{LETTER}*[aeiouy]){APOSTROPHE}{LETTER}{{2,}}",  # o'clock, ma'am
+        rf"{LETTER}+(?:[+&]{LETTER}+)+",  # b&w
+        rf"{ALPHANUMERIC}+(?:-{LETTER}+){{0,2}}(?:/{ALPHANUMERIC}+(?:-{LETTER}+){{0,2}}){{1,2}}",
+        rf"{LETTER}{ALPHANUMERIC}*(?:[.!?]{LETTER}{ALPHANUMERIC}*)+",  # side.the
+        rf"{PART}(?:[-_]{PART})+",  # black-and-white, 5-year-old
+        rf"[-+]?{FIGURE}(?!{ALPHANUMERIC})",  # 1,000, 10:30, -5
+        rf"{ALPHANUMERIC}+",
+        rf"[#@]{LETTER}\w*",
+        r"[?!]+|\.\.+|-+|#+|@+|_+|\S",
+    ])
+)  # fmt: skip
+# Cut in two after their third letter.
+TWO_WORDS = ("cannot", "gonna", "gotta", "lemme", "gimme", "wanna")
+SYMBOLS = {
+    "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
+    "\u00a2": "cents", "\u00a3": "#", "\u20ac": "$", "\u00bc": "1\\/4", "\u00bd": "1\\/2",
+    "\u00be": "3\\/4",
+}  # fmt: skip
+# The official list names brackets in capitals, which words in lower case never are: they stay.
+PUNCTUATION = re.compile(
+    r"[.,:;?!'\"`\u00b4\u2018-\u201f\u2039\u203a\u00ab\u00bb\u2013-\u2015\u2026]|\.{2,}|-{1,4}"
+)
+
+Ngram = tuple[str, ...]
+Vector = dict[Ngram, float]
+
+
 def caption_words(text: str) -> list[str]:
     """Return the words of a caption in lower case, without punctuation.
 
@@ -327,11 +328,6 @@ def similarity(mine: Sequence[Vector], other: Sequence[Vector], longer: int) -> 
     total = 0.0
     for left, right in zip(mine, other, strict=True):
         product = sum(min(w, right[n]) * right[n] for n, w in left.items() if n in right)
-        length = norm(left) * norm(right)
+        length = math.hypot(*left.values()) * math.hypot(*right.values())
         total += product / length if length else product
     return total * math.exp(-(longer**2) / (2 * SIGMA**2)) / LONGEST
-
-
-def norm(vector: Vector) -> float:
-    """Return the length of a vector."""
-    return math.sqrt(sum(weight**2 for weight in vector.values()))

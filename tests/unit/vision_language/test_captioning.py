@@ -1,6 +1,5 @@
 """Image captioning: what words see and which are hidden, how captions are written and scored."""
 
-import json
 import math
 from dataclasses import replace
 from itertools import product
@@ -26,9 +25,6 @@ from magneto.vision_language.captioning import ImageCaptioning, cider
 from magneto.vision_language.config import CaptioningDataConfig, ImageCaptionerConfig
 from magneto.vision_language.model import ImageCaptioner
 from magneto.vision_language.samples import Samples, join_samples
-from magneto.vision_language.tables import MISSING
-from tests.said import Said
-from tests.unit.vision_language.folders import write_image, write_karpathy
 from tests.unit.vision_language.small_tasks import SIZES, caption_task
 
 SMALL: dict[str, Any] = {**SIZES, "vocab_size": 6, "max_length": 5}
@@ -95,24 +91,6 @@ def test_targets_are_what_was_hidden_and_the_loss_is_a_sum_over_them(tmp_path: P
         torch.testing.assert_close(loss.total, smoothed)
         torch.testing.assert_close(loss.logs["nll"], plain.detach())
         assert loss.count == len(batch["words"]) and loss.logs["broken"] == 0
-
-
-def test_what_there_is_is_said_of_every_layout(tmp_path: Path) -> None:
-    write_karpathy(tmp_path)
-    (tmp_path / "train2014" / "COCO_1.jpg").unlink()
-    for number in range(30):
-        write_image(tmp_path / "pairs" / f"{number}.png", number)
-    rows = [{"image": f"{number}.png", "caption": f"image {number}"} for number in range(30)]
-    table = tmp_path / "pairs" / "pairs.jsonl"
-    table.write_text("".join(f"{json.dumps(r)}\n" for r in [*rows, {"no": 1}]))
-    said = Said()
-    for source in (tmp_path, table):
-        caption_task(tmp_path, source=str(source)).prepare(said)
-    coco, pairs = (line for line in said.lines if "to train on" in line)
-    assert coco.endswith(f"{tmp_path.name}: 3 images to train on, 2 to validate on (1 {MISSING})")
-    counts = [int(word) for word in pairs.replace(":", "").split() if word.isdigit()]
-    assert sum(counts[:2]) == 30
-    assert f"to validate on (1 records without an image left out [{tmp_path}" in pairs
 
 
 def test_metrics_and_baseline(tmp_path: Path) -> None:

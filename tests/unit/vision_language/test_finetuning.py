@@ -137,9 +137,14 @@ def test_another_run_begins_with_its_encoder_and_tokenizer(tmp_path: Path) -> No
         statement_task(tmp_path / "data", {**model, "width": 32}).prepare()
 
 
-def test_texts_that_are_cut_are_counted(tmp_path: Path) -> None:
+def test_what_there_is_and_how_many_texts_are_cut_is_said(tmp_path: Path) -> None:
     said, task = Said(), statement_task(tmp_path)
     task.prepare(said)
+    source = task.data_config.source
+    assert f"{source}: 12 statements to train on, 12 to validate on" in said.lines
+    captions = TASKS["image-captioning"](tmp_path)
+    captions.prepare(said)
+    assert f"{source}: 4 images to train on, 2 to validate on" in said.lines
     assert task.train_tokens and task.validation_tokens
     assert said.lines[-2:] == [f"{split}: 12 statements cut to model.max_length (24)"
                                for split in ("training", "validation")]  # fmt: skip
@@ -162,20 +167,17 @@ def test_a_mask_stands_behind_the_words(tmp_path: Path) -> None:
         task.framed("training", ["a"])
 
 
-@pytest.mark.parametrize(
-    ("recipe", "changes", "words"),
-    [
-        ("image-text-retrieval/tiny", {"model.pooling": "mask_token"}, "model.pooling.*mask_token"),
-        ("visual-reasoning/tiny", {"model.pooling": "mean"}, "model.pooling.*mean"),
-        ("image-captioning/tiny", {"model.pooling": "mean"}, "pooling"),
-        ("visual-reasoning/tiny", {"model.pooling": "mask_token", "model.max_length": 3},
-         "max_length must be 4 or more, not 3"),
-    ],
-)  # fmt: skip
-def test_what_does_not_go_together(recipe: str, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
-        load_recipe(recipe, changes)
-    assert len(str(caught.value).splitlines()) == 1
+def test_what_does_not_go_together() -> None:
+    for recipe, changes, words in (
+        ("image-text-retrieval", {"pooling": "mask_token"}, "model.pooling.*mask_token"),
+        ("visual-reasoning", {"pooling": "mean"}, "model.pooling.*mean"),
+        ("image-captioning", {"pooling": "mean"}, "pooling"),
+        ("visual-reasoning", {"pooling": "mask_token", "max_length": 3}, "4 or more, not 3"),
+    ):
+        given = {f"model.{name}": value for name, value in changes.items()}
+        with pytest.raises(ConfigError, match=words) as caught:
+            load_recipe(f"{recipe}/tiny", given)
+        assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.fixture(scope="module")

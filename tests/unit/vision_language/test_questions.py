@@ -218,11 +218,9 @@ def test_odd_records_of_vqa_are_counted(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_file_is_named(tmp_path: Path) -> None:
     write_vqa(tmp_path)
     path = tmp_path / "vqa" / "v2_mscoco_val2014_annotations.json"
-    for text, message in (('{"questions": []}', 'no list of "annotations"'), ("{", "is not JSON"),
-                          ("[" * 100_000, "is not JSON")):  # fmt: skip
-        path.write_text(text)
-        with pytest.raises(ValueError, match=rf"v2_mscoco_val2014.* {message}"):
-            vqa(tmp_path)
+    path.write_text('{"questions": []}')
+    with pytest.raises(ValueError, match=r'v2_mscoco_val2014.* no list of "annotations"'):
+        vqa(tmp_path)
     path.unlink()
     with pytest.raises(FileNotFoundError, match="v2_mscoco_val2014_annotations"):
         vqa(tmp_path)

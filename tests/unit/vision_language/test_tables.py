@@ -194,17 +194,11 @@ def test_odd_records_in_karpathys_layout(tmp_path: Path) -> None:
     assert found.train.values("captions")[1] == ("a \ufffd dog",)
     expected = {MALFORMED: 2, OTHER_SPLITS: 2, HALF_CHARACTERS: 1, SEVERAL: 1}
     assert {kind: found.counts[kind] for kind in expected} == expected
-    for text, message in (("{", "is not JSON"), ('{"rows": []}', 'no list of "images"')):
-        packed.write_bytes(gzip.compress(text.encode()))
-        with pytest.raises(ValueError, match=message):
-            load(tmp_path)
+    packed.write_bytes(gzip.compress(b'{"rows": []}'))
+    with pytest.raises(ValueError, match='no list of "images"'):
+        load(tmp_path)
     write_dataset(tmp_path, [record(98, "train"), record(99, "train")])
     with pytest.raises(ValueError, match=r"COCO_9[89]\.jpg.*image_folder"):
         load(path)
     with pytest.raises(ValueError, match="name one of them"):
         load(tmp_path)
-
-
-def test_the_drawn_scenes() -> None:
-    with pytest.raises(ValueError, match=r"has no test split.*data\.validation_split"):
-        load("builtin:shapes", validation_split="test")
