@@ -111,7 +111,7 @@ def take_turn(loop: TrainingState, batches: Any, row: Found) -> str | None:
     row["seconds"].append(time.perf_counter() - began)
     losses = [step["loss"] / max(step["count"], 1) for step in steps]
     row["losses"] += losses
-    return next((reason for loss in losses if (reason := loop.detector.look(loss))), None)
+    return next((reason for loss in losses if (reason := loop.detector.update(loss))), None)
 
 
 def speed(turns: list[float], shape: Shape) -> float:

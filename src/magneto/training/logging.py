@@ -58,11 +58,7 @@ class MetricsLogger:
         self.trackers = trackers
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write one row; it has the key "step".
-
-        Raises:
-            FileNotFoundError: If the file is not there any more.
-        """
+        """Write one row, which has the key "step"; it is an error if the file is gone."""
         self.check()
         line = json.dumps(plain(row)).encode() + b"\n"
         self.file.write(line)
@@ -488,13 +484,7 @@ def closing_lines(
 ) -> list[str]:
     """Say how a run ended and what can be done now.
 
-    Args:
-        result: How it ended.
-        run: Its directory.
-        config: Of its training.
-        metric: By which its best step was chosen.
-        losses: Of the steps last logged.
-        verbs: Commands that use it (`magneto.tasks.TaskEntry`).
+    `losses` are of the steps last logged, `verbs` commands that use it (`magneto.tasks.TaskEntry`).
     """
     if result.status == "interrupted":
         where = f"interrupted after step {result.step} of {config.steps}"

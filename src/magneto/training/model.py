@@ -369,12 +369,6 @@ def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) ->
     batch; and what each layer is given, which its backward pass needs. What passes may still not
     fit. A model that can't be built without values is not asked.
 
-    Args:
-        task: Prepared.
-        config: Of the training.
-        world: The ranks, which share the batch, and the weights where they are sharded.
-        seed: Of the data's order.
-
     Raises:
         ValueError: If the memory is less than that; says both, and what to lower.
     """
