@@ -32,6 +32,8 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
             found["data.tokenizer"] = "bytes"  # its numbers are not looked at
     if hasattr(data, "labels") and not data.labels and not data.number:
         found["data.labels"] = [str(number) for number in range(model.classes or CLASSES)]
+    if hasattr(data, "class_names") and model.classes is None:
+        found["model.classes"] = len(data.classes or range(CLASSES))
     if hasattr(model, "answers") and data.answers is None:
         found["model.answers"] = model.answers or ANSWERS
     if hasattr(data, "image_tokenizer"):

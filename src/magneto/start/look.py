@@ -113,8 +113,7 @@ def labelled_images(task: Any) -> Finding:
     facts = [parts(len(splits.train), len(splits.validation), "image"), balance(names), *seen.facts]
     # Left and right may be exchanged in pictures of things, not in signs that are drawn.
     flip = {} if seen.options["model.channels"] == 1 else {"data.augmentation.flip": 0.5}
-    options = {**seen.options, "model.classes": len(splits.classes), **flip}
-    return Finding(facts, options, seen.remarks)
+    return Finding(facts, {**seen.options, **flip}, seen.remarks)
 
 
 def plain_images(task: Any) -> Finding:

@@ -97,10 +97,15 @@ class ImageClassification(FineTuning):
         """Names of the classes, in the order of their numbers."""
         return list(given_names(self.data_config) or self.splits.classes)
 
+    @property
+    def classes(self) -> int:
+        """How many the model has: as many as the data, if none are set."""
+        return self.model_config.classes or len(self.names)
+
     @cached_property
     def candidates(self) -> Tensor:
         """Added to validation logits, (classes): -inf where a class is no candidate."""
-        size, present = self.model_config.classes, self.splits.validation.labels_of()
+        size, present = self.classes, self.splits.validation.labels_of()
         if self.data_config.candidates == "all":
             return torch.zeros(size)
         return torch.full((size,), -torch.inf).index_fill(0, torch.from_numpy(present), 0.0)
@@ -109,31 +114,32 @@ class ImageClassification(FineTuning):
         """See that model, data and the run to begin with fit together."""
         super().check()
         splits, where = self.splits, self.data_config.source
-        classes, known = len(splits.classes), self.model_config.classes
+        classes, known = len(splits.classes), self.classes
         parts = (splits.train, splits.validation)
         lacking = sum(int((part.labels_of() == UNLABELLED).sum()) for part in parts)
         if lacking:
             raise ValueError(f"{where} has {lacking} images without a label; a folder per class "
                              "gives them one, for example")  # fmt: skip
         if known < classes:
-            raise ValueError(f"{where} has {classes} classes, the model {known}: set model.classes")
+            raise ValueError(f"{where} has {classes} classes, the model {known}: leave "
+                             "model.classes out")  # fmt: skip
         self.check_pretrained()
 
     def build_model(self) -> ImageClassifier:
         """Build the model; the encoder of another run is in `initial_weights`."""
-        return ImageClassifier(self.model_config)
+        return ImageClassifier(replace(self.model_config, classes=self.classes))
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return images in random order, augmented, with soft targets; pairs are mixed."""
         data, config = self.data_config, self.model_config
         transform = Augmentation(self.reading, data.augmentation)
-        mixing = PairMixing(seed, data.mixup, data.cutmix, config.classes, config.label_smoothing)
+        mixing = PairMixing(seed, data.mixup, data.cutmix, self.classes, config.label_smoothing)
         repeats = data.augmentation.repeats
         return training_stream(self.splits.train, transform, batch_size, seed, repeats, mixing)
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images of the first class."""
-        targets = torch.zeros(examples, self.model_config.classes)
+        targets = torch.zeros(examples, self.classes)
         labels = torch.zeros(examples, dtype=torch.long)
         return {**super().dummy_batch(examples), "targets": targets, "labels": labels}
 
@@ -162,11 +168,11 @@ class ImageClassification(FineTuning):
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss, accuracy, the best five's accuracy and the calibration error."""
-        return classification_scores(sums, self.model_config.classes)
+        return classification_scores(sums, self.classes)
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the classes' frequencies and the accuracy of the commonest."""
-        size, held = self.model_config.classes, self.splits.validation
+        size, held = self.classes, self.splits.validation
         order = mixed_order(len(held))[: limit and limit * self.evaluation_batch]
         train = count_numbers(self.splits.train.labels_of(), size)
         asked = count_numbers(held.labels_of(order), size)
@@ -219,7 +225,7 @@ def figures(task: ImageClassification, model: Any) -> Sequence[Figure]:
     device, pieces = next(model.parameters()).device, images.split(task.evaluation_batch)
     logits = torch.cat([model(piece.to(device)).float().cpu() for piece in pieces])
     sure, answers = (logits + task.candidates).softmax(1).max(1)
-    counts = np.zeros((task.model_config.classes,) * 2, int)
+    counts = np.zeros((task.classes,) * 2, int)
     np.add.at(counts, (labels.numpy(), answers.numpy()), 1)
     found = [drawn.confusion_figure(counts, task.names, "images")]
     wrong = (answers != labels).nonzero()[:, 0]

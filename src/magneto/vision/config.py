@@ -234,7 +234,7 @@ class ImageClassifierConfig(ImageEncoderConfig):
     """An encoder over patches, and a head.
 
     Attributes:
-        classes: Of the answer.
+        classes: Of the answer; None for as many as the data has.
         pooling: What the head sees: the "mean" of the patches' features; the same mean of features
             that the stack's last norm has not seen, with that norm after it ("mean_then_norm", as
             BEiT-3 does; the mean alone where a placement, such as Post-LN, has no last norm); or
@@ -249,7 +249,7 @@ class ImageClassifierConfig(ImageEncoderConfig):
             "{placement}" in it stands for the placement's name. None begins from scratch.
     """
 
-    classes: int = 1000
+    classes: int | None = None
     pooling: Literal["mean", "mean_then_norm", "first"] = "mean"
     objective: Literal["cross_entropy", "binary_cross_entropy"] = "cross_entropy"
     label_smoothing: float = 0.0

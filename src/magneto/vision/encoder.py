@@ -31,7 +31,13 @@ class ImageEncoder(nn.Module):
 
 
 def new_head(config: ImageClassifierConfig) -> nn.Module:
-    """Draw a head small: the first loss is ln classes."""
+    """Draw a head small: the first loss is ln classes.
+
+    Raises:
+        ValueError: If the configuration leaves the classes open.
+    """
+    if config.classes is None:
+        raise ValueError("classes is not set")
     return NormalLinear(config.width, config.classes, bias=True, std=0.001)
 
 

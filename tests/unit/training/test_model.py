@@ -50,7 +50,9 @@ MODELS = {
         TranslationConfig(**SIZES, vocab_size=50, encoder_layers=2, decoder_layers=2)
     ),
     "images": lambda: ImageClassifier(
-        ImageClassifierConfig(**SIZES, layers=2, image_size=8, patch_size=2, class_token="learned")
+        ImageClassifierConfig(
+            **SIZES, layers=2, image_size=8, patch_size=2, class_token="learned", classes=3
+        )
     ),
     "swiglu": lambda: LanguageModel(
         LanguageModelConfig(**TEXT, activation="swiglu", key_value_heads=2, norm="rmsnorm")
