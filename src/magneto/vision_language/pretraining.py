@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -285,16 +285,13 @@ class MaskedDataModelling(Task):
         """Write the tokenizer of texts, and a digest of all data; images' tells how many codes."""
         (directory / "tokenizer").mkdir()
         self.data.tokenizer.save(directory / "tokenizer")
-        (directory / DIGEST_FILE).write_text(self._digest, encoding="utf-8")
-        return {"data.tokenizer": directory / "tokenizer", "model.codes": self.codes()}
-
-    @cached_property
-    def _digest(self) -> str:
         data = self.data
         splits = (*data.images, data.captions.train, data.captions.validation)
         parts = [*(split.digest for split in splits), self.targets.digest()]
         texts = [np.asarray(texts.tokens) for texts in (*data.texts, *data.paired_texts)]
-        return content_digest(*(part.encode() for part in parts), *texts)
+        digest = content_digest(*(part.encode() for part in parts), *texts)
+        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+        return {"data.tokenizer": directory / "tokenizer", "model.codes": self.codes()}
 
 
 def by_kind(patches: Tensor, words: Tensor, masked: MaskedSamples) -> dict[str, Tensor]:

@@ -132,7 +132,16 @@ def load_questions(
     counts, lookup, tables = Counts(), config.answer_lookup, dict[str, Mapping[str, Table]]()
 
     def read(source: str) -> Mapping[str, Table]:
-        tables[source] = question_tables(source, config, counts, progress)
+        folder, split = vqa_folder(source), config.validation_split
+        if folder is None and split != "held_out":
+            raise ValueError(f"data.validation_split {split} is of VQA v2, and {source} is "
+                             "another set")  # fmt: skip
+        if folder is not None:
+            tables[source] = vqa_tables(folder, config, counts)
+        else:
+            there = read_tables(source, scene_questions, counts, progress)
+            tables[source] = {name: question_table(table, config, counts)
+                              for name, table in there.items()}  # fmt: skip
         return tables[source]
 
     found = load_rows(config, read, problems, counts, key="image_id")
@@ -156,24 +165,6 @@ def load_questions(
         gather_targets(held.values("answers"), answers, lookup), can,
         (share_known(said, answers, "raw"), share_known(said, answers, "normalised")), counts,
     )  # fmt: skip
-
-
-def question_tables(
-    source: str, config: QuestionAnsweringDataConfig, counts: Counts, progress: Progress
-) -> Mapping[str, Table]:
-    """Return the questions of a source by split; see `Questions` for their columns.
-
-    Raises:
-        FileNotFoundError: If there is no such path, or a file of VQA v2 is missing.
-        ValueError: If it has no questions.
-    """
-    if (folder := vqa_folder(source)) is not None:
-        return vqa_tables(folder, config, counts)
-    if config.validation_split != "held_out":
-        raise ValueError(f"data.validation_split {config.validation_split} is of VQA v2, and "
-                         f"{source} is another set")  # fmt: skip
-    there = read_tables(source, scene_questions, counts, progress)
-    return {split: question_table(table, config, counts) for split, table in there.items()}
 
 
 def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Counts) -> Table:

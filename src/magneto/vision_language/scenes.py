@@ -75,11 +75,8 @@ def scene_pairs() -> dict[str, Table]:
 
 def scene_images() -> dict[str, Pixels]:
     """Return "train" and "validation": images without a text."""
-    found = {}
-    for split, count in PAIRS.items():
-        random = generator(split, IMAGE_SET)
-        found[split] = Pixels(render(draw_scenes(count, random)))
-    return found
+    return {split: Pixels(render(draw_scenes(count, generator(split, IMAGE_SET))))
+            for split, count in PAIRS.items()}  # fmt: skip
 
 
 def scene_texts() -> dict[str, list[str]]:
