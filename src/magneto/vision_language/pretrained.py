@@ -131,11 +131,7 @@ def is_exported(folder: Path) -> bool:
 
 
 def exported_config(folder: Path) -> VisionLanguageConfig:
-    """Return the configuration of the folder's encoder.
-
-    Raises:
-        ValueError: If it is no model of vision and language.
-    """
+    """Return the configuration of the folder's encoder."""
     core: Any = read_object(folder / CONFIG).get("core")
     names = {field.name for field in fields(VisionLanguageConfig)}
     if not isinstance(core, dict) or not {"experts", "image_size"} <= core.keys():

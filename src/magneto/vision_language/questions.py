@@ -171,9 +171,6 @@ def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Co
     """Return the questions of a table that has an image, a question and an answer in each row.
 
     A list of answers is one of each annotator; a single answer counts as `ANNOTATORS` who agree.
-
-    Raises:
-        ValueError: If it has no such columns; names those it has.
     """
     words = {"question": config.question_column, "answer": config.answer_column}
     table = find_columns(table, {"image": config.image_column}, words, config.image_folder, counts)
@@ -223,9 +220,6 @@ def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Tab
 
     Where all annotators of each question agree, as where a question has one answer, these are taken
     as they are written, which the metric asks for then.
-
-    Raises:
-        ValueError: If none are given, and the split that is read has none.
     """
     if config.answers is not None:
         return read_answers(config.answers)
@@ -280,12 +274,7 @@ def vqa_folder(source: str) -> Path | None:
 def vqa_tables(
     folder: Path, config: QuestionAnsweringDataConfig, counts: Counts
 ) -> dict[str, Table]:
-    """Return VQA v2, split as `validation_split` says; of a test split nothing to train on.
-
-    Raises:
-        FileNotFoundError: If a file of a split is not there.
-        ValueError: If a file holds something else.
-    """
+    """Return VQA v2, split as `validation_split` says; of a test split nothing to train on."""
     root = existing_path(config.image_folder) if config.image_folder else folder
 
     def table(records: Sequence[Sequence[Any]]) -> Table:
@@ -310,13 +299,7 @@ def vqa_tables(
 
 
 def read_split(folder: Path, split: str, counts: Counts) -> list[tuple[Any, ...]]:
-    """Return the questions of a split, one of `ANNOTATED` or `WITHOUT_ANSWERS`: `COLUMNS` of each.
-
-    Raises:
-        FileNotFoundError: If its questions, or the annotations of an annotated split, are not
-            there.
-        ValueError: If a file holds something else.
-    """
+    """Return `COLUMNS` of each question of a split, of `ANNOTATED` or `WITHOUT_ANSWERS`."""
     path = existing_path(str(file_of(folder, QUESTION_FILE, split)))
     rows = read_each(read_list(path, "questions", counts), question_of, counts, f"{path}, question")
     asked = by_id(rows, path, DUPLICATES, counts)
@@ -364,11 +347,7 @@ def question_of(row: Any) -> tuple[int, tuple[int, str]]:
 
 
 def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
-    """Return a record as a question's id, the annotators' answers, the majority's and its type.
-
-    Raises:
-        BadRecord: If it has no id of a question, or no answers; or anything of another shape.
-    """
+    """Return a record as a question's id, the annotators' answers, the majority's and its type."""
     number = whole_number(row, "question_id")
     answers = tuple(one["answer"] for one in row["answers"])
     majority, kind = row["multiple_choice_answer"], row["answer_type"]

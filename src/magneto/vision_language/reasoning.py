@@ -197,9 +197,6 @@ def statement_files(source: str) -> dict[str, Path]:
     """Return the files of statements below a folder by split, as far as they are there.
 
     The authors' repository has another set beside NLVR2; then NLVR2 is read.
-
-    Raises:
-        ValueError: If there are several of one name.
     """
     if parse_source(source).kind != "path" or not existing_path(source).is_dir():
         return {}
@@ -233,11 +230,7 @@ def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
 
 
 def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -> Table:
-    """Return the statements of a table with two images, a statement and its truth in each row.
-
-    Raises:
-        ValueError: If it has no such columns; names those it has.
-    """
+    """Return the statements of a table with two images, a statement and its truth in each row."""
     images = {"left": config.left_column, "right": config.right_column}
     words = {"statement": config.statement_column, "truth": config.truth_column}
     table = find_columns(table, images, words, config.image_folder, counts)

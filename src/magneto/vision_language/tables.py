@@ -175,11 +175,7 @@ def load_rows(
 
 
 def missing_images(rows: ImageRows) -> np.ndarray:
-    """Return whether the file of an image is not there, boolean (rows, columns of images).
-
-    Raises:
-        ValueError: If every row lacks one.
-    """
+    """Return whether the file of an image is not there, boolean (rows, columns of images)."""
     columns = [images.images for images in rows.images]
     found = [column.sizes()[rows.table.rows] < 0 if isinstance(column, Files)
              else np.zeros(len(rows), bool) for column in columns]  # fmt: skip
@@ -236,11 +232,7 @@ def find_columns(
 def with_words(
     table: Table, images: Sequence[str], found: Mapping[int, Mapping[str, Any]], counts: Counts
 ) -> Table:
-    """Return the rows of which words were read: columns of images, and what was found by row.
-
-    Raises:
-        ValueError: If nothing was.
-    """
+    """Return the rows of which words were read: columns of images, and what was found by row."""
     if not found:
         raise ValueError(f"{table.where} has no rows that can be used{counts.describe()}")
     columns: dict[str, Any] = {name: table.columns[name] for name in images}
@@ -258,9 +250,6 @@ def image_files(folder: Path, counts: Counts) -> dict[str, str]:
 
     Sets of photographs are unpacked in more than one way: NLVR2's training images lie in a hundred
     folders or in one. Of two files of one name the first in the order of the alphabet counts.
-
-    Raises:
-        ValueError: If there are none.
     """
     root = folder if folder.is_dir() else folder.parent
     found: dict[str, str] = {}
@@ -307,9 +296,6 @@ def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Ta
     """Return the images of a table with all of their captions, whichever rows have them.
 
     What is left out is counted: rows without an image, texts that are empty, pairs that come twice.
-
-    Raises:
-        ValueError: If it has no column of images, or of texts.
     """
     names = {"image": config.image_column}, {"text": config.text_column}
     table = find_columns(table, *names, config.image_folder, counts)
@@ -338,11 +324,7 @@ def texts_of(value: Any) -> list[str]:
 
 
 def karpathy_file(source: str) -> Path | None:
-    """Return a source's dataset_*.json, or the file itself if it is named so; else None.
-
-    Raises:
-        ValueError: If a folder has several.
-    """
+    """Return a source's dataset_*.json, or the file itself if it is named so; else None."""
     if parse_source(source).kind != "path":
         return None
     path = existing_path(source)
@@ -360,9 +342,6 @@ def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str,
     COCO, Flickr30k and Flickr8k are shared so: one JSON object; "images", a list with "filename",
     maybe "split" (train, restval, val, test), and "sentences", each with "raw". Images are found by
     their names, wherever below the folder they lie.
-
-    Raises:
-        ValueError: If it is damaged or not in this layout.
     """
 
     def read(record: Any) -> dict[str, Any]:
