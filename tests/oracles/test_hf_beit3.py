@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.hf.weights.beit3 import KINDS as THEIRS
-from magneto.hf.weights.beit3 import is_beit3, load_beit3, to_beit3
+from magneto.hf.weights.conversion import FILE_FORMATS, load_weights, write_weights
 from magneto.vision_language.caption_decoding import left_to_right
 from magneto.vision_language.config import (
     ImageCaptionerConfig,
@@ -63,15 +62,15 @@ def check(found: Tensor, expected: Tensor, name: str) -> None:
 def converted(theirs: nn.Module, kind: type) -> Any:
     """Ours of theirs; and ours written back is theirs, bit for bit."""
     state = theirs.state_dict()
-    ours = load_beit3(state, ARGS)
+    ours = load_weights(state, ARGS)
     assert type(ours) is kind
-    back, args = to_beit3(ours)
+    back, args = write_weights(ours, "beit3")
     assert back.keys() == state.keys()
     for name, tensor in state.items():
         # Where no patch is ever hidden, the token is not kept.
         if kind is MaskedDataModel or not name.endswith("mask_token"):
             assert torch.equal(back[name], tensor), name
-    assert load_beit3(back, args).config == ours.config
+    assert load_weights(back, args).config == ours.config
     theirs.load_state_dict(back)
     return ours
 
@@ -137,11 +136,11 @@ def test_pretraining() -> None:
 def test_torchscale_by_itself() -> None:
     """Its own class without a head; and it is built again from the arguments that are written."""
     theirs = shaken(beit3())
-    ours = load_beit3(theirs.state_dict(), ARGS)
+    ours = load_weights(theirs.state_dict(), ARGS)
     assert type(ours) is VisionLanguageEncoder
     samples = join_samples(IMAGE, paired=TEXTS)
     vision, language = ours(IMAGES, samples)
-    state, args = to_beit3(ours)
+    state, args = write_weights(ours, "beit3")
     from torchscale.architecture.config import EncoderConfig
     from torchscale.model.BEiT3 import BEiT3
 
@@ -183,8 +182,8 @@ def small(**changes) -> VisionLanguageEncoder:
 
 def test_scaled_words_are_written_scaled() -> None:
     ours = small(embedding_scale="sqrt_width")
-    state, args = to_beit3(ours)
-    again: Any = load_beit3(state, args)
+    state, args = write_weights(ours, "beit3")
+    again: Any = load_weights(state, args)
     assert (ours.config.embedding_scale, again.config.embedding_scale) == ("sqrt_width", "none")
     samples = join_samples(IMAGE, paired=[np.array([1, 2, 3])])
     given = (IMAGES[:1], samples)
@@ -195,30 +194,30 @@ def test_scaled_words_are_written_scaled() -> None:
 
 
 def test_half_precision_dropout_and_epsilon() -> None:
-    state, args = to_beit3(small(dropout=0.1, norm_eps=1e-6, activation="relu"))
+    state, args = write_weights(small(dropout=0.1, norm_eps=1e-6, activation="relu"), "beit3")
     half = {name.removeprefix("beit3."): tensor.half() for name, tensor in state.items()}
-    config: Any = load_beit3(half, args).config
+    config: Any = load_weights(half, args).config
     assert (config.dropout, config.norm_eps, config.activation) == (0.1, 1e-6, "relu")
 
 
 def test_weights_that_do_not_fit_are_named() -> None:
-    state, args = to_beit3(small())
+    state, args = write_weights(small(), "beit3")
     classifier = authors_state()
     headless = {name: t for name, t in classifier.items() if not name.startswith("head.")}
     with pytest.raises(ValueError, match=r"have no head\.weight, which our ImageClassifier"):
-        load_beit3(headless, ARGS)
+        load_weights(headless, ARGS)
     with pytest.raises(ValueError, match="no place here for the tensor 'extra'"):
-        load_beit3(classifier | {"extra": torch.ones(1)}, ARGS)
+        load_weights(classifier | {"extra": torch.ones(1)}, ARGS)
     lacking = {n: t for n, t in state.items() if n != "beit3.text_embed.weight"}
     with pytest.raises(ValueError, match=r"no beit3\.text_embed\.weight"):
-        load_beit3(lacking, args)
+        load_weights(lacking, args)
     table = "beit3.encoder.embed_positions.A.weight"
     with pytest.raises(ValueError, match="8 patches are no square image"):
-        load_beit3(state | {table: torch.ones(11, 32)}, args)
+        load_weights(state | {table: torch.ones(11, 32)}, args)
     with pytest.raises(ValueError, match="say how many heads a model of width 32 has"):
-        load_beit3(state)
+        load_weights(state)
     with pytest.raises(ValueError, match="no counterpart of a Linear"):
-        to_beit3(nn.Linear(1, 1))
+        write_weights(nn.Linear(1, 1), "beit3")
 
 
 # Millions of parameters that unilm's README gives, of base and large.
@@ -247,7 +246,7 @@ def test_the_released_sizes(kind: str, size: str) -> None:
             width=width, layers=layers, heads=width // 64, ffn_width=4 * width, placement="sub",
             image_size=side, vocab_size=64010, max_length=1022, embedding_scale="none", **values,
         ))  # fmt: skip
-        state, args = to_beit3(made)
+        state, args = write_weights(made, "beit3")
     expected = millions[["base", "large"].index(size)]
     assert sum(tensor.numel() for tensor in state.values()) / 1e6 == pytest.approx(expected, abs=1)
     assert args["max_source_positions"] == 1024
@@ -256,8 +255,8 @@ def test_the_released_sizes(kind: str, size: str) -> None:
 
 def load_sizes(state: dict[str, Tensor]) -> Any:
     """The configuration that weights alone show."""
-    kind = next(kind for kind in THEIRS if kind.mark in state)
-    return kind.read_config(state, {})
+    form = next(form for form in FILE_FORMATS if form.fits(state, {}))
+    return form.read(form.prepared(state, {}), {})
 
 
 CUT = 9
@@ -291,13 +290,12 @@ def authors_state() -> dict[str, Tensor]:
 
 def test_a_classifier_there_and_back_is_bit_equal() -> None:
     state = authors_state()
-    assert is_beit3(state)
-    ours = load_beit3(state, ARGS)
+    ours = load_weights(state, ARGS)
     assert ours.config.pooling == "mean_then_norm" and ours.config.image_size == 24
-    back, args = to_beit3(ours)
+    back, args = write_weights(ours, "beit3")
     assert back.keys() == state.keys()
     assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
-    again = load_beit3(back, args)
+    again = load_weights(back, args)
     images = torch.randn(2, 3, 24, 24)
     assert torch.equal(again(images), ours(images))
 
@@ -307,11 +305,10 @@ def test_the_text_half_is_left_behind() -> None:
     whole = state | {n.replace(".A.", ".B."): t + 1 for n, t in state.items() if ".A." in n}
     whole["beit3.text_embed.weight"] = torch.randn(7, WIDTH)
     whole["beit3.vision_embed.mask_token"] = torch.randn(1, 1, WIDTH)
-    expected = load_beit3(state, ARGS).state_dict()
+    expected = load_weights(state, ARGS).state_dict()
     bare = {name.removeprefix("beit3."): tensor for name, tensor in whole.items()}
     for given in (whole, bare):
-        assert is_beit3(given)
-        found = load_beit3(given, ARGS).state_dict()
+        found = load_weights(given, ARGS).state_dict()
         assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
@@ -326,7 +323,7 @@ def test_timm_reads_the_same_model() -> None:
     renamed = timm_module("timm.models.vision_transformer").checkpoint_filter_fn(state, theirs)
     theirs.load_state_dict(renamed)
     with torch.no_grad():
-        assert (theirs(IMAGES) - load_beit3(state, ARGS)(IMAGES)).abs().max() <= 1e-5
+        assert (theirs(IMAGES) - load_weights(state, ARGS)(IMAGES)).abs().max() <= 1e-5
 
 
 def test_a_classifier_of_torchscales_own() -> None:
@@ -346,7 +343,7 @@ def test_a_classifier_of_torchscales_own() -> None:
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
-    ours = load_beit3(theirs.state_dict(), ARGS)
+    ours = load_weights(theirs.state_dict(), ARGS)
     images = torch.randn(2, 3, 24, 24)
     with torch.no_grad():
         features = theirs["beit3"](None, images)["encoder_out"][:, 1:].mean(1)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
 
-from magneto.hf.weights.torchscale import load_torchscale, to_torchscale  # noqa: E402
+from magneto.hf.weights.conversion import load_weights, write_weights  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
@@ -65,17 +65,17 @@ NORMS = {
 @pytest.mark.parametrize("placement", NORMS)
 def test_a_decoder_there_and_back_is_bit_equal(placement: str, tied: bool) -> None:
     state = decoder(*NORMS[placement], tied)
-    ours = load_torchscale(state, args(placement, "decoder"))
+    ours = load_weights(state, args(placement, "decoder"))
     assert isinstance(ours, LanguageModel)
     assert ours.config.placement == placement and ours.config.tie_embeddings == tied
-    back, made = to_torchscale(ours)
+    back, made = write_weights(ours, "torchscale")
     assert back.keys() == state.keys()
     assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
     assert made["decoder_normalize_before"] == (placement in ("sub", "pre"))
     assert (made["deepnorm"], made["subln"]) == (placement == "deepnorm", placement == "sub")
     wrapped = {f"decoder.{name}": tensor for name, tensor in state.items()}
     wrapped["decoder.version"] = torch.tensor([3.0])
-    again = load_torchscale(wrapped, args(placement, "decoder"))
+    again = load_weights(wrapped, args(placement, "decoder"))
     assert torch.equal(again(torch.arange(5)[None]), ours(torch.arange(5)[None]))
 
 
@@ -87,15 +87,15 @@ def test_an_encoder_decoder_there_and_back_is_bit_equal(placement: str) -> None:
     names = ("encoder.embed_tokens", "decoder.embed_tokens", "decoder.output_projection")
     state |= {f"{name}.weight": table for name in names}
     given = args(placement, "encoder", "decoder") | {"no_scale_embedding": False}
-    ours = load_torchscale(state, given)
+    ours = load_weights(state, given)
     assert isinstance(ours, TranslationModel) and ours.config.embedding_scale == "sqrt_width"
-    back, made = to_torchscale(ours)
+    back, made = write_weights(ours, "torchscale")
     assert back.keys() == state.keys()
     assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
     assert made["encoder_layers"] == 2 and made["decoder_layers"] == 3
     other = state | {"decoder.output_projection.weight": torch.randn(WORDS, WIDTH)}
     with pytest.raises(ValueError, match="tables of their own"):
-        load_torchscale(other, given)
+        load_weights(other, given)
 
 
 @pytest.mark.parametrize("relative", [True, False])
@@ -107,46 +107,46 @@ def test_an_encoder_there_and_back_is_bit_equal(relative: bool) -> None:
         del state["embed_positions.weight"]
         state["relative_position.relative_attention_bias.weight"] = torch.randn(32, 4)
         given |= {"rel_pos_buckets": 32, "max_rel_pos": 128}
-    ours = load_torchscale(state, given)
+    ours = load_weights(state, given)
     assert isinstance(ours, TextEncoder)
-    back, _ = to_torchscale(ours)
+    back, _ = write_weights(ours, "torchscale")
     assert back.keys() == state.keys()
     assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
 
 
 def test_what_torchscale_built_wrongly_is_refused() -> None:
     with pytest.raises(ValueError, match="Pre-LN with DeepNorm's alpha"):
-        load_torchscale(decoder(False, True), args("deepnorm", "decoder"))
+        load_weights(decoder(False, True), args("deepnorm", "decoder"))
     with pytest.raises(ValueError, match="none on top: torchscale built it Post-LN"):
-        load_torchscale(decoder(True, False), args("sub", "decoder"))
+        load_weights(decoder(True, False), args("sub", "decoder"))
     state = decoder(True, True)
     del state["embed_positions.weight"]
     state["self_attn_relative_position.relative_attention_bias.weight"] = torch.randn(32, 4)
     with pytest.raises(ValueError, match="counterpart only in an encoder"):
-        load_torchscale(state, args("sub", "decoder"))
+        load_weights(state, args("sub", "decoder"))
 
 
 def test_what_is_missing_or_unknown_is_named() -> None:
     state = decoder(True, True)
     with pytest.raises(ValueError, match="give encoder_attention_heads or decoder"):
-        load_torchscale(state, {})
+        load_weights(state, {})
     with pytest.raises(ValueError, match="multiway=True has no counterpart"):
-        load_torchscale(state, args("sub", "decoder") | {"multiway": True})
+        load_weights(state, args("sub", "decoder") | {"multiway": True})
     with pytest.raises(ValueError, match=r"no place here for the tensor 'decoder\.extra'"):
-        load_torchscale(state | {"extra": torch.ones(1)}, args("sub", "decoder"))
+        load_weights(state | {"extra": torch.ones(1)}, args("sub", "decoder"))
     with pytest.raises(ValueError, match="no activation 'tanh'"):
-        load_torchscale(state, args("sub", "decoder") | {"activation_fn": "tanh"})
-    with pytest.raises(ValueError, match="is no torchscale model"):
-        load_torchscale({"weight": torch.ones(1)}, args("sub", "encoder"))
+        load_weights(state, args("sub", "decoder") | {"activation_fn": "tanh"})
+    with pytest.raises(ValueError, match="neither timm's nor torchscale's"):
+        load_weights({"weight": torch.ones(1)}, args("sub", "encoder"))
     with pytest.raises(ValueError, match="only models with embeddings"):
-        load_torchscale(stack(2, True, True), args("sub", "encoder"))
+        load_weights(stack(2, True, True), args("sub", "encoder"))
     rotary = LanguageModelConfig(
         width=32, layers=1, heads=4, ffn_width=48, vocab_size=9, positions="rotary"
     )
     with pytest.raises(ValueError, match="cannot hold this model: positions is 'rotary' here"):
-        to_torchscale(LanguageModel(rotary))
+        write_weights(LanguageModel(rotary), "torchscale")
     with pytest.raises(ValueError, match="no counterpart of a Linear"):
-        to_torchscale(nn.Linear(1, 1))
+        write_weights(nn.Linear(1, 1), "torchscale")
 
 
 def shaken(model: nn.Module) -> nn.Module:
@@ -185,7 +185,7 @@ def test_parity_with_torchscale(placement: str, positions: str) -> None:
         table = nn.Embedding(WORDS, WIDTH)
         places = PositionalEmbedding(ROWS + 2, WIDTH) if positions == "learned" else None
         theirs = shaken(made(config(**sizes), embed_tokens=table, embed_positions=places))
-        ours = load_torchscale(theirs.state_dict(), sizes)
+        ours = load_weights(theirs.state_dict(), sizes)
         with torch.no_grad():
             expected = theirs(ids, features_only=side == "encoder")
             expected = expected["encoder_out"] if side == "encoder" else expected[0]
@@ -215,7 +215,7 @@ def test_parity_with_torchscale_encoder_decoder(placement: str) -> None:
     config = configs.EncoderDecoderConfig(vocab_size=WORDS, **values)
     theirs = EncoderDecoder(config, table, places[0], table, places[1], output)
     shaken(theirs)
-    ours = load_torchscale(theirs.state_dict(), values)
+    ours = load_weights(theirs.state_dict(), values)
     source, target = torch.randint(2, WORDS, (2, 11)), torch.randint(2, WORDS, (2, 7))
     with torch.no_grad():
         expected = theirs(source, target)[0]

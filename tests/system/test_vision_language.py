@@ -190,7 +190,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with small weights of pre-training, by their authors' names, and beit3.spm."""
     pytest.importorskip("transformers")
     pytest.importorskip("sentencepiece")
-    from magneto.hf.weights.beit3 import to_beit3
+    from magneto.hf.weights.conversion import write_weights
     from tests.oracles.test_hf_beit3_tokenizer import train as train_spm
 
     folder = tmp_path_factory.mktemp("released")
@@ -199,7 +199,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
         **SIZES, placement="sub", image_size=32, vocab_size=PIECES, codes=6, max_length=70,
         embedding_scale="none",
     )  # fmt: skip
-    state, _ = to_beit3(MaskedDataModel(config))
+    state, _ = write_weights(MaskedDataModel(config), "beit3")
     torch.save({"model": state}, folder / "beit3_small_patch16_32.pth")
     (folder / "heads.json").write_text(json.dumps({"encoder_attention_heads": 4}))
     train_spm(folder)

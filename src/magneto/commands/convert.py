@@ -213,9 +213,9 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
 def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, Any]) -> str:
     """Write a model in a format, ours if None; return how it is loaded."""
     from magneto.hf.export import auto_class
-    from magneto.hf.weights.conversion import FILE_FORMATS, WEIGHTS, save_weight_file
+    from magneto.hf.weights.conversion import WEIGHTS, WRITTEN, save_weight_file
 
-    if to in FILE_FORMATS:
+    if to is not None and to in WRITTEN:
         save_weight_file(model, to, directory)
         return f"{WEIGHTS} by {to}'s names"
     if to is not None:

@@ -16,7 +16,7 @@ from magneto.cli import main  # noqa: E402
 from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
 from magneto.hf.export import wrap  # noqa: E402
 from magneto.hf.tokenizer import transformers_tokenizer  # noqa: E402
-from magneto.hf.weights.beit3 import to_beit3 as to_multiway  # noqa: E402
+from magneto.hf.weights.conversion import write_weights  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
@@ -88,10 +88,8 @@ def test_torchscale_there_and_back(tmp_path: Path) -> None:
 
 
 def test_a_fairseq_checkpoint_brings_its_arguments(tmp_path: Path) -> None:
-    from magneto.hf.weights.torchscale import to_torchscale
-
     ours = model()
-    state, args = to_torchscale(ours)
+    state, args = write_weights(ours, "torchscale")
     held = {"model": {f"decoder.{n}": t for n, t in state.items()}, "args": Namespace(**args)}
     torch.save(held, tmp_path / "checkpoint.pt")
     assert run(tmp_path / "checkpoint.pt", tmp_path / "ours") == 0
@@ -243,7 +241,7 @@ def test_beit3_of_questions_with_its_tokenizer_and_answers(tmp_path: Path, capsy
         **SIZES, placement="sub", image_size=8, patch_size=4, vocab_size=60, max_length=20,
         embedding_scale="none", answers=2,
     )  # fmt: skip
-    state, args = to_multiway(QuestionAnswerer(config).eval())
+    state, args = write_weights(QuestionAnswerer(config).eval(), "beit3")
     source, ours = tmp_path / "beit3_base_patch16_480_vqa.pth", tmp_path / "ours"
     torch.save({"model": state, "args": Namespace(**args)}, source)
     spm = train_spm(tmp_path)

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from magneto.files import import_extra
 from magneto.hf.weights import torchscale
@@ -30,18 +29,10 @@ from magneto.hf.weights.layout import (
     State,
     WeightFormat,
     activation,
-    check_fields,
-    check_placement,
-    check_same,
-    fill,
-    in_float32,
-    pairs_of,
     read_fields,
-    read_state,
     square,
     tensor,
     write_fields,
-    write_state,
 )
 from magneto.hf.weights.timm import head_count
 from magneto.vision.config import ImageClassifierConfig
@@ -92,70 +83,54 @@ def layer_names(ours: str, letter: str, expert: str = "") -> Names:
     }
 
 
-def pair_names(prefix: str = "encoder.") -> Names:
-    """Return the map of an encoder of images and texts; a norm on top may be in neither."""
-    stack = f"{prefix}transformer"
-    image, text = f"{prefix}vision_embedding", f"{prefix}text_embedding"
-    return {
-        f"{image}.class_token.vector": tensor(CLASS_TOKEN, layout=TOKEN),
-        f"{image}.positions.weight": tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO),
-        f"{text}.positions.weight": tensor(f"{POSITIONS}.B.weight", layout=FROM_TWO),
-        f"{text}.words.table.weight": tensor(WORDS),
-        f"{image}.patches.proj": PATCHES,
-        f"{stack}.final_norm.vision": f"{FINAL_NORM}.A",
-        f"{stack}.final_norm.language": f"{FINAL_NORM}.B",
-        **layer_names(f"{stack}.layers", "A", ".experts.vision"),
-        **layer_names(f"{stack}.layers", "B", ".experts.language"),
-    }
+class Beit3(WeightFormat):
+    """One of the authors' models.
 
-
-def pair_values(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of our configuration that all models of images and texts show."""
-    return {
-        "vocab_size": len(state[WORDS]), "embedding_scale": "none",
-        "max_length": len(state[f"{POSITIONS}.B.weight"]) - 2,
-        "final_norm": "placement" if f"{FINAL_NORM}.A.weight" in state else "none",
-    }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One of the authors' models, and ours that computes the same.
-
-    Attributes:
-        mark: A tensor of theirs that no model before it in `KINDS` has.
+    Args:
+        mark: A tensor of theirs that no model before it in `FORMATS` has.
         model: Our class.
         config: Its configuration.
-        names: The map.
-        sizes: Our sizes that belong to its head, by the tensor of theirs that is so long.
+        head: The map of what is above the encoder.
+        sizes: Our sizes that belong to the head, by the tensor of theirs that is so long.
         normed: Whether the head has norms, whose epsilon is torch's own in theirs.
-        values: Other values of our configuration, from their tensors and arguments.
-        fixed: Of our fields, those that are the same in all of theirs.
-        ignored: Of their tensors, what may be left behind, as a regular expression.
     """
 
-    mark: str
-    model: Callable[[Any], nn.Module]
-    config: Callable[..., Any]
-    names: Names
-    sizes: Mapping[str, str] = field(default_factory=dict)
-    normed: bool = False
-    values: Callable[[State, Mapping[str, Any]], dict[str, Any]] = pair_values
-    fixed: Mapping[str, str] = field(default_factory=lambda: {"experts": "decoupled"})
+    name, arguments, placements = "beit3", "torchscale.json", ("sub",)
+    allowed: ClassVar = {"experts": ("decoupled",)}
     # All of the authors' models have a mask token; only that of pre-training uses it.
-    ignored: str = re.escape(MASK_TOKEN)
+    ignored = re.escape(MASK_TOKEN)
+    otherwise = ("embedding_scale",)
+    needed: tuple[str, ...] = (
+        f"{PATCHES}.weight", f"{POSITIONS}.A.weight", WORDS, f"{POSITIONS}.B.weight"
+    )  # fmt: skip
 
-    def read_config(self, state: State, args: Mapping[str, Any]) -> Any:
-        """Return our configuration of weights and arguments.
+    def __init__(
+        self, mark: str, model: Any, config: Any, head: Names, sizes: Mapping[str, str],
+        normed: bool = False,
+    ) -> None:  # fmt: skip
+        self.mark, self.model, self.config = mark, model, config
+        self.head, self.sizes, self.normed = head, sizes, normed
 
-        Raises:
-            ValueError: If a tensor is missing, or an argument has no counterpart.
-        """
-        tables = (WORDS, f"{POSITIONS}.B.weight") if self.values is pair_values else ()
-        for name in (f"{PATCHES}.weight", f"{POSITIONS}.A.weight", *tables, *self.sizes.values()):
+    def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
+        """Whether tensors of these names are such a model's."""
+        ours = any(re.match(r"(beit3\.)?vision_embed\.", name) for name in state)
+        return ours and self.mark in {f"{PREFIX}{name}" for name in state} | state.keys()
+
+    def prepared(self, state: State, args: Mapping[str, Any]) -> State:
+        """Return tensors with the prefix that the authors' models give them."""
+        parts = ("text_embed.", "vision_embed.", "encoder.")
+        state = {
+            f"{PREFIX}{name}" if name.startswith(parts) else name: tensor
+            for name, tensor in state.items()
+        }
+        for name in (*self.needed, *self.sizes.values()):
             if name not in state:
                 raise ValueError(f"these BEiT-3 weights have no {name}, which our "
                                  f"{self.model.__name__} needs")  # fmt: skip
+        return state
+
+    def read(self, state: State, args: Mapping[str, Any]) -> Any:
+        """Return our configuration; a ValueError says what has no counterpart."""
         width, channels, patch, _ = state[f"{PATCHES}.weight"].shape
         side = square(len(state[f"{POSITIONS}.A.weight"]) - 3)
         layers = [int(name.removeprefix(BLOCKS).split(".")[1]) for name in state if BLOCKS in name]
@@ -167,121 +142,127 @@ class Kind:
             width=width, layers=1 + max(layers), placement="sub",
             heads=head_count(width, {"num_heads": heads} if heads else {}),
             ffn_width=len(state[f"{BLOCKS}.0.ffn.A.fc1.weight"]),
-            **read_fields(FIELDS, args),
-            image_size=side * patch, patch_size=patch, channels=channels, **self.fixed,
-            **self.values(state, args), **{name: len(state[at]) for name, at in self.sizes.items()},
+            image_size=side * patch, patch_size=patch, channels=channels,
+            **read_fields(FIELDS, args), **self.values(state),
+            **{name: len(state[at]) for name, at in self.sizes.items()},
         )  # fmt: skip
 
+    def values(self, state: State) -> dict[str, Any]:
+        """Return the values of our configuration that all models of images and texts show."""
+        return {
+            "vocab_size": len(state[WORDS]), "embedding_scale": "none",
+            "max_length": len(state[f"{POSITIONS}.B.weight"]) - 2,
+            "final_norm": "placement" if f"{FINAL_NORM}.A.weight" in state else "none",
+        }  # fmt: skip
 
-KINDS = (
-    Kind(
-        "fc_norm.weight", ImageClassifier, ImageClassifierConfig,
-        {
-            "class_token.vector": tensor(CLASS_TOKEN, layout=TOKEN),
-            "encoder.position_embedding.table.weight":
-            tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO),
-            "embedding.proj": PATCHES, "pooled_norm": "fc_norm", "head": "head",
+    def names(self, config: Any, state: State | None) -> Names:
+        """Return the map; a norm on top may be in neither."""
+        prefix = "" if self.model is VisionLanguageEncoder else "encoder."
+        stack = f"{prefix}transformer"
+        image, text = f"{prefix}vision_embedding", f"{prefix}text_embedding"
+        return {
+            **self.head,
+            f"{image}.class_token.vector": tensor(CLASS_TOKEN, layout=TOKEN),
+            f"{image}.positions.weight": tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO),
+            f"{text}.positions.weight": tensor(f"{POSITIONS}.B.weight", layout=FROM_TWO),
+            f"{text}.words.table.weight": tensor(WORDS),
+            f"{image}.patches.proj": PATCHES,
+            f"{stack}.final_norm.vision": f"{FINAL_NORM}.A",
+            f"{stack}.final_norm.language": f"{FINAL_NORM}.B",
+            **layer_names(f"{stack}.layers", "A", ".experts.vision"),
+            **layer_names(f"{stack}.layers", "B", ".experts.language"),
+        }
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """Return the arguments of torchscale's EncoderConfig, by which it builds the same."""
+        return {
+            "multiway": True, "layernorm_embedding": False, "no_output_layer": True,
+            "normalize_output": getattr(config, "final_norm", "") == "placement",
+            "encoder_embed_dim": config.width, "encoder_layers": config.layers,
+            "encoder_attention_heads": config.heads, "encoder_ffn_embed_dim": config.ffn_width,
+            **write_fields(FIELDS, config), "img_size": config.image_size,
+            "patch_size": config.patch_size, "in_chans": config.channels,
+            "vocab_size": getattr(config, "vocab_size", -1),
+            "max_source_positions": config.max_length + 2,
+        }  # fmt: skip
+
+    def finished(self, state: State, config: Any) -> State:
+        """Return their tensors: the words as theirs reads them, and a mask token."""
+        if config.embedding_scale == "sqrt_width":  # theirs multiplies the words by nothing
+            state[WORDS] = state[WORDS] * math.sqrt(config.width)
+        return {MASK_TOKEN: torch.zeros(1, 1, config.width), **state}
+
+
+class Beit3Classifier(Beit3):
+    """The authors' BEiT3ForImageClassification; the text half is left behind."""
+
+    ignored = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
+    needed = (f"{PATCHES}.weight", f"{POSITIONS}.A.weight")
+    allowed: ClassVar = {
+        "class_token": ("learned",), "positions": ("learned",), "grid_positions": ("none",),
+        "pooling": ("mean_then_norm",),
+    }  # fmt: skip
+
+    def values(self, state: State) -> dict[str, Any]:
+        """Return the values of our configuration that images alone show."""
+        fixed = {name: values[0] for name, values in self.allowed.items()}
+        return {**fixed, "max_length": len(state[f"{POSITIONS}.A.weight"]) - 2}
+
+    def names(self, config: Any, state: State | None) -> Names:
+        """Return the map."""
+        positions = tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO)
+        return {
+            **self.head, "class_token.vector": tensor(CLASS_TOKEN, layout=TOKEN),
+            "encoder.position_embedding.table.weight": positions, "embedding.proj": PATCHES,
             **layer_names("encoder.layers", "A"),
-        },
-        {"classes": "head.weight"},
-        values=lambda state, args: {"max_length": len(state[f"{POSITIONS}.A.weight"]) - 2},
-        fixed={"class_token": "learned", "positions": "learned", "grid_positions": "none",
-               "pooling": "mean_then_norm"},
-        ignored=r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head",
+        }  # fmt: skip
+
+    def finished(self, state: State, config: Any) -> State:
+        """Return their tensors."""
+        return state
+
+
+FORMATS = (
+    Beit3Classifier(
+        "fc_norm.weight", ImageClassifier, ImageClassifierConfig,
+        {"pooled_norm": "fc_norm", "head": "head"}, {"classes": "head.weight"},
     ),
-    Kind(
+    Beit3(
         "pooler.dense.weight", QuestionAnswerer, QuestionAnsweringConfig,
         {
             "pooler.0": "pooler.norm", "pooler.1": "pooler.dense", "head.0": "head.0",
-            "head.1": "head.1", "head.3": "head.3", **pair_names(),
+            "head.1": "head.1", "head.3": "head.3",
         },
         {"answers": "head.3.bias"}, normed=True,
     ),
-    Kind(
+    Beit3(
         "head.dense1.weight", VisualReasoner, VisualReasonerConfig,
         {
             "head.0": "head.norm1", "head.1": "head.dense1", "head.2": "head.norm2",
-            "head.4": "head.dense2", **pair_names(),
+            "head.4": "head.dense2",
         },
-        normed=True,
+        {}, normed=True,
     ),
-    Kind(
+    Beit3(
         "vision_head.weight", ImageTextRetriever, ImageTextRetrieverConfig,
         {
             "vision_head": "vision_head", "language_head": "language_head",
-            "scale.logarithm": tensor("logit_scale"), **pair_names(),
+            "scale.logarithm": tensor("logit_scale"),
         },
+        {},
     ),
-    Kind(
+    Beit3(
         "mim_head.weight", MaskedDataModel, MaskedDataModelConfig,
         {
             "patch_head": "mim_head", "word_head": "mlm_head",
             "encoder.vision_embedding.mask_token.vector": tensor(MASK_TOKEN, layout=TOKEN),
-            **pair_names(),
         },
         {"codes": "mim_head.bias"},
     ),
-    Kind("mlm_head.weight", ImageCaptioner, ImageCaptionerConfig,
-         {"word_head": "mlm_head", **pair_names()}),
-    Kind(f"{PATCHES}.weight", VisionLanguageEncoder, VisionLanguageConfig, pair_names("")),
+    Beit3("mlm_head.weight", ImageCaptioner, ImageCaptionerConfig, {"word_head": "mlm_head"}, {}),
+    Beit3(f"{PATCHES}.weight", VisionLanguageEncoder, VisionLanguageConfig, {}, {}),
 )  # fmt: skip
-"""The first whose mark is there is taken."""
-
-
-def load_beit3(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = None) -> nn.Module:
-    """Return one of the authors' models, or torchscale's BEiT3, as ours, in evaluation mode.
-
-    Raises:
-        ValueError: If tensors are missing, or what it computes has no counterpart.
-    """
-    parts = ("text_embed.", "vision_embed.", "encoder.")
-    named = {
-        f"{PREFIX}{name}" if name.startswith(parts) else name: tensor
-        for name, tensor in in_float32(state).items()
-    }
-    kind = next((kind for kind in KINDS if kind.mark in named), KINDS[-1])
-    config = kind.read_config(named, args or {})
-    made = read_state(pairs_of(config, kind.names), named, kind.ignored)
-    return fill(kind.model(config), made).eval()
-
-
-def to_beit3(model: nn.Module) -> tuple[State, dict[str, Any]]:
-    """Return a model of ours by the authors' names, and torchscale's arguments.
-
-    Raises:
-        ValueError: If BEiT-3 has no counterpart; the first difference is named.
-    """
-    kind = next((kind for kind in KINDS if type(model) is kind.model), None)
-    if kind is None:
-        raise ValueError(f"beit3 has no counterpart of a {type(model).__name__}")
-    config: Any = model.config
-    check_placement(config, ["sub"], "beit3")
-    check_fields(config, "beit3", {name: (value,) for name, value in kind.fixed.items()})
-    state = write_state(pairs_of(config, kind.names), model.state_dict())
-    args = {
-        "encoder_embed_dim": config.width, "encoder_layers": config.layers,
-        "encoder_attention_heads": config.heads, "encoder_ffn_embed_dim": config.ffn_width,
-        **write_fields(FIELDS, config),
-        "img_size": config.image_size, "patch_size": config.patch_size, "in_chans": config.channels,
-    }  # fmt: skip
-    if WORDS in state:
-        # Theirs multiplies the words by nothing.
-        if config.embedding_scale == "sqrt_width":
-            state[WORDS] = state[WORDS] * math.sqrt(config.width)
-            config = replace(config, embedding_scale="none")
-        state.setdefault(MASK_TOKEN, torch.zeros(1, 1, config.width))
-        args |= {
-            "multiway": True, "layernorm_embedding": False, "no_output_layer": True,
-            "normalize_output": config.final_norm == "placement",
-            "vocab_size": config.vocab_size, "max_source_positions": config.max_length + 2,
-        }  # fmt: skip
-    check_same(config, kind.read_config(state, args), "beit3")
-    return state, args
-
-
-def is_beit3(names: Mapping[str, Tensor]) -> bool:
-    """Whether tensors of these names are a BEiT-3's, as its authors call them."""
-    return any(re.match(r"(beit3\.)?vision_embed\.", name) for name in names)
+"""The first that fits is taken."""
 
 
 def write_fairseq_order(source: Path, target: Path, size: int) -> None:
@@ -330,6 +311,3 @@ def write_fairseq_order(source: Path, target: Path, size: int) -> None:
     del ordered.pieces[:]
     ordered.pieces.extend(made)
     target.write_bytes(ordered.SerializeToString())
-
-
-FORMATS = {"beit3": WeightFormat("torchscale.json", is_beit3, load_beit3, to_beit3)}

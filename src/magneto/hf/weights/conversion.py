@@ -10,14 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.config import error_line
@@ -29,6 +29,7 @@ from magneto.hf.weights.layout import (
     Format,
     Names,
     State,
+    WeightFormat,
     check_same,
     fill,
     pairs_of,
@@ -44,9 +45,9 @@ NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
 # Of images and texts; what is read is its text model.
 WHOLE_KOSMOS2 = "kosmos-2"
 # Of other libraries' files; the first that fits is taken.
-FILE_FORMATS = {**beit3.FORMATS, **timm.FORMATS, **torchscale.FORMATS}
+FILE_FORMATS: tuple[WeightFormat, ...] = (*beit3.FORMATS, *timm.FORMATS, *torchscale.FORMATS)
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-WRITTEN = tuple(FILE_FORMATS)
+WRITTEN = tuple(dict.fromkeys(form.name for form in FILE_FORMATS))
 ARGUMENTS = "torchscale.json"
 WEIGHTS = "model.safetensors"
 
@@ -303,12 +304,39 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
         found |= {**held.get("model_args", {}), **_held(path / ARGUMENTS)}
         path = path / WEIGHTS
     state, kept = read_weights(path)
-    given = {**kept, **found, **(args or {})}
-    form = next((form for form in FILE_FORMATS.values() if form.fits(state)), None)
+    try:
+        return load_weights(state, {**kept, **found, **(args or {})})
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = None) -> nn.Module:
+    """Return another library's tensors, with its arguments, as a model of ours.
+
+    Raises:
+        ValueError: If they are none of these libraries', or what they compute has no counterpart.
+    """
+    form = next((form for form in FILE_FORMATS if form.fits(state, args or {})), None)
     if form is None:
-        raise ValueError(f"{path} holds neither timm's nor torchscale's nor BEiT-3's weights: "
-                         f"its first tensor is {next(iter(state), None)!r}")  # fmt: skip
-    return form.load(state, given)
+        raise ValueError("these are neither timm's nor torchscale's nor BEiT-3's weights: the "
+                         f"first tensor is {next(iter(state), None)!r}")  # fmt: skip
+    return form.load(state, args or {})
+
+
+def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
+    """Return a model of ours as tensors of a format, and what its file of arguments holds.
+
+    Raises:
+        ValueError: If there is no counterpart; the first difference is named.
+    """
+    return _file_format(model, name).save(model)
+
+
+def _file_format(model: nn.Module, name: str) -> WeightFormat:
+    fitting = [form for form in FILE_FORMATS if (form.name, form.model) == (name, type(model))]
+    if not fitting:
+        raise ValueError(f"{name} has no counterpart of a {type(model).__name__}")
+    return fitting[0]
 
 
 def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
@@ -345,13 +373,13 @@ def save_weight_file(model: nn.Module, name: str, directory: Path) -> None:
 
     Args:
         model: Of ours.
-        name: One of `FILE_FORMATS`.
+        name: One of `WRITTEN`.
         directory: To write `model.safetensors` in, and the file of arguments.
     """
     from safetensors.torch import save_file
 
-    form = FILE_FORMATS[name]
-    state, args = form.write(model)
+    form = _file_format(model, name)
+    state, args = form.save(model)
     (directory / form.arguments).write_text(json.dumps(args, indent=2) + "\n", encoding="utf-8")
     state = {key: tensor.detach().cpu().clone() for key, tensor in state.items()}
     save_file(state, directory / WEIGHTS, metadata={"format": "pt"})

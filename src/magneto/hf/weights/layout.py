@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -282,7 +282,12 @@ def check_placement(config: TransformerConfig, wanted: Sequence[str], format_nam
                      f"{' or '.join(map(repr, wanted))} there")  # fmt: skip
 
 
-def check_same(ours: TransformerConfig, returned: TransformerConfig, format_name: str) -> None:
+def check_same(
+    ours: TransformerConfig,
+    returned: TransformerConfig,
+    format_name: str,
+    otherwise: Sequence[str] = (),
+) -> None:
     """Check that a configuration of ours survives a format: it comes back as it went.
 
     Raises:
@@ -291,7 +296,7 @@ def check_same(ours: TransformerConfig, returned: TransformerConfig, format_name
     check_placement(ours, [returned.row.name], format_name)
     theirs = _computed_by(returned)
     for name, mine in _computed_by(ours).items():
-        if mine != theirs.get(name):
+        if mine != theirs.get(name) and name not in otherwise:
             raise ValueError(f"{format_name} cannot hold this model: {name} is {mine!r} here, "
                              f"{theirs.get(name)!r} there")  # fmt: skip
 
@@ -371,21 +376,102 @@ class Format:
         return write_fields(self.fields, config) | self.write(config)
 
 
-@dataclass(frozen=True)
 class WeightFormat:
-    """A library's files of weights.
+    """One kind of model in a library's files of weights, and ours that computes the same.
 
     Attributes:
+        name: Of the format.
         arguments: Name of the file beside the weights, with what they do not show.
-        fits: Whether tensors of these names are the library's.
-        load: Our model of them and of the arguments.
-        write: Tensors and arguments of our model.
+        model: Our class.
+        placements: Rows of the table that it can be.
+        allowed: Values of our fields that it can have.
+        refused: Arguments, with the only values that have a counterpart.
+        ignored: Of their tensors, what may be left behind, as a regular expression.
+        absent: Of our tensors, what holds no weights.
+        otherwise: Fields of ours that may come back by another value, which computes the same.
     """
 
+    name: str
     arguments: str
-    fits: Callable[[Mapping[str, Tensor]], bool]
-    load: Callable[[Mapping[str, Tensor], dict[str, Any]], nn.Module]
-    write: Callable[[nn.Module], tuple[State, dict[str, Any]]]
+    model: Callable[[Any], nn.Module]
+    placements: tuple[str, ...]
+    allowed: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    refused: ClassVar[Mapping[str, Any]] = {}
+    ignored: str = ""
+    absent: str = ""
+    otherwise: tuple[str, ...] = ()
+
+    def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
+        """Whether tensors of these names, with these arguments, are such a model's."""
+        raise NotImplementedError
+
+    def prepared(self, state: State, args: Mapping[str, Any]) -> State:
+        """Return their tensors with whole names."""
+        return state
+
+    def read(self, state: State, args: Mapping[str, Any]) -> Any:
+        """Return our configuration; a ValueError says what has no counterpart."""
+        raise NotImplementedError
+
+    def names(self, config: Any, state: State | None) -> Names:
+        """Return the map; there is no state where theirs is to be written."""
+        raise NotImplementedError
+
+    def computed(self, state: State, config: Any) -> State:
+        """Return tensors of ours that theirs computes."""
+        return {}
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """Return their arguments."""
+        raise NotImplementedError
+
+    def finished(self, state: State, config: Any) -> State:
+        """Return their tensors as the library has them."""
+        return state
+
+    def told(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:
+        """Return what the file of arguments holds."""
+        return args
+
+    def load(self, weights: Mapping[str, Tensor], args: Mapping[str, Any]) -> nn.Module:
+        """Return our model of theirs, in evaluation mode.
+
+        Raises:
+            ValueError: If there is no counterpart for what it computes.
+        """
+        for name, value in self.refused.items():
+            if args.get(name, value) != value:
+                raise ValueError(f"{self.name} with {name}={args[name]!r} has no counterpart here "
+                                 f"(only {value!r})")  # fmt: skip
+        state = self.prepared(in_float32(weights), args)
+        config = self.read(state, args)
+        made = read_state(pairs_of(config, self.names(config, state)), state, self.ignored)
+        made |= self.computed(state, config)
+        return fill(self.model(config), made, self.absent).eval()
+
+    def save(self, model: nn.Module) -> tuple[State, dict[str, Any]]:
+        """Return their tensors of our model, and what the file of arguments holds.
+
+        Raises:
+            ValueError: If there is no counterpart; the first difference is named.
+        """
+        config: Any = model.config
+        check_placement(config, self.placements, self.name)
+        for name, values in self.allowed.items():
+            if (found := getattr(config, name)) not in values:
+                raise ValueError(f"{self.name} cannot hold this model: {name} is {found!r} here, "
+                                 f"{' or '.join(map(repr, values))} there")  # fmt: skip
+        args, own = self.write(config), model.state_dict()
+        kept = {key: t for key, t in own.items() if not re.search(self.absent or "^$", key)}
+        for key in own.keys() - kept.keys():
+            if own[key].any():
+                raise ValueError(f"{self.name} has no {key}, and this model has one")
+        state = write_state(pairs_of(config, self.names(config, None)), kept)
+        state = self.finished(state, config)
+        told = self.told(config, args)
+        again = self.read(self.prepared(state, args), args)
+        check_same(config, again, self.name, self.otherwise)
+        return state, told
 
 
 def in_float32(state: Mapping[str, Tensor]) -> State:
@@ -402,17 +488,3 @@ def square(patches: int) -> int:
     if patches <= 0 or math.isqrt(patches) ** 2 != patches:
         raise ValueError(f"{patches} patches are no square image")
     return math.isqrt(patches)
-
-
-def check_fields(
-    config: TransformerConfig, format_name: str, allowed: Mapping[str, tuple[str, ...]]
-) -> None:
-    """Check that a model's options are among those that a format has.
-
-    Raises:
-        ValueError: For the first that is not.
-    """
-    for name, values in allowed.items():
-        if (found := getattr(config, name)) not in values:
-            raise ValueError(f"{format_name} cannot hold this model: {name} is {found!r} here, "
-                             f"{' or '.join(map(repr, values))} there")  # fmt: skip

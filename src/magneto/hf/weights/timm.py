@@ -14,12 +14,11 @@ the config.json beside the weights (`architecture`, `model_args`), or given by h
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from magneto.hf.weights.layout import (
     ROW,
@@ -29,16 +28,8 @@ from magneto.hf.weights.layout import (
     Names,
     State,
     WeightFormat,
-    check_fields,
-    check_placement,
-    check_same,
-    fill,
-    in_float32,
-    pairs_of,
-    read_state,
     square,
     tensor,
-    write_state,
 )
 from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.encoder import ImageClassifier
@@ -158,7 +149,7 @@ def arguments(config: ImageClassifierConfig) -> dict[str, Any]:
         "num_classes": config.classes, "embed_dim": config.width, "depth": config.layers,
         "num_heads": config.heads, "mlp_ratio": ratio, "init_values": config.layer_scale,
         "global_pool": "token" if config.pooling == "first" else "avg",
-        "qkv_bias": config.biased("q"),
+        "qkv_bias": config.biased("q"), "norm_eps": config.norm_eps,
     }  # fmt: skip
 
 
@@ -170,217 +161,207 @@ def scales(attention: str, feed_forward: str) -> Names:
     }
 
 
-def timm_config(
-    config: ImageClassifierConfig, name: str, known: Mapping[float, str], args: dict[str, Any]
-) -> dict[str, Any]:
-    """Return what timm's config.json holds: `timm.create_model("local-dir:DIR", pretrained=True)`.
-
-    The epsilon of norms is no argument: the architecture, one of those that are known, says it.
-
-    Raises:
-        ValueError: If no architecture has norms of the model's epsilon.
-    """
-    if config.norm_eps not in known:
-        there = " or ".join(map(str, known))
-        raise ValueError(f"{name} cannot hold this model: norm_eps is {config.norm_eps} here, "
-                         f"{there} there")  # fmt: skip
-    return {
-        "architecture": known[config.norm_eps], "num_classes": config.classes,
-        "num_features": config.width, "global_pool": args["global_pool"], "model_args": args,
-        "pretrained_cfg": {
-            "input_size": [config.channels, config.image_size, config.image_size],
-            "num_classes": config.classes, "fixed_input_size": True,
-            "first_conv": "patch_embed.proj", "classifier": "head",
-        },
-    }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One of timm's classes.
+class Timm(WeightFormat):
+    """An image classifier of timm's.
 
     Attributes:
-        name: Of the format.
-        fits: Whether weights of these names are such a model's.
-        placements: Rows of the table that it can be.
         architectures: Names of models by the epsilon of their norms.
-        config: Our configuration of the weights and arguments.
-        arguments: Its arguments beside those that all have.
-        names: The map, and of queries, keys and values in one tensor (True) or in three.
-        fields: Values of ours that it can have.
-        refused: Arguments with the only values that have a counterpart.
     """
 
-    name: str
-    fits: Callable[[Mapping[str, Tensor]], bool]
-    placements: tuple[str, ...]
-    architectures: Mapping[float, str]
-    config: Callable[[State, Mapping[str, Any]], ImageClassifierConfig]
-    arguments: Callable[[ImageClassifierConfig], dict[str, Any]]
-    names: Callable[[ImageClassifierConfig, bool], Names]
-    fields: Mapping[str, tuple[str, ...]]
-    refused: Mapping[str, Any] = field(default_factory=dict)
+    arguments, model = CONFIG, ImageClassifier
+    architectures: ClassVar[Mapping[float, str]]
 
-    def load(self, weights: Mapping[str, Tensor], args: Mapping[str, Any]) -> ImageClassifier:
-        """Return a model of timm's with a classifier as ours, in evaluation mode.
+    def told(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:
+        """Return what config.json holds: `timm.create_model("local-dir:DIR", pretrained=True)`.
 
-        Raises:
-            ValueError: If there is no counterpart for what it computes.
+        The epsilon of norms is no argument: the architecture says it.
         """
+        if config.norm_eps not in self.architectures:
+            there = " or ".join(map(str, self.architectures))
+            raise ValueError(f"{self.name} cannot hold this model: norm_eps is {config.norm_eps} "
+                             f"here, {there} there")  # fmt: skip
+        return {
+            "architecture": self.architectures[config.norm_eps], "num_classes": config.classes,
+            "num_features": config.width, "global_pool": args["global_pool"],
+            "model_args": {name: value for name, value in args.items() if name != "norm_eps"},
+            "pretrained_cfg": {
+                "input_size": [config.channels, config.image_size, config.image_size],
+                "num_classes": config.classes, "fixed_input_size": True,
+                "first_conv": "patch_embed.proj", "classifier": "head",
+            },
+        }  # fmt: skip
+
+    def prepared(self, state: State, args: Mapping[str, Any]) -> State:
+        """Return the weights; refuse an architecture whose names do not show what it computes."""
         architecture = str(args.get("architecture", ""))
         if any(word in architecture for word in UNREAD):
             raise ValueError(f"timm's {architecture} has no counterpart here")
-        for name, value in self.refused.items():
-            if args.get(name, value) != value:
-                raise ValueError(f"timm's model with {name}={args[name]!r} has no counterpart here "
-                                 f"(only {value!r})")  # fmt: skip
-        state = in_float32(weights)
-        config = self.config(state, args)
-        names = self.names(config, "blocks.0.attn.qkv.weight" in state)
-        made = read_state(pairs_of(config, names), state)
-        return fill(ImageClassifier(config), made).eval()  # type: ignore[return-value]
-
-    def save(self, model: nn.Module) -> tuple[State, dict[str, Any]]:
-        """Return an image classifier of ours by timm's names, and what its config.json says.
-
-        Raises:
-            ValueError: If there is no counterpart; the first difference is named.
-        """
-        if not isinstance(model, ImageClassifier):
-            raise ValueError(f"{self.name} has no counterpart of a {type(model).__name__}")
-        config = model.config
-        check_placement(config, self.placements, self.name)
-        check_fields(config, self.name, self.fields)
-        args = arguments(config) | self.arguments(config)
-        names = self.names(config, bool(args.get("qkv_fused", True)))
-        state = write_state(pairs_of(config, names), model.state_dict())
-        held = timm_config(config, self.name, self.architectures, args)
-        check_same(config, self.config(state, {**args, "norm_eps": config.norm_eps}), self.name)
-        return state, held
+        return state
 
 
-def vit_config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
-    """Return a VisionTransformer's configuration."""
-    known = shape(state, args)
-    default = "beit3" if known["placement"] == "sub" else ""
-    beit3 = str(args.get("architecture", default)).startswith("beit3")
-    function = args.get("act_layer") or "gelu"
-    if function not in ACTIVATIONS:
-        raise ValueError(f"no activation {function!r} here: there are {', '.join(ACTIVATIONS)}")
-    return ImageClassifierConfig(
-        **known, activation=function, norm_eps=args.get("norm_eps", 1e-5 if beit3 else 1e-6),
-        unbiased=() if "blocks.0.attn.qkv.bias" in state else ("q", "k", "v"),
-    )  # fmt: skip
+class Vit(Timm):
+    """A VisionTransformer."""
+
+    name, placements = "timm_vit", ("pre", "sub")
+    architectures: ClassVar = {1e-6: "vit_base_patch16_224", 1e-5: "beit3_base_patch16_224"}
+    allowed: ClassVar = {"grid_positions": ("none",), "activation": ACTIVATIONS}
+    refused: ClassVar = {"norm_layer": None, "pool_include_prefix": False}
+
+    def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
+        """Whether tensors of these names are such a model's."""
+        return "blocks.0.attn.qkv.weight" in state
+
+    def read(self, state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
+        """Return our configuration."""
+        known = shape(state, args)
+        default = "beit3" if known["placement"] == "sub" else ""
+        beit3 = str(args.get("architecture", default)).startswith("beit3")
+        function = args.get("act_layer") or "gelu"
+        if function not in ACTIVATIONS:
+            raise ValueError(f"no activation {function!r} here: there are {', '.join(ACTIVATIONS)}")
+        return ImageClassifierConfig(
+            **known, activation=function, norm_eps=args.get("norm_eps", 1e-5 if beit3 else 1e-6),
+            unbiased=() if "blocks.0.attn.qkv.bias" in state else ("q", "k", "v"),
+        )  # fmt: skip
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """Return their arguments."""
+        sub = config.row.name == "sub"
+        return {
+            **arguments(config), "act_layer": config.activation, "scale_attn_norm": sub,
+            "scale_mlp_norm": sub, "class_token": config.class_token == "learned",
+            "fc_norm": config.pooling == "mean_then_norm",
+            "pos_embed": "learn" if config.positions == "learned" else "none",
+        }  # fmt: skip
+
+    def names(self, config: Any, state: State | None) -> Names:
+        """Return the map."""
+        return {**COMMON, **scales("ls1.gamma", "ls2.gamma"), QKV: f"{BLOCK}.attn.qkv"}
 
 
-def vit_arguments(config: ImageClassifierConfig) -> dict[str, Any]:
-    """Return a VisionTransformer's arguments."""
-    return {
-        "act_layer": config.activation, "scale_attn_norm": config.row.name == "sub",
-        "scale_mlp_norm": config.row.name == "sub",
-        "class_token": config.class_token == "learned",
-        "fc_norm": config.pooling == "mean_then_norm",
-        "pos_embed": "learn" if config.positions == "learned" else "none",
+class Beit(Timm):
+    """A Beit."""
+
+    name, placements = "timm_beit", ("pre",)
+    architectures: ClassVar = {1e-6: "beit_base_patch16_224"}
+    allowed: ClassVar = {
+        "class_token": ("learned",),
+        "grid_positions": ("none", "relative_bias", "shared_relative_bias"),
+    }
+
+    def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
+        """Whether tensors of these names are such a model's."""
+        named = str(args.get("architecture", "")).startswith("beit")
+        tables = SHARED in state or f"blocks.0.attn.{TABLE}" in state
+        return tables or (named and "blocks.0.attn.q_bias" in state)
+
+    def read(self, state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
+        """Return our configuration."""
+        own, shared = f"blocks.0.attn.{TABLE}" in state, SHARED in state
+        if own and shared:
+            raise ValueError("relative positions of each layer and shared ones have no counterpart")
+        return ImageClassifierConfig(
+            **shape(state, args), norm_eps=1e-6,
+            grid_positions="relative_bias" if own else "shared_relative_bias" if shared else "none",
+            unbiased=("k",) if "blocks.0.attn.q_bias" in state else ("q", "k", "v"),
+        )  # fmt: skip
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """Return their arguments."""
+        return {
+            **arguments(config),
+            "use_fc_norm": config.pooling == "mean_then_norm",
+            "use_abs_pos_emb": config.positions == "learned",
+            "use_rel_pos_bias": config.grid_positions == "relative_bias",
+            "use_shared_rel_pos_bias": config.grid_positions == "shared_relative_bias",
+        }
+
+    def names(self, config: Any, state: State | None) -> Names:
+        """Return the map."""
+        tables = f"{LAYER}.self_attention.attention.positions.bias.weight"
+        return {
+            **COMMON,
+            **scales("gamma_1", "gamma_2"),
+            f"{QKV}.weight": tensor(f"{BLOCK}.attn.qkv.weight"),
+            f"{QKV}.bias": tensor(*(f"{BLOCK}.attn.{part}_bias" for part in "qkv")),
+            tables: tensor(f"{BLOCK}.attn.{TABLE}"),
+            "encoder.grid_positions.bias.weight": tensor(SHARED),
+        }
+
+
+class Eva(Timm):
+    """An Eva; what is not given is EVA-02's where the weights are gated."""
+
+    name, placements = "timm_eva", ("pre", "eva02", "sub")
+    architectures: ClassVar = {
+        1e-6: "eva02_base_patch14_224", 1e-5: "vit_pe_core_base_patch16_224"
+    }  # fmt: skip
+    allowed: ClassVar = {"grid_positions": ("none", "rotary")}
+    refused: ClassVar = {
+        "rope_type": "cat", "rope_grid_offset": 0.0, "rope_grid_indexing": "ij",
+        "rope_rotate_half": False, "attn_type": "eva", "no_embed_class": False,
     }  # fmt: skip
 
+    def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
+        """Whether tensors of these names are such a model's."""
+        return bool({"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight"} & state.keys())
 
-def vit_names(config: ImageClassifierConfig, fused: bool) -> Names:
-    """Return the map of a VisionTransformer."""
-    return {**COMMON, **scales("ls1.gamma", "ls2.gamma"), QKV: f"{BLOCK}.attn.qkv"}
+    def read(self, state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
+        """Return our configuration."""
+        name = str(args.get("architecture", "eva"))
+        if not name.startswith("eva") and "use_rot_pos_emb" not in args:
+            raise ValueError(f"timm's {name} has no counterpart here: only EVA and EVA-02")
+        known = shape(state, args)
+        fc1 = state.get("blocks.0.mlp.fc1.weight")
+        gated = fc1 is None or len(fc1) == 2 * known["ffn_width"]
+        rotary = bool(args.get("use_rot_pos_emb", gated))
+        grid = args.get("ref_feat_shape", REFERENCE) if rotary else None
+        rows = {grid} if grid is None or isinstance(grid, int) else set(grid)
+        if len(rows) > 1:
+            raise ValueError(f"ref_feat_shape {grid} is no square")
+        biased = {"blocks.0.attn.q_proj.bias", "blocks.0.attn.q_bias"} & state.keys()
+        return ImageClassifierConfig(
+            **known, activation="swiglu" if gated else "gelu",
+            norm_eps=args.get("norm_eps", 1e-5 if name == self.architectures[1e-5] else 1e-6),
+            grid_positions="rotary" if rotary else "none", reference_grid=rows.pop(),
+            rotary_base=args.get("rope_temperature", 10000.0),
+            unbiased=("k",) if biased else ("q", "k", "v"),
+        )  # fmt: skip
 
+    def write(self, config: Any) -> dict[str, Any]:
+        """Return all of their arguments: those of the architecture's name are another's."""
+        after, row = config.pooling == "mean_then_norm", config.row.name
+        return {
+            **arguments(config), "qkv_fused": row == "pre",
+            "swiglu_mlp": config.activation == "swiglu",
+            "scale_mlp": row != "pre", "scale_attn_inner": row == "sub", "use_fc_norm": after,
+            "use_post_transformer_norm": not after, "use_pre_transformer_norm": False,
+            "class_token": config.class_token == "learned",
+            "use_abs_pos_emb": config.positions == "learned",
+            "use_rot_pos_emb": config.grid_positions == "rotary", "attn_type": "eva",
+            "ref_feat_shape": config.reference_grid, "rope_temperature": config.rotary_base,
+            "rope_grid_offset": 0.0, "rope_grid_indexing": "ij",
+        }  # fmt: skip
 
-def beit_config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
-    """Return a Beit's configuration."""
-    own, shared = f"blocks.0.attn.{TABLE}" in state, SHARED in state
-    if own and shared:
-        raise ValueError("relative positions of each layer and shared ones have no counterpart")
-    return ImageClassifierConfig(
-        **shape(state, args), norm_eps=1e-6,
-        grid_positions="relative_bias" if own else "shared_relative_bias" if shared else "none",
-        unbiased=("k",) if "blocks.0.attn.q_bias" in state else ("q", "k", "v"),
-    )  # fmt: skip
-
-
-def beit_arguments(config: ImageClassifierConfig) -> dict[str, Any]:
-    """Return a Beit's arguments."""
-    return {
-        "use_fc_norm": config.pooling == "mean_then_norm",
-        "use_abs_pos_emb": config.positions == "learned",
-        "use_rel_pos_bias": config.grid_positions == "relative_bias",
-        "use_shared_rel_pos_bias": config.grid_positions == "shared_relative_bias",
-    }
-
-
-def beit_names(config: ImageClassifierConfig, fused: bool) -> Names:
-    """Return the map of a Beit."""
-    return {
-        **COMMON,
-        **scales("gamma_1", "gamma_2"),
-        f"{QKV}.weight": tensor(f"{BLOCK}.attn.qkv.weight"),
-        f"{QKV}.bias": tensor(*(f"{BLOCK}.attn.{part}_bias" for part in "qkv")),
-        f"{LAYER}.self_attention.attention.positions.bias.weight": tensor(f"{BLOCK}.attn.{TABLE}"),
-        "encoder.grid_positions.bias.weight": tensor(SHARED),
-    }
-
-
-def eva_config(state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
-    """Return an Eva's configuration; what is not given is EVA-02's where the weights are gated."""
-    name = str(args.get("architecture", "eva"))
-    if not name.startswith("eva") and "use_rot_pos_emb" not in args:
-        raise ValueError(f"timm's {name} has no counterpart here: only EVA and EVA-02")
-    known = shape(state, args)
-    inner = state["blocks.0.mlp.fc2.weight"].shape[1]
-    fc1 = state.get("blocks.0.mlp.fc1.weight")
-    gated = fc1 is None or len(fc1) == 2 * inner
-    rotary = bool(args.get("use_rot_pos_emb", gated))
-    grid = args.get("ref_feat_shape", REFERENCE) if rotary else None
-    rows = {grid} if grid is None or isinstance(grid, int) else set(grid)
-    if len(rows) > 1:
-        raise ValueError(f"ref_feat_shape {grid} is no square")
-    biased = {"blocks.0.attn.q_proj.bias", "blocks.0.attn.q_bias"} & state.keys()
-    return ImageClassifierConfig(
-        **known, activation="swiglu" if gated else "gelu",
-        norm_eps=args.get("norm_eps", 1e-5 if name == EVA.architectures[1e-5] else 1e-6),
-        grid_positions="rotary" if rotary else "none", reference_grid=rows.pop(),
-        rotary_base=args.get("rope_temperature", 10000.0),
-        unbiased=("k",) if biased else ("q", "k", "v"),
-    )  # fmt: skip
-
-
-def eva_arguments(config: ImageClassifierConfig) -> dict[str, Any]:
-    """Return all of an Eva's arguments, since those of the architecture's name are another's."""
-    after, row = config.pooling == "mean_then_norm", config.row.name
-    return {
-        "qkv_fused": row == "pre", "swiglu_mlp": config.activation == "swiglu",
-        "scale_mlp": row != "pre", "scale_attn_inner": row == "sub", "use_fc_norm": after,
-        "use_post_transformer_norm": not after, "use_pre_transformer_norm": False,
-        "class_token": config.class_token == "learned",
-        "use_abs_pos_emb": config.positions == "learned",
-        "use_rot_pos_emb": config.grid_positions == "rotary", "attn_type": "eva",
-        "ref_feat_shape": config.reference_grid, "rope_temperature": config.rotary_base,
-        "rope_grid_offset": 0.0, "rope_grid_indexing": "ij",
-    }  # fmt: skip
-
-
-def eva_names(config: ImageClassifierConfig, fused: bool) -> Names:
-    """Return the map of an Eva, with queries, keys and values in one tensor or in three."""
-    weights = ["qkv.weight"] if fused else [f"{part}_proj.weight" for part in "qkv"]
-    biases = [f"{part}_bias" if fused else f"{part}_proj.bias" for part in "qkv"]
-    known: Any = config
-    biased = "".join(part for part in "qkv" if known.biased(part))
-    names = {
-        **COMMON,
-        **scales("gamma_1", "gamma_2"),
-        f"{QKV}.weight": tensor(
-            *(f"{BLOCK}.attn.{name}" for name in weights), layout=turned(config, "qkv")
-        ),
-        f"{QKV}.bias": tensor(
-            *(f"{BLOCK}.attn.{name}" for name in biases), layout=turned(config, biased)
-        ),
-    }
-    if config.activation == "swiglu" and config.row.name != "pre":
-        names[f"{LAYER}.feed_forward.mlp.fc1"] = (f"{BLOCK}.mlp.fc1_g", f"{BLOCK}.mlp.fc1_x")
-    return names
+    def names(self, config: Any, state: State | None) -> Names:
+        """Return the map, with queries, keys and values in one tensor or in three."""
+        fused = config.row.name == "pre" if state is None else "blocks.0.attn.qkv.weight" in state
+        weights = ["qkv.weight"] if fused else [f"{part}_proj.weight" for part in "qkv"]
+        biases = [f"{part}_bias" if fused else f"{part}_proj.bias" for part in "qkv"]
+        biased = "".join(part for part in "qkv" if config.biased(part))
+        names = {
+            **COMMON,
+            **scales("gamma_1", "gamma_2"),
+            f"{QKV}.weight": tensor(
+                *(f"{BLOCK}.attn.{name}" for name in weights), layout=turned(config, "qkv")
+            ),
+            f"{QKV}.bias": tensor(
+                *(f"{BLOCK}.attn.{name}" for name in biases), layout=turned(config, biased)
+            ),
+        }
+        if config.activation == "swiglu" and config.row.name != "pre":
+            names[f"{LAYER}.feed_forward.mlp.fc1"] = (f"{BLOCK}.mlp.fc1_g", f"{BLOCK}.mlp.fc1_x")
+        return names
 
 
 def turned(config: ImageClassifierConfig, parts: str) -> Layout:
@@ -400,33 +381,5 @@ def turned(config: ImageClassifierConfig, parts: str) -> Layout:
                   lambda stacked: moved(stacked, (2, half)))  # fmt: skip
 
 
-VIT = Kind(
-    "timm_vit", lambda names: "blocks.0.attn.qkv.weight" in names, ("pre", "sub"),
-    {1e-6: "vit_base_patch16_224", 1e-5: "beit3_base_patch16_224"},
-    vit_config, vit_arguments, vit_names,
-    fields={"grid_positions": ("none",), "activation": ACTIVATIONS},
-    refused={"norm_layer": None, "pool_include_prefix": False},
-)  # fmt: skip
-BEIT = Kind(
-    "timm_beit", lambda names: SHARED in names or f"blocks.0.attn.{TABLE}" in names, ("pre",),
-    {1e-6: "beit_base_patch16_224"}, beit_config, beit_arguments, beit_names,
-    fields={
-        "class_token": ("learned",),
-        "grid_positions": ("none", "relative_bias", "shared_relative_bias"),
-    },
-)  # fmt: skip
-EVA = Kind(
-    "timm_eva",
-    lambda names: bool({"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight"} & names.keys()),
-    ("pre", "eva02", "sub"), {1e-6: "eva02_base_patch14_224", 1e-5: "vit_pe_core_base_patch16_224"},
-    eva_config, eva_arguments, eva_names,
-    fields={"grid_positions": ("none", "rotary")},
-    refused={
-        "rope_type": "cat", "rope_grid_offset": 0.0, "rope_grid_indexing": "ij",
-        "rope_rotate_half": False, "attn_type": "eva", "no_embed_class": False,
-    },
-)  # fmt: skip
 # The first that fits is taken: a Beit has an Eva's names, and more.
-FORMATS = {
-    kind.name: WeightFormat(CONFIG, kind.fits, kind.load, kind.save) for kind in (BEIT, EVA, VIT)
-}
+FORMATS = (Beit(), Eva(), Vit())

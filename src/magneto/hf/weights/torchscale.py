@@ -12,11 +12,11 @@ arguments of torchscale's configuration. Its known deviations are met here so:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from magneto.hf.weights.families import fairseq_sinusoids, layers
 from magneto.hf.weights.layout import (
@@ -26,16 +26,9 @@ from magneto.hf.weights.layout import (
     State,
     WeightFormat,
     activation,
-    check_placement,
-    check_same,
-    fill,
-    in_float32,
-    pairs_of,
     read_fields,
-    read_state,
     tensor,
     write_fields,
-    write_state,
 )
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig
 from magneto.language.models import LanguageModel, TextEncoder
@@ -48,69 +41,150 @@ FIELDS: Fields = {
     "norm_eps": "layernorm_eps", "drop_path": "drop_path_rate",
     **{rate: rate for rate in ("dropout", "attention_dropout", "activation_dropout")},
 }  # fmt: skip
-UNKNOWN = {"multiway": False, "moe_freq": 0, "xpos_rel_pos": False, "normalize_output": True}
-# Our models, and the stacks that theirs have.
-KINDS: dict[Callable[[Any], nn.Module], tuple[str, ...]] = {
-    LanguageModel: ("decoder",), TextEncoder: ("encoder",),
-    TranslationModel: ("encoder", "decoder"),
-}  # fmt: skip
-# Says which version wrote it, or is a head that was not asked for.
-IGNORED = r"(^|\.)version$|_float_tensor$"
 
 
-def load_torchscale(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> nn.Module:
-    """Return a torchscale model as one of ours, in evaluation mode.
+class Torchscale(WeightFormat):
+    """A `Decoder`, an `Encoder` or an `EncoderDecoder` with embeddings, also as fairseq wraps them.
 
-    It is a `Decoder`, an `Encoder` or an `EncoderDecoder` with embeddings, also as fairseq wraps
-    them. An encoder's output projection is left behind.
-
-    Raises:
-        ValueError: If heads are not given, or what it computes has no counterpart.
+    An encoder's output projection is left behind.
     """
-    for name, value in UNKNOWN.items():
-        if args.get(name, value) != value:
-            raise ValueError(f"torchscale with {name}={args[name]!r} has no counterpart here")
-    state = _whole_names(state, args)
-    stacks = stacks_of(state)
-    tied = _untie(state, stacks)
-    config = our_config(state, args)
-    pairs = pairs_of(config, names_of(config, stacks, tied))
-    made = read_state(pairs, state, IGNORED + ("|^encoder.output" if len(stacks) == 1 else ""))
-    for stack in stacks:
-        if f"{stack}.embed_positions._float_tensor" in state:
-            table = fairseq_sinusoids(config.max_length, config.width, 2)
-            made[f"{_mine(stack, stacks)}.position_embedding.table.weight"] = table
-    model = next(kind for kind, known in KINDS.items() if known == stacks)(config)
-    return fill(model, in_float32(made), "^logits_bias$|^token_type").eval()
 
+    name, arguments = "torchscale", "torchscale.json"
+    placements = ("pre", "post", "sub", "deepnorm")
+    refused: ClassVar = {
+        "multiway": False, "moe_freq": 0, "xpos_rel_pos": False, "normalize_output": True,
+    }  # fmt: skip
+    absent = "^logits_bias$|^token_type"
 
-def to_torchscale(model: nn.Module) -> tuple[State, dict[str, Any]]:
-    """Return a model of ours as torchscale's state dict and the arguments of its configuration.
+    def __init__(self, model: Any, config: Any, *stacks: str) -> None:
+        self.model, self.config, self.stacks = model, config, stacks
+        # Says which version wrote it, or is a head that was not asked for.
+        left = r"(^|\.)version$|_float_tensor$"
+        self.ignored = left + ("|^encoder.output" if len(stacks) == 1 else "")
 
-    Raises:
-        ValueError: If torchscale has no counterpart; the first difference is named.
-    """
-    if type(model) not in KINDS:
-        raise ValueError(f"torchscale has no counterpart of a {type(model).__name__}")
-    config: Any = model.config
-    stacks = KINDS[type(model)]
-    check_placement(config, ["pre", "post", "sub", "deepnorm"], "torchscale")
-    args = their_arguments(config, stacks)
-    own = model.state_dict()
-    if "logits_bias" in own and own.pop("logits_bias").any():
-        raise ValueError("torchscale has no bias of the logits, and this model has one")
-    if "token_type.weight" in own and own.pop("token_type.weight").any():
-        raise ValueError("torchscale has no token types, and this model has them")
-    tied = getattr(config, "tie_embeddings", True)
-    state = write_state(pairs_of(config, names_of(config, stacks, tied)), own)
-    table = state[f"{stacks[0]}.embed_tokens.weight"]
-    if stacks[-1] == "decoder":
-        state.setdefault("decoder.embed_tokens.weight", table)
-        state.setdefault("decoder.output_projection.weight", table)
-    check_same(config, our_config(state, args), "torchscale")
-    if len(stacks) == 1:
-        state = {name.removeprefix(f"{stacks[0]}."): tensor for name, tensor in state.items()}
-    return state, args
+    def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
+        """Whether tensors of these names, with these arguments, are such a model's."""
+        if not any(".ffn.fc1." in name or ".self_attn_layer_norm." in name for name in state):
+            return False
+        return self.stacks == tuple(
+            stack for stack in ("encoder", "decoder")
+            if any(name.startswith(f"{stack}.layers.") for name in _whole_names(state, args))
+        )  # fmt: skip
+
+    def prepared(self, state: State, args: Mapping[str, Any]) -> State:
+        """Return tensors whose names begin with the stack, without copies of the embeddings."""
+        state = _whole_names(state, args)
+        table = state.get(f"{self.stacks[0]}.embed_tokens.weight")
+        if table is None:
+            raise ValueError(f"no {self.stacks[0]}.embed_tokens.weight: only models with "
+                             "embeddings")  # fmt: skip
+        copies = ["decoder.output_projection.weight"] if "decoder" in self.stacks else []
+        copies += ["decoder.embed_tokens.weight"] if len(self.stacks) == 2 else []
+        equal = [name for name in copies if name in state and torch.equal(state[name], table)]
+        if len(self.stacks) == 2 and equal != copies:
+            raise ValueError(
+                "source, target and output have tables of their own; here they share one"
+            )
+        return {name: tensor for name, tensor in state.items() if name not in equal}
+
+    def read(self, state: State, args: Mapping[str, Any]) -> Any:
+        """Return our configuration; a ValueError says what has no counterpart."""
+        values = [_stack_values(state, stack, args) for stack in self.stacks]
+        layers = [value.pop("layers") for value in values]
+        for name, value in values[0].items():
+            if values[-1][name] != value:
+                raise ValueError(f"encoder and decoder differ in {name}: {value!r}, "
+                                 f"{values[-1][name]!r}; here they share it")  # fmt: skip
+        own: dict[str, Any] = {"layers": layers[0]}
+        if len(layers) == 2:
+            own = {"encoder_layers": layers[0], "decoder_layers": layers[1]}
+        elif self.stacks == ("decoder",):
+            own["tie_embeddings"] = "decoder.output_projection.weight" not in state
+        return self.config(
+            **own, **read_fields(FIELDS, args), **values[0],
+            vocab_size=len(state[f"{self.stacks[0]}.embed_tokens.weight"]),
+            embedding_scale="none" if args.get("no_scale_embedding", True) else "sqrt_width",
+        )  # fmt: skip
+
+    def mine(self, stack: str) -> str:
+        """Return the name of a stack in ours."""
+        return f"transformer.{stack}" if len(self.stacks) == 2 else stack
+
+    def names(self, config: Any, state: State | None) -> Names:
+        """Return the map; the slot of the outer norms is the placement's."""
+        outer = "before" if "before" in config.row.self_attention else "after"
+        layer: dict[str, str | tuple[str, ...]] = {
+            "self_attention.attention.qkv_proj": tuple(f"self_attn.{part}_proj" for part in "qkv"),
+            "self_attention.attention.inside": "self_attn.inner_attn_ln",
+            "self_attention.attention.out_proj": "self_attn.out_proj",
+            f"self_attention.{outer}": "self_attn_layer_norm",
+            f"cross_attention.{outer}": "encoder_attn_layer_norm",
+            "feed_forward.mlp.fc1": "ffn.fc1",
+            "feed_forward.mlp.inside": "ffn.ffn_layernorm",
+            "feed_forward.mlp.fc2": "ffn.fc2",
+            f"feed_forward.{outer}": "final_layer_norm",
+        }
+        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            layer[f"cross_attention.attention.{part}"] = f"encoder_attn.{part}"
+        names: dict[str, Any] = {"embedding.table": f"{self.stacks[0]}.embed_tokens"}
+        if not getattr(config, "tie_embeddings", True):
+            names["head"] = "decoder.output_projection"
+        for stack in self.stacks:
+            mine = self.mine(stack)
+            table, biases = f"{mine}.position_embedding", f"{stack}.relative_position"
+            names |= {
+                f"{table}.table.weight": tensor(f"{stack}.embed_positions.weight", layout=FROM_TWO),
+                f"{table}.bias": f"{biases}.relative_attention_bias",
+                f"{mine}.input_norm": f"{stack}.layernorm_embedding",
+                f"{mine}.final_norm": f"{stack}.layer_norm",
+                **layers(f"{mine}.layers", f"{stack}.layers", layer),
+            }
+        return names
+
+    def computed(self, state: State, config: Any) -> State:
+        """Return tables of positions that theirs computes."""
+        table = fairseq_sinusoids(config.max_length, config.width, 2)
+        return {
+            f"{self.mine(stack)}.position_embedding.table.weight": table
+            for stack in self.stacks if f"{stack}.embed_positions._float_tensor" in state
+        }  # fmt: skip
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """Return the arguments of EncoderConfig, DecoderConfig or EncoderDecoderConfig."""
+        row = config.row
+        args: dict[str, Any] = {
+            **write_fields(FIELDS, config), "subln": row.name == "sub",
+            "deepnorm": row.name == "deepnorm", "vocab_size": config.vocab_size,
+            "no_scale_embedding": config.embedding_scale == "none",
+            "layernorm_embedding": config.input_norm == "layernorm",
+        }  # fmt: skip
+        if config.positions == "t5":
+            args |= {"rel_pos_buckets": 32, "max_rel_pos": 128}
+        for stack in self.stacks:
+            args |= {
+                f"{stack}_embed_dim": config.width, f"{stack}_attention_heads": config.heads,
+                f"{stack}_ffn_embed_dim": config.ffn_width,
+                f"{stack}_layers": config.depth(stack).layers,
+                # Said outright: deepnorm=True alone does not take it back from a decoder.
+                f"{stack}_normalize_before": "before" in row.self_attention,
+            }  # fmt: skip
+        if self.stacks == ("encoder",):
+            args["no_output_layer"] = True
+        elif len(self.stacks) == 2:
+            args["share_all_embeddings"] = True
+        else:
+            args["share_decoder_input_output_embed"] = config.tie_embeddings
+        return args
+
+    def finished(self, state: State, config: Any) -> State:
+        """Return their tensors with copies of the embeddings; of one stack, without its name."""
+        if "decoder" in self.stacks:
+            table = state[f"{self.stacks[0]}.embed_tokens.weight"]
+            state.setdefault("decoder.embed_tokens.weight", table)
+            state.setdefault("decoder.output_projection.weight", table)
+        if len(self.stacks) == 2:
+            return state
+        return {name.removeprefix(f"{self.stacks[0]}."): tensor for name, tensor in state.items()}
 
 
 def _whole_names(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> State:
@@ -122,96 +196,6 @@ def _whole_names(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> State:
         raise ValueError("the weights do not say whether they are an encoder's or a decoder's: "
                          "give encoder_attention_heads or decoder_attention_heads")  # fmt: skip
     return {f"{stacks[0]}.{name}": tensor for name, tensor in state.items()}
-
-
-def _mine(stack: str, stacks: tuple[str, ...]) -> str:
-    return f"transformer.{stack}" if len(stacks) == 2 else stack
-
-
-def _untie(state: State, stacks: tuple[str, ...]) -> bool:
-    """Drop copies of the embedding table; return whether the output projection was one."""
-    if not stacks:
-        raise ValueError("no layers.0 among the weights: this is no torchscale model")
-    table = state.get(f"{stacks[0]}.embed_tokens.weight")
-    if table is None:
-        raise ValueError(f"no {stacks[0]}.embed_tokens.weight: only models with embeddings")
-    copies = ["decoder.output_projection.weight"] if "decoder" in stacks else []
-    copies += ["decoder.embed_tokens.weight"] if len(stacks) == 2 else []
-    equal = [name in state and torch.equal(state[name], table) for name in copies]
-    if len(stacks) == 2 and not all(equal):
-        raise ValueError("source, target and output have tables of their own; here they share one")
-    for name, is_copy in zip(copies, equal, strict=True):
-        if is_copy:
-            del state[name]
-    return all(equal)
-
-
-def names_of(config: Any, stacks: tuple[str, ...], tied: bool) -> Names:
-    """Return the map of a model, whose output projection is its table of embeddings or not."""
-    outer = "before" if "before" in config.row.self_attention else "after"
-    layer: dict[str, str | tuple[str, ...]] = {
-        "self_attention.attention.qkv_proj": tuple(f"self_attn.{part}_proj" for part in "qkv"),
-        "self_attention.attention.inside": "self_attn.inner_attn_ln",
-        "self_attention.attention.out_proj": "self_attn.out_proj",
-        f"self_attention.{outer}": "self_attn_layer_norm",
-        f"cross_attention.{outer}": "encoder_attn_layer_norm",
-        "feed_forward.mlp.fc1": "ffn.fc1",
-        "feed_forward.mlp.inside": "ffn.ffn_layernorm",
-        "feed_forward.mlp.fc2": "ffn.fc2",
-        f"feed_forward.{outer}": "final_layer_norm",
-    }
-    for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-        layer[f"cross_attention.attention.{part}"] = f"encoder_attn.{part}"
-    names: dict[str, Any] = {"embedding.table": f"{stacks[0]}.embed_tokens"}
-    if stacks == ("decoder",) and not tied:
-        names["head"] = "decoder.output_projection"
-    for stack in stacks:
-        mine = _mine(stack, stacks)
-        table, biases = f"{mine}.position_embedding", f"{stack}.relative_position"
-        names |= {
-            f"{table}.table.weight": tensor(f"{stack}.embed_positions.weight", layout=FROM_TWO),
-            f"{table}.bias": f"{biases}.relative_attention_bias",
-            f"{mine}.input_norm": f"{stack}.layernorm_embedding",
-            f"{mine}.final_norm": f"{stack}.layer_norm",
-            **layers(f"{mine}.layers", f"{stack}.layers", layer),
-        }
-    return names
-
-
-def stacks_of(state: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
-    """Return which stacks a state with whole names has: encoder, decoder or both."""
-    return tuple(
-        stack
-        for stack in ("encoder", "decoder")
-        if any(name.startswith(f"{stack}.layers.") for name in state)
-    )
-
-
-def our_config(state: State, args: Mapping[str, Any]) -> Any:
-    """Return our configuration.
-
-    Raises:
-        ValueError: If heads are not given, or what it computes has no counterpart.
-    """
-    stacks = stacks_of(state)
-    values = [_stack_values(state, stack, args) for stack in stacks]
-    layers = {f"{s}_layers": value.pop("layers") for s, value in zip(stacks, values, strict=True)}
-    for name, value in values[0].items():
-        if values[-1][name] != value:
-            raise ValueError(f"encoder and decoder differ in {name}: {value!r}, "
-                             f"{values[-1][name]!r}; here they share it")  # fmt: skip
-    table = state[f"{stacks[0]}.embed_tokens.weight"]
-    shared: dict[str, Any] = {
-        "vocab_size": len(table), **read_fields(FIELDS, args), **values[0],
-        "embedding_scale": "none" if args.get("no_scale_embedding", True) else "sqrt_width",
-    }  # fmt: skip
-    if len(stacks) == 2:
-        return TranslationConfig(**shared, **layers)
-    if stacks == ("encoder",):
-        return TextEncoderConfig(**shared, layers=layers["encoder_layers"])
-    output = state.get("decoder.output_projection.weight", table)
-    tied = torch.equal(output, table)
-    return LanguageModelConfig(**shared, layers=layers["decoder_layers"], tie_embeddings=tied)
 
 
 def _stack_values(state: State, stack: str, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,39 +257,8 @@ def _positions(state: State, stack: str, args: Mapping[str, Any]) -> tuple[str, 
     return "none", 512
 
 
-def their_arguments(config: Any, stacks: tuple[str, ...]) -> dict[str, Any]:
-    """Return the arguments of EncoderConfig, DecoderConfig or EncoderDecoderConfig."""
-    row = config.row
-    args: dict[str, Any] = {
-        **write_fields(FIELDS, config), "subln": row.name == "sub",
-        "deepnorm": row.name == "deepnorm", "vocab_size": config.vocab_size,
-        "no_scale_embedding": config.embedding_scale == "none",
-        "layernorm_embedding": config.input_norm == "layernorm",
-    }  # fmt: skip
-    if config.positions == "t5":
-        args |= {"rel_pos_buckets": 32, "max_rel_pos": 128}
-    for stack in stacks:
-        args |= {
-            f"{stack}_embed_dim": config.width, f"{stack}_attention_heads": config.heads,
-            f"{stack}_ffn_embed_dim": config.ffn_width,
-            f"{stack}_layers": config.depth(stack).layers,
-            # Said outright: deepnorm=True alone does not take it back from a decoder.
-            f"{stack}_normalize_before": "before" in row.self_attention,
-        }  # fmt: skip
-    if stacks == ("encoder",):
-        args["no_output_layer"] = True
-    elif len(stacks) == 2:
-        args["share_all_embeddings"] = True
-    else:
-        args["share_decoder_input_output_embed"] = config.tie_embeddings
-    return args
-
-
-def is_torchscale(names: Mapping[str, Tensor]) -> bool:
-    """Whether tensors of these names are torchscale's."""
-    return any(".ffn.fc1." in name or ".self_attn_layer_norm." in name for name in names)
-
-
-FORMATS = {
-    "torchscale": WeightFormat("torchscale.json", is_torchscale, load_torchscale, to_torchscale)
-}
+FORMATS = (
+    Torchscale(LanguageModel, LanguageModelConfig, "decoder"),
+    Torchscale(TextEncoder, TextEncoderConfig, "encoder"),
+    Torchscale(TranslationModel, TranslationConfig, "encoder", "decoder"),
+)
