@@ -118,6 +118,8 @@ def add_measurements(
     from magneto.lab.comparison import measure
 
     try:
+        report.say("measuring how far a step moves each row's function, to set it beside the "
+                   "theory: minutes, which --no-measurements leaves out")  # fmt: skip
         comparison["measured"] = measure(folder, sweep, report)
     except Exception as error:
         lines = user_lines(error)

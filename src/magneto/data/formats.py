@@ -51,6 +51,7 @@ Layout = Callable[[Path, Counts], dict[str, Table]]
 SUPPORTED = (f"a file ends in {', '.join(RECORDS)} (maybe .gz, .xz or .bz2 after it), .parquet or "
              ".tar; else name a folder, or hf:NAME")  # fmt: skip
 OTHER_FILES = "files of other kinds left out"
+NESTED = "in folders inside those of the classes, which name no class"
 # Members of an example in a shard, by ending, and the columns that they are.
 MASK_MEMBERS = ("seg.png", "mask.png", "seg", "mask")
 WORD_MEMBERS = {"cls": "label", "txt": "text", "caption": "text"}
@@ -194,6 +195,9 @@ def read_folder(folder: Path, kind: str, counts: Counts) -> Table:
     if not names:
         raise ValueError(f"no {kind} files in {folder}: none ends in {', '.join(ENDINGS[kind])}")
     words = [first if rest else None for first, _, rest in (n.partition("/") for n in names)]
+    for name in names:
+        if name.count("/") > 1:
+            counts.met(f"{kind}s {NESTED}", name, f"is of class {name.partition('/')[0]}")
     known = sorted({word for word in words if word is not None})
     numbers: dict[str | None, int] = {word: number for number, word in enumerate(known)}
     labels = np.array([numbers.get(word, NO_CLASS) for word in words], np.int64)

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from magneto.data.problems import Counts
+from magneto.language.labelled_texts import ROWS
 from magneto.vision.decoding import BrokenImage
 
 # Images that are opened to learn their sizes.
@@ -54,6 +56,12 @@ def counted(number: int, unit: str) -> str:
 def parts(train: int, validation: int, unit: str) -> tuple[str, str]:
     """Return the row that says how much there is."""
     return f"{unit}s", f"{train:,} to train on, {validation:,} to validate on"
+
+
+def left_out(counts: Counts) -> list[tuple[str, str]]:
+    """Return the row that says what was odd; none where nothing was."""
+    said = counts.describe()
+    return [("but", said.strip(" ()"))] if said.strip() else []
 
 
 def balance(names: Iterable[str]) -> tuple[str, str]:
@@ -111,6 +119,7 @@ def labelled_images(task: Any) -> Finding:
     seen = image_input(splits.train)
     names = [splits.classes[n] for n in splits.train.labels_of().tolist() if n >= 0]
     facts = [parts(len(splits.train), len(splits.validation), "image"), balance(names), *seen.facts]
+    facts += left_out(splits.counts)
     # Left and right may be exchanged in pictures of things, not in signs that are drawn.
     flip = {} if seen.options["model.channels"] == 1 else {"data.augmentation.flip": 0.5}
     return Finding(facts, {**seen.options, **flip}, seen.remarks)
@@ -122,7 +131,7 @@ def plain_images(task: Any) -> Finding:
     seen = image_input(splits.train)
     options = {**seen.options, "model.max_length": seen.options["model.max_length"] + 1}
     facts = [parts(len(splits.train), len(splits.validation), "image"), *seen.facts]
-    return Finding(facts, options, seen.remarks)
+    return Finding([*facts, *left_out(splits.counts)], options, seen.remarks)
 
 
 def masked_images(task: Any) -> Finding:
@@ -140,7 +149,7 @@ def masked_images(task: Any) -> Finding:
     side = seen.options["model.image_size"]
     facts = [parts(len(splits.train), len(splits.validation), "image"),
              ("classes", f"{largest + 1}, by the numbers in the masks; 255 is no class"),
-             *seen.facts]  # fmt: skip
+             *seen.facts, *left_out(splits.counts)]  # fmt: skip
     options = {**seen.options, "model.channels": 3, "model.classes": largest + 1,
                "model.stride": side}  # fmt: skip
     return Finding(facts, options, seen.remarks)
@@ -182,7 +191,9 @@ def labelled_texts(task: Any) -> Finding:
         ("length", f"{words_in(texts)}; read up to {longest} of {size:,} word pieces"),
     ]
     options = {"data.max_length": longest, "data.vocab_size": size}
-    return Finding(facts, options)
+    odd = Counts(task.texts.counts)
+    del odd[ROWS]
+    return Finding([*facts, *left_out(odd)], options)
 
 
 def running_text(task: Any) -> Finding:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.formats import OTHER_FILES, find_files
+from magneto.data.formats import OTHER_FILES, find_files, read_folder
 from magneto.data.media import HubMedia
 from magneto.data.problems import MALFORMED, Counts
 from magneto.data.table import FROM_TEST, TEST_UNUSED
@@ -254,3 +254,13 @@ def test_wrong_sources(tmp_path: Path) -> None:
         load(class_folders(tmp_path / "few", ("cat",), each=1))
     with pytest.raises(ValueError, match="builtin:digits, builtin:scenes"):
         ImageDataConfig(source="builtin:digit")
+
+
+def test_images_deeper_than_the_folders_of_classes_are_counted(tmp_path: Path) -> None:
+    for name in ("a/1.png", "a/deep/2.png", "b/3.png"):
+        write(tmp_path / name, encoded(photo()))
+    counts = Counts()
+    found = read_folder(tmp_path, "image", counts)
+    assert found.values("label") == ["a", "a", "b"]
+    [(kind, count)] = counts.items()
+    assert count == 1 and "name no class" in kind and "deep/2.png" in counts.describe()
