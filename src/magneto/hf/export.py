@@ -154,22 +154,15 @@ def save_readers(assets: Assets, directory: Path) -> None:
 def read_by_decoder(tokenizer: Any, length: int) -> Assets:
     """Return what a language model has beside its weights.
 
-    Args:
-        tokenizer: Of `magneto.data.tokenizer`; all but bytes are written for transformers too.
-        length: Tokens the model was trained on, told to the tokenizer.
+    All tokenizers of `magneto.data.tokenizer` but bytes are written for transformers too, and are
+    told the length that the model was trained on.
     """
     reader = transformers_tokenizer(tokenizer, length)
     return Assets({"end": tokenizer.end}, tokenizer, [reader])
 
 
 def read_by_encoder(tokenizer: Any, length: int, how: EncoderInput) -> Assets:
-    """Return what a text encoder has beside its weights; see `read_by_decoder`.
-
-    Args:
-        tokenizer: Of `magneto.data.tokenizer`.
-        length: Tokens.
-        how: How its input is put together, and its classes.
-    """
+    """Return what a text encoder, whose input is put together so, has beside its weights."""
     values = {"end": tokenizer.end, "bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad}
     reader = encoder_tokenizer(tokenizer, length, how)
     return Assets(values | how.values(), tokenizer, [reader])
@@ -178,14 +171,7 @@ def read_by_encoder(tokenizer: Any, length: int, how: EncoderInput) -> Assets:
 def images_and_texts(
     config: Any, tokenizer: Any, processor: MagnetoImageProcessor, labels: Sequence[str] = ()
 ) -> Assets:
-    """Return what a model of vision and language has beside its weights.
-
-    Args:
-        config: Of the model.
-        tokenizer: Of `magneto.data.tokenizer`; all but bytes are written for transformers too.
-        processor: From pictures to what the model reads.
-        labels: Names of the classes, in order; empty if it has none.
-    """
+    """Return what a model of vision and language has beside its weights."""
     how = MASKED_AT_END if config.ends_in_mask else FRAMED
     fast = encoder_tokenizer(tokenizer, config.max_length, how)
     reader = processor if fast is None else MagnetoVisionLanguageProcessor(processor, fast)

@@ -89,19 +89,11 @@ def harness_scores(
     limit: int | None = None,
     samples: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate tasks of the harness.
-
-    Args:
-        wrapped: Of `harness_model`.
-        names: Tasks, groups or tags that the manager knows.
-        num_fewshot: Demonstrations, drawn as each task says.
-        seed: Of the draws.
-        manager: Of `task_manager`.
-        limit: Questions of each task at most.
-        samples: Whether to return each question's log-likelihoods too.
+    """Evaluate tasks, groups or tags of the harness that the manager knows.
 
     Returns:
-        As the harness gives it: "results" has the metrics of each task, "samples" the questions.
+        As the harness gives it: "results" has the metrics of each task, "samples", if asked for,
+        each question's log-likelihoods.
 
     Raises:
         ValueError: If a task's data cannot be loaded.

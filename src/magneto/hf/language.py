@@ -140,13 +140,6 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         Without a mask one begins where positions do not go on by one, as in transformers; beside a
         mask of padding, where they are not above those of the real token before.
 
-        Args:
-            position_ids: (batch or 1, length), or None.
-            mask: Boolean, or None.
-            batch: Rows.
-            length: Tokens of a row.
-            keys: Tokens that the cache holds, and these.
-
         Raises:
             ValueError: If the positions have another shape; or if there is a mask of one document
                 or a cache, and the model tells distances, which are counted in places.

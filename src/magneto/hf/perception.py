@@ -175,13 +175,7 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
         attention_mask: Tensor | None = None,
         search: Search | None = None,
     ) -> list[list[int]]:
-        """Return the tokens of each utterance, for the tokenizer's `batch_decode`.
-
-        Args:
-            input_features: (batch, frames, mel bins).
-            attention_mask: (batch, frames), 1 for an utterance's own.
-            search: How they are found; by default greedily.
-        """
+        """Return the tokens of each utterance, by default greedily, for `batch_decode`."""
         lengths = frame_counts(input_features, attention_mask)
         encoded, lengths = self.core.encode(like_weights(self.core, input_features), lengths)
         found = (search or GreedySearch())(self.core, encoded, lengths)

@@ -31,14 +31,7 @@ from magneto.vision_language.samples import WholeImage
 
 
 def pixels_of(picture: Any) -> np.ndarray:
-    """Return a picture's pixels as `magneto.vision.decoding` reads a file's: RGB, upright.
-
-    Args:
-        picture: Of Pillow; or an array of bytes, (height, width) or (height, width, 3).
-
-    Raises:
-        TypeError: For an array of another type, or the name of a file.
-    """
+    """Return a picture's pixels as `magneto.vision.decoding` reads a file's: RGB, upright."""
     from PIL import Image
 
     if isinstance(picture, str | os.PathLike):
@@ -52,15 +45,10 @@ def pixels_of(picture: Any) -> np.ndarray:
     return turned(from_image(rgb(picture)), orientation(picture))
 
 
-def is_sequence(value: Any) -> bool:
-    """Return whether a value is a sequence of others, which the name of a file is not."""
-    return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def pictures_of(images: Any) -> list[Any]:
-    """Return the pictures of one, of a sequence, or of an array (batch, height, width, 3)."""
-    several = is_sequence(images) or getattr(images, "ndim", 0) == 4
-    return list(images) if several else [images]
+def is_several(images: Any) -> bool:
+    """Whether pictures are a sequence, which the name of a file is not, or an array of several."""
+    listed = isinstance(images, Sequence) and not isinstance(images, str)
+    return listed or getattr(images, "ndim", 0) == 4
 
 
 class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
@@ -112,7 +100,8 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
             TypeError: For an array of another type.
             ValueError: For pictures that have several sizes when they are read.
         """
-        found = [self.values(pixels_of(picture)) for picture in pictures_of(images)]
+        pictures = images if is_several(images) else [images]
+        found = [self.values(pixels_of(picture)) for picture in pictures]
         if len({values.shape for values in found}) > 1:
             raise ValueError("pictures of several sizes: give one at a time")
         return BatchFeature({"pixel_values": np.stack(found)}, tensor_type=return_tensors)
@@ -130,10 +119,7 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
     ) -> list[Tensor]:
         """Return the class of each pixel of each picture, int64 (height, width).
 
-        Args:
-            outputs: A segmentation model's.
-            target_sizes: Height and width of each picture; None for those of the logits. Logits are
-                resized to it before the classes are chosen.
+        A segmentation model's logits are resized to the target sizes before classes are chosen.
         """
         sizes = target_sizes or [outputs.logits.shape[2:]] * len(outputs.logits)
         return [
@@ -150,13 +136,7 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
     """
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, **others: Any) -> None:
-        """Take both.
-
-        Args:
-            image_processor: A `MagnetoImageProcessor`.
-            tokenizer: Of transformers.
-            **others: Of transformers' class.
-        """
+        """Take a `MagnetoImageProcessor` and a tokenizer of transformers."""
         super().__init__(image_processor, tokenizer, **others)
         self.auto_map = auto_map({"AutoProcessor": type(self).__name__})
 
@@ -177,7 +157,7 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
         """
         made: dict[str, Any] = {}
         if images is not None:
-            groups = images if isinstance(images, Sequence) and is_sequence(images[0]) else []
+            groups = images if isinstance(images, Sequence) and is_several(images[0]) else []
             pictures = [one for group in groups for one in group] if groups else images
             pixels = self.image_processor(pictures, return_tensors=return_tensors)["pixel_values"]
             if groups:
@@ -200,14 +180,7 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
 
 
 def as_sounds(raw_speech: Any) -> list[np.ndarray]:
-    """Return the samples of one or of several sounds, each (samples,) in float32.
-
-    Args:
-        raw_speech: Samples, or a list of such, or an array with a sound in each row.
-
-    Raises:
-        ValueError: If one is no row of numbers in [-1, 1].
-    """
+    """Return the samples of one or of several sounds, each (samples,) in float32."""
     listed = isinstance(raw_speech, list | tuple)
     several = np.ndim(raw_speech[0] if listed and len(raw_speech) else 0) > 0
     rows = raw_speech if several else np.atleast_2d(raw_speech)

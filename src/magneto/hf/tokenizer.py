@@ -89,12 +89,7 @@ def encoder_tokenizer(tokenizer: Any, length: int, how: EncoderInput) -> Any:
 
 
 def translation_tokenizer(vocabulary: Any, length: int) -> Any:
-    """Return a tokenizer of transformers that reads "<2de> text", or None.
-
-    Args:
-        vocabulary: Of `magneto.translation.prepare`: a tokenizer, and a tag per language.
-        length: Tokens of a source at most.
-    """
+    """Return a tokenizer of transformers that reads "<2de> text", or None."""
     tags = {f"<2{language}>": vocabulary.tag(language) for language in vocabulary.languages}
     made = _tokenizer(vocabulary.tokenizer, length, ENDED, {"eos": "end", "pad": "end"}, tags=tags)
     # Where the tokenizer's own numbers have gaps, tags would get others than in training.
@@ -112,13 +107,7 @@ def _tokenizer(
 ) -> Any:
     """Return a tokenizer of ours as transformers', or None.
 
-    Args:
-        tokenizer: Ours.
-        length: Tokens of an input at most.
-        how: How an input is put together.
-        names: What transformers calls special tokens of ours, "bos" for example.
-        side: Where padding stands.
-        tags: Special tokens that are added.
+    `names` are what transformers calls special tokens of ours, "bos" for example; `tags` are added.
     """
     inner: Any = getattr(tokenizer, "inner", None)
     name = getattr(inner, "id_to_piece", getattr(inner, "id_to_token", None))

@@ -109,11 +109,8 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
     ) -> tuple[Tensor, Samples, Tensor]:
         """Return images in the type of the weights, samples, and where tokens are.
 
-        Args:
-            pixel_values: Images, or (texts, images of each, channels, height, width); or None.
-            input_ids: Texts, or None.
-            attention_mask: Of the texts, or None.
-            paired: Whether images are joined to texts, where both are given.
+        Images may also be (texts, images of each, channels, height, width). Where both are given,
+        they are joined to texts if `paired`.
 
         Raises:
             ValueError: If neither is given; of pairs, if there are not as many of both, or a text
@@ -165,9 +162,6 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
 
         Returns:
             (images, 1 + patches, width) and (texts, length, width); None for what was not given.
-
-        Raises:
-            ValueError: As `read`.
         """
         images, samples, mask = self.read(pixel_values, input_ids, attention_mask)
         vision, language = encoder(images, samples, hidden)

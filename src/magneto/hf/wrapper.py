@@ -257,9 +257,7 @@ class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
 def hidden_states(stack: LayerStack, wanted: bool) -> Iterator[list[Tensor]]:
     """Collect what goes into each layer, and last what comes out of the stack, normed.
 
-    Yields:
-        A list that fills while the stack runs: layers + 1 tensors (batch, length, width); it stays
-        empty if they are not wanted.
+    The list fills while the stack runs, with layers + 1 tensors (batch, length, width), if wanted.
     """
     found: list[Tensor] = []
     if not wanted:
@@ -336,13 +334,7 @@ def divided(total: Tensor, count: Tensor | int, wanted: Tensor | int | None) -> 
 
 
 def token_loss(logits: Tensor, labels: Tensor | None, number: Tensor | int | None) -> Tensor | None:
-    """Return the cross-entropy of tokens; None without labels.
-
-    Args:
-        logits: (batch, length, vocab_size).
-        labels: (batch, length), -100 for none.
-        number: What the summed loss is divided by; None for the number of labels.
-    """
+    """Return the summed cross-entropy over a number, by default of labels; None without labels."""
     if labels is None:
         return None
     rows, answers = logits.flatten(0, -2).float(), labels.flatten().to(logits.device)

@@ -165,10 +165,8 @@ def read_config(source: str | Path | nn.Module) -> Any:
 def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
     """Return one of our models as transformers' own, in evaluation mode.
 
-    Args:
-        model: Of ours.
-        name: Their `model_type`, "gpt2" for example.
-        **values: What else their configuration has, `eos_token_id` for example.
+    `name` is their `model_type`, "gpt2" for example; `values` are what else their configuration
+    has, `eos_token_id` for example.
 
     Raises:
         ValueError: If theirs can't compute what ours does; the first difference is named.
@@ -225,10 +223,8 @@ def _theirs(name: str) -> Any:
 def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     """Return torch's own encoder as one of ours, in evaluation mode.
 
-    Ours reads (batch, length, width) whatever `batch_first` was, and its dropout rates are 0.
-
-    Args:
-        encoder: With `norm_first` and a norm on top ("pre"), or with neither ("post").
+    It has `norm_first` and a norm on top ("pre"), or neither ("post"). Ours reads (batch, length,
+    width) whatever `batch_first` was, and its dropout rates are 0.
 
     Raises:
         ValueError: If an option has no counterpart.
@@ -369,13 +365,7 @@ def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
 
 
 def save_weight_file(model: nn.Module, name: str, directory: Path) -> None:
-    """Write a model of ours as another library reads it.
-
-    Args:
-        model: Of ours.
-        name: One of `WRITTEN`.
-        directory: To write `model.safetensors` in, and the file of arguments.
-    """
+    """Write `model.safetensors` of a format, one of `WRITTEN`, and its file of arguments."""
     from safetensors.torch import save_file
 
     form = _file_format(model, name)
