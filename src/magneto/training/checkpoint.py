@@ -225,9 +225,9 @@ class RunWeights:
         directory = step_directory(self.run / "checkpoints", step)
 
         def prune() -> None:  # a damaged one is not counted
-            found = sorted({*self.undamaged, directory}, key=step_of)
-            self.undamaged = found[-self.config.keep_checkpoints :]
-            for path in list_checkpoints(self.run) if self.undamaged != found else ():
+            found, keep = {*self.undamaged, directory}, self.config.keep_checkpoints
+            self.undamaged = sorted(found, key=step_of)[-keep:]
+            for path in list_checkpoints(self.run) if len(found) >= keep else ():
                 if step_of(path) < step_of(self.undamaged[0]):
                     shutil.rmtree(path)
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import pickle
 import shutil
 from pathlib import Path
 from threading import Event
@@ -9,7 +10,7 @@ from threading import Event
 import pytest
 import torch
 
-from magneto.files import Damaged
+from magneto.files import Damaged, read_json
 from magneto.progress import ProgressBars
 from magneto.training import checkpoint as module
 from magneto.training.checkpoint import CheckpointWriter, load_weights
@@ -56,6 +57,18 @@ def test_resumed_equals_uninterrupted(
     assert same(finished, tmp_path)
     for name in ("best", "averaged"):
         assert equal(finished / name, tmp_path / name)
+    one, other = (
+        read_json(list_checkpoints(run)[-1] / "state.json") for run in (finished, tmp_path)
+    )
+    assert one["detector"] == other["detector"] and one["best"] == other["best"]
+
+
+def test_nothing_is_unpickled(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "load", pytest.fail)
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, pytest.fail)
+    resume(run, steps=32)
+    load_weights(Toy().build_model(), run)
 
 
 def test_a_companion_is_in_no_checkpoint_and_values_of_data_are_in_each(tmp_path: Path) -> None:
