@@ -103,22 +103,6 @@ def test_a_fairseq_checkpoint_brings_its_arguments(tmp_path: Path) -> None:
         assert torch.equal(loaded(ids).logits, ours(ids))
 
 
-def test_images_there_and_back(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = ImageClassifierConfig(
-        width=128, layers=2, heads=2, ffn_width=48, image_size=16, patch_size=4, classes=5,
-        positions="learned", max_length=17, class_token="learned", pooling="mean_then_norm",
-    )  # fmt: skip
-    ours = ImageClassifier(config).eval()
-    wrap(ours).save_pretrained(tmp_path / "ours")
-    assert run(tmp_path / "ours", tmp_path / "theirs", "--to", "beit3") == 0
-    assert run(tmp_path / "theirs", tmp_path / "again") == 0
-    assert run(tmp_path / "theirs" / "model.safetensors", tmp_path / "bare") == 0
-    auto = transformers.AutoModelForImageClassification
-    loaded = auto.from_pretrained(tmp_path / "again").core.state_dict()
-    assert all(torch.equal(loaded[n], t) for n, t in ours.state_dict().items())
-
-
 def test_a_name_of_timms_on_the_hub_brings_its_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

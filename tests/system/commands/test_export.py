@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -89,9 +90,8 @@ def test_text_classifier(place: Path, kind: str, types: int, capsys) -> None:
     opened, out = exported(place, name, "text-classification/tiny", data, *small)
     assert "AutoModelForSequenceClassification" in capsys.readouterr().out
     task: Any = opened.task
-    examples = next(iter(task.validation.values()))
-    batch = task._batch(examples, list(range(4)))
     held = next(iter(task.texts.validation.values()))
+    batch = task._batch(task.validation, np.zeros(len(held)), np.arange(4))
     shown = [held[row] for row in range(4)]
 
     hf.register()
