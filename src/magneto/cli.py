@@ -30,6 +30,7 @@ COMMANDS = {
     "translate": ("magneto.commands.translate", "translate lines with a translation model"),
     "transcribe": ("magneto.commands.transcribe", "write down what is said in recordings"),
     "predict": ("magneto.commands.predict", "what a model says of your images, texts or rows"),
+    "search": ("magneto.commands.search", "images by a text, or texts by an image"),
     "bound": ("magneto.commands.bound", "what the theory bounds, for a placement and a depth"),
     "tokenizer": ("magneto.commands.tokenizer", "train a tokenizer on text of your own"),
     "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),

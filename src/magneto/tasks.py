@@ -112,6 +112,7 @@ TASKS = {
         "magneto.vision_language.retrieval:ImageTextRetrieval",
         "magneto.vision_language.config:ImageTextRetrieverConfig",
         "magneto.vision_language.config:CaptionDataConfig",
+        verbs=('search "TEXT" FOLDER',),
     ),
     "image-captioning": TaskEntry(
         "magneto.vision_language.captioning:ImageCaptioning",

@@ -136,6 +136,7 @@ def test_a_text_may_move(run: Path) -> None:
 VERBS = {
     "generate": {"causal-lm", "image-captioning"},
     "translate": {"translation"},
+    "search": {"image-text-retrieval"},
     "transcribe": {"transducer"},
     "predict": {"text-classification", "image-classification", "segmentation",
                 "visual-question-answering", "visual-reasoning"},
@@ -145,7 +146,12 @@ VERBS = {
 
 
 def test_another_tasks_verb_is_one_line_that_names_the_right_one(tmp_path: Path, capsys) -> None:
-    more = {"translate": ["--to", "de"], "transcribe": [__file__], "evaluate --tasks": ["piqa"]}
+    more = {
+        "translate": ["--to", "de"],
+        "search": ["x", "."],
+        "transcribe": [__file__],
+        "evaluate --tasks": ["piqa"],
+    }
     for task in tasks.TASKS:
         load_recipe(f"{task}/tiny").save(tmp_path / "recipe.yaml")
         right = [f"magneto {verb.split()[0]} {tmp_path}" for verb in VERBS if task in VERBS[verb]]

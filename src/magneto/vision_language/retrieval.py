@@ -26,10 +26,11 @@ from torch import Tensor, nn
 
 from magneto.data.stream import BatchStream, place_of
 from magneto.training.task import Figure, Loss, Scores
+from magneto.vision.decoding import Picture
 from magneto.vision_language.config import CaptionDataConfig, ImageTextRetrieverConfig
 from magneto.vision_language.finetuning import CaptionedTask
 from magneto.vision_language.model import ImageTextRetriever, contrastive_losses
-from magneto.vision_language.samples import join_samples
+from magneto.vision_language.samples import frame_text, join_samples
 
 RANKS = (1, 5, 10)
 # Rows of the matrix of similarities that are made at a time.
@@ -177,6 +178,28 @@ class ImageTextRetrieval(CaptionedTask):
         found = recalls(images.float(), texts.float(), places[owners], broken)
         found = {"loss": sums["loss"] / sums["count"], **found}
         return found | ({"broken": sums["broken"]} if sums["broken"] else {})
+
+    @torch.no_grad()
+    def predict(self, model: nn.Module, inputs: Sequence[Picture | str]) -> list[Tensor]:
+        """Return a vector of each image and text, (width,), of length 1: the nearest fit best.
+
+        A longer text than the model reads is cut.
+
+        Args:
+            model: With a run's weights, in evaluation mode.
+            inputs: Images that can be decoded, and texts, in any order.
+        """
+        texts = [n for n, each in enumerate(inputs) if isinstance(each, str)]
+        images = [n for n, each in enumerate(inputs) if not isinstance(each, str)]
+        config, device = self.model_config, next(model.parameters()).device
+        tokens = self.tokenizer.encode([str(inputs[n]) for n in texts])
+        framed = [frame_text(each, self.tokenizer, config.max_length) for each in tokens]
+        pixels = self.black_images(0)
+        if images:
+            pixels = self.read_pictures([inputs[n] for n in images])  # type: ignore[misc]
+        samples = join_samples(config.image_tokens, images=len(images), alone=framed)
+        parts = model(pixels.to(device), samples.to(device))[:2]
+        return [*torch.cat(parts).cpu()[np.argsort([*images, *texts])]]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the recalls of a random order, and the loss of a model that sees no difference."""

@@ -33,6 +33,13 @@ QUESTION = {"sentence": "Ann saw Eve since _ was late.", "option1": "Ann", "opti
             "answer": "1"}  # fmt: skip
 
 
+def folder_of_images(place: Path) -> str:
+    """Return a folder with an image."""
+    (place / "images").mkdir(exist_ok=True)
+    Image.new("RGB", (48, 48), "blue").save(place / "images" / "blue.png")
+    return str(place / "images")
+
+
 def fill(word: str, place: Path) -> list[str]:
     """Return what stands in the place of a word in capitals."""
     if word in ("IMAGE", "LEFT", "RIGHT"):
@@ -46,7 +53,8 @@ def fill(word: str, place: Path) -> list[str]:
     if word == "SUITE":
         (place / "winogrande_dev.jsonl").write_text(json.dumps(QUESTION) + "\n")
         return ["winogrande", "--data", str(place), "--seeds", "1"]
-    return [{"LANGUAGE": "de", "QUESTION": "is it red?", "STATEMENT": "both are red"}[word]]
+    return [{"LANGUAGE": "de", "QUESTION": "is it red?", "STATEMENT": "both are red",
+             "TEXT": "a red square", "FOLDER": folder_of_images(place)}[word]]  # fmt: skip
 
 
 @pytest.mark.parametrize("task", TASKS)

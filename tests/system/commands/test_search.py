@@ -1,0 +1,77 @@
+"""`magneto search`: images by a text, texts by an image, and an index that is kept."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from magneto.cli import main
+from magneto.runs import load_run
+from tests.unit.vision.image_files import encoded, photo, write
+
+
+@pytest.fixture(scope="module")
+def retriever(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one step."""
+    place = tmp_path_factory.mktemp("retrieval")
+    words = """train image-text-retrieval/tiny --training.steps 1 --training.batch_size 4
+        --training.warmup_steps 0 --model.width 16 --model.layers 1 --model.heads 2
+        --model.ffn_width 16 --training.evaluate_limit 1 --training.tensorboard false"""
+    assert main([*words.split(), "--out", str(place / "run")]) == 0
+    return place / "run"
+
+
+def search(capsys: pytest.CaptureFixture, *words: object) -> tuple[dict, str]:
+    """Return what is found, and what is said beside."""
+    capsys.readouterr()
+    assert main(["search", *map(str, words), "--json"]) == 0
+    said = capsys.readouterr()
+    return json.loads(said.out), said.err
+
+
+def test_the_nearest_are_found_and_the_index_is_kept(
+    retriever: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        write(tmp_path / "photos" / f"{number}.png", encoded(photo(number)))
+    write(tmp_path / "photos" / "broken.png", b"no image")
+    (tmp_path / "texts.txt").write_text("a red square\n\ntwo blue circles\n", encoding="utf-8")
+    found, said = search(capsys, retriever, "a red square", tmp_path / "photos", "--top", 3)
+    assert "broken.png" in said and found["searched"] == 5
+    opened = load_run(retriever, "best", {})
+    images = [np.asarray(photo(number)) for number in range(5)]
+    scores = vectors(opened, [*images, "a red square"])
+    likeness = scores[:5] @ scores[5]
+    assert [Path(each["found"]).stem for each in found["results"]] == [
+        str(n) for n in (-likeness).argsort()[:3]
+    ]
+    assert found["results"][0]["score"] == pytest.approx(float(likeness.max()), abs=1e-3)
+    # Asked again, no image is read; a new one is seen.
+    monkeypatch.setattr("magneto.commands.search.read_picture", lambda path: pytest.fail("read"))
+    assert search(capsys, retriever, "circles", tmp_path / "photos")[0]["searched"] == 5
+    monkeypatch.undo()
+    write(tmp_path / "photos" / "new.png", encoded(photo(9)))
+    assert search(capsys, retriever, "circles", tmp_path / "photos")[0]["searched"] == 6
+    found, _ = search(capsys, retriever, tmp_path / "photos" / "0.png", tmp_path / "texts.txt")
+    assert {each["found"] for each in found["results"]} == {"a red square", "two blue circles"}
+
+
+def vectors(opened, inputs: list) -> np.ndarray:
+    from magneto.vision.decoding import PixelPicture
+
+    made = [each if isinstance(each, str) else PixelPicture(each) for each in inputs]
+    return np.stack([each.numpy() for each in opened.task.predict(opened.model, made)])
+
+
+def test_mistakes_are_one_line(retriever: Path, tmp_path: Path, capsys) -> None:
+    (tmp_path / "empty").mkdir()
+    for words, expected in (
+        (["a dog", tmp_path / "empty"], "it has no images"),
+        (["dog.png", tmp_path / "empty"], "no image dog.png"),
+        (["a dog", tmp_path / "nowhere"], "no file or folder"),
+        ([" ", tmp_path / "empty"], "is empty"),
+    ):
+        assert main(["search", str(retriever), *map(str, words)]) == 2
+        [line] = [x for x in capsys.readouterr().err.splitlines() if x.startswith("magneto:")]
+        assert expected in line
