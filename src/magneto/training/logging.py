@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from magneto.files import (
     Damaged,
@@ -128,18 +128,6 @@ SPEED_METRICS = ("flops_utilisation", "data_wait_seconds")
 WANDB_FILE = "wandb.json"
 
 
-class Tracker(Protocol):
-    """Shows the rows of a run."""
-
-    def add(self, values: Mapping[str, float], step: int) -> None:
-        """Show the values of a step, by grouped names."""
-        ...
-
-    def close(self) -> None:
-        """Finish."""
-        ...
-
-
 def grouped(key: str) -> str:
     """Return a row's name with its group."""
     if key.startswith("validation_"):
@@ -240,6 +228,9 @@ class WeightsAndBiases:
     def close(self) -> None:
         """Finish the session."""
         self.session.finish()
+
+
+Tracker = TensorBoard | WeightsAndBiases
 
 
 def import_wandb() -> Any:

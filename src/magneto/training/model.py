@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,15 +81,6 @@ class FillRecorder(TorchDispatchMode):
 def storage_of(tensor: Tensor) -> int:
     """Return what two tensors have in common that share their memory."""
     return tensor.untyped_storage()._cdata
-
-
-@runtime_checkable
-class Resets(Protocol):
-    """A module that can fill the tensors that it holds itself."""
-
-    def reset_parameters(self) -> None:
-        """Draw them from torch's current random state."""
-        ...
 
 
 def initial_model(
@@ -160,10 +151,10 @@ def whole_model_reason(model: nn.Module, building: FillRecorder) -> str:
         if not own:
             continue
         held = {storage_of(tensor) for tensor in own_tensors(module).values()}
-        if not isinstance(module, Resets):
+        if (reset := getattr(module, "reset_parameters", None)) is None:
             return f"{name or 'the model'} has no reset_parameters"
         with FillRecorder() as drawing:
-            module.reset_parameters()
+            reset()
         if (drawing.writes.keys() & everything) - held:
             return f"reset_parameters of {name or 'the model'} changes other modules too"
         for key, tensor in own.items():
@@ -222,8 +213,8 @@ def draw_module(module: nn.Module, own: dict[str, Tensor], fresh: dict[str, Tens
         for key, value in whole.items():
             parameter = isinstance(own[key], nn.Parameter)
             setattr(module, key, nn.Parameter(value, requires_grad=False) if parameter else value)
-        if isinstance(module, Resets):
-            module.reset_parameters()
+        if (reset := getattr(module, "reset_parameters", None)) is not None:
+            reset()
     finally:
         for key, tensor in own.items():
             setattr(module, key, tensor)
