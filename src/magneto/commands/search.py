@@ -133,16 +133,12 @@ def indexed(
     from magneto.data.formats import media_names
     from magneto.files import read_json, write_json
 
+    read: Callable[[str], Any] = str
     if among.is_dir():
         files = [among / name for name in media_names(among, "image", Counts())]
-        names = [str(path) for path in files]
-
-        def read(name: str) -> Any:
-            return read_picture(Path(name))
-
+        names, read = [str(path) for path in files], lambda name: read_picture(Path(name))
     else:
-        files, read = [among], str
-        texts = [line.strip() for line in read_lines(among, Counts())]
+        files, texts = [among], [line.strip() for line in read_lines(among, Counts())]
         names = [text for text in texts if text]
     if not names:
         what = "images" if among.is_dir() else "texts"
