@@ -289,27 +289,18 @@ def authors_state() -> dict[str, Tensor]:
 
 
 def test_a_classifier_there_and_back_is_bit_equal() -> None:
-    state = authors_state()
-    ours = load_weights(state, ARGS)
-    assert ours.config.pooling == "mean_then_norm" and ours.config.image_size == 24
-    back, args = write_weights(ours, "beit3")
-    assert back.keys() == state.keys()
-    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
-    again = load_weights(back, args)
-    images = torch.randn(2, 3, 24, 24)
-    assert torch.equal(again(images), ours(images))
-
-
-def test_the_text_half_is_left_behind() -> None:
+    """The text half is left behind, and not written."""
     state = authors_state()
     whole = state | {n.replace(".A.", ".B."): t + 1 for n, t in state.items() if ".A." in n}
     whole["beit3.text_embed.weight"] = torch.randn(7, WIDTH)
     whole["beit3.vision_embed.mask_token"] = torch.randn(1, 1, WIDTH)
-    expected = load_weights(state, ARGS).state_dict()
-    bare = {name.removeprefix("beit3."): tensor for name, tensor in whole.items()}
-    for given in (whole, bare):
-        found = load_weights(given, ARGS).state_dict()
-        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    for given in (state, whole, {n.removeprefix("beit3."): t for n, t in whole.items()}):
+        ours: Any = load_weights(given, ARGS)
+        assert ours.config.pooling == "mean_then_norm" and ours.config.image_size == 24
+        back, args = write_weights(ours, "beit3")
+        assert back.keys() == state.keys()
+        assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+        assert load_weights(back, args).config == ours.config
 
 
 def test_timm_reads_the_same_model() -> None:
