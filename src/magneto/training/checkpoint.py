@@ -40,8 +40,15 @@ from magneto.files import (
     read_object,
     write_json,
 )
-from magneto.training.config import TrainingConfig
-from magneto.training.distributed import Piece, World, broadcast_from_main, piece_of, unwrap
+from magneto.training.config import TrainingConfig, is_stale
+from magneto.training.distributed import (
+    Piece,
+    World,
+    barrier,
+    broadcast_from_main,
+    piece_of,
+    unwrap,
+)
 from magneto.training.logging import METRICS_FILE, RESULT_FILE, TrainingResult, read_metrics
 from magneto.training.optimizer import WeightAverage
 from magneto.training.task import DIGEST_FILE, Task
@@ -259,6 +266,15 @@ class RunWeights:
 
             self.writer.write(step_directory(folder, step), {MODEL: pieces}, state, prune)
 
+    def load_best(self, pieces: Mapping[str, Piece]) -> tuple[int, dict[str, float]]:
+        """Put the best weights in the place of the last; return their step and their metrics."""
+        self.writer.wait()
+        barrier(self.world)  # the main process has written them
+        best = self.run / "best"
+        load_pieces(pieces, open_tensors(best), best)
+        kept = read_object(best / STATE, "step", "metrics")
+        return kept["step"], kept["metrics"]
+
     def save_final(
         self, step: int, pieces: Mapping[str, Piece], metrics: Mapping[str, float]
     ) -> None:
@@ -460,7 +476,9 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
         check_directory(run / "final")
     except (OSError, ValueError, TypeError):
         return None  # something is left to do, or to do again
-    return result if result.status == "finished" and result.step >= config.steps else None
+    best = result.best.get("step", result.step)
+    enough = result.step >= config.steps or is_stale(config, result.step, best)
+    return result if result.status == "finished" and enough else None
 
 
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:

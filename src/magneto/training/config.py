@@ -42,6 +42,8 @@ class TrainingConfig:
         log_every: Steps between rows of metrics.
         evaluate_every: Steps between evaluations; 0 for one at the end.
         evaluate_limit: Batches of an evaluation, or None for all.
+        patience: Evaluations without a better one, by the task's metric, after which training
+            ends and the best weights are the final ones; None trains to the last step.
         save_every: Steps between checkpoints; 0 for one at the end.
         keep_checkpoints: How many undamaged checkpoints stay.
         async_save: Copy what is saved to the CPU's memory and write it while training goes on.
@@ -86,6 +88,7 @@ class TrainingConfig:
     log_every: int = 10
     evaluate_every: int = 0
     evaluate_limit: int | None = None
+    patience: int | None = None
     save_every: int = 0
     keep_checkpoints: int = 2
     async_save: bool = False
@@ -122,8 +125,12 @@ class TrainingConfig:
             wrong.append(f"threads must be 1 to 4096 (or null), not {self.threads}")
         if self.shard_size is not None and self.shard_size < 1:
             wrong.append(f"shard_size must be 1 or more (or null), not {self.shard_size}")
-        if self.evaluate_limit is not None and self.evaluate_limit < 1:
-            wrong.append(f"evaluate_limit must be 1 or more (or null), not {self.evaluate_limit}")
+        for name in ("evaluate_limit", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                wrong.append(f"{name} must be 1 or more (or null), not {value}")
+        if self.patience is not None and not self.evaluate_every:
+            wrong.append("patience counts evaluations: set evaluate_every")
         if self.average_checkpoints > self.keep_checkpoints and self.average_by == "last":
             wrong.append(
                 f"average_checkpoints ({self.average_checkpoints}) is more than "
@@ -157,6 +164,17 @@ def wrong_numbers(config: TrainingConfig) -> list[str]:
     if config.warmup_ratio is not None and not 0 <= config.warmup_ratio < 1:
         lines.append(f"warmup_ratio must be in [0, 1) (or null), not {config.warmup_ratio}")
     return lines
+
+
+def is_stale(config: TrainingConfig, step: int, best: int) -> bool:
+    """Return whether as many evaluations as `patience` says have brought nothing better.
+
+    Args:
+        config: Of the run.
+        step: That was evaluated last.
+        best: That whose evaluation was best.
+    """
+    return config.patience is not None and step - best >= config.patience * config.evaluate_every
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:

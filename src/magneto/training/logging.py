@@ -484,7 +484,8 @@ def closing_lines(
         kept = f"weights and batch are kept in {run / 'diverged'}"
         where = f"diverged at step {result.diverged_at}: {result.reason}"
         return [f"{where}; {kept}; {divergence_advice(config)}"]
-    lines = [f"finished after {clock(result.seconds)}, {result.step:,} steps"]
+    why = f": {result.reason}; the best weights are the final ones" if result.reason else ""
+    lines = [f"finished after {clock(result.seconds)}, {result.step:,} steps{why}"]
     values = []
     if losses:
         mean = sum(losses) / len(losses)

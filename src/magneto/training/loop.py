@@ -43,7 +43,7 @@ from magneto.training.checkpoint import (
     optimizer_pieces,
     would_lose_weights,
 )
-from magneto.training.config import TrainingConfig, in_steps, learning_rate
+from magneto.training.config import TrainingConfig, in_steps, is_stale, learning_rate
 from magneto.training.distributed import (
     Interrupt,
     World,
@@ -406,6 +406,9 @@ def evaluate(state: TrainingState) -> None:
     elif math.isfinite(value):
         pieces = model_pieces(state.model, state.average)
         state.weights.keep_best(step, value, task.higher_is_better, pieces, metrics)
+        if is_stale(state.config, step, state.weights.best[0]["step"]) and state.stop is None:
+            state.stop = Stop("finished", f"no better validation {task.primary_metric} in the last "
+                                          f"{state.config.patience} evaluations")  # fmt: skip
     state.throughput.pause(time.perf_counter() - started)
 
 
@@ -543,12 +546,14 @@ def finish(state: TrainingState, started: float) -> TrainingResult:
     state.report.finish()
     if state.stop is not None and state.stop.status == "interrupted":
         save(state)  # which may find that it has diverged
-    if state.stop is None:
+    if state.stop is None or state.stop.status == "finished":
         weights_are_finite(state)
     stop = state.stop or Stop("finished")
     if stop.status == "finished":
-        pieces = model_pieces(state.model, state.average)
-        weights.save_final(state.step, pieces, state.metrics)
+        pieces, step = model_pieces(state.model, state.average), state.step
+        if stop.reason:  # the best weights are the final ones
+            step, state.metrics = weights.load_best(pieces)
+        weights.save_final(step, pieces, state.metrics)
     if stop.status == "diverged":
         # The batch is made again, so that no step has to hold on to its batch.
         stream = task.train_stream(state.config.batch_size, state.seed)

@@ -4,6 +4,7 @@ import json
 import math
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -286,3 +287,28 @@ def test_twenty_lines_on_the_loss_stay(tmp_path: Path, capsys: pytest.CaptureFix
     train(Toy(), config(steps=100, log_every=1), tmp_path, seed=3)
     lines = [line for line in capsys.readouterr().err.splitlines() if "learning rate" in line]
     assert [line.split(":")[0] for line in lines] == [f"step {5 * i}/100" for i in range(1, 21)]
+
+
+def test_patience_ends_training_and_the_best_weights_are_final(tmp_path: Path) -> None:
+    """Once the rate is far too high nothing gets better: that is seen, also after a resumption."""
+    settings = {"steps": 40, "evaluate_every": 4, "save_every": 4, "patience": 3}
+
+    class Worse(Toy):
+        """Whose validation loss falls to step 8 and then rises."""
+
+        def summarise(self, sums: Any, predictions: Any) -> dict[str, float]:
+            found = super().summarise(sums, predictions)
+            self.evaluated = getattr(self, "evaluated", 0) + 1
+            return found | {"loss": abs(self.evaluated - 2) + 1.0}
+
+    result = run_toy(tmp_path, task=Worse(), **settings)
+    assert (result.status, result.step, result.best["step"]) == ("finished", 20, 8)
+    assert "no better validation loss in the last 3 evaluations" in result.reason
+    best, final = (tensors(tmp_path / name) for name in ("best", "final"))
+    last = tensors(list_checkpoints(tmp_path)[-1])
+    assert all(torch.equal(final[name], best[name]) for name in best)
+    assert any(not torch.equal(final[name], last[name]) for name in best)
+    assert result.metrics["loss"] == 1.0
+    assert run_toy(tmp_path, task=Worse(), resume=True, **settings).step == 20, "left as it is"
+    more = run_toy(tmp_path, task=Worse(), resume=True, **{**settings, "patience": 4})
+    assert more.step > 20
