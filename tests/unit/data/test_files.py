@@ -10,7 +10,6 @@ import pytest
 
 from magneto.data.documents import source_files
 from magneto.data.files import (
-    existing_path,
     has_ending,
     open_bytes,
     open_text,
@@ -29,14 +28,6 @@ def test_bytes_without_the_mark_at_their_start(tmp_path: Path, packing: str) -> 
             path.write_bytes(PACK[packing](mark + text))
             with open_bytes(path) as file, open_text(path) as same:
                 assert file.read() == text == same.read()
-
-
-@pytest.mark.parametrize("packing", PACK)
-def test_what_is_no_text_is_refused(tmp_path: Path, packing: str) -> None:
-    path = tmp_path / f"a.txt{packing}"
-    path.write_bytes(PACK[packing]("text".encode("utf-16")))
-    with pytest.raises(ValueError, match=r"a\.txt\S* is not text in UTF-8: it has NUL bytes"):
-        open_text(path)
 
 
 def test_a_packing_that_python_has_not_says_what_to_do(tmp_path: Path) -> None:
@@ -65,18 +56,6 @@ def test_files_of_a_folder_by_their_endings(tmp_path: Path) -> None:
     assert source_files(str(tmp_path / "d.md"), (".txt",)) == [tmp_path / "d.md"]
     with pytest.raises(ValueError, match=r"no file ends in \.csv, \.tsv"):
         source_files(str(tmp_path), (".csv", ".tsv"))
-
-
-def test_the_nearest_path_is_of_the_first_part_that_is_wrong(tmp_path: Path) -> None:
-    (tmp_path / "corpora").mkdir()
-    (tmp_path / "corpora" / "books.txt").touch()
-    for wrong, right in (("corpora/boks.txt", "books.txt"), ("corpra/books.txt", "corpora")):
-        with pytest.raises(
-            FileNotFoundError, match=rf"no file or folder .*did you mean .*{right}\?"
-        ):
-            existing_path(str(tmp_path / wrong))
-    with pytest.raises(FileNotFoundError, match=r"no file or folder \S+$"):
-        existing_path(str(tmp_path / "something-else-entirely"))
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])

@@ -115,18 +115,20 @@ def written(reader: Reader, texts: list[str], end: str = "\n") -> bytes:
     return "".join(line + end for line in reader.write(texts)).encode()
 
 
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["bare", "marked"])
-@pytest.mark.parametrize("packing", ["", ".gz", ".xz"])
 @each(READERS)
-def test_texts_come_back(reader: Reader, packing: str, mark: bytes, tmp_path: Path) -> None:
-    path = write(tmp_path, reader, mark + written(reader, TEXTS), packing)
-    counts = Counts()
-    assert [text for text in reader.read(path, counts) if text] == TEXTS
-    assert set(+counts) <= {"documents", "rows"}, "nothing odd is there"
+def test_texts_come_back(reader: Reader, tmp_path: Path) -> None:
+    for packing, mark in (("", b""), (".gz", b"\xef\xbb\xbf"), (".xz", b"")):
+        path, counts = write(tmp_path, reader, mark + written(reader, TEXTS), packing), Counts()
+        assert [text for text in reader.read(path, counts) if text] == TEXTS
+        path.unlink()
+        assert set(+counts) <= {"documents", "rows"}, "nothing odd is there"
 
 
-@pytest.mark.parametrize("packing", PACK)
-@pytest.mark.parametrize("how", ["cut off", "overwritten", "not packed"])
+@pytest.mark.parametrize(
+    ("how", "packing"),
+    [("cut off", ".gz"), ("cut off", ".xz"), ("overwritten", ".gz"), ("overwritten", ".xz"),
+     ("not packed", ".gz"), ("another sum", ".gz")],
+)  # fmt: skip
 @each(READERS)
 def test_damage_is_one_line(reader: Reader, how: str, packing: str, tmp_path: Path) -> None:
     content = written(reader, [f"{i} is {i * i}" for i in range(5000)])
@@ -137,6 +139,7 @@ def test_damage_is_one_line(reader: Reader, how: str, packing: str, tmp_path: Pa
         "cut off": packed[:third],
         "overwritten": packed[:third] + b"\xff" * third + packed[2 * third :],
         "not packed": content,
+        "another sum": packed[:-8] + b"\0" * 8,
     }[how])  # fmt: skip
     damage = r": damaged (gzip|xz) file \(.+\)$"
     if reader.strict:  # may meet what was unpacked wrongly first
@@ -144,14 +147,6 @@ def test_damage_is_one_line(reader: Reader, how: str, packing: str, tmp_path: Pa
     with pytest.raises(ValueError, match=rf"{path.name}({damage})") as caught:
         reader.read(path, Counts())
     assert "\n" not in str(caught.value)
-
-
-@each(READERS)
-def test_a_sum_that_does_not_fit_is_damage(reader: Reader, tmp_path: Path) -> None:
-    path = write(tmp_path, reader, written(reader, TEXTS), ".gz")
-    path.write_bytes(path.read_bytes()[:-8] + b"\0" * 8)
-    with pytest.raises(ValueError, match=r"damaged gzip file"):
-        reader.read(path, Counts())
 
 
 @each(READERS)
@@ -201,10 +196,9 @@ def test_carriage_returns_alone_are_no_lines(reader: Reader, tmp_path: Path) -> 
         reader.read(path, Counts())
 
 
-@pytest.mark.parametrize("packing", ["", ".gz", ".xz"])
 @each(READERS)
-def test_an_empty_file(reader: Reader, packing: str, tmp_path: Path) -> None:
-    path = write(tmp_path, reader, b"", packing)
+def test_an_empty_file(reader: Reader, tmp_path: Path) -> None:
+    path = write(tmp_path, reader, b"", ".gz")
     (tmp_path / "p.de").write_text("")
     messages = {
         "c.tsv": "has no column 'text'", "d.csv": "has no column 'text'",

@@ -57,6 +57,12 @@ def test_names_of_sources(name: str, source: Source) -> None:
     assert str(source) == name
 
 
+def test_a_hub_source_without_a_name_is_refused() -> None:
+    for name in ("hf:", "hf::config", "hf:/"):
+        with pytest.raises(ValueError, match="names no data set"):
+            parse_source(name)
+
+
 def test_a_built_in_source_that_is_none() -> None:
     check_builtin(parse_source("builtin:a"), ("a", "b"), "text")
     with pytest.raises(ValueError, match=r"^no built-in text 'builtin:c': there is builtin:a, bu"):
@@ -68,9 +74,3 @@ def test_files_of_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
     (tmp_path / "data" / "a.parquet").touch()
     assert hub_files(parse_source(f"hf:{tmp_path}")) == [tmp_path / "data" / "a.parquet"]
     assert hub_files(parse_source("hf:no/such")) == []
-
-
-@pytest.mark.parametrize("name", ["hf:", "hf::config", "hf:/"])
-def test_a_hub_source_without_a_name_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="names no data set"):
-        parse_source(name)

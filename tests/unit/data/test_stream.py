@@ -1,17 +1,25 @@
 """Every example once an epoch, in an order that is a function of the step, however it is cut."""
 
+from collections import namedtuple
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
+import torch
 
 from magneto.data.stream import (
     BatchStream,
+    LazyBatches,
     Plan,
     by_length,
     cut,
     example_stream,
     in_blocks,
     joined,
+    map_tensors,
+    named_tensors,
     shuffled,
+    to_device,
 )
 
 
@@ -136,3 +144,50 @@ def test_messages_name_the_examples() -> None:
     assert stream.names(0, 1, [0]).endswith(f", {order[31]} and 8 more")
     assert three({"images": 1, "texts": 1}).names(0, 1, [0]).startswith("images: examples ")
     assert cut(list(range(5)), 1, 2) == [3, 4]
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+@dataclass(frozen=True)
+class Rows:
+    values: torch.Tensor
+    lengths: list[int]
+
+
+def nested() -> dict:
+    one = torch.ones(2)
+    return {"rows": Rows(one, [1, 2]), "pair": Pair(one, "name"), "list": [one, (one, None)]}
+
+
+def test_every_tensor_is_reached_and_the_structure_kept() -> None:
+    doubled = map_tensors(nested(), lambda tensor: tensor * 2)
+    assert isinstance(doubled["rows"], Rows) and doubled["rows"].lengths == [1, 2]
+    assert isinstance(doubled["pair"], Pair) and doubled["pair"].second == "name"
+    assert all(tensor.sum() == 4 for tensor in named_tensors(doubled).values())
+    moved = to_device(nested(), torch.device("meta"))
+    assert {tensor.device.type for tensor in named_tensors(moved).values()} == {"meta"}
+
+
+def test_names_tell_where_a_tensor_was() -> None:
+    names = ["batch.rows.values", "batch.pair.0", "batch.list.0", "batch.list.1.0"]
+    assert list(named_tensors(nested())) == names
+
+
+def test_a_batch_is_made_when_it_is_asked_for() -> None:
+    made: list[int] = []
+
+    def make(number: int) -> str:
+        made.append(number)
+        return f"batch {number}"
+
+    batches = LazyBatches([10, 11, 12], make)
+    assert len(batches) == 3 and made == []
+    assert batches[2] == "batch 12" and made == [12]
+    assert list(batches) == ["batch 10", "batch 11", "batch 12"]
+    with pytest.raises(IndexError):
+        batches[3]
+    made.clear()
+    first = batches[:2]
+    assert len(first) == 2 and made == []
+    assert list(first) == ["batch 10", "batch 11"]

@@ -27,7 +27,7 @@ from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.logging import read_metrics
 from magneto.training.loop import Hook, Stop, train
-from tests.unit.data.test_batch import nested
+from tests.unit.data.test_stream import nested
 from tests.unit.translation import test_batching as translation
 
 BATCH = 8
@@ -129,10 +129,8 @@ def test_the_loop_gives_equal_bits(recipe: str, tmp_path: Path) -> None:
         (tmp_path / "lines.txt").write_text("".join(lines))
         changes = {"data.tokenizer": "bytes", "data.source": str(tmp_path / "lines.txt")}
     expected = weights_of(recipe, tmp_path / "0", **changes)
-    for count in (1, 2, 4):
-        changes["training.num_workers"] = count
-        assert same(weights_of(recipe, tmp_path / str(count), **changes), expected), count
     changes["training.num_workers"] = 2
+    assert same(weights_of(recipe, tmp_path / "2", **changes), expected)
     weights_of(recipe, tmp_path / "cut", stop_at=5, **changes)
     changes["training.num_workers"] = 1
     assert same(weights_of(recipe, tmp_path / "cut", resume=True, **changes), expected)

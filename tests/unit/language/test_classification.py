@@ -1,6 +1,7 @@
 """Text classification learns, begins with other runs, and is measured on other data."""
 
 import json
+import math
 import shutil
 from dataclasses import fields
 from pathlib import Path
@@ -12,13 +13,21 @@ import yaml
 from safetensors.torch import save_file
 
 from magneto.cli import main
+from magneto.config import ConfigError, build
+from magneto.data.problems import Counts
 from magneto.data.stream import mixed_order
+from magneto.data.table import table_of
+from magneto.data.tokenizer import ByteTokenizer
 from magneto.files import Damaged, whole_directory
 from magneto.language.classification import (
     TextClassification,
     baseline_metrics,
     check_pretrained,
+    class_scores,
+    imbalance,
+    number_scores,
     pretrained_weights,
+    score_remarks,
 )
 from magneto.language.config import (
     GLUE,
@@ -27,9 +36,9 @@ from magneto.language.config import (
     TextClassifierConfig,
     TextEncoderConfig,
 )
-from magneto.language.labelled_texts import label_values
+from magneto.language.labelled_texts import TextPair, Texts, assemble, encode, label_values
 from magneto.language.models import MaskedLanguageModel, TextClassifier
-from magneto.progress import ProgressBars
+from magneto.progress import SILENT, ProgressBars
 from magneto.recipe import load_recipe
 from magneto.runs import FREE, pretrained_run
 from magneto.training.checkpoint import assets_aside, install_assets, load_pieces, model_pieces
@@ -68,9 +77,8 @@ def learn(task: TextClassification, steps: int) -> dict[str, float]:
     return measured(task, taught(task, steps, batch_size=32))
 
 
-@pytest.mark.parametrize("token_types", [0, 2])
-def test_pairs_are_learnt(token_types: int, tmp_path: Path) -> None:
-    task = pairs(write_pairs(tmp_path / "rows.tsv"), {"token_types": token_types})
+def test_pairs_are_learnt(tmp_path: Path) -> None:
+    task = pairs(write_pairs(tmp_path / "rows.tsv"), {"token_types": 2})
     assert task.primary_metric == "accuracy" and task.train_stream(4, 1).examples == len(
         task.train.tokens
     )
@@ -295,3 +303,130 @@ def test_runs_that_are_not_there_or_hold_no_encoder(run: Path) -> None:
     shutil.rmtree(run / "final")
     with pytest.raises(FileNotFoundError, match="no weights in"):
         check_pretrained(TextClassifierConfig(**SHAPE, pretrained=str(run)))
+
+
+def test_wrong_fields_are_answered() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(
+            ClassificationDataConfig,
+            {"glue": "colla", "max_length": 3, "labels": ["a", "a"], "vocab_size": 5},
+            "data",
+        )
+    text = "\n".join(caught.value.lines)
+    for part in ("did you mean cola", "length must be", "different ones", "vocab_size must be"):
+        assert part in text
+    with pytest.raises(ValueError, match="not for a number"):
+        ClassificationDataConfig(glue="stsb", metric="f1")
+    with pytest.raises(ValueError, match="builtin:word-order"):
+        ClassificationDataConfig(source="builtin:word")
+
+
+def test_glue_sets_columns_metric_and_kind() -> None:
+    found = {
+        name: (made.number, made.primary_metric)
+        for name in ("cola", "stsb", "mnli", "none")
+        for made in [ClassificationDataConfig(glue=name)]
+    }
+    assert found == {
+        "cola": (False, "matthews"), "stsb": (True, "pearson"), "mnli": (False, "accuracy"),
+        "none": (False, "accuracy"),
+    }  # fmt: skip
+    assert ClassificationDataConfig(target="number", metric="spearman").primary_metric == "spearman"
+
+
+def test_inputs_of_single_texts_and_pairs() -> None:
+    words = ByteTokenizer()
+    s, e = words.begin, words.end
+    one = ClassificationDataConfig(max_length=8)
+    assert assemble([1, 2], None, words, one) == ([s, 1, 2, e], 4, False)
+    assert assemble([1, 2], [3], words, one) == ([s, 1, 2, e, e, 3, e], 5, False)
+    single = ClassificationDataConfig(max_length=8, separator="single")
+    assert assemble([1, 2], [3], words, single) == ([s, 1, 2, e, 3, e], 4, False)
+    assert assemble([1] * 9, None, words, one) == ([s, *[1] * 6, e], 8, True)
+    assert assemble([1] * 9, [3], words, one) == ([s, 1, 1, 1, e, e, 3, e], 6, True)
+    assert assemble([1], [3] * 9, words, one) == ([s, 1, e, e, 3, 3, 3, e], 4, True)
+    assert assemble([1] * 9, [3] * 9, words, one) == ([s, 1, 1, e, e, 3, 3, e], 5, True)
+
+
+def test_encoding_keeps_order_and_labels() -> None:
+    rows = [TextPair("ab", "c"), TextPair("a" * 30, "c")]
+    config = ClassificationDataConfig(max_length=20)
+    made = encode(rows, ByteTokenizer(), config, SILENT)
+    assert made.cut == [False, True]
+    assert made.lengths.tolist() == [7, 20] and made.second.tolist() == [5, 18]
+    table = table_of([{"label": "yes"}, {"label": "no"}])
+    assert label_values(table, ("no", "yes")).tolist() == [1, 0]
+    numbers = label_values(table_of([{"label": "2.5"}]), ())
+    assert numbers.dtype == np.float32 and numbers.tolist() == [2.5]
+
+
+def test_two_classes_by_hand() -> None:
+    labels = np.array([1, 1, 1, 0, 0, 0, 0, 0])
+    answers = np.array([1, 1, 0, 1, 0, 0, 0, 0])  # 2 right, 1 missed, 1 too many, 4 rejected
+    scores = class_scores(answers, labels, 2)
+    matthews = (2 * 4 - 1 * 1) / math.sqrt(3 * 3 * 5 * 5)
+    expected = {"accuracy": 6 / 8, "f1": 2 * 2 / (2 * 2 + 1 + 1), "matthews": matthews}
+    assert scores == pytest.approx(expected)
+
+
+def test_more_classes_have_the_mean_f1() -> None:
+    labels, answers = np.array([0, 0, 1, 2]), np.array([0, 1, 1, 1])
+    each = [2 / 3, 2 / 4, 0.0]  # of classes 0, 1, 2
+    assert class_scores(answers, labels, 3)["f1"] == pytest.approx(np.mean(each))
+    with_unused = class_scores(answers, labels, 4)["f1"]
+    assert with_unused == pytest.approx(sum(each) / 4)
+
+
+def test_one_answer_for_all_scores_nothing_beyond_its_share() -> None:
+    scores = class_scores(np.zeros(4, int), np.array([0, 0, 0, 1]), 2)
+    assert scores == {"accuracy": 0.75, "f1": 0.0, "matthews": 0.0}
+    assert number_scores(np.full(3, 2.0), np.array([1.0, 2.0, 3.0])) == {
+        "pearson": 0.0,
+        "spearman": 0.0,
+    }
+
+
+def test_one_answer_has_no_correlation() -> None:
+    with pytest.raises(ValueError, match="two answers or more, not 1"):
+        number_scores(np.array([1.0]), np.array([2.0]))
+
+
+def test_correlations() -> None:
+    labels = np.array([1.0, 2.0, 3.0, 4.0])
+    scores = number_scores(labels**3, labels)
+    assert scores["spearman"] == pytest.approx(1.0) and 0.9 < scores["pearson"] < 0.99
+    assert number_scores(-2 * labels + 1, labels)["pearson"] == pytest.approx(-1.0)
+
+
+def test_an_answer_that_is_no_number_is_not_a_correlation_of_zero() -> None:
+    pytest.importorskip("scipy")
+    found = number_scores(np.array([math.nan, 1.0, 2.0]), np.array([1.0, 2.0, 3.0]))
+    assert all(math.isnan(value) for value in found.values())
+
+
+def test_classes_of_unequal_size() -> None:
+    line = imbalance(np.array([0] * 90 + [1] * 10), ("no", "yes"))
+    assert "'no' is 90.0%" in line and "'yes' 10.0%" in line and "--data.metric f1" in line
+    assert imbalance(np.array([0] * 70 + [1] * 30), ("no", "yes")) == ""
+    several = np.repeat(range(4), (40, 30, 29, 1))
+    assert "'d' 1.0%" in imbalance(several, ("a", "b", "c", "d"))
+    assert imbalance(np.repeat(range(4), 5), ("a", "b", "c", "d")) == ""
+
+
+def test_scores_of_0() -> None:
+    zero = {"accuracy": 0.9, "f1": 0.0, "matthews": 0.0}
+    (line,) = score_remarks(zero, ("no", "yes"))
+    assert "f1 is 0: 'yes'" in line and "data.labels (no, yes)" in line
+    (line,) = score_remarks({**zero, "f1": 0.1}, ("a", "b", "c"))
+    assert "matthews is 0" in line
+    assert score_remarks({"f1": 0.5, "matthews": 0.2}, ("no", "yes")) == []
+    assert score_remarks({"pearson": 0.0}, ()) == []
+
+
+def test_simple_models_beside() -> None:
+    rows = [
+        {"text": f"{word} thing {i}", "label": word} for i in range(20) for word in ("bad", "good")
+    ]
+    texts = Texts(table_of([*rows, rows[0]]), {"": table_of(rows[:2])}, ("bad", "good"), Counts())
+    found = baseline_metrics(texts)
+    assert found["majority class"]["accuracy"] == 0.5 and found["bag of words"]["accuracy"] == 1

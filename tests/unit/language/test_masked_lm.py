@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe, train_sentencepiece
+from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedLanguageModelConfig, MaskedTextDataConfig
-from magneto.language.masked_lm import MaskedLanguageModeling
+from magneto.language.masked_lm import MaskedLanguageModeling, Masking
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.loop import train
@@ -34,7 +36,7 @@ def masked_task(corpus: Path, seed: int = 1, **data) -> MaskedLanguageModeling:
 
 @pytest.mark.parametrize(
     "data",
-    [{}, {"streaming": True}, {"masking": "span", "corruption": "bert", "mask_documents": True}],
+    [{"streaming": True}, {"masking": "span", "corruption": "bert", "mask_documents": True}],
     ids=str,
 )
 def test_it_learns(corpus: Path, data: dict) -> None:
@@ -109,3 +111,121 @@ def test_the_tiny_recipe_leaves_the_plateau(tmp_path: Path) -> None:
 
 def test_scoring_reads_nothing_from_the_device(corpus: Path, monkeypatch) -> None:
     assert not reads_while_scoring(masked_task(corpus), monkeypatch)
+
+
+TEXT = "Whole words are hidden: understanding, naïveté 東京, and re-reading 1234567 things. "
+LINES = [f"{TEXT}It is number {i} of many understandings." for i in range(100)]
+
+
+@pytest.fixture(scope="module", params=["bytes", "bpe", "unigram"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    if request.param == "bytes":
+        return load_tokenizer("bytes")
+    if request.param == "bpe":
+        path = folder / "tokenizer.json"
+        train_bpe(LINES, 300, path, MaskedTextDataConfig.special)
+    else:
+        pytest.importorskip("sentencepiece")
+        path = folder / "tokenizer.model"
+        path.write_bytes(train_sentencepiece(LINES, "unigram", 320, 1000))
+    return load_tokenizer(path)
+
+
+def masking(tokenizer, **changes) -> Masking:
+    return Masking(MaskedTextDataConfig(**{"max_length": 80, **changes}), tokenizer)
+
+
+def rows(tokenizer, count: int = 6, length: int = 80) -> np.ndarray:
+    tokens = tokenizer.encode(["".join(LINES)])[0][: count * (length - 2)]
+    inner = np.array(tokens).reshape(count, length - 2)
+    edge = np.ones((count, 1), np.int64)
+    return np.concatenate([edge * tokenizer.begin, inner, edge * tokenizer.end], axis=1)
+
+
+@pytest.mark.parametrize("kind", ["token", "word", "span"])
+def test_the_share_is_hidden_and_never_a_special_token(tokenizer, kind: str) -> None:
+    whole = rows(tokenizer)
+    hides = masking(tokenizer, masking=kind)
+    batch = {k: v.numpy() for k, v in hides.batch(whole, [(1, i) for i in range(6)]).items()}
+    assert batch["positions"].shape == batch["targets"].shape == (6, int(0.15 * 80))
+    for row, (positions, targets) in enumerate(
+        zip(batch["positions"], batch["targets"], strict=True)
+    ):
+        real = targets != IGNORED
+        places = positions[real]
+        assert len(set(places)) == len(places) >= (12 if kind != "word" else 6)
+        assert (whole[row, places] == targets[real]).all()
+        assert (batch["tokens"][row, places] == tokenizer.mask).all()
+        assert not {0, 79} & set(places)  # the first begins, the last ends
+        rest = np.setdiff1d(np.arange(80), places)
+        assert (batch["tokens"][row, rest] == whole[row, rest]).all()
+
+
+def test_the_same_seed_hides_the_same(tokenizer) -> None:
+    whole, hides = rows(tokenizer), masking(tokenizer, corruption="bert", masking="span")
+    first, again = (hides.batch(whole, [(3, i) for i in range(6)]) for _ in range(2))
+    other = hides.batch(whole, [(4, i) for i in range(6)])
+    assert all((first[key] == again[key]).all() for key in first)
+    assert (first["positions"] != other["positions"]).any()
+
+
+def test_whole_words_are_hidden_whole(tokenizer) -> None:
+    whole = rows(tokenizer)
+    batch = masking(tokenizer, masking="word", mask_ratio=0.3).batch(
+        whole, [(5, i) for i in range(6)]
+    )
+    pieces = tokenizer.pieces()
+    for row, seen in zip(whole, batch["tokens"].numpy(), strict=True):
+        hidden = seen == tokenizer.mask
+        for place in range(2, 79):
+            before, here = pieces[row[place - 1]][-1], pieces[row[place]][0]
+            if all(c.isalnum() or c == "\ufffd" for c in (before, here)):
+                assert hidden[place - 1] == hidden[place], (before, here)
+
+
+def test_spans_are_longer_than_single_tokens(tokenizer) -> None:
+    whole = np.repeat(rows(tokenizer), 20, axis=0)
+
+    def runs(kind: str) -> float:
+        hidden = masking(tokenizer, masking=kind).batch(whole, [(i,) for i in range(120)])
+        seen = hidden["tokens"].numpy() == tokenizer.mask
+        return seen.sum() / (seen[:, 1:] & ~seen[:, :-1]).sum()
+
+    assert runs("token") < 1.4 and 2.5 < runs("span") < 6
+
+
+def test_berts_rule_hides_replaces_and_keeps() -> None:
+    tokenizer = ByteTokenizer()
+    hides = masking(tokenizer, corruption="bert")
+    tokens = np.full(100_000, 65)
+    seen = hides.corrupt(tokens, np.random.default_rng(0))
+    shares = [(seen == tokenizer.mask).mean(), (seen == 65).mean()]
+    assert shares == pytest.approx([0.8, 0.1 + 0.1 / 256], abs=0.005)
+    assert set(np.unique(seen)) == {*range(256), tokenizer.mask}  # no other special token
+
+
+def test_a_word_longer_than_all_that_may_be_hidden() -> None:
+    tokenizer = ByteTokenizer()
+    row = np.array([[tokenizer.begin, *b"x" * 79]])
+    batch = masking(tokenizer, masking="word").batch(row, [(1,)])
+    assert (batch["targets"] != IGNORED).sum() == 12
+    empty = np.full((1, 80), tokenizer.end)
+    for kind in ("token", "word", "span"):
+        batch = masking(tokenizer, masking=kind).batch(empty, [(1,)])
+        assert (batch["targets"] == IGNORED).all() and (batch["tokens"].numpy() == empty).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mask_ratio": 0.0}, "mask_ratio must be in"),
+        ({"max_length": 1}, "length must be 2"),
+        ({"vocab_size": 259}, "260 or more"),
+        ({"mask_ratio": 1.0, "max_length": 0}, "length must be 1 or more.*\nmask_ratio"),
+    ],
+    ids=str,
+)
+def test_impossible_values(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MaskedTextDataConfig(**changes)
