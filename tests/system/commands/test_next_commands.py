@@ -15,14 +15,16 @@ from tests.shrunken import shrunken
 
 Image = pytest.importorskip("PIL.Image")
 SMALL = {
-    "model.width": 32, "model.layers": 2, "model.heads": 4, "model.ffn_width": 48,
-    "training.steps": 2, "training.batch_size": 4, "training.gradient_accumulation_steps": 2,
-    "training.warmup_steps": 1, "training.device": "cpu", "training.tensorboard": False,
-    "training.evaluate_limit": 1,
+    "model.width": 16, "model.layers": 1, "model.heads": 2, "model.ffn_width": 16,
+    "training.steps": 2, "training.batch_size": 4, "training.warmup_steps": 1,
+    "training.device": "cpu", "training.tensorboard": False, "training.evaluate_limit": 1,
 }  # fmt: skip
+# Captions and translations of a model that learned nothing end at the length that it is allowed.
+SHORT = {"image-captioning": {"model.max_length": 24}}
 # What makes commands quick that are long otherwise.
 MORE = {
     "evaluate": ["--limit", "1"],
+    "evaluate translation": ["--limit", "1", "--longest", "4", "--beams", "1"],
     "generate": ["--new-tokens", "3", "--beams", "1"],
     "translate": ["--longest", "4", "--beams", "1"],
     "train": """--training.steps 1 --training.warmup_steps 0 --training.batch_size 4
@@ -60,7 +62,7 @@ def fill(word: str, place: Path) -> list[str]:
 @pytest.mark.parametrize("task", TASKS)
 def test_next_commands_are_run(task: str, tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    changes = SMALL | shrunken(task, tmp_path)
+    changes = SMALL | shrunken(task, tmp_path) | SHORT.get(task, {})
     recipe, run = load_recipe(f"{task}/tiny", changes), tmp_path / "run"
     recipe.save(tmp_path / "mine.yaml")
     assert main(["train", str(tmp_path / "mine.yaml"), "--out", str(run)]) == 0
@@ -77,4 +79,5 @@ def test_next_commands_are_run(task: str, tmp_path: Path, capsys, monkeypatch) -
             continue
         stdin = io.TextIOWrapper(io.BytesIO(b"a line\n"))
         monkeypatch.setattr("sys.stdin", stdin)
-        assert main([*words, *MORE.get(words[0], [])]) == 0, line
+        more = MORE.get(f"{words[0]} {task}", MORE.get(words[0], []))
+        assert main([*words, *more]) == 0, line

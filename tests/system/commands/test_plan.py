@@ -106,17 +106,6 @@ def test_a_group_of_utterances_is_as_full_as_it_may_be() -> None:
     assert group.sizes == [(1000, 9)] * 5 and group.frames == group.cells == 5000
 
 
-def test_a_batch_of_images_texts_and_pairs_has_all_three_in_their_shares() -> None:
-    name = "vision-language-modelling/tiny"
-    task: Any = planned(name, {"data.batch_shares": [1, 2, 1], "model.max_length": 20})
-    made = task.dummy_batch(8)
-    samples, data = made["masked"].samples, task.data
-    assert len(made["images"]) == 2 + 2
-    assert len(samples.image_starts) == 4 and len(samples.text_starts) == 2 + 4
-    assert len(samples.token_ids) == 2 * data.paired_text_length + 4 * data.text_length
-    assert made["masked"].hidden.sum().item() == 4 * data.patches.count
-
-
 def test_a_plan_as_json(capsys: Any) -> None:
     words = ["--gpus", "16", "--gpu-memory", "1", "--training.batch_size", "64"]
     assert main([*SMALL, *words, "--json"]) == 0

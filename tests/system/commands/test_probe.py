@@ -14,14 +14,6 @@ SMALL = """--model.width 16 --model.layers 8 --model.heads 2 --model.ffn_width 3
 --steps 2""".split()  # noqa: SIM905
 
 
-@pytest.fixture(scope="module")
-def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("probe")
-    text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(200))
-    (folder / "book.txt").write_text(text)
-    return folder / "book.txt"
-
-
 @pytest.fixture(autouse=True)
 def eighty_columns(module_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -35,7 +27,7 @@ def outcome(capsys: pytest.CaptureFixture, *words: str) -> tuple[int, str, str]:
 
 def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) -> None:
     words = ["--data", str(book), "--placements", "post,sub", "--model.layers", "16"]
-    code, out, _ = outcome(capsys, *SMALL, *words, "--seeds", "1")
+    code, out, _ = outcome(capsys, *SMALL, *words, "--seeds", "1", "--steps", "1")
     assert code == 0
     for line in ("Post-LN: likely to fail", "Sub-LN: sound", "Side by side"):
         assert line in out
@@ -67,34 +59,33 @@ def test_json_is_one_object_and_the_file_is_the_same(
     }  # fmt: skip
 
 
-def test_a_trial_is_held_against_the_baseline(book: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_trial_is_held_against_the_baseline(
+    book: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     words = ["--data", str(book), "--seeds", "0", "--model.layers", "2", "--trial", "0.1s"]
-    words += ["--training.evaluate_limit", "1"]
+    words += ["--training.evaluate_limit", "1", "--out", str(tmp_path)]
     code, out, _ = outcome(capsys, *SMALL, *words)
     assert code == 0
     assert "trial: has not learned yet after " in out and "the trivial baseline has " in out
-    code, out, _ = outcome(capsys, *SMALL, *words, "--json")
-    (trial,) = json.loads(out)["trials"]
+    (trial,) = json.loads((tmp_path / "probe.json").read_text())["trials"]
     assert trial["status"] == "has not learned yet" and trial["score"] > trial["baseline"] * 0.98
 
 
-def test_growth_over_depths_needs_no_data(capsys: pytest.CaptureFixture) -> None:
+def test_growth_over_depths_needs_no_data(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = ["--model.width", "16", "--model.heads", "2", "--model.ffn_width", "32"]
     words += ["--depths", "2,4", "--placements", "post,peri", "--seeds", "2", "--data", "nowhere"]
-    code, out, _ = outcome(capsys, *words)
+    code, out, _ = outcome(capsys, *words, "--out", str(tmp_path))
     assert code == 0
     assert out.count("One step of") == 4 and "Peri-LN" in out and "none" in out
     assert "…" not in out
-    code, out, _ = outcome(capsys, *words, "--json")
-    found = json.loads(out)
+    found = json.loads((tmp_path / "probe.json").read_text())
     assert len(found["growth"]) == 2 * 4 and len(found["updates"]) == 2 * 2 * 2 * 4
     assert found["bounds"]["post"] == {"paper": [8.0, 16.0]} and found["bounds"]["peri"] == {}
     assert all(part["interval"] is not None for part in found["growth"])
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture) -> None:
+    for words, said in (
         (["--placements", "post,sup"], "did you mean 'sub'"),
         (["--placements", ","], "names with commas"),
         (["--steps", "0"], "--steps must be 1 or more"),
@@ -106,12 +97,10 @@ def test_growth_over_depths_needs_no_data(capsys: pytest.CaptureFixture) -> None
         (["--depths", "2,4", "--seeds", "0"], "--seeds must be 1 or more"),
         (["--model.layer", "3"], "model.layers"),
         (["--data", "nowhere.txt"], "nowhere.txt"),
-    ],
-)
-def test_a_mistake_is_one_line(words: list, said: str, capsys: pytest.CaptureFixture) -> None:
-    code, out, err = outcome(capsys, *words)
-    assert code == 2 and out == ""
-    assert said in err and len(err.splitlines()) == 1
+    ):
+        code, out, err = outcome(capsys, *words)
+        assert code == 2 and out == ""
+        assert said in err and len(err.splitlines()) == 1
 
 
 def test_train_writes_what_layers_do(

@@ -8,19 +8,25 @@ import pytest
 
 from magneto.cli import main
 from magneto.vision.classification import ImageClassification
-
-TRAIN = ["train", "image-classification/tiny", "--training.steps", "6", "--training.log_every", "2"]
+from tests.system.commands.small_run import NEW
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("sklearn")
     out = tmp_path_factory.mktemp("runs") / "digits"
-    assert main([*TRAIN, "--training.tensorboard", "false", "--out", str(out)]) == 0
+    assert main([*NEW, "--out", str(out)]) == 0
     return out
 
 
-def test_a_run(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_run(run: Path, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its data is read once: pictures of the model are of the task that the page is about."""
+    read, original = [], ImageClassification.prepare
+    monkeypatch.setattr(
+        ImageClassification,
+        "prepare",
+        lambda task, *given: (read.append(task), original(task, *given)),
+    )
     assert main(["report", str(run), "--out", str(tmp_path / "page"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     text = Path(said["page"]).read_text()
@@ -28,6 +34,7 @@ def test_a_run(run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert f"Validation accuracy {accuracy:.4g}; " in text and "for a trivial answer" in text
     assert "It finished at step 6" in text
     assert str(tmp_path) not in text and "Data problems" not in text
+    assert len(read) == 1
 
 
 def test_a_run_that_has_not_ended_and_what_was_wrong_with_its_data(
@@ -36,6 +43,7 @@ def test_a_run_that_has_not_ended_and_what_was_wrong_with_its_data(
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     (copy / "data_problems.tsv").write_text("broken image\ta.jpg\tcut off\nbroken image\tb\tx\n")
+    (copy / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
     (copy / "result.json").unlink()
     for name in ("best", "final", "checkpoints"):
         shutil.rmtree(copy / name)
@@ -43,15 +51,3 @@ def test_a_run_that_has_not_ended_and_what_was_wrong_with_its_data(
     text = (copy / "report" / "report.html").read_text()
     assert "Data problems, listed in data_problems.tsv: broken image: 2." in text
     assert "The run has not ended" in text
-
-
-def test_the_data_is_read_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures of the model are of the task that the page is about."""
-    read, original = [], ImageClassification.prepare
-    monkeypatch.setattr(
-        ImageClassification,
-        "prepare",
-        lambda task, *given: (read.append(task), original(task, *given)),
-    )
-    assert main(["report", str(run), "--out", str(tmp_path / "page")]) == 0
-    assert len(read) == 1

@@ -87,7 +87,7 @@ def test_what_was_compared_with_nothing_is_not_called_best() -> None:
     assert "Did not learn at any rate" not in " ".join(words)
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("seeds", [2, 5])
 def test_equal_rows_are_seldom_told_apart(seeds: int) -> None:
     """Eleven rows of one distribution; one by one at 95 %, 25 to 53 % of reports told some apart.
 
