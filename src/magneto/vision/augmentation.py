@@ -1,25 +1,34 @@
-"""What is done to training images at random: crops, colours, RandAugment, erasing, mixing.
+"""What is done to training images at random: crops, colours, RandAugment, erasing.
 
 RandAugment (arXiv 1909.13719) has the operations and strengths of timm's increasing set, which timm
 calls "rand-m9-mstd0.5-inc1": for each of two operations, drawn with replacement and applied with
-probability 0.5, a magnitude is drawn around 9 and cut to 0 to 10. Mixup is arXiv 1710.09412, CutMix
-arXiv 1905.04899.
+probability 0.5, a magnitude is drawn around 9 and cut to 0 to 10.
+
+An image and its mask go the same way, colours are the image's alone, as in mmsegmentation's
+training pipeline for ADE20k: a random factor of size, a crop in which no class has nearly all, a
+mirror image, photometric distortion; what is missing at an edge is ignored.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from magneto.vision.config import AugmentationConfig
-from magneto.vision.decoding import Picture, pillow
-from magneto.vision.transforms import Reading, centre_crop, cut, from_image, random_box, to_image
+from magneto.vision.config import IGNORED, AugmentationConfig, PairedAugmentationConfig
+from magneto.vision.decoding import BrokenImage, Picture, pillow
+from magneto.vision.transforms import (
+    Reading,
+    centre_crop,
+    cut,
+    fitted_size,
+    from_image,
+    random_box,
+    to_image,
+)
 
 # Of random erasing: ranges of the rectangle's share of the image, and of its height by its width,
 # as in timm; draws of one that fits.
@@ -28,41 +37,30 @@ AREA, SHAPE, TRIES = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
 LARGEST, PROBABILITY = 10.0, 0.5
 # Of what comes from outside of the image: ImageNet's mean colour.
 FILL = (124, 116, 104)
+# Colour jitter by its fields, with what Pillow's ImageEnhance calls them.
+COLOURS = {"brightness": "Brightness", "contrast": "Contrast", "saturation": "Color", "hue": ""}
+# Of an image with its mask: draws of a crop; photometric distortion adds to a pixel at most,
+# multiplies within a range, and turns the hue by a part of the circle.
+CROPS = 10
+BRIGHTNESS, FACTORS, HUE = 32, (0.5, 1.5), 0.1
 Operation = Callable[[Any, float, np.random.Generator], Any]
 """From an image, a strength from 0 to 1 and a generator, for the sign, to an image."""
 
 
-@dataclass(frozen=True)
-class ColourJitter:
-    """Brightness, contrast, saturation and hue, each by a factor of its own, in random order.
+def jittered(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
+    """Change brightness, contrast, saturation and hue by factors of their own, in random order.
 
     As torchvision's ColorJitter. A strength of 0 leaves that one out.
-
-    Attributes:
-        brightness: Multiplied by 1 - it to 1 + it, and 0 at least.
-        contrast: Likewise.
-        saturation: Likewise.
-        hue: Turned by up to this part of the circle, either way.
     """
-
-    brightness: float = 0.0
-    contrast: float = 0.0
-    saturation: float = 0.0
-    hue: float = 0.0
-
-    def __call__(self, image: Any, random: np.random.Generator) -> Any:
-        """Change an image."""
-        strengths = {"Brightness": self.brightness, "Contrast": self.contrast,
-                     "Color": self.saturation, "Hue": self.hue}  # fmt: skip
-        changes = [(name, strength) for name, strength in strengths.items() if strength]
-        for which in random.permutation(len(changes)):
-            name, strength = changes[which]
-            if name == "Hue":
-                image = turned_hue(image, random.uniform(-1, 1) * strength)
-            else:
-                factor = random.uniform(max(0.0, 1 - strength), 1 + strength)
-                image = enhanced(image, name, factor)
-        return image
+    changes = [(name, strength) for name in COLOURS if (strength := getattr(config, name))]
+    for which in random.permutation(len(changes)):
+        name, strength = changes[which]
+        if name == "hue":
+            image = turned_hue(image, random.uniform(-1, 1) * strength)
+        else:
+            factor = random.uniform(max(0.0, 1 - strength), 1 + strength)
+            image = enhanced(image, COLOURS[name], factor)
+    return image
 
 
 def enhanced(image: Any, what: str, factor: float) -> Any:
@@ -108,28 +106,15 @@ def erased(image: np.ndarray, probability: float, random: np.random.Generator) -
     return image
 
 
-@dataclass(frozen=True)
-class RandAugment:
-    """Draws operations and applies them.
-
-    Attributes:
-        magnitude: Mean of the magnitudes, 0 to 10.
-        std: Their standard deviation.
-        operations: How many are drawn.
-    """
-
-    magnitude: float = 9.0
-    std: float = 0.5
-    operations: int = 2
-
-    def __call__(self, image: Any, random: np.random.Generator) -> Any:
-        """Change an image, RGB or grey."""
-        for which in random.integers(len(OPERATIONS), size=self.operations):
-            if random.random() >= PROBABILITY:
-                continue
-            magnitude = np.clip(random.normal(self.magnitude, self.std), 0, LARGEST)
-            image = list(OPERATIONS.values())[which](image, magnitude / LARGEST, random)
-        return image
+def rand_augmented(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
+    """Change an image, RGB or grey, by operations that are drawn and maybe applied."""
+    for which in random.integers(len(OPERATIONS), size=config.rand_augment_operations):
+        if random.random() >= PROBABILITY:
+            continue
+        drawn = random.normal(config.rand_augment, config.rand_augment_std)
+        magnitude = np.clip(drawn, 0, LARGEST)
+        image = list(OPERATIONS.values())[which](image, magnitude / LARGEST, random)
+    return image
 
 
 def _signed(value: float, random: np.random.Generator) -> float:
@@ -230,140 +215,123 @@ class Augmentation:
             found = cut(picture, box, size, reduce=True)
         if config.flip and random.random() < config.flip:
             found = found[:, ::-1]
-        jitter = ColourJitter(config.brightness, config.contrast, config.saturation, config.hue)
-        if jitter == ColourJitter() and not config.rand_augment:
+        if not (config.rand_augment or any(getattr(config, name) for name in COLOURS)):
             return found
-        image = jitter(to_image(np.ascontiguousarray(found)), random)
-        if config.rand_augment:
-            std, operations = config.rand_augment_std, config.rand_augment_operations
-            image = RandAugment(config.rand_augment, std, operations)(image, random)
-        return from_image(image)
+        image = jittered(to_image(np.ascontiguousarray(found)), config, random)
+        return from_image(rand_augmented(image, config, random) if config.rand_augment else image)
 
 
 @dataclass(frozen=True)
-class Mixing:
-    """How a pair is mixed.
+class PairedAugmentation:
+    """A training image and its mask.
 
     Attributes:
-        share: Of an image's own label; its neighbour's has the rest.
-        box: Rows and columns (top, bottom, left, right) that come from the neighbour, by CutMix;
-            None mixes all pixels by `share`.
+        reading: The form in which the model reads images; its size is that of the crop.
+        config: What is done, and how much.
     """
 
-    share: float = 1.0
-    box: tuple[int, int, int, int] | None = None
-
-
-def draw_mixing(
-    random: np.random.Generator, mixup: float, cutmix: float, height: int, width: int
-) -> Mixing:
-    """Draw how a pair is mixed: by one of the two, each with probability 0.5 where both are on.
-
-    Args:
-        random: Draws.
-        mixup: Alpha of the Beta distribution of the share (0.8 in the paper's fine-tuning); 0 is
-            off.
-        cutmix: Likewise of the share of pixels that stay (1.0); 0 is off.
-        height: Of the images.
-        width: Of the images.
-    """
-    if not mixup and not cutmix:
-        return Mixing()
-    cuts = random.random() < 0.5 if mixup and cutmix else bool(cutmix)
-    alpha = cutmix if cuts else mixup
-    share = float(random.beta(alpha, alpha))
-    if not cuts:
-        return Mixing(share)
-    high, wide = int(height * math.sqrt(1 - share)), int(width * math.sqrt(1 - share))
-    row, column = int(random.integers(height)), int(random.integers(width))
-    top, bottom = max(0, row - high // 2), min(height, row + high // 2)
-    left, right = max(0, column - wide // 2), min(width, column + wide // 2)
-    # What lies outside of the image is not cut: the share is that of the pixels.
-    return Mixing(
-        1 - (bottom - top) * (right - left) / (height * width), (top, bottom, left, right)
-    )
-
-
-def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
-    """Mix the pairs of a batch; the last image of an odd number stays as it is.
-
-    Args:
-        images: (batch, channels, height, width).
-        targets: (batch, classes), as `soft_targets` makes them.
-        how: Of each pair, batch / 2 rounded up.
-
-    Returns:
-        Images and targets.
-    """
-    images, targets = images.clone(), targets.clone()
-    for pair, mixing in enumerate(how[: len(images) // 2]):
-        rows = slice(2 * pair, 2 * pair + 2)
-        targets[rows] = targets[rows].lerp(targets[rows].flip(0), 1 - mixing.share)
-        if mixing.box is None:
-            images[rows] = images[rows].lerp(images[rows].flip(0), 1 - mixing.share)
-        else:
-            top, bottom, left, right = mixing.box
-            part = images[rows, :, top:bottom, left:right]
-            images[rows, :, top:bottom, left:right] = part.flip(0)
-    return images, targets
-
-
-def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
-    """Return the shares of classes, float32 (batch, classes), of labels (batch).
-
-    Args:
-        labels: Numbers of classes.
-        classes: How many there are.
-        smoothing: Share that is spread over all classes evenly (label smoothing).
-    """
-    one_hot = torch.nn.functional.one_hot(labels, classes).float()
-    return one_hot * (1 - smoothing) + smoothing / classes
-
-
-@dataclass(frozen=True)
-class PairMixing:
-    """Gives a batch its targets, and mixes its pairs: images 0 and 1 with each other, 2 and 3, ...
-
-    So a batch that is cut in pieces of an even number of images, for ranks or micro-batches, is
-    mixed as the whole is. Mixed on a worker: to a GPU it is hundreds of small operations.
-
-    Attributes:
-        seed: Of what is drawn.
-        mixup: As in `draw_mixing`.
-        cutmix: Likewise.
-        classes: How many there are.
-        smoothing: As in `soft_targets`.
-    """
-
-    seed: int
-    mixup: float
-    cutmix: float
-    classes: int
-    smoothing: float
+    reading: Reading
+    config: PairedAugmentationConfig
 
     def __call__(
-        self, batch: dict[str, Tensor], numbers: np.ndarray, draws: np.ndarray
-    ) -> dict[str, Tensor]:
-        """Return the batch with "targets", (batch, classes).
+        self, picture: Picture, mask: np.ndarray, random: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Transform a picture and its mask.
 
-        Args:
-            batch: With "images" and "labels".
-            numbers: Of its examples.
-            draws: Of its examples.
+        Returns:
+            float32 (channels, size, size), zero where there is no image; uint8 (size, size),
+            `IGNORED` there.
+
+        Raises:
+            BrokenImage: If the picture can't be decoded, or the mask is of another size.
         """
-        targets = soft_targets(batch["labels"], self.classes, self.smoothing)
-        if not (self.mixup or self.cutmix):
-            return {**batch, "targets": targets}
-        size = batch["images"].shape[2:]
-        firsts = zip(draws[::2].tolist(), numbers[::2].tolist(), strict=True)
-        how = [
-            draw_mixing(
-                np.random.default_rng([self.seed, draw, number, 0, 1]),
-                self.mixup,
-                self.cutmix,
-                *size,
-            )
-            for draw, number in firsts
-        ]
-        images, targets = mixed(batch["images"], targets, how)
-        return {**batch, "images": images, "targets": targets}
+        pixels = picture.pixels()
+        if pixels.shape[:2] != mask.shape:
+            raise BrokenImage(f"its mask is of another size: {mask.shape}, not {pixels.shape[:2]}")
+        height, width = fitted_size(mask.shape[0], mask.shape[1], self.config.fit)
+        factor = random.uniform(*self.config.resize)
+        height, width = max(1, round(height * factor)), max(1, round(width * factor))
+        top, left, part = self._crop(mask, height, width, random)
+        image = resized_part(pixels, height, width, (top, left, *part.shape))
+        if random.random() < self.config.flip:
+            image, part = image[:, ::-1], part[:, ::-1]
+        image = distorted(np.ascontiguousarray(image), self.config.photometric, random)
+        found, places = self.reading.blank, np.full((self.reading.size,) * 2, IGNORED, np.uint8)
+        found[:, : part.shape[0], : part.shape[1]] = self.reading.normalise(image)
+        places[: part.shape[0], : part.shape[1]] = part
+        return found, places
+
+    def _crop(
+        self, mask: np.ndarray, height: int, width: int, random: np.random.Generator
+    ) -> tuple[int, int, np.ndarray]:
+        """Draw a crop of the image resized to (height, width); return its corner and mask."""
+        drawn = self._draw(mask, height, width, random)
+        for _ in range(CROPS - 1):
+            counts = np.bincount(drawn[2][drawn[2] != IGNORED], minlength=1)
+            if (counts > 0).sum() > 1 and counts.max() < self.config.largest_share * counts.sum():
+                break
+            drawn = self._draw(mask, height, width, random)
+        return drawn
+
+    def _draw(
+        self, mask: np.ndarray, height: int, width: int, random: np.random.Generator
+    ) -> tuple[int, int, np.ndarray]:
+        size = self.reading.size
+        top = int(random.integers(max(height - size, 0) + 1))
+        left = int(random.integers(max(width - size, 0) + 1))
+        ends = min(size, height), min(size, width)
+        return top, left, resized_mask(mask, height, width, (top, left, *ends))
+
+
+def resized_mask(
+    mask: np.ndarray, height: int, width: int, part: tuple[int, int, int, int]
+) -> np.ndarray:
+    """Return a part (top, left, height, width) of a mask resized to the nearest pixels."""
+    top, left, high, wide = part
+    rows = ((np.arange(top, top + high) + 0.5) * mask.shape[0] / height).astype(np.int64)
+    columns = ((np.arange(left, left + wide) + 0.5) * mask.shape[1] / width).astype(np.int64)
+    return mask[rows[:, None], columns]
+
+
+def resized_part(
+    pixels: np.ndarray, height: int, width: int, part: tuple[int, int, int, int]
+) -> np.ndarray:
+    """Return a part (top, left, height, width) of an image resized bilinearly."""
+    top, left, high, wide = part
+    down, across = pixels.shape[0] / height, pixels.shape[1] / width
+    box = (left * across, top * down, min((left + wide) * across, pixels.shape[1]),
+           min((top + high) * down, pixels.shape[0]))  # fmt: skip
+    how = pillow().Resampling.BILINEAR
+    return from_image(to_image(pixels).resize((wide, high), how, box))
+
+
+def distorted(pixels: np.ndarray, probability: float, random: np.random.Generator) -> np.ndarray:
+    """Change brightness, contrast, saturation and hue, each with a probability.
+
+    Contrast comes before saturation and hue or after them, at random, as in SSD (arXiv 1512.02325).
+
+    Args:
+        pixels: uint8 (height, width, channels).
+        probability: Of each.
+        random: Draws.
+    """
+    found = pixels.astype(np.float32)
+    if random.random() < probability:
+        found += random.uniform(-BRIGHTNESS, BRIGHTNESS)
+    early = random.random() < 0.5
+    contrast = random.uniform(*FACTORS) if random.random() < probability else 1.0
+    found = found * (contrast if early else 1.0)
+    image = to_image(found.clip(0, 255).astype(np.uint8))
+    saturation = random.uniform(*FACTORS) if random.random() < probability else 1.0
+    hue = random.uniform(-HUE, HUE) if random.random() < probability else 0.0
+    found = from_image(turned_hue(saturated(image, saturation), hue))
+    return found if early else (found * np.float32(contrast)).clip(0, 255).astype(np.uint8)
+
+
+def saturated(image: Any, factor: float) -> Any:
+    """Return an image whose saturation is multiplied; a grey one has none."""
+    if image.mode == "L" or factor == 1:
+        return image
+    hue, saturation, value = image.convert("HSV").split()
+    saturation = saturation.point([min(255, round(level * factor)) for level in range(256)])
+    return pillow().merge("HSV", (hue, saturation, value)).convert("RGB")

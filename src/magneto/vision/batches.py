@@ -146,35 +146,10 @@ def stacked(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
     }
 
 
-def training_stream(
-    split: ImageSplit,
-    transform: Transform,
-    batch_size: int,
-    seed: int,
-    repeats: int = 1,
-    finish: Finish = lambda batch, numbers, draws: batch,
-) -> BatchStream:
-    """Return shuffled batches of labelled images: "images", "labels" and "broken".
-
-    Args:
-        split: Of images.
-        transform: What is done to an image.
-        batch_size: Images of a global batch.
-        seed: Of order and randomness.
-        repeats: Times that an image comes in a batch.
-        finish: What is done to a batch, such as mixing its pairs.
-    """
-
-    def example(index: int, random: np.random.Generator) -> dict[str, Any]:
-        return {"images": transform(split.open(index), random), "labels": split.label(index)}
-
-    return example_stream(len(split), example, batch_size, seed, repeats, finish, split.broken)
-
-
 def evaluation_images(
     split: ImageSplit, transform: Transform, batch_size: int, blank: np.ndarray
 ) -> LazyBatches:
-    """Return the batches of a split in mixed order, with the keys of `training_stream`.
+    """Return the batches of a split in mixed order: "images", "labels" and "broken".
 
     Args:
         split: Of images.

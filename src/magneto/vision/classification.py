@@ -1,9 +1,13 @@
-"""Image classification: one label per image (paper, section 4.4 and table of ImageNet)."""
+"""Image classification: one label per image (paper, section 4.4 and table of ImageNet).
+
+Training images are mixed with each other by mixup (arXiv 1710.09412) and CutMix (1905.04899).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,11 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.stream import BatchStream, mixed_order
+from magneto.data.stream import mixed_order
 from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.training.task import Figure, Loss, Scores
-from magneto.vision.augmentation import Augmentation, PairMixing
-from magneto.vision.batches import training_stream
+from magneto.vision.batches import Finish
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig, given_names
 from magneto.vision.decoding import Picture
 from magneto.vision.encoder import ImageClassifier
@@ -29,6 +32,72 @@ from magneto.vision.transforms import validation_transform
 BINS = 15
 # Validation batches that figures are made of, and mistakes that are shown.
 PICTURED_BATCHES, MISTAKES = 16, 12
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How a pair is mixed.
+
+    Attributes:
+        share: Of an image's own label; its neighbour's has the rest.
+        box: Rows and columns that come from the neighbour, by CutMix; None mixes all pixels by
+            `share`.
+    """
+
+    share: float = 1.0
+    box: tuple[slice, slice] | None = None
+
+
+def draw_mixing(
+    random: np.random.Generator, mixup: float, cutmix: float, height: int, width: int
+) -> Mixing:
+    """Draw how a pair is mixed: by one of the two, each with probability 0.5 where both are on.
+
+    Args:
+        random: Draws.
+        mixup: Alpha of the Beta distribution of the share (0.8 in the paper's fine-tuning); 0 is
+            off.
+        cutmix: Likewise of the share of pixels that stay (1.0); 0 is off.
+        height: Of the images.
+        width: Of the images.
+    """
+    if not mixup and not cutmix:
+        return Mixing()
+    cuts = random.random() < 0.5 if mixup and cutmix else bool(cutmix)
+    alpha = cutmix if cuts else mixup
+    share = float(random.beta(alpha, alpha))
+    if not cuts:
+        return Mixing(share)
+    high, wide = int(height * math.sqrt(1 - share)), int(width * math.sqrt(1 - share))
+    row, column = int(random.integers(height)), int(random.integers(width))
+    top, bottom = max(0, row - high // 2), min(height, row + high // 2)
+    left, right = max(0, column - wide // 2), min(width, column + wide // 2)
+    # What lies outside of the image is not cut: the share is that of the pixels.
+    share = 1 - (bottom - top) * (right - left) / (height * width)
+    return Mixing(share, (slice(top, bottom), slice(left, right)))
+
+
+def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
+    """Mix images 0 and 1 with each other, 2 and 3, ...; the last of an odd number stays as it is.
+
+    So a batch that is cut in pieces of an even number of images, for ranks or micro-batches, is
+    mixed as the whole is.
+
+    Args:
+        images: (batch, channels, height, width).
+        targets: Shares of classes, (batch, classes).
+        how: Of each pair, batch / 2 rounded up.
+    """
+    images, targets = images.clone(), targets.clone()
+    for pair, mixing in enumerate(how[: len(images) // 2]):
+        rows = slice(2 * pair, 2 * pair + 2)
+        targets[rows] = targets[rows].lerp(targets[rows].flip(0), 1 - mixing.share)
+        if mixing.box is None:
+            images[rows] = images[rows].lerp(images[rows].flip(0), 1 - mixing.share)
+        else:
+            part = (rows, slice(None), *mixing.box)
+            images[part] = images[part].flip(0)
+    return images, targets
 
 
 def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Tensor]:
@@ -129,13 +198,27 @@ class ImageClassification(FineTuning):
         """Build the model; the encoder of another run is in `initial_weights`."""
         return ImageClassifier(replace(self.model_config, classes=self.classes))
 
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return images in random order, augmented, with soft targets; pairs are mixed."""
-        data, config = self.data_config, self.model_config
-        transform = Augmentation(self.reading, data.augmentation)
-        mixing = PairMixing(seed, data.mixup, data.cutmix, self.classes, config.label_smoothing)
-        repeats = data.augmentation.repeats
-        return training_stream(self.splits.train, transform, batch_size, seed, repeats, mixing)
+    def finish(self, seed: int) -> Finish:
+        """Give batches their soft targets, and mix pairs.
+
+        On a worker, since to a GPU mixing is hundreds of small operations.
+        """
+        data, smoothing = self.data_config, self.model_config.label_smoothing
+
+        def mix(
+            batch: dict[str, Tensor], numbers: np.ndarray, draws: np.ndarray
+        ) -> dict[str, Tensor]:
+            one_hot = F.one_hot(batch["labels"], self.classes).float()
+            images = batch["images"]
+            targets = one_hot * (1 - smoothing) + smoothing / self.classes
+            if data.mixup or data.cutmix:
+                keys = zip(draws[::2].tolist(), numbers[::2].tolist(), strict=True)
+                randoms = (np.random.default_rng([seed, *key, 0, 1]) for key in keys)
+                how = [draw_mixing(r, data.mixup, data.cutmix, *images.shape[2:]) for r in randoms]
+                images, targets = mixed(images, targets, how)
+            return {**batch, "images": images, "targets": targets}
+
+        return mix
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images of the first class."""

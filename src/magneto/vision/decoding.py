@@ -35,11 +35,7 @@ class BrokenImage(BadRecord):
 
 
 class PixelPicture:
-    """A picture that is decoded already; see `EncodedPicture`.
-
-    Args:
-        pixels: uint8 (height, width, channels).
-    """
+    """A picture that is decoded already, uint8 (height, width, channels); see `EncodedPicture`."""
 
     def __init__(self, pixels: np.ndarray) -> None:
         self.height, self.width = pixels.shape[:2]
@@ -84,18 +80,17 @@ class EncodedPicture:
         Raises:
             BrokenImage: If it can't be decoded.
         """
-        why = ""
+        found, why = None, ""
         if self._image.format == "JPEG" and self._image.mode in ("RGB", "L"):
             try:
                 with guarded():
                     found = decode_jpeg(self.content, scale)
             except BadRecord as error:
-                found, why = None, str(error)
-            if found is not None:
-                return turned(found, self._orientation)
-        found = decode_by_pillow(open_by_pillow(self.content), scale)
-        if why:
-            self.refused(why)
+                why = str(error)
+        if found is None:
+            found = decode_by_pillow(open_by_pillow(self.content), scale)
+            if why:
+                self.refused(why)
         return turned(found, self._orientation)
 
 
@@ -108,11 +103,7 @@ def ignore(why: str) -> None:
 
 
 def pillow(module: str = "Image") -> Any:
-    """Import a module of Pillow.
-
-    Raises:
-        ModuleNotFoundError: If it is not installed; names the extra that has it.
-    """
+    """Import a module of Pillow; without it the error names the extra that has it."""
     return import_extra(f"PIL.{module}", "vision", "images need Pillow")
 
 
@@ -138,9 +129,9 @@ def open_by_pillow(content: bytes) -> Any:
         except library.UnidentifiedImageError as error:  # whose words have an address in them
             raise BrokenImage("no image file that Pillow can identify") from error
         width, height = image.size
-    if width * height > MOST_PIXELS:
-        raise BrokenImage(f"{width} x {height} pixels are more than {MOST_PIXELS:,}")
-    return image
+        if width * height > MOST_PIXELS:
+            raise BrokenImage(f"{width} x {height} pixels are more than {MOST_PIXELS:,}")
+        return image
 
 
 def orientation(image: Any) -> int:
@@ -203,7 +194,7 @@ def rgb(image: Any) -> Any:
         return pillow().fromarray(grey.astype(np.uint8)).convert("RGB")
     if image.mode == "F":
         raise BrokenImage("pixels are floating-point numbers, whose range is not known")
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+    if image.has_transparency_data:
         above = image.convert("RGBA")
         below = pillow().new("RGBA", above.size, BACKGROUND)
         return pillow().alpha_composite(below, above).convert("RGB")
@@ -220,10 +211,10 @@ def decode_mask(content: bytes) -> np.ndarray:
     image = open_by_pillow(content)
     if image.format not in EXACT:
         raise BrokenImage(f"a mask is PNG or BMP, not {image.format}: save it as PNG")
-    how = image.tile[0][3] if image.tile else ""  # in the file: "L;4", for example
-    step = GREY_STEPS.get(str(how[0] if isinstance(how, tuple) else how), 1)
     if image.mode not in ("L", "P", "1") and not image.mode.startswith("I"):
         raise BrokenImage(f"a mask holds numbers of classes, not colours (mode {image.mode})")
+    how = image.tile[0][3] if image.tile else ""  # in the file: "L;4", for example
+    step = GREY_STEPS.get(str(how[0] if isinstance(how, tuple) else how), 1)
     with guarded(BrokenImage):
         found = np.asarray(image)
     if found.size and found.max() > 255:
@@ -269,17 +260,17 @@ def open_image(value: Any) -> Picture:
     """Open what a column of images has in a row, whose pixels can then be decoded.
 
     Raises:
-        BrokenImage: If it is no image.
-        OSError: If it can't be read.
+        BrokenImage: If it is no image, or can't be read.
     """
-    return value if isinstance(value, PixelPicture) else EncodedPicture(value.read())
+    with guarded(BrokenImage):
+        return value if isinstance(value, PixelPicture) else EncodedPicture(value.read())
 
 
 def open_mask(value: Any) -> np.ndarray:
     """Return what a column of masks has in a row: numbers of classes, uint8 (height, width).
 
     Raises:
-        BrokenImage: If it is no mask.
-        OSError: If it can't be read.
+        BrokenImage: If it is no mask, or can't be read.
     """
-    return value.pixels() if isinstance(value, PixelPicture) else decode_mask(value.read())
+    with guarded(BrokenImage, "its mask: "):
+        return value.pixels() if isinstance(value, PixelPicture) else decode_mask(value.read())

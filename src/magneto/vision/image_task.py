@@ -9,17 +9,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from magneto.data.cache import content_digest
-from magneto.data.stream import LazyBatches
+from magneto.data.stream import BatchStream, LazyBatches
 from magneto.nn.config import TransformerConfig
 from magneto.nn.position import resize_positions
 from magneto.progress import SILENT, Progress
 from magneto.runs import check_same_encoder, open_run, pretrained_run, warn_unlearnt
 from magneto.training.task import DIGEST_FILE, Task
-from magneto.vision.batches import evaluation_images
+from magneto.vision.augmentation import Augmentation
+from magneto.vision.batches import Finish, evaluation_images, example_stream
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.transforms import Reading, validation_transform
 from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
@@ -176,6 +178,29 @@ class ImageTask(Task):
         config = self.model_config
         images = torch.zeros(examples, config.channels, config.image_size, config.image_size)
         return {"images": images, "broken": torch.zeros(examples, dtype=torch.bool)}
+
+    @cached_property
+    def augmentation(self) -> Any:
+        """What is done to a training image."""
+        return Augmentation(self.reading, self.data_config.augmentation)
+
+    def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
+        """Return what a training batch has of an image."""
+        train = self.splits.train
+        image = self.augmentation(train.open(index), random)
+        return {"images": image, "labels": train.label(index)}
+
+    def finish(self, seed: int) -> Finish:
+        """Return what is done to a batch of examples."""
+        return lambda batch, numbers, draws: batch
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return examples of images in random order, augmented, and which are "broken"."""
+        train, repeats = self.splits.train, self.data_config.augmentation.repeats
+        finish = self.finish(seed)
+        return example_stream(
+            len(train), self.example, batch_size, seed, repeats, finish, train.broken
+        )
 
     def fixed_batches(self, split: ImageSplit, normalisation: str | None = None) -> LazyBatches:
         """Return the images of a split as in validation, in mixed order.

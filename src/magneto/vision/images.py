@@ -9,13 +9,11 @@ How a task uses them::
     split.mask(3)                                    # uint8 (height, width), if split.has_masks
     splits.classes                                   # names, in the order of their numbers
 
-A batch is made by `magneto.vision.batches`: `training_stream` (labelled images) and
-`example_stream` (anything that an index and a generator make) shuffle, augment and replace what is
-broken, all as functions of (seed, epoch, index); `evaluation_images` gives fixed batches and says
-which images are broken. What happens to an image is a transform of `magneto.vision.transforms`, or
-of `magneto.vision.paired_transforms` with its mask: it takes a `Picture` (its size is known, its
-pixels are decoded on demand) and a numpy Generator. `split.digest` names the content, for
-`Task.save_assets`.
+A batch is made by `magneto.vision.batches`: `example_stream` shuffles, augments and replaces what
+is broken, all as functions of (seed, epoch, index); `evaluation_images` gives fixed batches and
+says which images are broken. What happens to an image is a function of a `Picture` (its size is
+known, its pixels are decoded on demand) and a numpy Generator: `magneto.vision.transforms` and
+`.augmentation`. `split.digest` names the content, for `Task.save_assets`.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ import torch
 
 from magneto.data.formats import media_column, media_names, read_source
 from magneto.data.media import Files, MediaColumn
-from magneto.data.problems import Counts, DataProblems, guarded
+from magneto.data.problems import Counts, DataProblems
 from magneto.data.sources import SPLIT_NAMES, parse_source, standard_splits
 from magneto.data.table import NO_CLASS, Classes, Table, divide, whole_table
 from magneto.files import import_extra
@@ -194,8 +192,7 @@ class ImageSplit:
         Raises:
             BrokenImage: If it can't be read, or is no image.
         """
-        with guarded(BrokenImage):
-            found = open_image(self.images[int(self.numbers[index])])
+        found = open_image(self.images[int(self.numbers[index])])
         found.refused = partial(self.problems.met, BY_PILLOW, self.name(index))
         return found
 
@@ -217,8 +214,7 @@ class ImageSplit:
         Raises:
             BrokenImage: If it can't be read or decoded.
         """
-        with guarded(BrokenImage, "its mask: "):
-            return open_mask(self.table.columns["mask"][int(self.numbers[index])])
+        return open_mask(self.table.columns["mask"][int(self.numbers[index])])
 
     @property
     def digest(self) -> str:

@@ -15,13 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.stream import EVALUATION_SEED, BatchStream, LazyBatches
+from magneto.data.stream import EVALUATION_SEED, LazyBatches
 from magneto.functional.cross_entropy import count_numbers, frequency_nats, linear_cross_entropy
 from magneto.nn.init import NORMAL_STD, MaskToken, NormalLinear
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
-from magneto.vision.augmentation import Augmentation
-from magneto.vision.batches import example_stream
 from magneto.vision.config import ImageModelConfig, ImageModellingDataConfig
 from magneto.vision.encoder import ImageEncoder
 from magneto.vision.image_task import ImageTask, patches_read
@@ -171,18 +169,10 @@ class ImageModelling(ImageTask):
         """Return the tokenizer."""
         return self.targets
 
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return images in random order, augmented, other patches hidden each time they come."""
-        data, train = self.data_config, self.splits.train
-        transform = Augmentation(self.reading, data.augmentation)
-
-        def example(index: int, random: np.random.Generator) -> dict[str, np.ndarray]:
-            image = transform(train.open(index), random)
-            return {"images": image, "hidden": self.masking.draw(random)}
-
-        return example_stream(
-            len(train), example, batch_size, seed, data.augmentation.repeats, broken=train.broken
-        )
+    def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
+        """Return an image and its hidden patches, other ones each time it comes."""
+        image = self.augmentation(self.splits.train.open(index), random)
+        return {"images": image, "hidden": self.masking.draw(random)}
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images with as many patches hidden as always."""

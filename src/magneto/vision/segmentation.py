@@ -17,12 +17,12 @@ from magneto.data.problems import guarded
 from magneto.data.stream import BatchStream, LazyBatches, mixed_order, mixed_plans
 from magneto.functional.cross_entropy import frequency_nats
 from magneto.training.task import Figure, Loss, Scores
+from magneto.vision.augmentation import PairedAugmentation
 from magneto.vision.batches import example_stream
 from magneto.vision.config import IGNORED, SegmentationDataConfig, SegmenterConfig
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import FineTuning, Prediction
 from magneto.vision.images import ImageSplit
-from magneto.vision.paired_transforms import PairedAugmentation
 from magneto.vision.segmenter import Segmenter, pixel_logits, resize, segment
 from magneto.vision.transforms import fitted
 
@@ -188,17 +188,22 @@ class Segmentation(FineTuning):
         """Build the model; the encoder of another run is in `initial_weights`."""
         return Segmenter(self.model_config)
 
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return crops in random order, augmented: "images", "masks" (uint8) and "broken"."""
+    @cached_property
+    def augmentation(self) -> PairedAugmentation:
+        """What is done to a training image and its mask."""
+        return PairedAugmentation(self.reading, self.data_config.augmentation)
+
+    def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
+        """Return a crop of an image, and of its mask (uint8)."""
         train = self.splits.train
-        transform = PairedAugmentation(self.reading, self.data_config.augmentation)
+        mask = self.masks(train.mask(index))
+        image, mask = self.augmentation(train.open(index), mask, random)
+        return {"images": image, "masks": mask}
 
-        def example(index: int, random: np.random.Generator) -> dict[str, np.ndarray]:
-            mask = self.masks(train.mask(index))
-            image, mask = transform(train.open(index), mask, random)
-            return {"images": image, "masks": mask}
-
-        return example_stream(len(train), example, batch_size, seed, broken=train.broken)
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return crops in random order, augmented: "images", "masks" and "broken"."""
+        train = self.splits.train
+        return example_stream(len(train), self.example, batch_size, seed, broken=train.broken)
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images whose pixels are all of the first class."""

@@ -21,14 +21,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.config import error_line
-from magneto.data.stream import BatchStream
 from magneto.files import import_extra
 from magneto.functional.cross_entropy import without_autocast
 from magneto.nn.init import ClassToken, Projection
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
-from magneto.vision.augmentation import Augmentation
-from magneto.vision.batches import training_stream
 from magneto.vision.config import ImageEncoderConfig, ImageTokenizerConfig
 from magneto.vision.image_task import ImageTask, patches_read
 from magneto.vision.targets import (
@@ -283,12 +280,6 @@ class ImageTokenization(ImageTask):
     def end_step(self, model: Any, add_up: Callable[[Tensor], Tensor]) -> None:
         """Move the codebook, once for all micro-batches and ranks."""
         model.tokenizer.codebook.end_step(add_up)
-
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return images in random order, augmented."""
-        data, train = self.data_config, self.splits.train
-        transform = Augmentation(self.reading, data.augmentation)
-        return training_stream(train, transform, batch_size, seed, data.augmentation.repeats)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Sum 1 - cosine and the weighted distance to the code, over patches."""

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from magneto.data.problems import DataProblems
+from magneto.data.stream import BatchStream
 from magneto.data.workers import BatchesAhead
 from magneto.vision.augmentation import Augmentation
-from magneto.vision.batches import evaluation_images, read_or_replace, training_stream
+from magneto.vision.batches import evaluation_images, example_stream, read_or_replace
 from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import BROKEN, BY_PILLOW, ImageSplit, load_images
@@ -36,8 +37,15 @@ def split(tmp_path: Path) -> ImageSplit:
     return load_images(config, 1).train
 
 
-def stream(split: ImageSplit, seed: int = 1):
-    return training_stream(split, Augmentation(READING, DATA.augmentation), 8, seed, repeats=2)
+def stream(
+    split: ImageSplit, config: AugmentationConfig = DATA.augmentation, size: int = 8
+) -> BatchStream:
+    change = Augmentation(READING, config)
+
+    def example(index: int, random: np.random.Generator) -> dict:
+        return {"images": change(split.open(index), random), "labels": split.label(index)}
+
+    return example_stream(len(split), example, size, 1, config.repeats, broken=split.broken)
 
 
 def taken(split: ImageSplit, workers: int, batches: int, parts: int = 1) -> dict:
@@ -96,10 +104,10 @@ def test_broken_and_refused_images_are_listed(tmp_path: Path, workers: int) -> N
     split = load_images(config, 1, problems=problems).train
     names = {str(root / n) for n in ("cat/003.jpg", "dog/007.jpg", "dog/001.jpg")}
     assert names <= {split.name(index) for index in range(len(split))}
-    stream = training_stream(split, Augmentation(READING, PLAIN.augmentation), 4, 1)
-    stream.batch(0)  # before there is a run
+    batches = stream(split, PLAIN.augmentation, 4)
+    batches.batch(0)  # before there is a run
     problems.keep_in(run)
-    with closing(BatchesAhead(stream, 1, [0], num_workers=workers)) as ahead:
+    with closing(BatchesAhead(batches, 1, [0], num_workers=workers)) as ahead:
         made = ahead.start()
         for _ in range(20):
             next(made)

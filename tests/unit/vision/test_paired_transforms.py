@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from magneto.vision.augmentation import PairedAugmentation, distorted, resized_mask
 from magneto.vision.config import IGNORED, PairedAugmentationConfig
 from magneto.vision.decoding import BrokenImage, PixelPicture
-from magneto.vision.paired_transforms import PairedAugmentation, distorted, resized_mask
 from magneto.vision.transforms import Reading
 from tests.unit.vision.image_files import Image, photo
 

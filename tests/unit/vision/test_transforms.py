@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from magneto.vision import decoding
-from magneto.vision.augmentation import Augmentation, ColourJitter, enhanced, erased, turned_hue
+from magneto.vision.augmentation import Augmentation, enhanced, erased, jittered, turned_hue
 from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.decoding import EncodedPicture, PixelPicture
 from magneto.vision.transforms import (
@@ -99,9 +99,10 @@ def test_crops_and_colours_are_torchvisions() -> None:
 
 def test_jitter_changes_by_its_strengths() -> None:
     image = Image.fromarray(photo(3))
-    same = ColourJitter()(image, rng(1))
+    same = jittered(image, AugmentationConfig(), rng(1))
     assert np.array_equal(np.asarray(same), photo(3))
-    means = [np.asarray(ColourJitter(brightness=0.4)(image, rng(n))).mean() for n in range(60)]
+    config = AugmentationConfig(brightness=0.4)
+    means = [np.asarray(jittered(image, config, rng(n))).mean() for n in range(60)]
     assert 0.58 < min(means) / photo(3).mean() < 0.7 and max(means) / photo(3).mean() > 1.15
     assert np.array_equal(np.asarray(turned_hue(image, 0.0)), photo(3))
     red = Image.new("RGB", (1, 1), (200, 0, 0))
