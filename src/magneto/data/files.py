@@ -18,6 +18,7 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -137,46 +138,34 @@ def read_bytes(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def open_bytes(path: Path) -> io.BufferedReader:
-    """Open a file, unpacked, behind a UTF-8 byte-order mark if it begins with one.
+@contextmanager
+def open_text(path: Path) -> Iterator[io.BufferedReader]:
+    """Open a file that can be text in UTF-8, unpacked, behind a byte-order mark if there is one.
 
     What gzip, xz or bzip2 has packed is known by its first bytes, whatever it is called.
 
     Raises:
-        ValueError: Here or on reading on, if a packed file is cut off, damaged or can't be
-            unpacked; names it.
+        ValueError: If its beginning is that of something else: has NUL bytes, or hardly any UTF-8;
+            here or on reading on, if a packed file is cut off, damaged or can't be unpacked.
     """
     if path.suffix in UNREAD:
         raise ValueError(f"{path}: unpack it first ({UNREAD[path.suffix]} {path.name})")
-    raw: Any = io.FileIO(path)
-    first = raw.read(8)
-    raw.seek(0)
+    with path.open("rb") as raw:
+        first = raw.read(8)
     packing = next((ending for bytes_, ending in SIGNATURES.items() if first.startswith(bytes_)),
                    path.suffix)  # fmt: skip
-    if packing in PACKINGS:
-        raw.close()
-        raw = Unpacked(path, packing)
-    file = io.BufferedReader(raw, BUFFER)
-    try:
-        if file.peek(len(BYTE_ORDER_MARK)).startswith(BYTE_ORDER_MARK):
-            file.read(len(BYTE_ORDER_MARK))
-    except ValueError:
-        file.close()
-        raise
-    return file
-
-
-def open_text(path: Path) -> io.BufferedReader:
-    """Open a file as `open_bytes` does, if it can be text in UTF-8.
-
-    Raises:
-        ValueError: If its beginning is that of something else: has NUL bytes, or hardly any UTF-8.
-    """
-    file = open_bytes(path)
-    if why := _no_text(file.peek(FIRST_BLOCK)[:FIRST_BLOCK]):
-        file.close()
-        raise ValueError(f"{path} is not text in UTF-8: {why}")
-    return file
+    kind, unpack = PACKINGS.get(packing, ("", io.FileIO))
+    with io.BufferedReader(unpack(path, "rb"), BUFFER) as file:
+        try:
+            if file.peek(len(BYTE_ORDER_MARK)).startswith(BYTE_ORDER_MARK):
+                file.read(len(BYTE_ORDER_MARK))
+            if why := _no_text(file.peek(FIRST_BLOCK)[:FIRST_BLOCK]):
+                raise ValueError(f"{path} is not text in UTF-8: {why}")
+            yield file
+        except DAMAGE as error:
+            if not kind:
+                raise
+            raise ValueError(f"{path}: damaged {kind} file ({error})") from error
 
 
 def _no_text(block: bytes) -> str:
@@ -192,40 +181,6 @@ def _no_text(block: bytes) -> str:
     if len(block) < FEW_BYTES or invalid <= MOST_INVALID:
         return ""
     return f"{invalid:.0%} of its first characters are not"
-
-
-class Unpacked(io.RawIOBase):
-    """The bytes of a packed file.
-
-    Args:
-        path: The file.
-        packing: Ending by which it would be known.
-    """
-
-    def __init__(self, path: Path, packing: str) -> None:
-        self.path = path
-        self.kind, unpack = PACKINGS[packing]
-        self.file = unpack(path, "rb")
-
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer.
-
-        Raises:
-            ValueError: If the file is cut off or damaged.
-        """
-        try:
-            return self.file.readinto(buffer)
-        except DAMAGE as error:
-            raise ValueError(f"{self.path}: damaged {self.kind} file ({error})") from error
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
-        super().close()
 
 
 # A longer line would fill the memory.

@@ -364,9 +364,6 @@ def class_scores(answers: np.ndarray, labels: np.ndarray, classes: int) -> dict[
     Returns:
         "accuracy"; "f1": of class 1 for two classes (as GLUE has it), the mean over classes for
         more; "matthews": the Matthews correlation, 0 where all answers are the same.
-
-    Raises:
-        ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
     """
     metrics = import_extra("sklearn.metrics", "text", "scores of classifiers need scikit-learn")
     kinds = list(range(classes))
@@ -384,7 +381,6 @@ def number_scores(answers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
     Raises:
         ValueError: If there are fewer than two.
-        ModuleNotFoundError: If scipy is not installed; names the extra that has it.
     """
     if len(labels) < 2:
         raise ValueError(f"a correlation is of two answers or more, not {len(labels)}")
@@ -476,9 +472,6 @@ def baseline_metrics(texts: Texts) -> dict[str, dict[str, float]]:
     "majority class" (the mean, of numbers) does not look at the text. "bag of words" is a logistic
     regression (ridge, for numbers) with scikit-learn's own strengths on tf-idf of words; a pair's
     features are the words' product and absolute difference, and the cosine of the two texts.
-
-    Raises:
-        ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
     """
     names = ("sklearn.linear_model", "sklearn.feature_extraction.text", "scipy.sparse")
     linear, text, sparse = (import_extra(n, "text", "baselines need scikit-learn") for n in names)
