@@ -14,7 +14,9 @@ from magneto.language.config import (
     TextEncoderConfig,
 )
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import NormalLinear, Projection, Table, TextEmbedding, build_norm
+from magneto.nn.embedding import Table, TextEmbedding
+from magneto.nn.init import NormalLinear, Projection
+from magneto.nn.norm import build_norm
 from magneto.nn.transformer import Decoder, Encoder
 
 

@@ -1,4 +1,4 @@
-"""Initialisation: one function, by role; and the linear layers, norms and tables that it fills.
+"""Initialisation: one function, by role; and the linear layers that it fills.
 
 A module that holds parameters or buffers itself fills them in `reset_parameters`, as torch's own
 modules do, and touches nothing below it. So a model can be built without memory and be drawn later,
@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.nn.config import BaseInit, Biased, NormKind, TransformerConfig
+from magneto.nn.config import BaseInit, Biased, TransformerConfig
 from magneto.theory.placement import Depth, Placement, Sublayer
 
 SCALED_ROLES = ("v", "out", "fc1", "fc2")
@@ -175,172 +175,3 @@ def draw(weight: Tensor, base: BaseInit, gain: float) -> None:
 def xavier_std(fan_in: int, fan_out: int, gain: float = 1.0) -> float:
     """Return the standard deviation of Xavier's initialisation."""
     return gain * math.sqrt(2 / (fan_in + fan_out))
-
-
-class LayerNorm(nn.LayerNorm):
-    """Layer normalisation over the last axis; keeps the input's dtype, under autocast too."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalise (..., width)."""
-        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps).type_as(
-            input
-        )
-
-
-class RMSNorm(nn.RMSNorm):
-    """Root-mean-square normalisation (arXiv 1910.07467) over the last axis; keeps the dtype."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise (..., width)."""
-        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps).type_as(x)
-
-
-class Nothing(nn.Identity):
-    """What fills an empty slot.
-
-    Called past `nn.Module`'s machinery, so that hooks on it do not run: most slots are empty, and
-    decoding token by token would spend some percent of its time there.
-    """
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return x."""
-        return x
-
-
-def build_norm(kind: NormKind, width: int, config: TransformerConfig) -> nn.Module:
-    """Build a norm of `kind` over `width` features, with the configuration's epsilon and bias."""
-    if kind == "rmsnorm":
-        return RMSNorm(width, eps=config.norm_eps)
-    return LayerNorm(width, config.norm_eps, bias=config.bias)
-
-
-def optional_norm(present: bool, width: int, config: TransformerConfig) -> nn.Module:
-    """Build the configuration's norm where a slot holds one, `Nothing` where it is empty."""
-    return build_norm(config.norm, width, config) if present else Nothing()
-
-
-class Table(nn.Embedding):
-    """Learned vectors by number, N(0, std²) at first; a std of 0 gives zeros."""
-
-    def __init__(self, count: int, width: int, std: float) -> None:
-        self.std = std
-        super().__init__(count, width)
-
-    def reset_parameters(self) -> None:
-        """Draw the vectors."""
-        nn.init.normal_(self.weight, std=self.std)
-
-
-class TextEmbedding(nn.Module):
-    """A table of token vectors, N(0, 1/width), and their scale."""
-
-    def __init__(self, vocab_size: int, width: int, scale: Literal["none", "sqrt_width"]) -> None:
-        super().__init__()
-        self.table = Table(vocab_size, width, std=width**-0.5)
-        self.scale = width**0.5 if scale == "sqrt_width" else 1.0
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length) token numbers to (batch, length, width)."""
-        return self.scaled(self.table(tokens))
-
-    def scaled(self, vectors: Tensor) -> Tensor:
-        """Scale vectors, (batch, length, width), as those of the table are."""
-        return vectors * self.scale
-
-
-class PatchProjection(nn.Conv2d):
-    """A convolution that sees each patch once; Xavier uniform as a matrix, bias zero at first."""
-
-    def __init__(self, channels: int, patch_size: int, width: int) -> None:
-        super().__init__(channels, width, patch_size, stride=patch_size)
-
-    def reset_parameters(self) -> None:
-        """Draw the weights, zero the bias."""
-        nn.init.xavier_uniform_(self.weight.view(len(self.weight), -1))
-        nn.init.zeros_(self.bias)  # type: ignore[arg-type]
-
-
-class PatchEmbedding(nn.Module):
-    """A linear map of each patch; Xavier, never scaled by a placement's gain."""
-
-    def __init__(self, channels: int, patch_size: int, width: int) -> None:
-        super().__init__()
-        self.proj = PatchProjection(channels, patch_size, width)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to (batch, patches, width), row by row."""
-        return self.proj(images).flatten(2).transpose(1, 2)
-
-
-class ConvolutionalStem(nn.Module):
-    """Convolutions with a stride, each but the last with a norm and GELU (arXiv 2106.14881).
-
-    Their strides are the prime factors of the patch's size, so that there are as many vectors as
-    patches; after the first stride a convolution without one follows. Each vector sees beyond its
-    patch, which teaches more from few images. Weights are torch's own at first.
-    """
-
-    def __init__(self, channels: int, patch_size: int, width: int) -> None:
-        super().__init__()
-        strides = prime_factors(patch_size) or [1]
-        strides = [strides[0], 1, *strides[1:]]
-        sizes = [channels, *[max(width // 2, 1)] * (len(strides) - 1), width]
-        parts: list[nn.Module] = []
-        for stride, inner, outer in zip(strides, sizes, sizes[1:], strict=False):
-            kernel = stride + 1 + stride % 2  # odd, and each pixel is seen
-            parts.append(nn.Conv2d(inner, outer, kernel, stride, padding=kernel // 2))
-            parts += [nn.GroupNorm(1, outer), nn.GELU()]
-        self.layers = nn.Sequential(*parts[:-2])
-
-    def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to (batch, patches, width), row by row."""
-        return self.layers(images).flatten(2).transpose(1, 2)
-
-
-def prime_factors(number: int) -> list[int]:
-    """Return the prime factors of a whole number, the smallest first; none of 1."""
-    for factor in range(2, number + 1):
-        if number % factor == 0:
-            return [factor, *prime_factors(number // factor)]
-    return []
-
-
-class ClassToken(nn.Module):
-    """A learned vector before the patches; zero at first, as in ViT."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.vector = nn.Parameter(torch.empty(width))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Set the vector to zero."""
-        nn.init.zeros_(self.vector)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, patches, width) to (batch, 1 + patches, width)."""
-        return torch.cat((self.vector.expand(len(x), 1, -1), x), dim=1)
-
-
-class MaskToken(nn.Module):
-    """A learned vector in place of every hidden patch; N(0, 0.02²) at first, as BEiT's."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.vector = nn.Parameter(torch.empty(width))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the vector."""
-        nn.init.normal_(self.vector, std=NORMAL_STD)
-
-    def forward(self, patches: Tensor, hidden: Tensor | None) -> Tensor:
-        """Replace the hidden ones of (batch, patches, width).
-
-        Args:
-            patches: (batch, patches, width).
-            hidden: Boolean, (batch, patches), True = hidden; None hides nothing.
-        """
-        if hidden is None:
-            return patches
-        return torch.where(hidden[..., None], self.vector.to(patches.dtype), patches)

@@ -26,7 +26,8 @@ from torch.utils.checkpoint import checkpoint
 from magneto.nn.attention import Mask, build_memory_mask, recorded_weights
 from magneto.nn.block import DropPath, FeedForwardSublayer, SelfAttentionSublayer, drop_path_rate
 from magneto.nn.config import Experts, MultiwayConfig
-from magneto.nn.init import Nothing, build_norm, initialize, optional_norm
+from magneto.nn.init import initialize
+from magneto.nn.norm import Nothing, build_norm, optional_norm
 from magneto.nn.transformer import ProbedStack, check_layers
 from magneto.theory.placement import Depth
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import Grid, TransformerConfig
-from magneto.nn.init import Projection, Table
+from magneto.nn.embedding import Table
+from magneto.nn.init import Projection
 
 Logits = tuple[Tensor, Tensor, Tensor | None]
 """What attention computes its logits from: queries, keys and a bias."""

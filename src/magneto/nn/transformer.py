@@ -20,7 +20,8 @@ from magneto.nn.attention import (
 )
 from magneto.nn.block import Layer
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import Nothing, build_norm, initialize, optional_norm
+from magneto.nn.init import initialize
+from magneto.nn.norm import Nothing, build_norm, optional_norm
 from magneto.nn.position import build_grid_positions, build_positions
 from magneto.theory.placement import Stack
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from magneto.functional.cross_entropy import without_autocast
 from magneto.functional.transducer import joiner_transducer_loss
-from magneto.nn.init import Table
+from magneto.nn.embedding import Table
 from magneto.nn.transformer import Encoder
 from magneto.speech.config import SUBSAMPLING, TransducerConfig
 from magneto.speech.vocabulary import BLANK

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.functional.cross_entropy import CrossEntropyLoss, linear_cross_entropy
-from magneto.nn.init import TextEmbedding
+from magneto.nn.embedding import TextEmbedding
 from magneto.nn.transformer import EncoderDecoder
 from magneto.translation.config import TranslationConfig
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from magneto.nn.init import ClassToken, ConvolutionalStem, NormalLinear, PatchEmbedding
+from magneto.nn.embedding import ClassToken, ConvolutionalStem, PatchEmbedding
+from magneto.nn.init import NormalLinear
 from magneto.nn.transformer import Encoder
 from magneto.vision.config import ImageClassifierConfig, ImageEncoderConfig
 

@@ -17,7 +17,8 @@ from torch.nn import functional as F
 
 from magneto.data.stream import EVALUATION_SEED, LazyBatches
 from magneto.functional.cross_entropy import count_numbers, frequency_nats, linear_cross_entropy
-from magneto.nn.init import NORMAL_STD, MaskToken, NormalLinear
+from magneto.nn.embedding import MaskToken
+from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.config import ImageModelConfig, ImageModellingDataConfig

@@ -23,7 +23,8 @@ from torch.nn import functional as F
 from magneto.config import error_line
 from magneto.files import import_extra
 from magneto.functional.cross_entropy import without_autocast
-from magneto.nn.init import ClassToken, Projection
+from magneto.nn.embedding import ClassToken
+from magneto.nn.init import Projection
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.config import ImageEncoderConfig, ImageTokenizerConfig

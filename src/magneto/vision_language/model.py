@@ -20,18 +20,10 @@ from magneto.functional.cross_entropy import (
     linear_cross_entropy,
     without_autocast,
 )
-from magneto.nn.init import (
-    NORMAL_STD,
-    ClassToken,
-    MaskToken,
-    NormalLinear,
-    Nothing,
-    PatchEmbedding,
-    Table,
-    TextEmbedding,
-    build_norm,
-)
+from magneto.nn.embedding import ClassToken, MaskToken, PatchEmbedding, Table, TextEmbedding
+from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.nn.multiway import MultiwayEncoder, Streams
+from magneto.nn.norm import Nothing, build_norm
 from magneto.nn.position import resize_table
 from magneto.vision_language.config import (
     IMAGES,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from magneto import PLACEMENTS, Encoder, TransformerConfig
-from magneto.nn.init import ClassToken, PatchEmbedding
+from magneto.nn.embedding import ClassToken, PatchEmbedding
 from magneto.training.model import FillRecorder, draw_parameters, materialize, whole_model_reason
 from tests.unit.nn.grids import small_grid
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from magneto.nn.init import ConvolutionalStem, PatchEmbedding
+from magneto.nn.embedding import ConvolutionalStem, PatchEmbedding
 from magneto.vision.config import ImageClassifierConfig, ImageModelConfig
 from magneto.vision.encoder import ImageClassifier
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from magneto.config import ConfigError
 from magneto.data.tokenizer import ByteTokenizer
-from magneto.nn.init import MaskToken
+from magneto.nn.embedding import MaskToken
 from magneto.recipe import load_recipe
 from magneto.training.model import FillRecorder, whole_model_reason
 from magneto.vision_language.config import (

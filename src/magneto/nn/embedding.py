@@ -1,0 +1,137 @@
+"""Embeddings of tokens and of image patches, the class token before them, and the mask token."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from magneto.nn.init import NORMAL_STD
+
+
+class Table(nn.Embedding):
+    """Learned vectors by number, N(0, std²) at first; a std of 0 gives zeros."""
+
+    def __init__(self, count: int, width: int, std: float) -> None:
+        self.std = std
+        super().__init__(count, width)
+
+    def reset_parameters(self) -> None:
+        """Draw the vectors."""
+        nn.init.normal_(self.weight, std=self.std)
+
+
+class TextEmbedding(nn.Module):
+    """A table of token vectors, N(0, 1/width), and their scale."""
+
+    def __init__(self, vocab_size: int, width: int, scale: Literal["none", "sqrt_width"]) -> None:
+        super().__init__()
+        self.table = Table(vocab_size, width, std=width**-0.5)
+        self.scale = width**0.5 if scale == "sqrt_width" else 1.0
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, length) token numbers to (batch, length, width)."""
+        return self.scaled(self.table(tokens))
+
+    def scaled(self, vectors: Tensor) -> Tensor:
+        """Scale vectors, (batch, length, width), as those of the table are."""
+        return vectors * self.scale
+
+
+class PatchProjection(nn.Conv2d):
+    """A convolution that sees each patch once; Xavier uniform as a matrix, bias zero at first."""
+
+    def __init__(self, channels: int, patch_size: int, width: int) -> None:
+        super().__init__(channels, width, patch_size, stride=patch_size)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights, zero the bias."""
+        nn.init.xavier_uniform_(self.weight.view(len(self.weight), -1))
+        nn.init.zeros_(self.bias)  # type: ignore[arg-type]
+
+
+class PatchEmbedding(nn.Module):
+    """A linear map of each patch; Xavier, never scaled by a placement's gain."""
+
+    def __init__(self, channels: int, patch_size: int, width: int) -> None:
+        super().__init__()
+        self.proj = PatchProjection(channels, patch_size, width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to (batch, patches, width), row by row."""
+        return self.proj(images).flatten(2).transpose(1, 2)
+
+
+class ConvolutionalStem(nn.Module):
+    """Convolutions with a stride, each but the last with a norm and GELU (arXiv 2106.14881).
+
+    Their strides are the prime factors of the patch's size, so that there are as many vectors as
+    patches; after the first stride a convolution without one follows. Each vector sees beyond its
+    patch, which teaches more from few images. Weights are torch's own at first.
+    """
+
+    def __init__(self, channels: int, patch_size: int, width: int) -> None:
+        super().__init__()
+        strides = prime_factors(patch_size) or [1]
+        strides = [strides[0], 1, *strides[1:]]
+        sizes = [channels, *[max(width // 2, 1)] * (len(strides) - 1), width]
+        parts: list[nn.Module] = []
+        for stride, inner, outer in zip(strides, sizes, sizes[1:], strict=False):
+            kernel = stride + 1 + stride % 2  # odd, and each pixel is seen
+            parts.append(nn.Conv2d(inner, outer, kernel, stride, padding=kernel // 2))
+            parts += [nn.GroupNorm(1, outer), nn.GELU()]
+        self.layers = nn.Sequential(*parts[:-2])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to (batch, patches, width), row by row."""
+        return self.layers(images).flatten(2).transpose(1, 2)
+
+
+def prime_factors(number: int) -> list[int]:
+    """Return the prime factors of a whole number, the smallest first; none of 1."""
+    for factor in range(2, number + 1):
+        if number % factor == 0:
+            return [factor, *prime_factors(number // factor)]
+    return []
+
+
+class ClassToken(nn.Module):
+    """A learned vector before the patches; zero at first, as in ViT."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the vector to zero."""
+        nn.init.zeros_(self.vector)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, patches, width) to (batch, 1 + patches, width)."""
+        return torch.cat((self.vector.expand(len(x), 1, -1), x), dim=1)
+
+
+class MaskToken(nn.Module):
+    """A learned vector in place of every hidden patch; N(0, 0.02²) at first, as BEiT's."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(torch.empty(width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the vector."""
+        nn.init.normal_(self.vector, std=NORMAL_STD)
+
+    def forward(self, patches: Tensor, hidden: Tensor | None) -> Tensor:
+        """Replace the hidden ones of (batch, patches, width).
+
+        Args:
+            patches: (batch, patches, width).
+            hidden: Boolean, (batch, patches), True = hidden; None hides nothing.
+        """
+        if hidden is None:
+            return patches
+        return torch.where(hidden[..., None], self.vector.to(patches.dtype), patches)
