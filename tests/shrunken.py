@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from magneto.vision import images
+from magneto.vision_language import scenes
 from tests.unit.vision_language.folders import write_vqa
 
 # Recipes count in epochs; two steps are enough here.
@@ -43,6 +45,16 @@ DRAWN = {
     "model.image_size": 48, "model.patch_size": 16, "model.max_length": 96,
     "training.batch_size": 4, "training.num_workers": 0, "training.evaluate_limit": 1, **IN_STEPS,
 }  # fmt: skip
+
+
+def draw_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let built-in data that is drawn have few images, as many as some batches take."""
+    for counts in (scenes.PAIRS, scenes.ANSWERED, scenes.ROUNDS, images.SCENES):
+        for split, count in counts.items():
+            monkeypatch.setitem(counts, split, min(count, 40 if counts is scenes.PAIRS else 8))
+    monkeypatch.setitem(scenes.ROUNDS, "train", 1)
+    monkeypatch.setitem(scenes.ROUNDS, "validation", 1)
+    monkeypatch.setattr(scenes, "POOL", 4096)
 
 
 def shrunken(task: str, place: Path) -> dict[str, Any]:

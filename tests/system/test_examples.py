@@ -16,8 +16,13 @@ from magneto.vision_language.config import QuestionAnsweringDataConfig
 from magneto.vision_language.questions import load_questions
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# The built-in text takes two seconds to make, and most examples read it.
-pytestmark = pytest.mark.usefixtures("module_cache")
+
+
+@pytest.fixture(autouse=True)
+def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The built-in text takes seconds to make; most examples read it, and need some of it."""
+    texts = [f"Return the sum of {n} and {n * n % 7} as a number.\n" * 6 for n in range(60)]
+    monkeypatch.setattr("magneto.data.documents.docstrings", lambda: texts)
 
 
 def load(name: str) -> ModuleType:

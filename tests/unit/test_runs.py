@@ -26,7 +26,6 @@ TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size
 LAYERS = "--model.layers 1 --data.max_length 24"
 TASKS = {
     "causal-lm": LAYERS,
-    "masked-lm": LAYERS,
     "text-classification": LAYERS,
     "translation": "--model.encoder_layers 1 --model.decoder_layers 1 --data.languages null "
     "--data.max_length 40 --data.max_tokens 256 --data.validation_limit null",

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import SafetensorError
 
 from magneto.cli import COMMANDS, command_parser, guarded, main
@@ -160,7 +161,9 @@ def test_help_and_mistakes_are_answered_before_torch_is_imported(tmp_path: Path)
 SAID_BY_LIBRARIES = [
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
          "out of memory (8 bytes more were asked for)"),
-        (MemoryError(), "out of memory"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79 GiB"),
+     "out of memory (2.00 GiB more were asked for)"),
+    (MemoryError(), "out of memory"),
         (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
         (OSError("246642 requested and 50000 written"), "the disk is full"),
         (SafetensorError("Error while serializing: I/O error: (os error 28)"), "the disk is full"),

@@ -10,14 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from magneto.cli import main
-from magneto.files import Damaged, fingerprint
+from magneto.files import fingerprint
 from magneto.language.classification import check_pretrained
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.loop import Hook, TrainingState, train
-from magneto.weights import find_weights, list_checkpoints, step_of
 from tests.system.commands.conftest import SMALL
-from tests.unit.training.toy import Toy, config, run_toy
+from tests.unit.training.toy import Toy, config
 
 
 @pytest.fixture
@@ -128,28 +127,3 @@ def test_a_damaged_checkpoint_is_left_out_of_the_average(
 
 def list_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def test_stray_folders_are_no_checkpoints(tmp_path: Path) -> None:
-    """They are neither resumed from, nor counted, nor in the way."""
-    run_toy(tmp_path / "whole")
-    run = Path(shutil.copytree(tmp_path / "whole", tmp_path / "run"))
-    for name in ("step-abc", "step-00000099", "step-"):
-        (run / "checkpoints" / name).mkdir()
-    (run / "checkpoints" / "step-00000098").write_text("a file")
-    assert [step_of(path) for path in list_checkpoints(run)] == [28, 30, 99]
-    assert run_toy(run, resume=True, steps=40).step == 40
-    kept = list_names(run / "checkpoints")
-    assert {"step-00000035", "step-00000040"} <= set(kept) and "step-00000028" not in kept
-    assert find_weights(run, "40").name == "step-00000040"
-    with pytest.raises(Damaged, match=r"undamaged are .*40"):
-        find_weights(run, "last")
-
-
-def test_an_empty_folder_is_said_and_passed_over(tmp_path: Path, capsys) -> None:
-    run_toy(tmp_path)
-    (tmp_path / "checkpoints" / "step-00000099").mkdir()
-    result = train(Toy(), config(steps=32), tmp_path, seed=3, resume=True, report=ProgressBars())
-    said = capsys.readouterr().err
-    assert result.step == 32 and "damaged checkpoint passed over" in said
-    assert "step-00000099" in said and "step-00000030, step 30" in said

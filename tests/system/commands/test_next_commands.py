@@ -11,7 +11,7 @@ import pytest
 from magneto.cli import command_parser, main
 from magneto.recipe import load_recipe, open_run
 from magneto.tasks import TASKS
-from tests.shrunken import shrunken
+from tests.shrunken import draw_few, shrunken
 
 Image = pytest.importorskip("PIL.Image")
 SMALL = {
@@ -62,6 +62,7 @@ def fill(word: str, place: Path) -> list[str]:
 @pytest.mark.parametrize("task", TASKS)
 def test_next_commands_are_run(task: str, tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    draw_few(monkeypatch)
     changes = SMALL | shrunken(task, tmp_path) | SHORT.get(task, {})
     recipe, run = load_recipe(f"{task}/tiny", changes), tmp_path / "run"
     recipe.save(tmp_path / "mine.yaml")

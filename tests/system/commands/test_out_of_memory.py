@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from magneto.cli import main
 from magneto.language.causal_lm import CausalLanguageModeling
-from magneto.mistakes import is_out_of_memory, what_happened
 from magneto.training import loop
 
 TINY = ["train", "causal-lm/tiny", "--model.layers", "1", "--model.width", "32", "--model.heads",
@@ -16,7 +14,6 @@ TINY = ["train", "causal-lm/tiny", "--model.layers", "1", "--model.width", "32",
         "--training.steps", "2", "--training.device", "cpu"]  # fmt: skip
 CPU_SAYS = ("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: you "
             "tried to allocate 4096 bytes. Error code 12 (Cannot allocate memory)")  # fmt: skip
-GPU_SAYS = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
 
 
 @pytest.fixture
@@ -26,23 +23,16 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("error", "asked"),
-    [
-        (RuntimeError(CPU_SAYS), "4096 bytes"),
-        pytest.param(torch.OutOfMemoryError(GPU_SAYS), "2.00 GiB", marks=pytest.mark.slow),
-    ],
-)
 def test_a_step_without_memory_ends_in_advice(
-    error: Exception, asked: str, text: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+    text: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     def step(*_: Any) -> None:
-        raise error
+        raise RuntimeError(CPU_SAYS)
 
     monkeypatch.setattr(loop, "train_step", step)
     assert main([*TINY, "--data", str(text), "--out", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
-    assert f"magneto: out of memory ({asked} more were asked for)\n" in said
+    assert "magneto: out of memory (4096 bytes more were asked for)\n" in said
     assert "magneto: by the plan a step needs 0." in said
     assert "magneto: add --model.checkpoint_activations " in said
     assert "Traceback" not in said
@@ -61,12 +51,3 @@ def test_where_no_plan_can_be_made_there_is_the_usual_line(
     monkeypatch.setattr(CausalLanguageModeling, "dummy_batch", dummy_batch)
     assert main([*TINY, "--data", str(text), "--out", str(tmp_path / "run")]) == 2
     assert "out of memory: make the model, the batch or the length" in capsys.readouterr().err
-
-
-def test_other_errors_are_let_through() -> None:
-    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
-    assert is_out_of_memory(MemoryError())
-    assert what_happened(MemoryError()) == "out of memory"
-    said = torch.OutOfMemoryError(GPU_SAYS)
-    assert is_out_of_memory(said)
-    assert what_happened(said) == "out of memory (2.00 GiB more were asked for)"

@@ -42,18 +42,16 @@ def test_texts_in_quotes_and_files(run: Path, tmp_path: Path, capsys) -> None:
     assert "7 rows" in captured.err
 
 
-@pytest.mark.parametrize("words", [[], ["-"], ["/dev/stdin"]])
-def test_probabilities_of_lines_from_standard_input(
-    run: Path, words: list[str], capsys, monkeypatch
-) -> None:
-    stdin = SimpleNamespace(buffer=io.BytesIO(b"aaa 1\nbbb 2\n"), isatty=lambda: False)
-    monkeypatch.setattr("sys.stdin", stdin)
-    assert main(["predict", str(run), *words, "--probabilities"]) == 0
-    first, second = (line.split("\t") for line in capsys.readouterr().out.splitlines())
-    assert [first[0], first[2], second[0]] == ["a", "aaa 1", "b"]
-    shares = dict(part.split("=") for part in first[1].split(" "))
-    assert list(shares) == ["a", "b"] and float(shares["a"]) > 0.5
-    assert sum(map(float, shares.values())) == pytest.approx(1, abs=1e-3)
+def test_probabilities_of_lines_from_standard_input(run: Path, capsys, monkeypatch) -> None:
+    for words in ([], ["-"], ["/dev/stdin"]):
+        stdin = SimpleNamespace(buffer=io.BytesIO(b"aaa 1\nbbb 2\n"), isatty=lambda: False)
+        monkeypatch.setattr("sys.stdin", stdin)
+        assert main(["predict", str(run), *words, "--probabilities"]) == 0
+        first, second = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+        assert [first[0], first[2], second[0]] == ["a", "aaa 1", "b"]
+        shares = dict(part.split("=") for part in first[1].split(" "))
+        assert list(shares) == ["a", "b"] and float(shares["a"]) > 0.5
+        assert sum(map(float, shares.values())) == pytest.approx(1, abs=1e-3)
 
 
 def test_evaluation_on_a_table_from_standard_input(

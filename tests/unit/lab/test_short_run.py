@@ -20,7 +20,7 @@ from magneto.theory.bounds import bound, derived_scales
 from magneto.theory.placement import Depth
 from magneto.training.logging import read_metrics
 from magneto.training.loop import train
-from tests.shrunken import shrunken
+from tests.shrunken import draw_few, shrunken
 
 Small = Callable[..., Recipe]
 
@@ -58,7 +58,10 @@ def test_first_steps(small: Small) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name.endswith("/tiny")])
-def test_every_tiny_recipe_can_be_probed(name: str, tmp_path: Path) -> None:
+def test_every_tiny_recipe_can_be_probed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_few(monkeypatch)
     smallest = {
         "model.width": 16, "model.heads": 2, "model.ffn_width": 16, "training.batch_size": 6,
         "training.device": "cpu", **shrunken(name.partition("/")[0], tmp_path),
