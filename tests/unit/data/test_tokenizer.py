@@ -1,14 +1,10 @@
 """Every kind of tokenizer gives a text back, ends documents, is saved, and says what is wrong."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from magneto.cli import main
-from magneto.commands.tokenizer import KINDS, train_tokenizer
 from magneto.data.tokenizer import LINE_CHARACTERS, _lines, limited, load_tokenizer, train_bpe
-from magneto.progress import SILENT
 
 TEXTS = ["Hello, world!\n\ttabs and  spaces", "naïve café 東京 🙂", "", "</s> is not an end here?"]
 
@@ -60,96 +56,10 @@ def test_a_file_that_is_no_tokenizer(tmp_path: Path, name: str) -> None:
         load_tokenizer(tmp_path / name)
 
 
-LOSSLESS = [
-    "Hello, world!\n\ttabs and  two  spaces ", " leads", "naïve café 東京 🙂", "", "\r\n", "ﬁ Å ①",
-    "<s> </s> <pad> <mask> are text here",
-]  # fmt: skip
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    path = tmp_path / "corpus.jsonl"
-    lines = (f"The quick brown fox number {i}\njumps over the lazy dog." for i in range(200))
-    path.write_text("\n".join(json.dumps({"body": line}) for line in lines))
-    return path
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_text_comes_back_and_special_tokens_are_there(kind, corpus: Path, tmp_path: Path) -> None:
-    pytest.importorskip("sentencepiece")
-    made = train_tokenizer(str(corpus), "body", kind, 310, tmp_path / "out", 200, SILENT)
-    assert made.path is not None and made.path.parent == tmp_path / "out"
-    assert [p.name for p in (tmp_path / "out").iterdir()] == [made.path.name]
-    loaded = load_tokenizer(tmp_path / "out")
-    assert loaded.vocab_size == 310
-    special = {loaded.end, loaded.begin, loaded.pad, loaded.mask}
-    assert len(special) == 4 and None not in special
-    for text, tokens in zip(LOSSLESS, loaded.encode(LOSSLESS), strict=True):
-        assert loaded.decode(tokens) == text
-        assert not special & set(tokens)
-    assert loaded.decode([loaded.begin, *loaded.encode(["fox"])[0], loaded.end]) == "fox"
-
-
 def test_long_lines_are_cut_and_none_is_lost() -> None:
     text = "a" * (2 * LINE_CHARACTERS + 5) + "\n\nb"
     lines = list(_lines([text]))
     assert "".join(lines) == text.replace("\n", "") and max(map(len, lines)) == LINE_CHARACTERS
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_says_what_it_read_and_when_learning_begins(
-    kind, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    pytest.importorskip("sentencepiece")
-    with corpus.open("a") as file:
-        file.write('\n{"other": 1}\n')
-    words = ["--text-field", "body", "--vocab-size", "300", "--out", str(tmp_path), "--kind", kind]
-    assert main(["tokenizer", "train", "--data", str(corpus), *words]) == 0
-    said = capsys.readouterr().err.splitlines()
-    number = "200 texts" if kind == "byte-bpe" else "400 lines"
-    assert said == [
-        f"learning a tokenizer from {number}, which can take minutes",
-        f"{corpus}: 200 documents (1 malformed records left out [{corpus}, line 201: no text in "
-        "'body'])",
-    ]
-
-
-def told(capsys: pytest.CaptureFixture, *words: object) -> str:
-    assert main(["tokenizer", *map(str, words)]) == 2
-    error = capsys.readouterr().err
-    told = [line for line in error.splitlines() if line.startswith("magneto:")]
-    assert len(told) == 1 and error.count("\n") <= 2, error
-    return told[0]
-
-
-def test_the_command_and_its_mistakes(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    pytest.importorskip("sentencepiece")
-    common = ("train", "--data", corpus, "--text-field", "body")
-    out = tmp_path / "fox.model"
-    words = [*common, "--kind", "unigram", "--vocab-size", 300, "--out", out, "--json"]
-    assert main(["tokenizer", *map(str, words)]) == 0
-    assert json.loads(capsys.readouterr().out) == {"tokenizer": str(out), "vocab_size": 300}
-    assert "is there already" in told(capsys, *words)
-    other = tmp_path / "new.model"
-    unigram = (*common, "--kind", "unigram", "--out", other, "--vocab-size")
-    assert "too little text for 5000 pieces" in told(capsys, *unigram, 5000)
-    assert "too few" in told(capsys, *unigram, 20)
-    assert "260 tokens or more" in told(
-        capsys, *common, "--out", tmp_path / "x.json", "--vocab-size", 9
-    )
-    assert "a byte-bpe tokenizer is a .json file" in told(capsys, *common, "--out", other)
-    assert "no text" in told(capsys, "train", "--data", corpus, "--out", tmp_path / "y.json")
-    records = (*common[:3], "--out", tmp_path / "y.json")
-    assert f"0 documents (200 malformed records left out [{corpus}, line 1: " in told(
-        capsys, *records
-    )
-    for option, value in (("--vocab-size", -5), ("--vocab-size", 2**70), ("--sample", 100)):
-        words = [*common, "--kind", "bpe", "--out", other, option, value]
-        assert f"{option} {value}: must be in" in told(capsys, *words)
-    assert "did you mean train?" in told(capsys, "trian")
-    assert not other.exists() and not list(tmp_path.glob(".*"))
 
 
 def test_not_more_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,9 @@
 """Worker processes change neither order nor content, and end with the main process."""
 
-import json
 import mmap
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -294,78 +291,3 @@ def wait_until(true: Callable[[], bool], looks: int = 3000) -> None:
             return
         time.sleep(0.02)
     pytest.fail("it never came")
-
-
-def children(process: int) -> list[int]:
-    return [
-        int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    ]
-
-
-def start_training(run: Path, *words: str) -> subprocess.Popen:
-    """Start `magneto train` as a terminal does, in a process group of its own; wait for steps."""
-    command = [sys.executable, "-m", "magneto", "train", "image-classification/tiny"]
-    settings = ["--training.device", "cpu", "--training.log_every", "1", "--model.layers", "1"]
-    process = subprocess.Popen(
-        [*command, "--out", str(run), "--training.num_workers", "2", *settings, *words],
-        start_new_session=True, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    metrics = run / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
-    return process
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_all_processes_leaves_a_run_and_no_process(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    pytest.importorskip("sklearn")
-    process = start_training(tmp_path / "run", "--training.steps", "100000")
-    os.killpg(process.pid, number)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130 and "go on with: magneto train --resume" in said
-    assert said.count("stopping after this step") == 1 and "Traceback" not in said
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
-    reached = json.loads((tmp_path / "run" / "result.json").read_text())["step"]
-    command = [sys.executable, "-m", "magneto", "train", "--resume", str(tmp_path / "run")]
-    more = ["--training.steps", str(reached + 3)]
-    subprocess.run([*command, *more], check=True, capture_output=True)
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert result["status"] == "finished" and result["step"] == reached + 3
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not SELF.exists(), reason="finds the workers in /proc")
-def test_workers_end_with_a_killed_main_process(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    process = start_training(tmp_path / "run", "--training.steps", "100000")
-    workers = children(process.pid)
-    assert len(workers) == 2
-    process.kill()
-    process.communicate(timeout=60)
-    wait_until(lambda: not any(map(running, workers)))
-
-
-def running(process: int) -> bool:
-    """Return whether a process that is not ours runs; one that nobody has waited for does not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-@pytest.mark.slow
-def test_a_dead_worker_ends_the_command_with_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    process = start_training(tmp_path / "run", "--training.steps", "100000")
-    worker = children(process.pid)[0]
-    os.kill(worker, signal.SIGKILL)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 2 and "Traceback" not in said
-    assert (
-        f"magneto: the data worker of process {worker} was ended by SIGKILL at the batch of" in said
-    )
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)

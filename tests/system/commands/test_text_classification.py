@@ -1,0 +1,60 @@
+"""From a masked language model to a classifier by the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from magneto.cli import main
+from tests.unit.language.test_classification import write_pairs
+
+SMALL = [
+    "--model.width", "32", "--model.layers", "2", "--model.heads", "4", "--model.ffn_width", "64",
+    "--training.batch_size", "8", "--training.tensorboard", "false", "--training.device", "cpu",
+    "--training.warmup_steps", "2", "--training.evaluate_every", "0",
+]  # fmt: skip
+
+
+def test_from_masked_language_model_to_scores_on_other_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """The whole way by the command line; the second run outlives the first."""
+    pytest.importorskip("tokenizers")
+    text = "\n\n".join(f"A paragraph about number {i}. " * 40 for i in range(60))
+    (tmp_path / "text.txt").write_text(text)
+    write_pairs(tmp_path / "rows.tsv")
+    first, second = tmp_path / "mlm-pre", tmp_path / "second"
+    shape = [*SMALL, "--model.placement", "pre"]
+    pretrain = [
+        "train", "masked-lm/tiny", *shape, "--data", str(tmp_path / "text.txt"),
+        "--data.vocab_size", "300", "--data.max_length", "16", "--training.steps", "2",
+        "--out", str(first),
+    ]  # fmt: skip
+    assert main(pretrain) == 0
+    columns = ["--data.text_column", "one", "--data.pair_column", "two"]
+    tune = [
+        "train", "text-classification/tiny", *shape, "--data", str(tmp_path / "rows.tsv"), *columns,
+        "--data.label_column", "answer", "--training.steps", "3", "--model.rotary_base", "100",
+        "--model.pretrained", str(tmp_path / "mlm-{placement}"), "--out", str(second),
+    ]  # fmt: skip
+    assert main([*tune, "--model.layers", "3"]) == 2
+    assert "give --model.layers 2" in capsys.readouterr().err
+    recipe = (first / "recipe.yaml").read_text()
+    (first / "recipe.yaml").write_text(f"{recipe}seed: 3\n")
+    assert main(tune) == 2
+    assert "the key seed is given twice" in capsys.readouterr().err
+    (first / "recipe.yaml").write_text(recipe)
+    assert main(tune) == 0
+    assert (second / "assets/tokenizer/tokenizer.json").read_bytes() == (
+        first / "assets/tokenizer/tokenizer.json"
+    ).read_bytes()
+    first.rename(tmp_path / "gone")
+    (tmp_path / "other.csv").write_text("one,two,answer\nab,ac,same\nab,cc,other\n")
+    (tmp_path / "rows.tsv").rename(tmp_path / "moved.tsv")
+    capsys.readouterr()
+    assert main(["evaluate", str(second), "--data", str(tmp_path / "other.csv"), "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["accuracy"] in (0.0, 0.5, 1.0)
+    (tmp_path / "other.csv").write_text("one,two,answer\nab,ac,maybe\n")
+    assert main(["evaluate", str(second), "--data", str(tmp_path / "other.csv")]) == 2
+    assert "labels ('maybe') that are not among other, same" in capsys.readouterr().err
