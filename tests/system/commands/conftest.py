@@ -1,4 +1,4 @@
-"""A text and a language model's run on it, which many tests of commands look at, or copy."""
+"""Finished runs, which many tests of commands look at, or copy; what a command answers."""
 
 from pathlib import Path
 
@@ -6,10 +6,12 @@ import pytest
 
 from magneto.cli import main
 
-SMALL = """--model.width 32 --model.layers 2 --model.heads 4 --model.ffn_width 48
---data.tokenizer bytes --data.max_length 64 --training.batch_size 4 --training.steps 6
---training.save_every 2 --training.warmup_steps 1 --training.tensorboard false
---training.device cpu""".split()  # noqa: SIM905
+STEPS = """--training.batch_size 4 --training.steps 6 --training.save_every 2
+--training.tensorboard false --training.device cpu"""
+SMALL = f"""--model.width 32 --model.layers 2 --model.heads 4 --model.ffn_width 48
+--data.tokenizer bytes --data.max_length 64 --training.warmup_steps 1 {STEPS}""".split()
+NEW = f"""train image-classification/tiny --model.width 16 --model.layers 1 --model.heads 2
+--model.ffn_width 16 --training.log_every 1 --training.warmup_steps 0 {STEPS}""".split()
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +27,19 @@ def language_run(book: Path) -> Path:
     run = book.parent / "run"
     assert main(["train", "causal-lm/tiny", "--data", str(book), "--out", str(run), *SMALL]) == 0
     return run
+
+
+@pytest.fixture(scope="session")
+def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another, of an image classifier, with checkpoints after 4 and 6 steps."""
+    pytest.importorskip("sklearn")
+    run = tmp_path_factory.mktemp("digits") / "run"
+    assert main([*NEW, "--out", str(run)]) == 0
+    return run
+
+
+def outcome(capsys: pytest.CaptureFixture, *words: object) -> tuple[int, str, str]:
+    capsys.readouterr()  # what a fixture's training said
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err

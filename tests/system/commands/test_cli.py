@@ -15,8 +15,7 @@ from safetensors import SafetensorError
 
 from magneto.cli import COMMANDS, command_parser, guarded, main
 from magneto.data.tokenizer import load_tokenizer
-from tests.system.commands.conftest import SMALL
-from tests.system.commands.small_run import outcome
+from tests.system.commands.conftest import SMALL, outcome
 
 
 def test_every_command_explains_itself() -> None:

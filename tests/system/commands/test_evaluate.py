@@ -9,7 +9,7 @@ import pytest
 from magneto.cli import main
 from magneto.vision.classification import ImageClassification
 from tests.ranks import run_ranks
-from tests.system.commands.small_run import NEW, outcome
+from tests.system.commands.conftest import outcome
 
 
 def count_scored() -> None:
@@ -27,11 +27,8 @@ def count_scored() -> None:
 
 
 @pytest.mark.distributed
-def test_ranks_share_the_batches_and_one_prints(tmp_path: Path, capsys) -> None:
-    pytest.importorskip("sklearn")
-    run = tmp_path / "run"
-    assert outcome(capsys, *NEW, "--out", run)[0] == 0
-    words = ["evaluate", str(run), "--limit", "2", "--json"]
+def test_ranks_share_the_batches_and_one_prints(digits_run: Path, capsys) -> None:
+    words = ["evaluate", str(digits_run), "--limit", "2", "--json"]
     _, alone, _ = outcome(capsys, *words)
     said = run_ranks(2, __file__, *words)
     (line,) = [line for line in said.splitlines() if line.startswith("{")]
@@ -42,17 +39,16 @@ def test_ranks_share_the_batches_and_one_prints(tmp_path: Path, capsys) -> None:
     assert said.count("scored 1\n") == 2
 
 
-def test_what_one_process_measures_waits_for_no_other(tmp_path: Path, capsys, monkeypatch) -> None:
+def test_what_one_process_measures_waits_for_no_other(
+    digits_run: Path, capsys, monkeypatch
+) -> None:
     """And standard input, of which each would read a part, is refused."""
-    pytest.importorskip("sklearn")
-    run = tmp_path / "run"
-    assert outcome(capsys, *NEW, "--out", run)[0] == 0
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("magneto.commands.evaluate.joined_processes", pytest.fail)
     alone = "magneto.commands.evaluate.judge_features"
     monkeypatch.setattr(alone, lambda given, overrides: print(given.features) or 0)
-    assert outcome(capsys, "evaluate", run, "--features") == (0, "True\n", "")
-    code, _, error = outcome(capsys, "evaluate", run, "--data", "-")
+    assert outcome(capsys, "evaluate", digits_run, "--features") == (0, "True\n", "")
+    code, _, error = outcome(capsys, "evaluate", digits_run, "--data", "-")
     assert code == 2 and "several processes can't share standard input" in error
 
 

@@ -26,15 +26,15 @@ def outcome(capsys: pytest.CaptureFixture, *words: str) -> tuple[int, str, str]:
 
 
 def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) -> None:
-    words = ["--data", str(book), "--placements", "post,sub", "--model.layers", "16"]
+    words = ["--data", str(book), "--placements", "post,sub", "--model.layers", "12"]
     code, out, _ = outcome(capsys, *SMALL, *words, "--seeds", "1", "--steps", "1")
     assert code == 0
     for line in ("Post-LN: likely to fail", "Sub-LN: sound", "Side by side"):
         assert line in out
     assert "rank collapse at initialisation: of what tells positions apart" in out
     assert "Nothing speaks against Sub-LN." in out
-    assert "theory, SGD: the update is at most about 64 (paper)" in out
-    assert "16 layers beside 4, one step moves a label's logit x" in out
+    assert "theory, SGD: the update is at most about 48 (paper)" in out
+    assert "12 layers beside 3, one step moves a label's logit x" in out
     assert "…" not in out, "nothing is cut off at 80 columns"
 
 

@@ -8,18 +8,9 @@ import pytest
 
 from magneto.cli import main
 from magneto.vision.classification import ImageClassification
-from tests.system.commands.small_run import NEW
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("sklearn")
-    out = tmp_path_factory.mktemp("runs") / "digits"
-    assert main([*NEW, "--out", str(out)]) == 0
-    return out
-
-
-def test_a_run(run: Path, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run(digits_run: Path, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its data is read once: pictures of the model are of the task that the page is about."""
     read, original = [], ImageClassification.prepare
     monkeypatch.setattr(
@@ -27,10 +18,10 @@ def test_a_run(run: Path, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "prepare",
         lambda task, *given: (read.append(task), original(task, *given)),
     )
-    assert main(["report", str(run), "--out", str(tmp_path / "page"), "--json"]) == 0
+    assert main(["report", str(digits_run), "--out", str(tmp_path / "page"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     text = Path(said["page"]).read_text()
-    accuracy = json.loads((run / "result.json").read_text())["metrics"]["accuracy"]
+    accuracy = json.loads((digits_run / "result.json").read_text())["metrics"]["accuracy"]
     assert f"Validation accuracy {accuracy:.4g}; " in text and "for a trivial answer" in text
     assert "It finished at step 6" in text
     assert str(tmp_path) not in text and "Data problems" not in text
@@ -38,10 +29,10 @@ def test_a_run(run: Path, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_run_that_has_not_ended_and_what_was_wrong_with_its_data(
-    run: Path, tmp_path: Path
+    digits_run: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
+    shutil.copytree(digits_run, copy)
     (copy / "data_problems.tsv").write_text("broken image\ta.jpg\tcut off\nbroken image\tb\tx\n")
     (copy / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n')
     (copy / "result.json").unlink()

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from magneto.cli import main
 from magneto.commands import train
 from magneto.commands.train import PATIENCE, held, is_run, lock_of
 from magneto.files import LOCK_FILE, acquire_lock
@@ -19,22 +18,15 @@ from magneto.progress import SILENT
 from magneto.recipe import open_run
 from magneto.training.logging import read_metrics
 from magneto.training.loop import TrainingState, log
-from tests.system.commands.small_run import NEW, outcome
+from tests.system.commands.conftest import NEW, outcome
 
 pytest.importorskip("sklearn")
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("trained") / "run"
-    assert main([*NEW, "--out", str(run)]) == 0
-    return run
-
-
 @pytest.fixture
-def run(trained: Path, tmp_path: Path) -> Path:
+def run(digits_run: Path, tmp_path: Path) -> Path:
     """A finished run of six steps, with checkpoints after 4 and 6."""
-    return Path(shutil.copytree(trained, tmp_path / "run"))
+    return Path(shutil.copytree(digits_run, tmp_path / "run"))
 
 
 def everything(folder: Path) -> dict[str, bytes]:
