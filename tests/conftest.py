@@ -170,6 +170,14 @@ def surroundings(request: pytest.FixtureRequest, homes: Path, home_of_the_sessio
         yield
 
 
+@pytest.fixture(scope="session")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text of 200 paragraphs in a folder of its own; nobody writes into it."""
+    path = tmp_path_factory.mktemp("book") / "book.txt"
+    path.write_text("\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(200)))
+    return path
+
+
 @pytest.fixture
 def cache(surroundings: None) -> Path:
     """Where this test keeps prepared data."""

@@ -15,13 +15,6 @@ NEW = f"""train image-classification/tiny --model.width 16 --model.layers 1 --mo
 
 
 @pytest.fixture(scope="session")
-def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("book") / "book.txt"
-    path.write_text("\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(200)))
-    return path
-
-
-@pytest.fixture(scope="session")
 def language_run(book: Path) -> Path:
     """A finished run of six steps; nobody writes there."""
     run = book.parent / "run"

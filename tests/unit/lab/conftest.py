@@ -16,15 +16,6 @@ SMALL = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A text in a folder of its own."""
-    folder = tmp_path_factory.mktemp("probe")
-    text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(200))
-    (folder / "book.txt").write_text(text)
-    return folder / "book.txt"
-
-
 @pytest.fixture
 def small(book: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Recipe]:
     """Return a function that loads the recipe: `small(model__layers=4)`."""

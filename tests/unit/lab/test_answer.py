@@ -63,12 +63,6 @@ def test_equal_scores_of_two_seeds_show_no_spread() -> None:
     assert gaps_of([{"a": [0.70] * 2, "b": [0.70] * 2}])[pair] == (0, 0)
 
 
-def test_equal_numbers_of_diverged_runs_are_told_once() -> None:
-    table: dict[float, list[float | None]] = {1e-3: [3.0, 3.1], 1.0: [None, None]}
-    both = cells("pre", table) + cells("sub", table)
-    assert "Runs diverged: 2 of 4 each." in said(both, "pre", "sub")
-
-
 def test_one_seed_is_not_told_from_noise() -> None:
     words = said(cells("pre", {1e-3: [4.0]}) + cells("sub", {1e-3: [3.0]}), "pre", "sub")
     assert words[0] == "Sub-LN has the best score: loss 3 at learning rate 0.001."

@@ -30,10 +30,7 @@ from magneto.lab.grid import (
     open_sweep,
     read_sweep,
 )
-from magneto.lab.update import bounds_over
 from magneto.recipe import Recipe
-from magneto.theory.bounds import bound, derived_scales
-from magneto.theory.placement import PLACEMENTS, Depth
 
 
 def test_each_data_has_a_baseline_of_its_own(small: Callable[..., Recipe], tmp_path: Path) -> None:
@@ -144,14 +141,6 @@ def test_each_placement_is_measured_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert measure(tmp_path, sweep("post", "sub")) == found
     with pytest.raises(TypeError):
         measure(tmp_path, sweep("post", "pre"))  # another grid's are not taken for its own
-
-
-def test_bounds_are_of_the_placement_and_depth() -> None:
-    rows = {row.name: row for row in PLACEMENTS.values()}
-    found = bounds_over(rows["sub"], (6, 12), "encoder")["paper"]
-    again = [bound(rows["sub"], derived_scales(rows["sub"], Depth("encoder", n))) for n in (6, 12)]
-    assert found == pytest.approx(again) and found[1] == pytest.approx(2.9794, abs=1e-4)
-    assert bounds_over(rows["peri"], (6, 12), "encoder") == {}
 
 
 def record(directory: Path, *records: dict) -> Path:

@@ -95,11 +95,6 @@ def test_a_trouble_is_said_once(small: Small, tmp_path: Path) -> None:
     assert len(said) == 1 and said[0].startswith("step 2: decoder.layers.1:")
 
 
-def test_a_period_has_two_steps_or_more() -> None:
-    with pytest.raises(ValueError, match="2 steps or more"):
-        ProbeHook(1)
-
-
 def test_a_watched_step_multiplies_little_more(small: Small, tmp_path: Path) -> None:
     """By counting operations of matrix products: less than one further step's."""
     counted = []

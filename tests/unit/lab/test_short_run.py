@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from magneto.lab.diagnosis import diagnose
-from magneto.lab.probe import find_stacks
 from magneto.lab.short_run import ShortRun, initial_model, short_run, steps_at_peak
 from magneto.lab.update import theory_of
 from magneto.nn.config import TransformerConfig
@@ -120,8 +119,6 @@ def test_theory_of_a_model() -> None:
         width=64, heads=2, ffn_width=64, encoder_layers=2, decoder_layers=2, placement="pre"
     )
     assert theory_of(EncoderDecoder(pair)).measured["paper"] > 0
-    with pytest.raises(ValueError, match="no encoder or decoder"):
-        find_stacks(torch.nn.Linear(1, 1))
 
 
 def test_a_shallow_stack_of_the_same_placement_passes(small: Small) -> None:

@@ -36,11 +36,6 @@ def test_what_diverges_says_so(small: Small) -> None:
     assert found.reason in found.text
 
 
-def test_a_run_that_ends_above_its_first_loss_diverged(small: Small) -> None:
-    made = small(training__learning_rate=3.0, training__warmup_steps=0)
-    assert run_trial(made, 1e6).status == "diverged"
-
-
 def test_a_few_steps_are_too_few_to_diverge(small: Small) -> None:
     made = small(
         training__steps=10**6, training__learning_rate=3.0, training__warmup_steps=0,
