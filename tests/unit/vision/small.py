@@ -21,7 +21,8 @@ from magneto.training.task import Task, place_companion
 from magneto.vision.config import SegmenterConfig
 from magneto.vision.segmenter import Segmenter
 from magneto.vision.tokenizer import ImageTokenization
-from tests.unit.vision.image_files import write_colours
+from magneto.weights import open_tensors
+from tests.unit.vision.image_files import write_colours, write_pairs
 
 TRAINING: dict[str, Any] = {
     "training.batch_size": 32, "training.steps": 8, "training.warmup_steps": 0,
@@ -79,6 +80,22 @@ def train_small(name: str, run: Path, resume: bool = False, **changes: Any) -> T
         recipe.build_task(), recipe.training, run, seed=recipe.seed, resume=resume,
         report=ProgressBars(quiet=True), keep_recipe=lambda: recipe.save(run / RUN_FILE),
     )  # fmt: skip
+
+
+SIZES = [(20, 30), (16, 16), (24, 22), (16, 40), (18, 18), (33, 17)]
+
+
+def striped(name: str, folder: Path) -> dict[str, Any]:
+    """Which data a task is tried on: built-in digits; of segmentation, stripes."""
+    if name != "segmentation":
+        return {}
+    if not folder.exists():
+        write_pairs(folder, SIZES)
+    return {"data__source": str(folder), "data__validation_source": str(folder)}
+
+
+def tensors(directory: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor.read() for name, tensor in open_tensors(directory).items()}
 
 
 COLOURS = {

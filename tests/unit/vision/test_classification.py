@@ -1,9 +1,6 @@
 """Image classifiers: poolings, scores, one's own images and sets of some of the classes."""
 
-import json
 import math
-import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from magneto.cli import main
 from magneto.runs import load_run
 from magneto.training.task import figures_of
 from magneto.vision.classification import (
@@ -147,52 +143,11 @@ def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     return train_classifier(tmp_path_factory.mktemp("colours"), "image-classification", *steps)
 
 
-def scores(run: Path, capsys: pytest.CaptureFixture, *words: str) -> dict[str, float]:
-    capsys.readouterr()
-    assert main(["evaluate", str(run), "--json", *words]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 def small_task(source: Path, model: dict[str, Any] = {}, **data: Any) -> ImageClassification:  # noqa: B006
     config = ImageClassifierConfig(**{**MODEL, **model})
     return ImageClassification(
         config, ImageClassificationDataConfig(source=str(source), **data), seed=1
     )
-
-
-def test_it_learns_colours(run: Path, capsys) -> None:
-    found = scores(run, capsys)
-    assert found["accuracy"] == 1 and found["accuracy_top5"] == 1
-
-
-def test_some_of_the_classes(run: Path, tmp_path: Path, capsys) -> None:
-    """Images of two classes that look like others: right only where these are no candidates."""
-    wrong = {"n01000002": "red", "n01000003": "blue"}
-    other = write_colours(tmp_path / "other", wrong, 3)
-    found = scores(run, capsys, "--data", str(other))
-    assert found["accuracy"] == 0.5
-    present = ["--data", str(other), "--data.candidates", "present"]
-    task = load_run(run, "auto", {"data.source": str(other), "data.validation_source": str(other),
-                                  "data.candidates": "present"}).task  # fmt: skip
-    assert isinstance(task, ImageClassification)
-    assert task.candidates.isfinite().nonzero()[:, 0].tolist() == [1, 2]
-    restricted = scores(run, capsys, *present, "--keep", "colours-a")
-    assert restricted["calibration_error"] != found["calibration_error"]
-    kept = json.loads((run / "scores" / "colours-a.json").read_text())
-    assert kept["metrics"]["accuracy"] == restricted["accuracy"]
-    assert kept["overrides"]["data.source"] == str(other)
-    assert main(["evaluate", str(run), "--keep", "a/b"]) == 2
-    assert "letters, digits" in capsys.readouterr().err
-
-
-def test_folders_that_are_numbers(run: Path, tmp_path: Path, capsys) -> None:
-    """Of ImageNet-V2, where 10 is the eleventh class, not the third."""
-    numbers = {str(n): colour for n, colour in enumerate(COLOURS.values())}
-    v2 = write_colours(tmp_path / "v2", numbers, 2)
-    assert scores(run, capsys, "--data", str(v2))["accuracy"] == 1
-    (v2 / "0").rename(v2 / "6")
-    assert main(["evaluate", str(run), "--data", str(v2)]) == 2
-    assert "class '1' is none of the 6 that are known" in capsys.readouterr().err
 
 
 def test_a_run_whose_classes_have_other_names(tmp_path: Path, capsys) -> None:
@@ -210,22 +165,6 @@ def test_a_run_whose_classes_have_other_names(tmp_path: Path, capsys) -> None:
         small_task(folder, **given).prepare()
     with pytest.raises(FileNotFoundError, match=r"did you mean .*wnids\.txt"):
         small_task(folder, class_names=str(tmp_path / "wnid.txt")).prepare()
-
-
-def test_a_run_keeps_the_names_that_a_file_gave(run: Path, tmp_path: Path) -> None:
-    """The file may be another one by now, or gone."""
-    copy, lines = tmp_path / "run", tmp_path / "wnids.txt"
-    shutil.copytree(run, copy)
-    text = (copy / "recipe.yaml").read_text()
-    (copy / "recipe.yaml").write_text(text.replace("class_names: null", f"class_names: {lines}"))
-    for words in (None, [*reversed(COLOURS)]):
-        if words:
-            lines.write_text("\n".join(words))
-        opened = load_run(copy, "auto", {})
-        assert isinstance(opened.task, ImageClassification)
-        assert opened.task.names == list(COLOURS)
-    others = load_run(copy, "auto", {"data.class_names": str(lines)}).task
-    assert isinstance(others, ImageClassification) and others.names == [*reversed(COLOURS)]
 
 
 @pytest.mark.parametrize("pooling", ["mean", "mean_then_norm"])
@@ -251,25 +190,6 @@ def test_it_begins_with_a_masked_image_model(pooling: str, tmp_path: Path) -> No
     read = theirs.class_token(theirs.hide(theirs.embedding(images), none))
     both = (m.encoder.features(x, [1])[0] for m, x in ((model, ours), (theirs, read)))
     assert torch.equal(*both)
-
-
-@pytest.mark.parametrize("letter", ["a", "r"])
-def test_candidates_are_those_of_timm(letter: str, tmp_path: Path) -> None:
-    """Folders of the wnids of ImageNet-A or -R: timm's published indices are what is left."""
-    timm = find_spec("timm")  # not imported: that needs torchvision
-    if timm is None or timm.origin is None:
-        pytest.skip("timm's lists of ImageNet's classes are needed")
-    info = Path(timm.origin).parent / "data" / "_info"
-    wnids = (info / f"imagenet_{letter}_synsets.txt").read_text().split()
-    write_colours(tmp_path / "set", dict.fromkeys(wnids, "red"), 1)
-    names = info / "imagenet_synsets.txt"
-    task = small_task(
-        tmp_path / "set", {"classes": 1000}, class_names=str(names), candidates="present",
-        validation_source=str(tmp_path / "set"),
-    )  # fmt: skip
-    published = (info / f"imagenet_{letter}_indices.txt").read_text().split()
-    assert task.candidates.isfinite().nonzero()[:, 0].tolist() == sorted(map(int, published))
-    assert len(published) == 200
 
 
 def test_the_objectives(tmp_path: Path) -> None:

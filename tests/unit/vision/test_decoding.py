@@ -32,21 +32,6 @@ def test_png_is_what_was_written() -> None:
     assert np.array_equal(pixels(encoded(photo())), photo())
 
 
-@pytest.mark.parametrize("quality", [50, 95])
-@pytest.mark.parametrize("subsampling", [0, 1, 2])
-@pytest.mark.parametrize("progressive", [False, True])
-def test_simplejpeg_agrees_with_pillow(quality, subsampling, progressive) -> None:
-    """Within one level: with one version of libjpeg-turbo in both they are equal."""
-    pytest.importorskip("simplejpeg")
-    options = {"quality": quality, "subsampling": subsampling, "progressive": progressive}
-    content = encoded(photo(1, 61, 83), "JPEG", **options)
-    for scale in (1, 2, 4, 8):
-        found = decoding.decode_jpeg(content, scale)
-        wanted = decoding.decode_by_pillow(decoding.open_by_pillow(content), scale)
-        assert found is not None and found.shape == wanted.shape
-        assert np.abs(found.astype(int) - wanted).max() <= 1
-
-
 @pytest.mark.parametrize("way", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
 def test_exif_orientations(way: int, kind: str, decoder) -> None:

@@ -1,14 +1,9 @@
 """Frozen features: layer by layer, by a linear probe and by nearest neighbours."""
 
-import json
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from magneto.cli import main
 from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.encoder import ImageClassifier
 from magneto.vision.frozen_features import (
@@ -17,8 +12,6 @@ from magneto.vision.frozen_features import (
     linear_accuracy,
     neighbour_accuracy,
 )
-from tests.unit.vision.image_files import write_colours
-from tests.unit.vision.small import train_classifier
 
 pytest.importorskip("sklearn")
 
@@ -54,43 +47,6 @@ def test_nearer_neighbours_weigh_more() -> None:
     assert neighbour_accuracy(known[1:], labels[1:], asked, torch.tensor([0])) == 0
 
 
-def test_neighbours_are_scikit_learns() -> None:
-    from sklearn.neighbors import KNeighborsClassifier
-
-    random = np.random.default_rng(0)
-    known, asked = random.normal(size=(60, 5)), random.normal(size=(30, 5))
-    labels, wanted = random.integers(0, 3, 60), random.integers(0, 3, 30)
-    theirs = KNeighborsClassifier(
-        NEIGHBOURS, metric="cosine", weights=lambda d: np.exp((1 - d) / 0.07)
-    )
-    expected = theirs.fit(known, labels).score(asked, wanted)
-    features = [torch.from_numpy(value).float() for value in (known, asked)]
-    found = neighbour_accuracy(
-        features[0], torch.from_numpy(labels), features[1], torch.from_numpy(wanted)
-    )
-    assert found == pytest.approx(expected)
-
-
 def test_one_class_alone() -> None:
     some = torch.randn(4, 3)
     assert linear_accuracy(some, torch.ones(4).long(), some, torch.tensor([1, 1, 0, 1])) == 0.75
-
-
-def test_the_command_on_any_run_of_images(tmp_path: Path, capsys) -> None:
-    steps = ["--training.steps", "2", "--training.warmup_steps", "1"]
-    run = train_classifier(tmp_path, "image-classification", *steps)
-    capsys.readouterr()
-    assert main(["evaluate", str(run), "--features", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["training_images"], found["validation_images"]) == (36, 12)
-    assert len(found["scores"]) == 6
-    assert max(score["linear"] for score in found["scores"]) > 0.9
-    other = write_colours(tmp_path / "other", {"red": "red", "blue": "blue"}, 12)
-    assert main(["evaluate", str(run), "--features", "--data", str(other)]) == 0
-    head, columns, *lines = capsys.readouterr().out.splitlines()
-    assert "images to learn from" in head and columns.split()[:3] == ["layer", "[CLS]", "linear"]
-    assert [line.split()[0] for line in lines] == ["embeddings", "1", "2"]
-    for path in (other / "red").iterdir():
-        path.rename(other / path.name)
-    assert main(["evaluate", str(run), "--features", "--data", str(other)]) == 2
-    assert "images without a label" in capsys.readouterr().err

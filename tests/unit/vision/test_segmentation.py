@@ -97,26 +97,6 @@ def test_a_broken_pair_counts_for_nothing_and_is_counted(tmp_path: Path) -> None
 NAMES = ["sky", "road", "tree", "car"]
 
 
-def test_confusion_is_scikit_learn_s() -> None:
-    metrics = pytest.importorskip("sklearn.metrics")
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(4, (3, 20, 30), generator=generator, dtype=torch.uint8)
-    answers = torch.randint(4, (3, 20, 30), generator=generator)
-    labels[:, :5] = 255
-    matrix = confusion(labels, answers, 4)
-    known = labels != 255
-    assert matrix.tolist() == metrics.confusion_matrix(labels[known], answers[known]).tolist()
-    found = segmentation_scores(matrix.tolist(), NAMES)
-    iou = metrics.jaccard_score(labels[known], answers[known], average=None)
-    assert [found[f"iou_{name}"] for name in NAMES] == pytest.approx(iou)
-    assert found["mean_iou"] == pytest.approx(iou.mean())
-    recall = metrics.balanced_accuracy_score(labels[known], answers[known])
-    assert found["mean_accuracy"] == pytest.approx(recall)
-    assert found["pixel_accuracy"] == pytest.approx(
-        metrics.accuracy_score(labels[known], answers[known])
-    )
-
-
 def test_a_class_that_is_nowhere_is_left_out() -> None:
     """Not counted as 0, nor as 1; one that is only answered counts as 0."""
     matrix = np.array([[8, 0, 2, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 10]])

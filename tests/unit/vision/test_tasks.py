@@ -10,11 +10,16 @@ from magneto.runs import load_run
 from magneto.training.task import figures_of
 from magneto.weights import open_tensors
 from tests.evaluating import reads_while_scoring
-from tests.ranks import run_ranks
-from tests.unit.vision.image_files import write_pairs
-from tests.unit.vision.small import SMALL, built, small_recipe, small_task, train_small
+from tests.unit.vision.small import (
+    SMALL,
+    built,
+    small_recipe,
+    small_task,
+    striped,
+    tensors,
+    train_small,
+)
 
-SIZES = [(20, 30), (16, 16), (24, 22), (16, 40), (18, 18), (33, 17)]
 FIGURES = {
     "image-classification": {"confusion", "mistakes", "attention"},
     "image-modelling": {"guesses", "attention"},
@@ -29,22 +34,9 @@ def digits() -> None:
     pytest.importorskip("sklearn")
 
 
-def data_of(name: str, folder: Path) -> dict[str, Any]:
-    """Built-in digits; of segmentation, stripes."""
-    if name != "segmentation":
-        return {}
-    if not folder.exists():
-        write_pairs(folder, SIZES)
-    return {"data__source": str(folder), "data__validation_source": str(folder)}
-
-
-def tensors(directory: Path) -> dict[str, torch.Tensor]:
-    return {name: tensor.read() for name, tensor in open_tensors(directory).items()}
-
-
 @everywhere
 def test_micro_batches_and_resuming_change_nothing(name: str, tmp_path: Path) -> None:
-    same = {**data_of(name, tmp_path / "data"), "training__save_every": 5}
+    same = {**striped(name, tmp_path / "data"), "training__save_every": 5}
     train_small(name, tmp_path / "whole", **same)
     train_small(name, tmp_path / "cut", **same, training__gradient_accumulation_steps=4)
     train_small(name, tmp_path / "resumed", **same, training__steps=5)
@@ -60,29 +52,9 @@ def test_micro_batches_and_resuming_change_nothing(name: str, tmp_path: Path) ->
         train_small(name, tmp_path / "resumed", **{**same, **other}, resume=True)
 
 
-@pytest.mark.distributed
-@pytest.mark.parametrize(
-    ("name", "strategy"), [*((name, "ddp") for name in SMALL), ("image-modelling", "fsdp")]
-)
-def test_ranks_agree(name: str, strategy: str, tmp_path: Path) -> None:
-    """With one process; and codebooks, which no gradient moves, to the bit."""
-    same = data_of(name, tmp_path / "data")
-    train_small(name, tmp_path / "one", **same)
-    words = [f"{key}={value}" for key, value in same.items()]
-    script, run = "tests/unit/vision/small.py", tmp_path / "two"
-    run_ranks(2, script, name, str(run), f"training__distributed={strategy}", *words)
-    one, two = (tensors(tmp_path / place / "final") for place in ("one", "two"))
-    for key, tensor in one.items():
-        assert torch.allclose(two[key], tensor, atol=1e-4), key
-    if name == "image-tokenizer":
-        books = [torch.load(run / f"codebook-{rank}.pt") for rank in range(2)]
-        assert books[0]["vectors"].any()
-        assert all(torch.equal(books[0][key], books[1][key]) for key in books[0])
-
-
 @everywhere
 def test_a_loss_is_a_sum_over_the_pieces_of_a_batch(name: str, tmp_path: Path) -> None:
-    task = small_task(name, **data_of(name, tmp_path / "data"))
+    task = small_task(name, **striped(name, tmp_path / "data"))
     model = built(task).eval()
     (batch,) = task.train_stream(8, 1).batch(0)
     pieces = task.train_stream(8, 1).batch(0, 2, [0, 1])
@@ -96,13 +68,13 @@ def test_a_loss_is_a_sum_over_the_pieces_of_a_batch(name: str, tmp_path: Path) -
 
 @everywhere
 def test_scoring_waits_for_nothing(name: str, tmp_path: Path, monkeypatch) -> None:
-    task = small_task(name, **data_of(name, tmp_path / "data"))
+    task = small_task(name, **striped(name, tmp_path / "data"))
     assert reads_while_scoring(task, monkeypatch) == []
 
 
 @everywhere
 def test_pictures_of_a_model(name: str, tmp_path: Path) -> None:
-    task = small_task(name, **data_of(name, tmp_path / "data"))
+    task = small_task(name, **striped(name, tmp_path / "data"))
     found = figures_of(task, built(task).eval())
     assert {figure.name for figure in found} <= FIGURES[name]
     assert len(found) == (5 if name == "segmentation" else len(FIGURES[name]))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from magneto.vision import decoding
-from magneto.vision.augmentation import Augmentation, enhanced, erased, jittered, turned_hue
+from magneto.vision.augmentation import Augmentation, erased, jittered, turned_hue
 from magneto.vision.config import AugmentationConfig, ImageDataConfig
 from magneto.vision.decoding import EncodedPicture, PixelPicture
 from magneto.vision.transforms import (
@@ -19,7 +19,6 @@ from magneto.vision.transforms import (
 )
 from tests.unit.vision.image_files import Image, encoded, photo
 
-BICUBIC = Image.Resampling.BICUBIC
 ALL = AugmentationConfig(
     crop="random_resized", flip=0.5, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1,
     rand_augment=9, erasing=0.5,
@@ -46,55 +45,6 @@ def test_normalisation(name: str) -> None:
     wanted = (photo().transpose(2, 0, 1) / 255 - mean) / std
     found = Reading(48, 3, name).normalise(photo())
     assert found.dtype == np.float32 and np.allclose(found, wanted, atol=1e-5)
-
-
-@pytest.mark.parametrize(("size", "resize"), [(32, 40), (224, 256), (384, 438), (384, 384)])
-def test_the_middle_is_that_of_resizing_the_whole_and_cutting(size: int, resize: int) -> None:
-    """On noise, where another order of the two passes is 20 levels off (Pillow's own `box`)."""
-    sides = (
-        ((90, 50), (40, 200)) if size == 32 else ((375, 500), (500, 375), (500, 333), (427, 640))
-    )
-    for height, width in sides:
-        pixels = rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
-        shorter = min(height, width)
-        ends = {side: int(resize * side / shorter) for side in (height, width)}
-        whole = Image.fromarray(pixels).resize((ends[width], ends[height]), BICUBIC)
-        top, left = round((ends[height] - size) / 2), round((ends[width] - size) / 2)
-        wanted = np.asarray(whole)[top : top + size, left : left + size]
-        found = centre_crop(PixelPicture(pixels), size, resize)
-        assert np.abs(found.astype(int) - wanted).max() <= 1, (height, width)
-
-
-def test_a_box_is_cut_out_and_then_resized() -> None:
-    """Its edges see nothing from beyond it, and neither does the order of passes."""
-    pixels = rng(1).integers(0, 256, (500, 333, 3), dtype=np.uint8)
-    for box in (Box(100, 3, 90, 61), Box(0, 0, 500, 333), Box(7, 9, 480, 320)):
-        part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
-        wanted = np.asarray(Image.fromarray(part).resize((224, 224), BICUBIC))
-        assert np.array_equal(cut(PixelPicture(pixels), box, 224), wanted)
-
-
-def test_crops_and_colours_are_torchvisions() -> None:
-    """What docs/concepts/image_data.md says of torchvision, where it is installed."""
-    pytest.importorskip("torchvision")
-    from torchvision.transforms import InterpolationMode, functional
-
-    how = InterpolationMode.BICUBIC
-    for height, width in ((375, 500), (500, 375)):
-        picture = PixelPicture(photo(2, height, width))
-        image = Image.fromarray(picture.pixels())
-        for size, resize in ((224, 256), (384, 384)):
-            middle = functional.center_crop(functional.resize(image, resize, how), [size, size])
-            found = centre_crop(picture, size, resize)
-            assert np.abs(found.astype(int) - np.asarray(middle)).max() <= 1
-        part = functional.resized_crop(image, 100, 3, 90, 61, [224, 224], how)
-        assert np.array_equal(cut(picture, Box(100, 3, 90, 61), 224), np.asarray(part))
-    for name, theirs in (("Brightness", functional.adjust_brightness),
-                         ("Contrast", functional.adjust_contrast),
-                         ("Color", functional.adjust_saturation)):  # fmt: skip
-        for factor in (0.6, 1.4):
-            wanted = np.asarray(theirs(image, factor))
-            assert np.array_equal(np.asarray(enhanced(image, name, factor)), wanted)
 
 
 def test_jitter_changes_by_its_strengths() -> None:

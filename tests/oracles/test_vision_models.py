@@ -1,6 +1,7 @@
-"""Teachers: what an image says of itself, and the features of models of transformers."""
+"""Heads of segmentation beside transformers', teachers beside transformers' and scikit-image."""
 
 import math
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,106 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from magneto.vision.config import ImageTokenizerConfig
+from magneto.vision.segmenter import FCNHead, FeaturePyramid, GroupNorm, UperNetHead
 from magneto.vision.targets import weights_digest
 from magneto.vision.tokenizer import FLAT, build_teacher, gradient_histograms
+
+WIDTH, CHANNELS, CLASSES, SCALES = 12, 8, 5, (1, 2, 3, 6)
+
+
+def maps(*sizes: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, WIDTH, size, size + 1, generator=generator) for size in sizes]
+
+
+# Of a block of convolution, norm and ReLU.
+BLOCK = {"0": "conv", "1": "batch_norm"}
+
+
+def upernet_name(name: str) -> str:
+    """Return what transformers' UperNet calls one of our head's tensors."""
+    *parts, last = name.split(".")
+    where = ".".join(parts)
+    where = re.sub(r"^pooling\.scales\.(\d)\.1\.(\d)$",
+                   lambda m: f"psp_modules.{m[1]}.1.{BLOCK[m[2]]}", where)  # fmt: skip
+    for ours, theirs in (("pooling.bottleneck", "bottleneck"), ("fuse", "fpn_bottleneck"),
+                         ("laterals", "lateral_convs"), ("smooth", "fpn_convs"),
+                         ("convolution", "convs.0")):  # fmt: skip
+        where = re.sub(rf"^{ours}((?:\.\d)?)\.(\d)$",
+                       lambda m, name=theirs: f"{name}{m[1]}.{BLOCK[m[2]]}", where)  # fmt: skip
+    return f"{where}.{last}"
+
+
+def pyramid_name(name: str) -> str:
+    """Return what transformers' BEiT calls one of our pyramid's tensors."""
+    parts = ("conv_transpose1", "normalization", "activation", "conv_transpose2")
+    name = re.sub(r"^levels\.0\.(\d)", lambda m: f"fpn1.{parts[int(m[1])]}", name)
+    return name.replace("levels.1", "fpn2")
+
+
+def take_over(ours: nn.Module, theirs: nn.Module, name_of: Any) -> None:
+    """Give ours the tensors of theirs; all of both are used."""
+    held = dict(theirs.state_dict())
+    generator = torch.Generator().manual_seed(1)
+    for tensor in held.values():
+        tensor.normal_(std=0.3, generator=generator)
+    ours.load_state_dict({name: held.pop(name_of(name)) for name in ours.state_dict()})
+    assert not held
+    ours.eval()
+    theirs.eval()
+
+
+def with_group_norm(theirs: nn.Module) -> nn.Module:
+    """Return a module of transformers with our norm in the place of batch norm."""
+    for module in list(theirs.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.BatchNorm2d):
+                setattr(module, name, GroupNorm(child.num_features))
+    return theirs
+
+
+def upernet_config(**changes: Any) -> Any:
+    transformers = pytest.importorskip("transformers")
+    backbone = transformers.ConvNextConfig(out_features=["stage1"])
+    return transformers.UperNetConfig(
+        backbone_config=backbone, hidden_size=CHANNELS, pool_scales=list(SCALES),
+        num_labels=CLASSES, auxiliary_channels=CHANNELS, auxiliary_in_channels=WIDTH,
+    )  # fmt: skip
+
+
+def test_upernet_is_transformers() -> None:
+    modeling = pytest.importorskip("transformers.models.upernet.modeling_upernet")
+    theirs = with_group_norm(modeling.UperNetHead(upernet_config(), [WIDTH] * 4))
+    ours = UperNetHead(WIDTH, CHANNELS, CLASSES, SCALES, 0.1)
+    take_over(ours, theirs, upernet_name)
+    levels = maps(28, 14, 7, 3)
+    expected = theirs(levels)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(ours(levels), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_auxiliary_head_is_transformers() -> None:
+    modeling = pytest.importorskip("transformers.models.upernet.modeling_upernet")
+    theirs = with_group_norm(modeling.UperNetFCNHead(upernet_config(), [WIDTH] * 4))
+    ours = FCNHead(WIDTH, CHANNELS, CLASSES, 0.1)
+    take_over(ours, theirs, upernet_name)
+    levels = maps(28, 14, 7, 3)
+    torch.testing.assert_close(ours(levels[2]), theirs(levels), rtol=1e-5, atol=1e-5)
+
+
+def test_pyramid_is_beit_s() -> None:
+    modeling = pytest.importorskip("transformers.models.beit.modeling_beit")
+    theirs = with_group_norm(modeling.BeitFPNNeck(modeling.BeitConfig(hidden_size=WIDTH)))
+    ours = FeaturePyramid(WIDTH)
+    take_over(ours, theirs, pyramid_name)
+    found = ours(maps(7, 7, 7, 7))
+    assert [tuple(x.shape[2:]) for x in found] == [(28, 32), (14, 16), (7, 8), (3, 4)]
+    for answer, expected in zip(found, theirs(maps(7, 7, 7, 7)), strict=True):
+        torch.testing.assert_close(answer, expected, rtol=1e-5, atol=1e-5)
 
 
 def by_hand(image: np.ndarray, cell: int) -> np.ndarray:
@@ -54,6 +150,8 @@ def test_against_scikit_image(channels: int) -> None:
 
 
 SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16, "codes": 4, "code_width": 4}
+
+
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]
 
 
@@ -64,36 +162,6 @@ def config(teacher: str, **changes: Any) -> ImageTokenizerConfig:
 
 def images(channels: int = 3, size: int = 32) -> torch.Tensor:
     return torch.rand(2, channels, size, size, generator=torch.Generator().manual_seed(0)) * 2 - 1
-
-
-def test_pixels_of_a_patch_are_in_its_vector() -> None:
-    teacher = build_teacher(config("pixels"))
-    given = images()
-    found = teacher(given)
-    assert found.shape == (2, 16, 3 * 64 + 1) and teacher.width == 193
-    assert torch.equal(found[0, 6, :64], given[0, 0, 8:16, 16:24].flatten())
-    assert torch.allclose(found[..., -1], torch.tensor(192.0).sqrt() / 2)
-    # Black, grey and white patches have directions of their own.
-    flat = torch.stack([torch.full((3, 32, 32), level) for level in (-1.0, 0.0, 1.0)])
-    ways = F.normalize(teacher(flat)[:, 0], dim=-1)
-    assert (ways @ ways.t()).fill_diagonal_(0).max() < 0.5
-
-
-@pytest.mark.parametrize(("patch", "cells"), [(8, 2), (4, 1), (2, 1)])
-def test_gradients_of_a_patch_are_in_its_vector(patch: int, cells: int) -> None:
-    teacher = build_teacher(config("hog", patch_size=patch))
-    found = teacher(images())
-    assert (
-        found.shape
-        == (2, (32 // patch) ** 2, 10 * cells**2)
-        == (2, 1024 // patch**2, teacher.width)
-    )
-    assert torch.isfinite(found).all()
-    # Its second patch's cells, in any order, each a direction with the constant.
-    cell = patch // cells
-    counted = gradient_histograms((images() + 1) / 2, cell)[0, :, :cells, cells : 2 * cells]
-    expected = F.normalize(torch.cat((counted, torch.full_like(counted[:1], FLAT))), dim=0)
-    assert torch.allclose(found[0, 1].sort().values, expected.flatten().sort().values, atol=1e-6)
 
 
 def save(model: Any, folder: Path) -> str:
@@ -171,3 +239,33 @@ def test_what_is_wrong_is_said(clip: tuple[Any, str], tmp_path: Path) -> None:
         build_teacher(config(f"clip:{clip[1]}", patch_size=16))
     with pytest.raises(ValueError, match=f"model.teacher {tmp_path}: .*"):
         build_teacher(config(f"clip:{tmp_path}"))
+
+
+def test_pixels_of_a_patch_are_in_its_vector() -> None:
+    teacher = build_teacher(config("pixels"))
+    given = images()
+    found = teacher(given)
+    assert found.shape == (2, 16, 3 * 64 + 1) and teacher.width == 193
+    assert torch.equal(found[0, 6, :64], given[0, 0, 8:16, 16:24].flatten())
+    assert torch.allclose(found[..., -1], torch.tensor(192.0).sqrt() / 2)
+    # Black, grey and white patches have directions of their own.
+    flat = torch.stack([torch.full((3, 32, 32), level) for level in (-1.0, 0.0, 1.0)])
+    ways = F.normalize(teacher(flat)[:, 0], dim=-1)
+    assert (ways @ ways.t()).fill_diagonal_(0).max() < 0.5
+
+
+@pytest.mark.parametrize(("patch", "cells"), [(8, 2), (4, 1), (2, 1)])
+def test_gradients_of_a_patch_are_in_its_vector(patch: int, cells: int) -> None:
+    teacher = build_teacher(config("hog", patch_size=patch))
+    found = teacher(images())
+    assert (
+        found.shape
+        == (2, (32 // patch) ** 2, 10 * cells**2)
+        == (2, 1024 // patch**2, teacher.width)
+    )
+    assert torch.isfinite(found).all()
+    # Its second patch's cells, in any order, each a direction with the constant.
+    cell = patch // cells
+    counted = gradient_histograms((images() + 1) / 2, cell)[0, :, :cells, cells : 2 * cells]
+    expected = F.normalize(torch.cat((counted, torch.full_like(counted[:1], FLAT))), dim=0)
+    assert torch.allclose(found[0, 1].sort().values, expected.flatten().sort().values, atol=1e-6)
