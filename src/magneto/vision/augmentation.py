@@ -64,13 +64,7 @@ def jittered(image: Any, config: AugmentationConfig, random: np.random.Generator
 
 
 def enhanced(image: Any, what: str, factor: float) -> Any:
-    """Return an image with one thing multiplied by a factor: 1 changes nothing.
-
-    Args:
-        image: RGB or grey.
-        what: "Brightness", "Contrast", "Color" or "Sharpness": a class of Pillow's ImageEnhance.
-        factor: By which.
-    """
+    """Return an image with one thing, a class of Pillow's ImageEnhance, multiplied by a factor."""
     return getattr(pillow("ImageEnhance"), what)(image).enhance(factor)
 
 
@@ -84,12 +78,9 @@ def turned_hue(image: Any, part: float) -> Any:
 
 
 def erased(image: np.ndarray, probability: float, random: np.random.Generator) -> np.ndarray:
-    """Return an image with a rectangle of normal noise, one number per pixel and channel.
+    """Return an image, maybe with a rectangle of normal noise, one number per pixel and channel.
 
-    Args:
-        image: Normalised, float32 (channels, height, width); changed in place.
-        probability: Of erasing at all.
-        random: Draws.
+    It is normalised, float32 (channels, height, width), and changed in place.
     """
     if random.random() >= probability:
         return image
@@ -190,12 +181,7 @@ OPERATIONS: dict[str, Operation] = {
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What training images go through: crop, mirror, colours, RandAugment; then erasing.
-
-    Attributes:
-        reading: The form in which the model reads them.
-        config: What is done, and how much.
-    """
+    """What training images go through: crop, mirror, colours, RandAugment; then erasing."""
 
     reading: Reading
     config: AugmentationConfig
@@ -223,12 +209,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class PairedAugmentation:
-    """A training image and its mask.
-
-    Attributes:
-        reading: The form in which the model reads images; its size is that of the crop.
-        config: What is done, and how much.
-    """
+    """What a training image and its mask go through; a crop is as large as the model reads."""
 
     reading: Reading
     config: PairedAugmentationConfig
@@ -309,11 +290,6 @@ def distorted(pixels: np.ndarray, probability: float, random: np.random.Generato
     """Change brightness, contrast, saturation and hue, each with a probability.
 
     Contrast comes before saturation and hue or after them, at random, as in SSD (arXiv 1512.02325).
-
-    Args:
-        pixels: uint8 (height, width, channels).
-        probability: Of each.
-        random: Draws.
     """
     found = pixels.astype(np.float32)
     if random.random() < probability:

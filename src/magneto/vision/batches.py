@@ -83,10 +83,7 @@ def read_or_blank(
         make: Reads the image of a row; may raise anything.
         rows: Which.
         blank: Stands for what is broken; of the form that `make` returns.
-        broken: Told of those that are.
-
-    Returns:
-        "images" (rows, ...), stacked, and "broken" (rows).
+        broken: Told of those that are, which are True in "broken" beside the stacked "images".
     """
     images, lost = [], []
     for row in rows:

@@ -52,14 +52,14 @@ def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
     weights: the residual stream's scale differs from layer to layer, and between placements.
 
     Args:
-        model: With an `embedding` of patches, a `class_token` or nothing, and an `encoder`.
+        model: An `ImageEncoder`.
         images: (batch, channels, height, width).
 
     Returns:
         By pooling, float32 (layers + 1, batch, width), on the CPU.
     """
     encoder, grid = model.encoder, model.config.grid
-    x = model.class_token(model.embedding(images))
+    x = model.embed(images)
     found = [x, *encoder.features(x, range(len(encoder.layers)))]
     each = [F.layer_norm(features.float(), features.shape[-1:]) for features in found]
     pooled = {"mean": torch.stack([features[:, grid.prefix :].mean(1) for features in each])}

@@ -96,15 +96,10 @@ class MaskedImageModel(ImageEncoder):
         return [features.gather(1, index) for features in found]
 
     def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
-        """Return logits, or with codes the losses, whose logits never exist all at once.
+        """Return the guess's logits, (batch, count, codes); or with codes, (batch, count), losses.
 
-        Args:
-            images: (batch, channels, height, width).
-            hidden: Numbers of the hidden patches, (batch, count).
-            codes: That are to be guessed there, (batch, count).
-
-        Returns:
-            Of the model's own guess (batch, count, codes); or losses of it, and of a second one.
+        These are of the model's own guess and of a second one, if there is one; their logits never
+        exist all at once.
         """
         if codes is None:
             return self.head(self.features(images, hidden)[0])

@@ -126,21 +126,11 @@ class PyramidPooling(nn.Module):
 class UperNetHead(nn.Module):
     """UperNet: pyramid pooling on the smallest map, a feature pyramid network, all maps fused.
 
-    Args:
-        width: Channels of each map of the pyramid.
-        channels: Of every map within.
-        classes: Of the answer.
-        scales: Rows and columns to which pyramid pooling pools.
-        dropout: Of whole channels, before the classes.
+    Maps of the pyramid have `width` channels, those within `channels`.
     """
 
     def __init__(
-        self,
-        width: int,
-        channels: int,
-        classes: int,
-        scales: Sequence[int],
-        dropout: float,
+        self, width: int, channels: int, classes: int, scales: Sequence[int], dropout: float
     ) -> None:
         super().__init__()
         self.pooling = PyramidPooling(width, channels, scales)
@@ -163,14 +153,7 @@ class UperNetHead(nn.Module):
 
 
 class FCNHead(nn.Module):
-    """One convolution and the classes: the auxiliary head, which training alone needs.
-
-    Args:
-        width: Channels of the map.
-        channels: Within.
-        classes: Of the answer.
-        dropout: Of whole channels, before the classes.
-    """
+    """One convolution and the classes: the auxiliary head, which training alone needs."""
 
     def __init__(self, width: int, channels: int, classes: int, dropout: float) -> None:
         super().__init__()
@@ -205,16 +188,9 @@ class Segmenter(ImageEncoder):
         super().__init__(config)
         self.encoder.final_norm = nn.Identity()
         self.pyramid = FeaturePyramid(config.width)
-        self.head = UperNetHead(
-            config.width,
-            config.head_channels,
-            config.classes,
-            config.pool_scales,
-            config.head_dropout,
-        )
-        self.auxiliary_head = FCNHead(
-            config.width, config.auxiliary_channels, config.classes, config.head_dropout
-        )
+        width, classes, dropout = config.width, config.classes, config.head_dropout
+        self.head = UperNetHead(width, config.head_channels, classes, config.pool_scales, dropout)
+        self.auxiliary_head = FCNHead(width, config.auxiliary_channels, classes, dropout)
 
     def features(self, images: Tensor) -> list[Tensor]:
         """(batch, channels, height, width) to four maps (batch, width, rows, columns)."""
@@ -286,10 +262,7 @@ def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tenso
 def window_places(image: Sequence[int], window: Sequence[int], stride: int) -> Iterator[Place]:
     """Yield where windows lie in an image, row by row; the last ones end at its edges.
 
-    Args:
-        image: Height and width, not below the window's.
-        window: Height and width.
-        stride: Pixels between two windows.
+    Sizes are height and width; the image's are not below the window's.
     """
     rows, columns = (
         [min(step * stride, whole - part) for step in range(math.ceil((whole - part) / stride) + 1)]
@@ -334,12 +307,7 @@ def whole_logits(model: Segmenter, image: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class WholeImageConfig(SegmenterConfig):
-    """A `SegmenterConfig` for images of one size, which need not be squares.
-
-    Attributes:
-        rows: Patches from top to bottom.
-        columns: Patches from left to right.
-    """
+    """A `SegmenterConfig` for images of so many rows and columns of patches."""
 
     rows: int
     columns: int

@@ -112,14 +112,9 @@ class PretrainedTeacher(nn.Module):
     Of CLIP's image encoder (arXiv 2103.00020) the patches after its last norm and its projection;
     of DINO's or DINOv2's (arXiv 2104.14294, 2304.07193) those after its last norm.
 
-    Args:
-        kind: "clip" or "dino".
-        path: A folder, or a name on the hub.
-        config: Of the tokenizer, whose grid of patches the model must have.
-
     Raises:
         ModuleNotFoundError: If transformers is not installed.
-        ValueError: If there is no such model, or it has another grid.
+        ValueError: If there is no such model, or it has another grid of patches.
     """
 
     image_mean: Tensor

@@ -71,16 +71,9 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
 
 
 def span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
-    """Return what a part of a resized side is made of.
+    """Return of which old pixels a part of a resized side is made, and where in them it lies.
 
-    Args:
-        start: Of the part, in new pixels.
-        size: Of the part.
-        old: Length of the side before.
-        new: Length of the side after.
-
-    Returns:
-        The old pixels that it is computed from, and in these where it begins and ends.
+    `start` and `size` of the part are in new pixels; the side was `old` long and is `new`.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)
@@ -233,12 +226,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class CentreCrop:
-    """Resizes the shorter side, cuts out the middle: what validation images go through.
-
-    Attributes:
-        reading: The form in which the model reads them.
-        resize: The shorter side, at least the form's size.
-    """
+    """Resizes the shorter side, cuts out the middle: what validation images go through."""
 
     reading: Reading
     resize: int
@@ -249,11 +237,7 @@ class CentreCrop:
 
 
 def validation_transform(data: ImageDataConfig, reading: Reading) -> CentreCrop:
-    """Return what is done to validation images.
-
-    Raises:
-        ValueError: If they would be resized below the size that is cut out.
-    """
+    """Return what is done to validation images; ValueError if more is cut out than is there."""
     resize = data.resize or reading.size
     if resize < reading.size:
         raise ValueError(f"data.resize ({resize}) is below the model's image_size ({reading.size})")

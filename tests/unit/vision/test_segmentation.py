@@ -22,7 +22,7 @@ from magneto.vision.segmentation import (
 )
 from magneto.vision.segmenter import pixel_logits
 from magneto.vision.transforms import fitted, fitted_size
-from tests.evaluating import measured
+from tests.evaluating import measured, taught
 from tests.unit.vision.image_files import encoded, write, write_pairs
 from tests.unit.vision.small import small_config
 
@@ -176,15 +176,7 @@ def test_baseline_is_the_commonest_class(tmp_path: Path) -> None:
 
 def test_it_learns_stripes(tmp_path: Path) -> None:
     task = task_of(tmp_path, stride=16)
-    torch.manual_seed(0)
-    model = task.build_model()
-    optimizer = torch.optim.AdamW(model.parameters(), 5e-3)
-    stream = task.train_stream(6, 1).batches()
-    for _ in range(40):
-        loss = task.loss(model, next(stream)[0])
-        optimizer.zero_grad()
-        (loss.total / loss.count).backward()
-        optimizer.step()
+    model = taught(task, 40, batch_size=6, rate=5e-3)
     assert measured(task, model)["mean_iou"] > 2 * task.baseline()["mean_iou"]
 
 

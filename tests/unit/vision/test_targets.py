@@ -1,5 +1,6 @@
 """Which patches are hidden, and where the codes in their places come from."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -8,21 +9,21 @@ import pytest
 import torch
 
 from magneto.config import ConfigError
+from magneto.recipe import RUN_FILE
 from magneto.vision.config import ImageModelConfig
 from magneto.vision.targets import BlockMasking, CodeTargets, PatchTokenizer, load_tokenizer
 from magneto.vision.transforms import Reading
-from tests.unit.vision.small import train_small
+from tests.unit.vision.small import small_recipe
 
 
-@pytest.mark.parametrize("side", [2, 3, 5, 16])
-@pytest.mark.parametrize("ratio", [0.01, 0.4, 0.75, 0.99])
-def test_the_count_is_exact_on_any_grid(side: int, ratio: float) -> None:
-    masking, random = BlockMasking(side, side, ratio), np.random.default_rng(0)
-    assert masking.count == min(max(1, round(ratio * side**2)), side**2 - 1)
-    for _ in range(20):
-        drawn = masking.draw(random)
-        assert len(drawn) == masking.count == len(set(drawn.tolist()))
-        assert (np.diff(drawn) > 0).all() and drawn[0] >= 0 and drawn[-1] < side**2
+def test_the_count_is_exact_on_any_grid() -> None:
+    for side, ratio in itertools.product((2, 3, 5, 16), (0.01, 0.4, 0.75, 0.99)):
+        masking, random = BlockMasking(side, side, ratio), np.random.default_rng(0)
+        assert masking.count == min(max(1, round(ratio * side**2)), side**2 - 1)
+        for _ in range(20):
+            drawn = masking.draw(random)
+            assert len(drawn) == masking.count == len(set(drawn.tolist()))
+            assert (np.diff(drawn) > 0).all() and drawn[0] >= 0 and drawn[-1] < side**2
 
 
 SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16, "image_size": 8, "patch_size": 2}
@@ -66,18 +67,17 @@ def test_the_tokenizer_reads_pixels_from_minus_one_to_one(normalisation: str) ->
     assert torch.equal(targets(images[normalisation]), tokenizer.encode(images["half"]))
 
 
-def test_a_runs_tokenizer(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    train_small("image-tokenizer", tmp_path / "tokenizer", training__steps=2)
-    tokenizer = load_tokenizer(tmp_path / "tokenizer", config())
+def test_a_runs_tokenizer(tokenizer_run: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(tokenizer_run, config())
     targets = CodeTargets(tokenizer, "half").eval()
     images = flat_patches()
     assert torch.equal(targets(images), tokenizer.encode(images))
     assert targets.digest() != CodeTargets(PatchTokenizer(config(), [images], 0), "half").digest()
     with pytest.raises(ValueError, match=r"tokenizer of other images: give --model.patch_size 2"):
-        load_tokenizer(tmp_path / "tokenizer", config(patch_size=4))
+        load_tokenizer(tokenizer_run, config(patch_size=4))
     with pytest.raises(FileNotFoundError, match=r"no run in .*; did you mean .*tokenizer"):
-        load_tokenizer(tmp_path / "tokeniser", config())
-    train_small("image-modelling", tmp_path / "model", training__steps=1)
+        load_tokenizer(tokenizer_run.with_name("tokeniser"), config())
+    small_recipe("image-modelling").save(tmp_path / RUN_FILE)
+    (tmp_path / "assets").mkdir()
     with pytest.raises(ConfigError, match="the run's task is image-modelling"):
-        load_tokenizer(tmp_path / "model", config())
+        load_tokenizer(tmp_path, config())
