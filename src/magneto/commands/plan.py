@@ -22,6 +22,8 @@ from magneto.recipe import Recipe, load_recipe
 from magneto.training.logging import PEAKS, nominal_peaks
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from magneto.lab.plan import Steps, Way
     from magneto.training.config import TrainingConfig
 
@@ -237,6 +239,7 @@ def try_steps(recipe: Recipe, report: ProgressBars) -> dict[str, Any]:
             "device": str(world.device),
             "unit": task.unit,
             "parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
+            "parts": parameters_by_part(model),
             "state_bytes": state_bytes(model, config).total,
             "steps": config.steps,
             "batch_size": config.batch_size,
@@ -269,6 +272,17 @@ def try_steps(recipe: Recipe, report: ProgressBars) -> dict[str, Any]:
         }
 
 
+def parameters_by_part(model: nn.Module) -> dict[str, int]:
+    """Return how many trained parameters each part of a model has; shared ones count once."""
+    parts, seen = dict[str, int](), set[int]()
+    for name, part in model.named_children():
+        own = [p for p in part.parameters() if p.requires_grad and id(p) not in seen]
+        seen |= set(map(id, own))
+        if own:
+            parts[name] = sum(p.numel() for p in own)
+    return parts
+
+
 def tried_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Write what steps took for people."""
     from magneto.training.model import gigabytes
@@ -279,7 +293,11 @@ def tried_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         epochs = f", {steps * batch / found['examples']:.3g} epochs of {found['examples']:,}"
     state = f"{gigabytes(found['state_bytes'])} of weights, gradients and optimizer"
     rows = [
-        ("parameters", f"{found['parameters']:,}"),
+        (
+            "parameters",
+            f"{found['parameters']:,}: "
+            + ", ".join(f"{name} {count:,}" for name, count in found["parts"].items()),
+        ),
         ("steps", f"{steps:,}, each of {batch} examples{epochs}"),
     ]
     if "seconds" not in found:

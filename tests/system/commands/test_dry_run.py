@@ -44,6 +44,7 @@ def test_it_says_what_a_training_takes_and_writes_nothing(
     assert (found["steps"], found["batch_size"], found["unit"]) == (50, 8, "texts")
     assert (found["units_per_step"], found["units"]) == (8, 400)
     assert found["state_bytes"] == 16 * found["parameters"] > 0
+    assert sum(found["parts"].values()) == found["parameters"] and len(found["parts"]) > 1
     assert (
         found["seconds"] == pytest.approx(50 * found["seconds_per_step"]) and found["seconds"] > 0
     )
