@@ -28,7 +28,7 @@ from magneto.files import write_text
 from magneto.nn.config import wrong_sizes
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
-from magneto.speech.audio import header_seconds, is_recording
+from magneto.speech.audio import header_seconds, is_recording, raw_pieces, sound_pieces
 from magneto.speech.config import SYMBOLS_PER_FRAME, SpeechDataConfig
 
 if TYPE_CHECKING:
@@ -182,15 +182,13 @@ def transcribe(transcriber: Transcriber, given: argparse.Namespace, paths: Seque
     Raises:
         ValueError: If several hypotheses are asked for, and a recording is longer than a window.
     """
-    from magneto.speech.long_audio import file_pieces, raw_pieces
-
     report, rate = ProgressBars(), transcriber.rate
     headers = [] if given.raw else [header_seconds(str(path)) for path in paths]
     lengths = [seconds for seconds, _ in headers]
 
     def samples(name: str, path: Path, problem: str) -> Iterator[np.ndarray]:
         problems = [problem] if problem else []
-        yield from file_pieces(path, rate, problems.append)
+        yield from sound_pieces(path, rate, problems.append)
         for each in dict.fromkeys(problems):
             report.say(f"{name}: {each}")
 

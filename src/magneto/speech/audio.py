@@ -7,11 +7,13 @@ training can leave it out, and evaluation can use what is left.
 from __future__ import annotations
 
 import io
+import math
 import os
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,11 +30,15 @@ NO_CHANNEL = "recordings without the channel that is named"
 NON_FINITE = "recordings with non-finite samples"
 SILENCE = "recordings of silence"
 NO_FRAMES = "recordings shorter than a frame"
+DAMAGED = "damaged from here on"
 # A softer peak is silence: half a step of 16 bits.
 SILENT_PEAK = 2.0**-16
 # Samples of a damaged file that are decoded at a time: a block of FLAC's.
 BLOCK = 1 << 12
 NOT_SEEKABLE = ("MP3", "MPEG")
+# Of a recording of any length: seconds that are read at once; and bytes, of raw sound.
+SECONDS = 30.0
+BYTES = 1 << 16
 # Missing of a recording's end by its header, in seconds, which encoders' padding explains.
 TOLERANCE = 0.1
 # No page of an .ogg has more bytes; those of its header, without the lengths of its segments.
@@ -156,7 +162,14 @@ def _read_sound(file: File, found: Any, sample_rate: int, stretch: Stretch) -> S
     first = round(min(stretch.start * rate, whole))
     last = whole if stretch.stop is None else round(min(stretch.stop * rate, whole))
     wanted = max(last - first, 0)
-    samples = _decoded(found, first, wanted)
+    # To seek in an .mp3 gives wrong samples, and soundfile seeks after each read: it is read at
+    # once from its start.
+    skipped = first if found.format in NOT_SEEKABLE else 0
+    parts = [np.zeros((0, found.channels), np.float32)]
+    with suppress(BadSound):
+        for block in blocks(found, first - skipped, wanted + skipped, wanted and wanted + skipped):
+            parts.append(block)
+    samples = (parts[-1] if len(parts) == 2 else np.concatenate(parts))[skipped:]
     if len(samples) == 0:
         return Sound(NOTHING, NO_SAMPLES if wanted == 0 else UNREADABLE)
     early = ends_early(file, found, stretch.stop) or wanted - len(samples) > TOLERANCE * rate
@@ -165,42 +178,93 @@ def _read_sound(file: File, found: Any, sample_rate: int, stretch: Stretch) -> S
     return replace(sound, samples=resampled(sound.samples, rate, sample_rate))
 
 
-def _decoded(file: Any, first: int, wanted: int) -> np.ndarray:
-    """Read (samples, channels) of a stretch; of a damaged file, up to the damage.
-
-    To seek in an .mp3 gives wrong samples, and soundfile seeks after each read: it is read at once
-    from its start.
-    """
-    if wanted == 0:
-        return np.zeros((0, file.channels), np.float32)
-    if file.format in NOT_SEEKABLE:
-        return file.read(first + wanted, dtype="float32", always_2d=True)[first:]
-    try:
-        file.seek(first)
-        return file.read(wanted, dtype="float32", always_2d=True)
-    except import_soundfile().LibsndfileError:
-        file.seek(first)
-        return up_to_damage(file, wanted)
-
-
-def up_to_damage(file: Any, wanted: int) -> np.ndarray:
-    """Read (samples, channels) of an open file from where it stands, as far as they can be read.
+def blocks(file: Any, first: int, size: int, left: float = math.inf) -> Iterator[np.ndarray]:
+    """Yield (samples, channels) of an open file.
 
     Args:
         file: A `soundfile.SoundFile`.
-        wanted: Samples at most.
+        first: Where to begin.
+        size: Samples at a time; where the file is damaged they are fewer.
+        left: Samples at most.
+
+    Raises:
+        BadSound: At what is damaged, after all that comes before it.
     """
-    blocks = [np.zeros((0, file.channels), np.float32)]
-    while wanted > 0:
+    damaged = False
+    if first:
+        file.seek(first)
+    while left > 0:
         try:
-            block = file.read(min(wanted, BLOCK), dtype="float32", always_2d=True)
-        except import_soundfile().LibsndfileError:
-            break
+            block = file.read(int(min(size, left)), dtype="float32", always_2d=True)
+        except import_soundfile().LibsndfileError as error:
+            if damaged:
+                raise BadSound(DAMAGED) from error
+            damaged, size = True, BLOCK
+            file.seek(first)
+            continue
         if len(block) == 0:
             break
-        blocks.append(block)
-        wanted -= len(block)
-    return np.concatenate(blocks)
+        yield block
+        first, left = first + len(block), left - len(block)
+    if damaged:
+        raise BadSound(DAMAGED)
+
+
+def sound_pieces(path: Path, wanted: int, tell: Callable[[str], None]) -> Iterator[np.ndarray]:
+    """Yield the samples of a file as `read_sound` reads them, some seconds at a time.
+
+    Args:
+        path: Of the file: .wav, .flac, .ogg, .mp3 and what else libsndfile knows.
+        wanted: Sample rate, in Hz.
+        tell: Told what is wrong with it.
+    """
+    heard = False
+    try:
+        with opened(str(path)) as found:
+            change = stream_resampler(found.samplerate, wanted)
+            try:
+                for samples in blocks(found, 0, int(SECONDS * found.samplerate)):
+                    heard = True
+                    yield change(checked(samples.mean(1)).samples, False)
+                if not heard:
+                    tell(NO_SAMPLES)
+            except BadSound as error:
+                tell(str(error) if heard else UNREADABLE)
+            yield change(NOTHING, True)
+    except BadSound as error:
+        tell(str(error))
+
+
+def raw_pieces(source: Any, rate: int, wanted: int) -> Iterator[np.ndarray]:
+    """Yield samples of raw sound as they come: 16 bits, little-endian, one channel.
+
+    Args:
+        source: A stream of bytes with `read1`. Half a sample at its end is dropped.
+        rate: Of the sound, in Hz.
+        wanted: Sample rate of what is yielded.
+    """
+    change, rest = stream_resampler(rate, wanted), b""
+    while piece := source.read1(BYTES):
+        rest += piece
+        whole = len(rest) // 2 * 2
+        samples = np.frombuffer(rest[:whole], "<i2").astype(np.float32) / 32768
+        rest = rest[whole:]
+        yield change(samples, False)
+    yield change(NOTHING, True)
+
+
+def stream_resampler(rate: int, wanted: int) -> Callable[[np.ndarray, bool], np.ndarray]:
+    """Return what brings samples that come in pieces to another rate, as if they came at once.
+
+    It is told of each piece whether it is the last, and returns what is ready.
+
+    Raises:
+        ModuleNotFoundError: If soxr is needed and not installed.
+    """
+    if rate == wanted:
+        return lambda samples, last: samples
+    library = import_extra("soxr", "speech", f"{rate} Hz instead of {wanted} needs soxr")
+    return library.ResampleStream(rate, wanted, 1, dtype="float32").resample_chunk
 
 
 def checked(samples: np.ndarray, problem: str = "") -> Sound:

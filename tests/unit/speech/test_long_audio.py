@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer
-from magneto.speech import long_audio
-from magneto.speech.audio import BLOCK, read_sound
+from magneto.speech import audio
+from magneto.speech.audio import BLOCK, raw_pieces, read_sound, sound_pieces
 from magneto.speech.batching import MIN_FRAMES
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Hypothesis
@@ -20,8 +20,6 @@ from magneto.speech.long_audio import (
     Word,
     common_words,
     cut_windows,
-    file_pieces,
-    raw_pieces,
     timed_words,
 )
 from magneto.speech.vocabulary import SpeechVocabulary, train_characters
@@ -126,10 +124,10 @@ def tone(rate: int, seconds: float) -> np.ndarray:
 def test_a_file_in_pieces(rate, channels, ending, tmp_path, monkeypatch) -> None:
     if rate != 8000:
         pytest.importorskip("soxr")
-    monkeypatch.setattr(long_audio, "SECONDS", 0.3)
+    monkeypatch.setattr(audio, "SECONDS", 0.3)
     path, told = tmp_path / f"a.{ending}", []
     soundfile.write(path, np.stack([tone(rate, 2.0)] * channels, 1), rate)
-    found = np.concatenate(list(file_pieces(path, 8000, told.append)))
+    found = np.concatenate(list(sound_pieces(path, 8000, told.append)))
     whole = read_sound(str(path), 8000).samples
     assert not told and abs(len(found) - len(whole)) <= 1
     count = min(len(found), len(whole))
@@ -142,12 +140,12 @@ def test_broken_files_are_told_of(tmp_path) -> None:
     soundfile.write(tmp_path / "c.wav", np.zeros(0), 8000)
     for name, what in (("a", "unreadable"), ("b", "without samples"), ("c", "without samples")):
         told: list[str] = []
-        assert sum(map(len, file_pieces(tmp_path / f"{name}.wav", 8000, told.append))) == 0
+        assert sum(map(len, sound_pieces(tmp_path / f"{name}.wav", 8000, told.append))) == 0
         assert len(told) == 1 and what in told[0]
 
 
 def test_odd_headers_and_damage_are_as_when_all_is_read_at_once(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(long_audio, "SECONDS", 1.5)
+    monkeypatch.setattr(audio, "SECONDS", 1.5)
     soundfile.write(tmp_path / "a.wav", tone(8000, 2.0), 8000, subtype="PCM_16")
     content = bytearray((tmp_path / "a.wav").read_bytes())
     # A sample rate that would make days of three seconds.
@@ -161,7 +159,7 @@ def test_odd_headers_and_damage_are_as_when_all_is_read_at_once(tmp_path, monkey
         ("cut.flac", 15000, ["damaged from here on"]),
     ):
         told: list[str] = []
-        parts = list(file_pieces(tmp_path / name, 8000, told.append))
+        parts = list(sound_pieces(tmp_path / name, 8000, told.append))
         found = np.concatenate([np.zeros(0, np.float32), *parts])
         assert told == said and len(found) >= least
         whole = read_sound(str(tmp_path / name), 8000).samples
