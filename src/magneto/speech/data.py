@@ -8,7 +8,9 @@ How they are used::
     split.sound(3)                                   # samples, and what is wrong with them
 
 A source is a table with a column of sound and one of text: a file of records, tar shards, parquet
-and the hub by `magneto.data.formats`, folders by functions from their files to rows. What is wrong
+and the hub by `magneto.data.formats`. A folder is LibriSpeech's, Kaldi's, one of tables (Common
+Voice's has its recordings in clips/), or one of recordings with a .txt beside each: each layout is
+a function from its files to rows. What is wrong
 with a recording is left out of training, and counted; nothing is left out of validation: what can't
 be read counts there as not recognised.
 """
@@ -16,28 +18,53 @@ be read counts there as not recognised.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import PurePath
+from functools import cached_property, partial
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 
 from magneto.config import nearest, shown
 from magneto.data.cache import cache_directory, content_digest, fingerprint, is_kept, made_whole
-from magneto.data.formats import media_column
-from magneto.data.media import Files, MediaColumn, Medium
-from magneto.data.problems import EMPTY, BadRecord, Counts, guarded, read_each
-from magneto.data.sources import VALIDATED, hash_of, split_of
-from magneto.data.table import Table, hold_out, whole_table
+from magneto.data.files import (
+    RECORDS,
+    Record,
+    existing_path,
+    has_ending,
+    read_lines,
+    unpacked_name,
+    walk_files,
+)
+from magneto.data.formats import (
+    SUPPORTED,
+    find_shards,
+    media_column,
+    read_file,
+    read_hub,
+    read_shards,
+    shards_by_split,
+)
+from magneto.data.media import AUDIO_ENDINGS, Files, MediaColumn, Medium
+from magneto.data.problems import EMPTY, MALFORMED, BadRecord, Counts, guarded, read_each
+from magneto.data.sources import (
+    VALIDATED,
+    HubDataset,
+    check_builtin,
+    find_source,
+    hash_of,
+    split_of,
+)
+from magneto.data.table import Table, by_split, hold_out, whole_table
 from magneto.files import read_json, write_json
 from magneto.progress import SILENT, Progress
 from magneto.speech.audio import NO_FRAMES, File, Sound, Stretch, header_seconds, read_sound
-from magneto.speech.config import SpeechDataConfig
-from magneto.speech.sources import Tables, open_source
-from magneto.speech.synthetic import Spoken
+from magneto.speech.config import NAMES, SpeechDataConfig
+from magneto.speech.synthetic import Spoken, synthetic_table
 
 # What is counted of a split.
 READ, KEPT = "read", "utterances"
@@ -53,6 +80,17 @@ CLIPS = "clips"
 # Headers are read by several threads, since it is waiting for the disk that takes long; so many
 # rows between two reports of progress.
 THREADS, STEP = 8, 256
+NO_TEXT = "utterances without a line in text"
+NO_RECORDING = "utterances without a recording in wav.scp"
+COMMANDS = "recordings behind a command, whose file is read instead"
+# How folders are known.
+TRANSCRIPTS = ".trans.txt"
+WAV_SCP = "wav.scp"
+# What functions from files to rows say of an utterance.
+ROW = ("audio", "text", "id", "speaker", "start", "stop")
+
+Reader = Callable[[Counts], Table]
+"""Reads a split; told of what is left out."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +132,6 @@ class Utterances:
             return row["audio"].sound(self.sample_rate)
         return read_sound(recording(row["audio"]), self.sample_rate, row["stretch"])
 
-    @property
-    def state(self) -> Any:
-        """Plain values that name the recordings, and change with what is in them."""
-        return state_of(self.table)
-
-    @property
-    def digest(self) -> str:
-        """A short name for the content, wherever it lies."""
-        return self.table.digest
-
 
 @dataclass(frozen=True)
 class SpeechSplits:
@@ -124,7 +152,9 @@ class SpeechSplits:
     @cached_property
     def digest(self) -> str:
         """A name for the content of both."""
-        return content_digest(self.train.digest.encode(), self.validation.digest.encode())
+        return content_digest(
+            *(each.table.digest.encode() for each in (self.train, self.validation))
+        )
 
     def describe(self, source: str) -> list[str]:
         """Say in lines what there is and what was left out; nothing of a split that has nothing."""
@@ -201,7 +231,7 @@ def named(there: Mapping[str, Any], wanted: str) -> tuple[str, ...]:
 
 
 def read_utterances(
-    there: Mapping[str, Tables], names: Sequence[str], config: SpeechDataConfig, counts: Counts
+    there: Mapping[str, Reader], names: Sequence[str], config: SpeechDataConfig, counts: Counts
 ) -> Table:
     """Return the utterances of some splits of a source as one table.
 
@@ -212,7 +242,7 @@ def read_utterances(
         if name not in there:
             known = ", ".join(there)
             raise ValueError(f"no split {name!r}{nearest(name, [*there])} (there is {known})")
-    tables = [utterance_table(table, config, counts) for n in names for table in there[n](counts)]
+    tables = [utterance_table(there[name](counts), config, counts) for name in names]
     if not any(map(len, tables)):
         raise ValueError(f"no utterances in {tables[0].where}{counts.describe()}")
     if len(tables) == 1:
@@ -387,3 +417,186 @@ def _misfit(text: str, seconds: float, config: SpeechDataConfig) -> str:
     if seconds * 1000 < config.features.frame_length:
         return NO_FRAMES
     return TOO_MUCH_TEXT if len(text) > config.max_text_rate * seconds else ""
+
+
+def open_source(
+    source: str, config: SpeechDataConfig, seed: int, progress: Progress
+) -> dict[str, Reader]:
+    """Return what reads each split of a source, by the split's own name; nothing is read yet.
+
+    Raises:
+        FileNotFoundError: If there is no such path; names the nearest.
+        ValueError: If a name is unknown, or there is nothing to read at the path.
+    """
+    found = find_source(source)
+    if found.kind == "builtin":
+        check_builtin(found, NAMES, "speech")
+        return {
+            name: lambda _, name=name: synthetic_table(found.name, config, seed, name == "train")
+            for name in ("train", "validation")
+        }
+    if found.kind == "hf":
+        one = found.split or found.name.endswith(".parquet")
+        names = [found.split] if one else HubDataset(found).splits(found.config)
+        return {
+            name or "train": lambda _, name=name: read_hub(replace(found, split=name))["train"]
+            for name in names
+        }
+    path = existing_path(source)
+    if has_ending(path, RECORDS):
+        return one_table(path)
+    if shards := find_shards(path):
+        return {
+            name: lambda counts, own=own: read_shards(own, counts, progress)
+            for name, own in shards_by_split(path, shards).items()
+        }
+    if path.is_file():
+        raise ValueError(f"{path} is no set of examples: {SUPPORTED}")
+    return folder_splits(path)
+
+
+def one_table(path: Path) -> dict[str, Reader]:
+    """Return what reads each split of a file of records, by its column "split" if it has one."""
+    met = Counts()
+    parts = by_split(read_file(path, met), met)
+
+    def read(name: str, counts: Counts) -> Table:
+        counts.update(met)
+        met.clear()  # told once
+        return parts[name]
+
+    return {name: partial(read, name) for name in parts}
+
+
+def folder_splits(folder: Path) -> dict[str, Reader]:
+    """Return what reads each split of a folder of files.
+
+    Raises:
+        ValueError: If its files are none of the layouts.
+    """
+    files = list(walk_files(folder))
+    places: dict[str, list[Path]] = {}
+    if kaldi := [file.parent for file in files if file.name == WAV_SCP]:
+        # Not folders that lie in another, as Kaldi's copies for its jobs (split8/1).
+        for inner in kaldi:
+            if not {*inner.parents} & {*kaldi}:
+                name = inner.relative_to(folder).as_posix()
+                places[folder.resolve().name if name == "." else name] = [inner]
+        return {name: partial(table_below, own, kaldi_rows, folder) for name, own in places.items()}
+    if chapters := [file for file in files if file.name.endswith(TRANSCRIPTS)]:
+        for file in chapters:  # SPLIT/SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt
+            above = file.relative_to(folder).parts[:-3]
+            places.setdefault(above[-1] if above else folder.resolve().name, []).append(file)
+        read = librispeech_rows
+        return {name: partial(table_below, own, read, folder) for name, own in places.items()}
+    if lists := [file for file in files if file.parent == folder and has_ending(file, RECORDS)]:
+        for file in lists:
+            places.setdefault(unpacked_name(file).rpartition(".")[0], []).append(file)
+        for one, other, *_ in (own for own in places.values() if len(own) > 1):
+            raise ValueError(f"two files for one split: {one} and {other}; keep one")
+        return {name: partial(read_file, own) for name, (own,) in places.items()}
+    there = {*files}
+    for file in files:
+        if file.suffix.lower() in AUDIO_ENDINGS and file.with_suffix(".txt") in there:
+            top = file.relative_to(folder).parts[0]  # maybe that of a split
+            name = top if file.parent != folder and split_of(top) else folder.resolve().name
+            places.setdefault(name, []).append(file)
+    if not places:
+        raise ValueError(
+            f"no transcripts in {folder}: no *{TRANSCRIPTS} (LibriSpeech), {WAV_SCP} (Kaldi), "
+            f"table ({', '.join(RECORDS)}), shards, parquet files, or .txt beside recordings"
+        )
+    return {name: partial(table_below, own, beside_rows, folder) for name, own in places.items()}
+
+
+def table_below(
+    places: Sequence[Path],
+    read: Callable[[Path, Counts], Iterable[Record]],
+    root: Path,
+    counts: Counts,
+) -> Table:
+    """Return what is read of some files, or folders, as one table with paths below the root."""
+    rows = [row for place in places for row in read(place, counts)]
+    columns = {name: [row.get(name) for row in rows] for name in ROW}
+    columns["audio"] = [str(path).removeprefix(f"{root}/") for path in columns["audio"]]
+    return whole_table(columns, str(root), root)
+
+
+def librispeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
+    """Yield the utterances of a chapter: lines of an id and what is said; ID.flac beside them.
+
+    The speaker is the first part of the id.
+    """
+    files = sorted(path.parent.iterdir())
+    there = {file.stem: file for file in files if file.suffix.lower() in AUDIO_ENDINGS}
+    for line in read_lines(path, counts):
+        id, _, text = line.strip().partition(" ")
+        if id:
+            audio = there.get(id, path.parent / f"{id}.flac")
+            yield {"audio": audio, "text": text, "id": id, "speaker": id.partition("-")[0]}
+
+
+def beside_rows(path: Path, counts: Counts) -> Iterator[Record]:
+    """Yield a recording, whose text is in the .txt file of the same name."""
+    try:
+        with guarded():
+            text = " ".join(read_lines(path.with_suffix(".txt"), counts))
+    except BadRecord as error:
+        counts.met(MALFORMED, str(path), str(error))
+    else:
+        yield {"audio": path, "text": text}
+
+
+def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
+    """Yield the utterances of a data folder; those without sound or text are counted.
+
+    Commands in wav.scp (`flac -c -d -s FILE |`) are never run: the file that they read is read
+    here, if there is one in them.
+
+    Raises:
+        ValueError: If it has no file text.
+    """
+    if not (folder / "text").is_file():
+        raise ValueError(f"{folder} has a {WAV_SCP} and no text")
+    texts, places = (_by_first_word(folder / name, counts) for name in ("text", WAV_SCP))
+    speakers, cuts = (_by_first_word(folder / name, counts) if (folder / name).is_file() else {}
+                      for name in ("utt2spk", "segments"))  # fmt: skip
+
+    def audio(place: tuple[str, str]) -> tuple[str, Path]:
+        path = place[1]
+        if path.endswith("|"):
+            words = [w for w in shlex.split(path[:-1]) if w.lower().endswith(AUDIO_ENDINGS)]
+            if len(words) != 1:
+                raise BadRecord(f"a command with {len(words)} recordings")
+            counts[COMMANDS] += 1
+            path = words[0]
+        here = folder / path
+        return place[0], here if os.path.exists(here) else Path(path).absolute()
+
+    def cut(line: tuple[str, str]) -> Record:
+        recording, start, stop = line[1].split()[:3]
+        # Kaldi writes -1 for the end of the recording.
+        stop = None if float(stop) == -1 else stop
+        return {"id": line[0], "audio": recording, "start": start, "stop": stop}
+
+    files = dict(read_each(places.items(), audio, counts, f"{folder / WAV_SCP}, line"))
+    rows: Iterable[Record] = ({"id": id, "audio": id} for id in files)
+    if cuts:
+        rows = read_each(cuts.items(), cut, counts, f"{folder / 'segments'}, line")
+    used = set()
+    for row in rows:
+        id = row["id"]
+        used.add(id)
+        if row["audio"] not in files:
+            counts[NO_RECORDING] += 1
+        elif id not in texts:
+            counts[NO_TEXT] += 1
+        else:
+            known = {"text": texts[id], "speaker": speakers.get(id)}
+            yield row | known | {"audio": files[row["audio"]]}
+    counts[NO_RECORDING] += len(texts.keys() - used)
+
+
+def _by_first_word(path: Path, counts: Counts) -> dict[str, str]:
+    parts = ([*line.split(None, 1), ""] for line in read_lines(path, counts) if line.strip())
+    return {name: rest.strip() for name, rest, *_ in parts}

@@ -16,7 +16,7 @@ from magneto.files import user_path, write_json
 from magneto.progress import SILENT, Progress
 from magneto.speech.audio import UNREADABLE
 from magneto.speech.config import SpeechDataConfig
-from magneto.speech.data import Utterances
+from magneto.speech.data import Utterances, state_of
 
 # Kaldi's, which it applies in this order: each frame less its mean, each sample less 0.97 of the
 # one before, times a Hann window to the power of 0.85.
@@ -241,7 +241,9 @@ class Features:
     def fingerprint(self) -> str:
         """A name for them, which changes with a recording: of what is kept in the cache."""
         config = self.filter_bank.config
-        return fingerprint(self.utterances.state, repr(config.features), config.sample_rate)
+        return fingerprint(
+            state_of(self.utterances.table), repr(config.features), config.sample_rate
+        )
 
     def frames(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
         """Return the frames of each utterance by its header, played at a speed."""

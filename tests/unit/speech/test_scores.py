@@ -40,18 +40,6 @@ def test_by_word() -> None:
     ]  # fmt: skip
 
 
-def test_english() -> None:
-    transformers = pytest.importorskip("transformers")
-    made = text_normaliser("whisper-english")
-    said = "Mr. Smith's  um twenty-one dogs didn't bark [noise], OK?"
-    assert made.normalise(said) == "mister smith is 21 dogs did not bark ok"
-    assert made.normalise("the colour") == "the colour"
-    assert made.title == (
-        f"whisper-english (transformers {transformers.__version__}, British spellings left as they "
-        "are)"
-    )
-
-
 def test_a_name_that_there_is_not() -> None:
     with pytest.raises(ConfigError, match=r"no normaliser 'whisper_english'.*whisper-english"):
         text_normaliser("whisper_english")

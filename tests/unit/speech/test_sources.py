@@ -12,8 +12,16 @@ from magneto.data.table import Table
 from magneto.progress import SILENT
 from magneto.speech.audio import MISSING, UNREADABLE, Stretch
 from magneto.speech.config import SpeechDataConfig
-from magneto.speech.data import Utterances, named, read_utterances, with_headers
-from magneto.speech.sources import COMMANDS, NO_RECORDING, NO_TEXT, open_source
+from magneto.speech.data import (
+    COMMANDS,
+    NO_RECORDING,
+    NO_TEXT,
+    Utterances,
+    named,
+    open_source,
+    read_utterances,
+    with_headers,
+)
 from tests.unit.speech.wavs import write
 
 pytest.importorskip("soundfile", reason="soundfile is not installed")
@@ -158,14 +166,17 @@ def test_common_voice(tmp_path: Path) -> None:
 
 def test_a_folder_of_tables(tmp_path: Path) -> None:
     write(tmp_path / "audio" / "a.wav")
-    for name in ("train.tsv", "dev.tsv", "dev.jsonl"):
+    for name in ("train.tsv", "dev.jsonl"):
         line = "audio\ttext\naudio/a.wav\tHello\n"
         if name.endswith("jsonl"):
             line = '{"path": "audio/a.wav", "sentence": "Hello"}\n'
         (tmp_path / name).write_text(line)
     assert splits(tmp_path) == ["dev", "train"]
     assert rows(read(tmp_path, "train")[0]) == [("audio/a", "Hello", "audio/a", WHOLE)]
-    assert seconds(read(tmp_path, "dev")[0]) == [1, 1]
+    assert seconds(read(tmp_path, "dev")[0]) == [1]
+    (tmp_path / "dev.tsv").write_text("audio\ttext\n")
+    with pytest.raises(ValueError, match="two files for one split"):
+        splits(tmp_path)
 
 
 def test_texts_beside_recordings(tmp_path: Path) -> None:
