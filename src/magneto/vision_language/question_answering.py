@@ -187,11 +187,12 @@ class QuestionAnswering(PairTask):
         return self._summary(sums, rows.tolist(), [found.answers[number] for number in chosen])
 
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
-        """Return the probability that the model gives to each answer by itself.
+        """Return the probability of each answer if exactly one is right.
 
-        They do not add up to 1.
+        The model says of each by itself whether it is right, with the odds exp(logit): that answer
+        i is and no other has a probability proportional to these odds.
         """
-        return self.answers, logits.sigmoid()
+        return self.answers, logits.softmax(-1)
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer, the answers, and which images are validated on."""

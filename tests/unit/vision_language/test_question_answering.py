@@ -1,6 +1,7 @@
 """Visual question answering as a task: sums, scores, runs that begin with another."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,12 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
         write_split(tmp_path / "vqa", split, asked, notes)
     with pytest.raises(ValueError, match="all questions have the same answer, 'yes'"):
         question_task(tmp_path, validation_images=1).prepare()
+
+
+def test_probabilities_of_answers_are_those_if_exactly_one_is_right(tmp_path: Path) -> None:
+    task = question_task(tmp_path)
+    logits = torch.tensor([[2.0, -1.0, 0.5]])
+    found = task.shares(logits)[1]
+    each = logits.sigmoid()[0].tolist()
+    alone = [math.prod(p if i == j else 1 - p for j, p in enumerate(each)) for i in range(3)]
+    assert found[0].tolist() == pytest.approx([p / sum(alone) for p in alone])
