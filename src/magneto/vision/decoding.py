@@ -7,6 +7,7 @@ else by Pillow. Both are libjpeg-turbo underneath, and their pixels are compared
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -39,7 +40,6 @@ class PixelPicture:
 
     def __init__(self, pixels: np.ndarray) -> None:
         self.height, self.width = pixels.shape[:2]
-        self.refused = ignore
         self._pixels = pixels
 
     def pixels(self, scale: int = 1) -> np.ndarray:
@@ -52,18 +52,18 @@ class EncodedPicture:
 
     Args:
         content: Of the file.
+        refused: Told why, if simplejpeg refuses what Pillow then decodes.
 
     Attributes:
         height: In pixels.
         width: In pixels.
-        refused: Told why, if simplejpeg refuses what Pillow then decodes.
 
     Raises:
         BrokenImage: If it is no image that Pillow knows, or is larger than `MOST_PIXELS`.
     """
 
-    def __init__(self, content: bytes) -> None:
-        self.content, self.refused = content, ignore
+    def __init__(self, content: bytes, refused: Callable[[str], None] = lambda why: None) -> None:
+        self.content, self.refused = content, refused
         self._image = open_by_pillow(content)
         self._orientation = orientation(self._image)
         self.width, self.height = self._image.size
@@ -96,10 +96,6 @@ class EncodedPicture:
 
 Picture = EncodedPicture | PixelPicture
 """An image whose size is known, and whose pixels are decoded when they are asked for."""
-
-
-def ignore(why: str) -> None:
-    """Tell nobody."""
 
 
 def pillow(module: str = "Image") -> Any:
@@ -256,14 +252,14 @@ class Pixels(MediaColumn):
         return self.all[number].tobytes()
 
 
-def open_image(value: Any) -> Picture:
+def open_image(value: Any, refused: Callable[[str], None]) -> Picture:
     """Open what a column of images has in a row, whose pixels can then be decoded.
 
     Raises:
         BrokenImage: If it is no image, or can't be read.
     """
     with guarded(BrokenImage):
-        return value if isinstance(value, PixelPicture) else EncodedPicture(value.read())
+        return value if isinstance(value, PixelPicture) else EncodedPicture(value.read(), refused)
 
 
 def open_mask(value: Any) -> np.ndarray:

@@ -192,9 +192,9 @@ class ImageSplit:
         Raises:
             BrokenImage: If it can't be read, or is no image.
         """
-        found = open_image(self.images[int(self.numbers[index])])
-        found.refused = partial(self.problems.met, BY_PILLOW, self.name(index))
-        return found
+        row = int(self.numbers[index])
+        refused = partial(self.problems.met, BY_PILLOW, self.images.name(row))
+        return open_image(self.images[row], refused)
 
     def broken(self, index: int, error: BrokenImage) -> None:
         """Note that an image is broken."""

@@ -23,7 +23,7 @@ from magneto.vision.config import IGNORED, SegmentationDataConfig, SegmenterConf
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import FineTuning, Prediction
 from magneto.vision.images import ImageSplit
-from magneto.vision.segmenter import Segmenter, pixel_logits, resize, segment
+from magneto.vision.segmenter import Segmenter, classes_of, pixel_logits, resize
 from magneto.vision.transforms import fitted
 
 # Masks that the baseline, and the check of a source, read.
@@ -293,6 +293,7 @@ class Segmentation(FineTuning):
                 continue
         return counts[: self.model_config.classes]
 
+    @torch.no_grad()
     def segment(self, model: nn.Module, pixels: np.ndarray) -> np.ndarray:
         """Return the class of each pixel of an image.
 
@@ -304,7 +305,10 @@ class Segmentation(FineTuning):
             uint8 (height, width): indices of `names`.
         """
         assert isinstance(model, Segmenter)
-        return segment(model, pixels, self.reading_of(), self.data_config.fit)
+        image = self.reading_of().normalise(fitted(pixels, self.data_config.fit))
+        device = next(model.parameters()).device
+        (logits,) = pixel_logits(model, [torch.from_numpy(image).to(device)])
+        return classes_of(logits, pixels.shape[:2]).cpu().numpy().astype(np.uint8)
 
     def predict(self, model: nn.Module, inputs: Sequence[Picture]) -> list[Prediction]:
         """Return which classes images show, and pictures of them with a legend."""

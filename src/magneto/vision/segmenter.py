@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,7 +24,6 @@ from magneto.nn.config import Grid
 from magneto.nn.position import resize_positions
 from magneto.vision.config import SegmenterConfig
 from magneto.vision.encoder import ImageEncoder
-from magneto.vision.transforms import Reading, fitted
 
 LEVELS = 4
 """Of a pyramid: each is half as large as the one before."""
@@ -204,27 +202,6 @@ class Segmenter(ImageEncoder):
         levels = self.pyramid(self.features(images))
         auxiliary = self.auxiliary_head(levels[self.config.auxiliary_level])
         return SegmentationLogits(self.head(levels), auxiliary)
-
-
-@torch.no_grad()
-def segment(
-    model: Segmenter, pixels: np.ndarray, reading: Reading, fit: tuple[int, int] | None = None
-) -> np.ndarray:
-    """Return the class of each pixel of an image.
-
-    Args:
-        model: In evaluation mode.
-        pixels: uint8 (height, width, channels).
-        reading: The form in which the model reads images.
-        fit: Longer and shorter side that the image is made to fit in first; None keeps its size.
-
-    Returns:
-        uint8 (height, width).
-    """
-    image = torch.from_numpy(reading.normalise(fitted(pixels, fit)))
-    device = next(model.parameters()).device
-    (logits,) = pixel_logits(model, [image.to(device)])
-    return classes_of(logits, pixels.shape[:2]).cpu().numpy().astype(np.uint8)
 
 
 def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
