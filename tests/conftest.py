@@ -179,6 +179,17 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def without_pdf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn for pages alone: to embed its fonts is most of a PDF's time."""
+    from magneto.lab.report.plot import Plot
+
+    save = Plot._save
+    monkeypatch.setattr(
+        Plot, "_save", lambda plot, kind: b"" if kind == "pdf" else save(plot, kind)
+    )
+
+
+@pytest.fixture
 def cache(surroundings: None) -> Path:
     """Where this test keeps prepared data."""
     return Path(os.environ["MAGNETO_CACHE"])

@@ -109,7 +109,7 @@ def commands_of_the_page() -> list[list[str]]:
     "verbs", [QUICK, pytest.param(("compare", "probe"), marks=pytest.mark.slow)], ids="-".join
 )
 def test_diabetes_by_the_commands_of_its_page(
-    verbs: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+    verbs: tuple[str, ...], tmp_path: Path, without_pdf: None, monkeypatch, capsys
 ) -> None:
     load("diabetes")  # found on the path below, as on the page
     monkeypatch.chdir(tmp_path)

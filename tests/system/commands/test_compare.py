@@ -27,7 +27,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def quick(module_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(module_cache: Path, without_pdf: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are made in this process, and updates measured of shallow stacks."""
     monkeypatch.setattr(sweep, "run_local", lambda folder, *rest: work(folder) >= 0)
     monkeypatch.setattr(comparison, "DEPTHS", (1, 2))

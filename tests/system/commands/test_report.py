@@ -9,6 +9,8 @@ import pytest
 from magneto.cli import main
 from magneto.vision.classification import ImageClassification
 
+pytestmark = pytest.mark.usefixtures("without_pdf")
+
 
 def test_a_run(digits_run: Path, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its data is read once: pictures of the model are of the task that the page is about."""

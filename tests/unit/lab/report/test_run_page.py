@@ -24,7 +24,7 @@ def page(**changes: object) -> RunPage:
     return RunPage(**{**kept, **changes})
 
 
-def test_everything_is_said_and_escaped(tmp_path: Path) -> None:
+def test_everything_is_said_and_escaped(tmp_path: Path, without_pdf: None) -> None:
     text = write_run_page(page(), tmp_path).read_text()
     assert text.startswith("<!doctype html>")
     assert "a &lt;run&gt;" in text and "Best &amp; last." in text and "<run>" not in text
@@ -55,7 +55,7 @@ ROWS = [
 ]
 
 
-def test_a_figure_for_each_name_the_loss_first_and_the_loop_last() -> None:
+def test_a_figure_for_each_name_the_loss_first_and_the_loop_last(without_pdf: None) -> None:
     drawings = draw_run(ROWS, {"loss": 2.9})
     assert [drawing.title for drawing in drawings] == [
         "loss", "accuracy", "learning rate", "gradient norm"
