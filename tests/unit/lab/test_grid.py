@@ -17,22 +17,19 @@ from magneto.training.checkpoint import STATE
 GRID = {PLACEMENT: ["pre", "sub"], RATE: [1e-3], SEED: [1]}
 
 
-@pytest.mark.parametrize(
-    ("fields", "answer"),
-    [
+def test_one_run_twice_is_no_second_seed(tmp_path: Path) -> None:
+    for fields, answer in (
         ({PLACEMENT: ["pre", "pre"]}, "model.placement has one value twice: pre"),
         ({"model.layers": ["6", "6", "8"]}, "model.layers has one value twice: 6"),
         ({RATE: [1e-3, 1e-3]}, "training.learning_rate has one value twice: 0.001"),
         ({"data.source": ["a/b", "a_b"]}, "would share the directory source=a_b"),
         ({"model.layers": ["6", "06"]}, "are one run twice: give each value"),
-    ],
-)
-def test_one_run_twice_is_no_second_seed(fields: dict, answer: str, tmp_path: Path) -> None:
-    sweep = Sweep("causal-lm/tiny", {}, {**fields, **{k: GRID[k] for k in GRID if k not in fields}})
-    with pytest.raises(ConfigError) as refused:
-        open_sweep(tmp_path / "grid", sweep)
-    assert len(refused.value.lines) == 1 and answer in refused.value.lines[0]
-    assert not (tmp_path / "grid").exists()
+    ):
+        more = {key: values for key, values in GRID.items() if key not in fields}
+        with pytest.raises(ConfigError) as refused:
+            open_sweep(tmp_path / "grid", Sweep("causal-lm/tiny", {}, {**fields, **more}))
+        assert len(refused.value.lines) == 1 and answer in refused.value.lines[0]
+        assert not (tmp_path / "grid").exists()
 
 
 def test_fields_of_one_last_part_are_two_fields(tmp_path: Path) -> None:
