@@ -299,7 +299,7 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -
     """
     from magneto.runs import load_run, run_tokenizer
     from magneto.translation.prepare import read_tags
-    from magneto.translation.splits import chosen, read_test_texts, read_validation_texts
+    from magneto.translation.text import chosen, read_test_texts, read_validation_texts
     from magneto.translation.translator import (
         TextTranslator,
         describe_scores,

@@ -17,13 +17,7 @@ from transformers.image_processing_utils import BaseImageProcessor
 from magneto.hf.configuration import SavedWithModule, auto_map
 from magneto.speech.batching import heard_frames, pad_features
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
-from magneto.speech.features import (
-    FilterBank,
-    NoNormaliser,
-    Normaliser,
-    SpeechFeatures,
-    UtteranceNormaliser,
-)
+from magneto.speech.features import OWN, FilterBank, Normaliser, SpeechFeatures
 from magneto.vision.decoding import PixelPicture, orientation, rgb, turned
 from magneto.vision.segmenter import classes_of
 from magneto.vision.transforms import CentreCrop, Reading, fitted, from_image
@@ -231,7 +225,7 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         """Return the extractor of a run's data, with what the run keeps."""
         normaliser: Any = SpeechFeatures(data).normaliser
         kind, given = data.cmvn, {}
-        if kind not in ("utterance", "none"):
+        if kind not in OWN:
             kind = "global"
             given = {"mean": normaliser.mean.tolist(), "deviation": normaliser.deviation.tolist()}
         return cls(data.sample_rate, asdict(data.features), kind, **given)
@@ -269,11 +263,5 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
     def _parts(self) -> tuple[FilterBank, Any]:
         bank = FilterBankConfig(**self.filter_bank)
         data = SpeechDataConfig(sample_rate=self.sampling_rate, features=bank, cmvn="none")
-        kinds = {
-            "global": lambda: Normaliser(
-                np.array(self.mean, np.float32), np.array(self.deviation, np.float32)
-            ),
-            "utterance": UtteranceNormaliser,
-            "none": NoNormaliser,
-        }
-        return FilterBank(data), kinds[self.cmvn]()
+        mean, deviation = (np.array(each, np.float32) for each in (self.mean, self.deviation))
+        return FilterBank(data), OWN.get(self.cmvn) or Normaliser(mean, deviation)

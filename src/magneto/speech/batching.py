@@ -29,14 +29,14 @@ from magneto.data.stream import (
 )
 from magneto.progress import SILENT, Progress
 from magneto.speech.audio import NO_FRAMES, NON_FINITE
-from magneto.speech.augmentation import Augmentation
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.data import SpeechSplits, Utterances, load_speech
 from magneto.speech.features import (
     CMVN_FILE,
-    AnyNormaliser,
+    Augmentation,
     Features,
     FilterBank,
+    Normalise,
     Normaliser,
     StoredFeatures,
     make_normaliser,
@@ -114,7 +114,7 @@ class BatchMaker:
     """
 
     def __init__(
-        self, source: Features, labels: Sequence[np.ndarray], normaliser: AnyNormaliser
+        self, source: Features, labels: Sequence[np.ndarray], normaliser: Normalise
     ) -> None:
         self.source, self.labels, self.normaliser = source, labels, normaliser
         self.ids, self.texts = source.utterances.ids, source.utterances.texts

@@ -1,9 +1,13 @@
-"""Log-mel filterbank features as Kaldi computes them, stored if wanted, and their normalisation."""
+"""Log-mel filterbank features as Kaldi computes them, their normalisation, and what is varied.
+
+All that is varied (SpecAugment, speed, loudness, noise) is drawn from integers (seed, epoch, number
+of the utterance), so that it depends neither on how batches are cut nor on who makes them.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +18,8 @@ from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
 from magneto.data.problems import BadRecord, guarded
 from magneto.files import user_path, write_json
 from magneto.progress import SILENT, Progress
-from magneto.speech.audio import UNREADABLE
-from magneto.speech.config import SpeechDataConfig
+from magneto.speech.audio import UNREADABLE, resampled
+from magneto.speech.config import AugmentationConfig, SpeechDataConfig
 from magneto.speech.data import Utterances, state_of
 
 # Kaldi's, which it applies in this order: each frame less its mean, each sample less 0.97 of the
@@ -127,26 +131,23 @@ class Normaliser:
         write_json(path, values | {"frames": self.frames})
 
 
-class UtteranceNormaliser:
-    """Brings each feature of an utterance to mean 0 and variance 1 over its own frames."""
-
-    def __call__(self, features: np.ndarray) -> np.ndarray:
-        """Return normalised features, (frames, mel bins)."""
-        if len(features) == 0:
-            return features
-        deviation = np.maximum(features.std(0), LEAST_DEVIATION)
-        return (features - features.mean(0)) / deviation
-
-
-class NoNormaliser:
-    """Leaves features as they are."""
-
-    def __call__(self, features: np.ndarray) -> np.ndarray:
-        """Return the features."""
+def normalised_alone(features: np.ndarray) -> np.ndarray:
+    """Return features of mean 0 and variance 1 over the utterance's own frames."""
+    if len(features) == 0:
         return features
+    deviation = np.maximum(features.std(0), LEAST_DEVIATION)
+    return (features - features.mean(0)) / deviation
 
 
-AnyNormaliser = Normaliser | UtteranceNormaliser | NoNormaliser
+def unchanged(features: np.ndarray) -> np.ndarray:
+    """Return features as they are."""
+    return features
+
+
+Normalise = Callable[[np.ndarray], np.ndarray]
+"""From features (frames, mel bins) to normalised ones."""
+OWN: dict[str, Normalise] = {"utterance": normalised_alone, "none": unchanged}
+"""What `data.cmvn` can name that takes nothing but the utterance."""
 
 
 def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
@@ -169,17 +170,15 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
     return found
 
 
-def known_normaliser(config: SpeechDataConfig) -> AnyNormaliser:
+def known_normaliser(config: SpeechDataConfig) -> Normalise:
     """Return what normalises features where that takes no training data.
 
     Raises:
         FileNotFoundError: If `data.cmvn` names a file that is not there.
         ValueError: If it is "global": means have to be taken, or are in a run.
     """
-    if config.cmvn == "utterance":
-        return UtteranceNormaliser()
-    if config.cmvn == "none":
-        return NoNormaliser()
+    if config.cmvn in OWN:
+        return OWN[config.cmvn]
     if config.cmvn == "global":
         raise ValueError(f"data.cmvn: global is of training data; a run has its {CMVN_FILE}")
     return load_normaliser(user_path(config.cmvn), config.features.mel_bins)
@@ -310,9 +309,7 @@ class StoredFeatures(Features):
         return np.array(self._frames[start:stop]), self._problems[number]
 
 
-def make_normaliser(
-    config: SpeechDataConfig, source: Features, progress: Progress
-) -> AnyNormaliser:
+def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progress) -> Normalise:
     """Make or load what normalises features, as `data.cmvn` says.
 
     Args:
@@ -342,3 +339,87 @@ def make_normaliser(
         with made_whole(held) as aside:
             found.save(aside / CMVN_FILE)
     return load_normaliser(held / CMVN_FILE, source.mel_bins)
+
+
+# What random numbers of an utterance or an epoch are for.
+SOUND, FEATURES, SPEEDS = 0, 1, 2
+
+
+class Augmentation:
+    """Varies utterances.
+
+    Args:
+        config: How.
+        sample_rate: Of the samples, in Hz.
+    """
+
+    def __init__(self, config: AugmentationConfig, sample_rate: int) -> None:
+        self.config, self.sample_rate = config, sample_rate
+
+    def speeds(self, count: int, seed: int, epoch: int) -> np.ndarray:
+        """Return how fast each of `count` utterances is played in an epoch, (count,)."""
+        drawn = np.random.default_rng([seed, epoch, SPEEDS]).integers(
+            len(self.config.speeds), size=count
+        )
+        return np.array(self.config.speeds)[drawn]
+
+    def sound(self, samples: np.ndarray, speed: float, seed: Sequence[int]) -> np.ndarray:
+        """Return samples at another speed, louder or softer, with noise."""
+        config = self.config
+        random = np.random.default_rng([*seed, SOUND])
+        samples = resampled(samples, self.sample_rate * speed, self.sample_rate)
+        gain = 10 ** (random.uniform(-config.gain, config.gain) / 20)
+        noisy = random.random() < config.noise
+        if config.gain:
+            samples = samples * np.float32(gain)
+        if noisy and len(samples):
+            ratio = 10 ** (-random.uniform(*config.noise_snr) / 10)
+            deviation = np.sqrt(float((samples.astype(np.float64) ** 2).mean()) * ratio)
+            noise = random.standard_normal(len(samples), np.float32)
+            samples = samples + np.float32(deviation) * noise
+        return samples
+
+    def features(self, features: np.ndarray, seed: Sequence[int]) -> np.ndarray:
+        """Return a copy of (frames, bins) warped in time and with masks: SpecAugment.
+
+        What is masked becomes the mean over the utterance, which is about 0 where features are
+        normalised.
+        """
+        config = self.config
+        random = np.random.default_rng([*seed, FEATURES])
+        frames, bins = features.shape
+        result = warped(features, config.time_warp, random)
+        mean = features.mean() if features.size else 0.0
+        widths = random.integers(0, min(config.frequency_width, bins) + 1, config.frequency_masks)
+        for width in widths:
+            start = random.integers(0, bins - width + 1)
+            result[:, start : start + width] = mean
+        longest = int(config.time_ratio * frames)
+        for length in random.integers(0, longest + 1, self.time_masks(frames)):
+            start = random.integers(0, frames - length + 1)
+            result[start : start + length] = mean
+        return result
+
+    def time_masks(self, frames: int) -> int:
+        """Return how many time masks an utterance has."""
+        config = self.config
+        if config.time_masks_ratio == 0:
+            return config.time_masks
+        return min(config.time_masks, int(config.time_masks_ratio * frames))
+
+
+def warped(features: np.ndarray, most: int, random: np.random.Generator) -> np.ndarray:
+    """Move a point of (frames, bins) by at most `most` frames, and stretch both sides to fit.
+
+    The number of frames stays. Utterances of `2 * most` frames or fewer are only copied.
+    """
+    frames = len(features)
+    if most == 0 or frames <= 2 * most:
+        return features.copy()
+    point = random.integers(most, frames - most)
+    moved = point + random.integers(-most, most + 1)
+    moved = min(max(moved, 1), frames - 2)
+    places = np.interp(np.arange(frames), [0, int(moved), frames - 1], [0, int(point), frames - 1])
+    low = np.minimum(places.astype(int), frames - 2)
+    share = (places - low)[:, None].astype(features.dtype)
+    return features[low] * (1 - share) + features[low + 1] * share

@@ -40,8 +40,7 @@ from magneto.translation.config import (
     ParallelDataConfig,
     sought_languages,
 )
-from magneto.translation.splits import SplitText
-from magneto.translation.text import Pair, parallel_fingerprint
+from magneto.translation.text import Pair, SplitText, parallel_fingerprint
 
 SPLITS = ("train", "validation")
 # Beside a saved tokenizer: the languages that have tags.

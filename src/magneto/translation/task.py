@@ -35,7 +35,7 @@ from magneto.translation.prepare import (
     load_vocabulary,
     prepare_parallel,
 )
-from magneto.translation.splits import read_validation_texts
+from magneto.translation.text import read_validation_texts
 from magneto.translation.translator import TextTranslator, score_translations
 
 # Sentences that are translated together in an evaluation.

@@ -15,7 +15,7 @@ from magneto.config import ConfigError
 from magneto.data.problems import Counts
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
-from magneto.translation.splits import ReferenceTexts, chosen
+from magneto.translation.text import ReferenceTexts, chosen
 from magneto.translation.translator import TextTranslator
 
 pytest.importorskip("transformers")

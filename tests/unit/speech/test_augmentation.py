@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from magneto.speech.augmentation import Augmentation, warped
 from magneto.speech.config import AugmentationConfig
+from magneto.speech.features import Augmentation, warped
 from tests.unit.speech.wavs import tone
 
 RANDOM = np.random.default_rng(0)

@@ -13,10 +13,9 @@ from magneto.data.stream import BatchStream
 from magneto.data.workers import BatchesAhead
 from magneto.progress import SILENT
 from magneto.speech.audio import NON_FINITE, SILENCE, TRUNCATED, UNREADABLE
-from magneto.speech.augmentation import Augmentation
 from magneto.speech.batching import MIN_FRAMES, PreparedSpeech, SpeechBatch, cut_groups
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
-from magneto.speech.features import SpeechFeatures
+from magneto.speech.features import Augmentation, SpeechFeatures
 from tests.said import Said
 from tests.unit.speech.wavs import tone, write
 

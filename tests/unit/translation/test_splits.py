@@ -18,7 +18,7 @@ from magneto.translation.config import (
     split_direction,
 )
 from magneto.translation.prepare import PreparedParallel, prepare_parallel
-from magneto.translation.splits import unlike, wanted_directions
+from magneto.translation.text import unlike, wanted_directions
 
 THERE = {("de", "en"), ("de", "fr"), ("en", "fr")}
 
