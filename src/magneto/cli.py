@@ -24,7 +24,7 @@ COMMANDS = {
     "report": ("magneto.commands.report", "a run as a page: curves, and what its model does"),
     "compare": ("magneto.commands.compare", "which placement, at which learning rate, and why"),
     "table": ("magneto.commands.table", "placements side by side; the paper's tables"),
-    "plan": ("magneto.commands.plan", "memory, exchange and hours on so many GPUs, before"),
+    "plan": ("magneto.commands.plan", "memory and hours on so many GPUs, before"),
     "probe": ("magneto.commands.probe", "will this recipe train: theory, layers, a verdict"),
     "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
     "translate": ("magneto.commands.translate", "translate lines with a translation model"),

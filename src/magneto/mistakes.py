@@ -18,10 +18,6 @@ NO_FOLDER_ERRORS = (errno.EEXIST, errno.ENOTDIR)
 NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
 
 
-class OutOfMemory(ValueError):
-    """There was no memory for a step; the message says what it needs and what would fit."""
-
-
 def user_lines(error: Exception) -> list[str]:
     """Return what an error says to a user, line by line; nothing where it is a fault of ours.
 
@@ -32,9 +28,11 @@ def user_lines(error: Exception) -> list[str]:
     full = getattr(error, "errno", None) in NO_ROOM_ERRORS or any(w in text for w in NO_ROOM)
     if writing and full:
         return [f"could not write, the disk is full or a limit is reached: {text}"]
-    if is_out_of_memory(error) and not isinstance(error, OutOfMemory):
-        return [f"{what_happened(error)}: make the model, the batch or the length smaller, or "
-                "raise training.gradient_accumulation_steps"]  # fmt: skip
+    if isinstance(error, MemoryError) or any(word in text for word in NO_MEMORY):
+        asked = re.search(r"allocate ([\d.,]+ ?\w+)", text)
+        more = f" ({asked[1]} more were asked for)" if asked else ""
+        return [f"out of memory{more}: make the model, the batch or the length smaller, or raise "
+                "training.gradient_accumulation_steps; `magneto plan` says what fits"]  # fmt: skip
     if type(error).__name__ == "SafetensorError":  # its package need not be there
         return [f"damaged file of weights: {text}"]
     if not isinstance(error, ValueError | OSError | ModuleNotFoundError):
@@ -46,14 +44,3 @@ def user_lines(error: Exception) -> list[str]:
             return [f"{file} is a file, not a folder: name another place"]
         return [f"{place}: {error.strerror}"]
     return text.splitlines() or [type(error).__name__]
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that there is no memory left; torch says so in words."""
-    return isinstance(error, MemoryError) or any(word in str(error) for word in NO_MEMORY)
-
-
-def what_happened(error: BaseException) -> str:
-    """Return an error that says so in one line, without advice."""
-    asked = re.search(r"allocate ([\d.,]+ ?\w+)", str(error))
-    return f"out of memory{f' ({asked[1]} more were asked for)' if asked else ''}"

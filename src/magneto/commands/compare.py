@@ -71,7 +71,7 @@ def main(words: Sequence[str]) -> int:
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
     from magneto.lab.comparison import collect, refuse_several_metrics, with_more_seeds
     from magneto.lab.grid import is_done, open_sweep
-    from magneto.lab.without_data import check_weights_first
+    from magneto.lab.plan import check_weights_first
     from magneto.training.distributed import one_process, pick_device
     from magneto.training.model import check_memory
 

@@ -68,18 +68,14 @@ def main(words: Sequence[str]) -> int:
     ask = asked(given, overrides)
     run, recipe = ask.run, ask.recipe
     report = ProgressBars(quiet=not is_main_process())
-    if given.dry_run:
-        return dry_run(recipe, report, given.json)
-    from magneto.lab.plan import advised
+    from magneto.lab.plan import check_weights_first
     from magneto.lab.probe import ProbeHook
-    from magneto.lab.without_data import check_weights_first
     from magneto.training.distributed import pick_device, pick_strategy
     from magneto.training.logging import check_trackers
     from magneto.training.loop import train
     from magneto.training.task import strategy_error
 
     hooks = [] if given.probe_every is None else [ProbeHook(given.probe_every).hook]
-    check_trackers(recipe.training)
     task = recipe.build_task()
     if refused := strategy_error(task, recipe.training.distributed):
         raise ValueError(refused)
@@ -87,10 +83,10 @@ def main(words: Sequence[str]) -> int:
     pick_device(recipe.training.device)
     if alone and not ask.resume:
         check_weights_first(recipe)
-    with (
-        held(run, report, new=not ask.resume, patient=given.auto_resume),
-        advised(lambda changes: asked(given, {**overrides, **changes}).recipe),
-    ):
+    if given.dry_run:
+        return dry_run(recipe, report, given.json)
+    check_trackers(recipe.training)
+    with held(run, report, new=not ask.resume, patient=given.auto_resume):
         result = train(
             task,
             recipe.training,

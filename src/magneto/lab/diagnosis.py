@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from magneto.lab.plan import check_weights_first
 from magneto.lab.probe import find_stacks
 from magneto.lab.short_run import PEAK_STEPS, ShortRun, initial_model, short_run, steps_at_peak
 from magneto.lab.update import (
@@ -16,7 +17,6 @@ from magneto.lab.update import (
     theory_of,
 )
 from magneto.lab.verdict import Verdict, judge
-from magneto.lab.without_data import check_weights_first
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
 from magneto.theory.placement import Placement

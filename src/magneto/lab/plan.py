@@ -1,43 +1,34 @@
-"""What a training takes, before it is begun: memory, exchange between GPUs, operations.
+"""What a training takes, before its data is read: memory, operations, and options that fit.
 
 The product's own step runs under torch's FakeTensorMode, where every tensor has a device, a shape
 and a type and no memory, and a dispatch mode adds up the bytes of what is alive; what is inside a
-kernel (a library's scratch memory) is not seen. What many GPUs hold and send is arithmetic;
-docs/concepts/plan.md has a table. Rings are assumed: an all-reduce of n bytes among k GPUs sends
-2 n (k - 1) / k from each, a gathering or a scattered sum n (k - 1) / k. Weights and gradients
-travel in the weights' own type.
+kernel (a library's scratch memory) is not seen. What many GPUs hold is arithmetic.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from magneto.config import ConfigError
+from magneto.config import override
 from magneto.data.stream import map_tensors, named_tensors
-from magneto.lab.without_data import without_data
-from magneto.mistakes import OutOfMemory, is_out_of_memory, what_happened
 from magneto.nn.attention import DotProductAttention
-from magneto.recipe import Recipe
+from magneto.recipe import Recipe, build_recipe
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import pick_device
+from magneto.training.distributed import one_process, pick_device
 from magneto.training.model import (
-    META_SHAPES,
+    CountedOperations,
+    FillRecorder,
     StateBytes,
-    count_flops,
-    gigabytes,
-    memory_of,
+    check_model_memory,
     state_bytes,
     tensor_bytes,
 )
@@ -46,105 +37,101 @@ from magneto.training.task import Task, place_companion, strategy_error
 RECOMPUTE = "model.checkpoint_activations"
 # Share of a GPU's memory that is left to libraries, gaps and exchange: an assumption.
 RESERVE = 0.08
-# Of what a step needs by the plan and did not get: what is proposed needs less than this share.
-LESS = 0.9
+# Tokenizers that are learnt from data.
+LEARNT = ("auto", "bpe", "sentencepiece", "characters")
+# Where nothing says how many there are: classes of texts, and answers (VQA v2's).
+CLASSES, ANSWERS = 2, 3129
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """The GPUs of a training: how many, how many of them in a machine, the bytes of each."""
+def without_data(recipe: Recipe) -> dict[str, Any]:
+    """Return fields with which a recipe's model, its largest batch and its loss need no data.
 
-    gpus: int
-    per_node: int
-    memory: float
+    What only data tells is taken from the configuration, or assumed: a learnt tokenizer has all
+    the tokens that it may have, and a tokenizer of images is small.
+    """
+    model, data, found = recipe.model, recipe.data, dict[str, Any]()
+    if hasattr(data, "tokenizer"):
+        begun = data.tokenizer == "auto" and getattr(model, "pretrained", None)
+        if model.vocab_size is None and data.tokenizer in LEARNT and not begun:
+            found["model.vocab_size"] = data.vocab_size
+        if found or model.vocab_size is not None:
+            found["data.tokenizer"] = "bytes"  # its numbers are not looked at
+    if hasattr(data, "labels") and not data.labels and not data.number:
+        found["data.labels"] = [str(number) for number in range(model.classes or CLASSES)]
+    if hasattr(data, "class_names") and model.classes is None:
+        found["model.classes"] = len(data.classes or range(CLASSES))
+    if hasattr(model, "answers") and data.answers is None:
+        found["model.answers"] = model.answers or ANSWERS
+    if hasattr(data, "image_tokenizer"):
+        found["data.image_tokenizer"] = "builtin:noise"
+    return found
 
-    @property
-    def nodes(self) -> int:
-        """Machines; the last may not be full."""
-        return -(-self.gpus // self.per_node)
 
-    @property
-    def usable(self) -> float:
-        """Bytes of a GPU that a plan fills."""
-        return self.memory * (1 - RESERVE)
+def check_weights_first(recipe: Recipe) -> None:
+    """See that one process can hold what a model's weights take, before its data is read.
 
-    def strategies(self) -> tuple[str, ...]:
-        """Return how the GPUs can share a training: nothing to share on one, no nodes on one."""
-        if self.gpus == 1:
-            return ("none",)
-        return ("ddp", "hybrid", "fsdp") if self.nodes > 1 else ("ddp", "fsdp")
+    Of a task of one's own data may tell the sizes: they are seen once there is data
+    (`magneto.training.model.check_memory`).
 
-    def shards(self, strategy: str) -> int:
-        """Return among how many GPUs each weight is cut."""
-        return {"fsdp": self.gpus, "hybrid": min(self.per_node, self.gpus)}.get(strategy, 1)
+    Raises:
+        ValueError: If it can't; says what to lower.
+    """
+    if ":" in recipe.task:
+        return
+    plain = build_recipe(recipe.name, override(recipe.to_mapping(), without_data(recipe)))
+    with torch.device("meta"), FillRecorder():
+        model = plain.build_task().build_model()
+    check_model_memory(model, recipe.training, one_process(pick_device(recipe.training.device)))
 
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes of one micro-batch, forward and backward, by what they are for.
+    """What one micro-batch needs, forward and backward, in bytes.
 
     Attributes:
         state: What the weights take, whatever the batch.
-        fixed: Weights that are not trained, buffers, and the companion that the loss asks.
-        batch: The tensors of the micro-batch.
+        beside: The micro-batch, weights that are not trained, buffers, and the loss's companion.
         kept: What the forward pass keeps for the backward pass.
         peak: The most alive at once beside weights, gradients included.
         peak_activations: The most alive at once, neither weights nor gradients.
         largest_layer: Weights of the largest layer, which sharded ranks gather as a whole.
         outside_layers: Weights outside the layers.
+        flops: Floating-point operations of both passes.
     """
 
     state: StateBytes
-    fixed: int
-    batch: int
+    beside: int
     kept: int
     peak: int
     peak_activations: int
     largest_layer: int
     outside_layers: int
+    flops: float
 
-    @property
-    def held(self) -> int:
-        """What is there before a step, and after it, on a device that has the whole model."""
-        return self.state.total - self.state.gradients + self.fixed
-
-    def needed(self, strategy: str, cluster: Cluster, accumulation: int = 1) -> float:
+    def needed(self, strategy: str, shards: int = 1, accumulation: int = 1) -> float:
         """Return the most bytes that a GPU needs in a step.
 
         With more than one micro-batch of a step gradients are there from the second on; sharded
         ones are exchanged after the last, and until then each GPU has all.
+
+        Args:
+            strategy: "none", "ddp", "hybrid" or "fsdp".
+            shards: Among how many GPUs each weight is cut.
+            accumulation: Micro-batches of a step.
         """
-        state, shards = self.state, cluster.shards(strategy)
-        whole = state.gradients if accumulation > 1 else 0
-        if shards == 1:
+        state, whole = self.state, self.state.gradients if accumulation > 1 else 0
+        if strategy in ("none", "ddp"):
             # DDP exchanges copies of the gradients, which it keeps.
-            held = self.held + self.batch + (state.gradients if strategy == "ddp" else 0)
+            copies = state.gradients if strategy == "ddp" else 0
             peak = self.peak_activations + whole if whole else self.peak
-            return held + max(peak, state.gradients)
-        held = (self.held - self.fixed) / shards + self.fixed + self.batch
+            return state.total + self.beside + copies + max(peak - state.gradients, 0)
         # Around the layers weights stay gathered; of layers there is the one at work, and the next.
         # Their whole gradients, and the copy of these that is on its way, take as much again.
         gathered = 2 * (self.outside_layers + 2 * self.largest_layer)
-        return held + state.gradients / shards + self.peak_activations + gathered + whole
-
-    def sent(self, strategy: str, cluster: Cluster, accumulation: int = 1) -> tuple[float, float]:
-        """Return the bytes that a GPU sends in a step to those it shares with; to other nodes."""
-        state, shards = self.state, cluster.shards(strategy)
-        if shards == 1:
-            copies = cluster.gpus if strategy == "ddp" else 1
-            return 2 * state.gradients * others(copies), 0.0
-        # Forward all weights, backward those of the layers once more, for each micro-batch.
-        gathered = (2 * state.weights - self.outside_layers) * accumulation
-        between = 2 * state.gradients / shards * others(cluster.gpus / shards)
-        return (gathered + state.gradients) * others(shards), between
+        return state.total / shards + self.beside + self.peak_activations + gathered + whole
 
 
-def others(ranks: float) -> float:
-    """Return the share that is not one's own among so many."""
-    return (ranks - 1) / ranks
-
-
-class AliveBytes(TorchDispatchMode):
+class AliveBytes(CountedOperations):
     """Adds up the bytes of all tensors made while it is on, and lets go of those that are freed.
 
     Attributes:
@@ -154,49 +141,35 @@ class AliveBytes(TorchDispatchMode):
         peak_activations: The most there were without finished gradients.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, there: Iterable[Tensor]) -> None:
+        """Take the tensors that are there before, of which nothing is counted."""
         super().__init__()
         self.alive = self.gradients = self.peak = self.peak_activations = 0
-        self._sizes: dict[int, int] = {}
-        self._finished: set[int] = set()
+        self._known = {tensor.untyped_storage()._cdata for tensor in there}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operation, and count what it makes."""
-        result = META_SHAPES.get(func, func)(*args, **(kwargs or {}))
-        for value in tree_iter(result):
-            if isinstance(value, Tensor):
-                self._count(value)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        for tensor in filter(torch.is_tensor, tree_iter(result)):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._known:
+                self._known.add(storage._cdata)
+                self.alive += storage.nbytes()
+                weakref.finalize(storage, self._free, storage._cdata, storage.nbytes())
+        self.peak = max(self.peak, self.alive)
+        self.peak_activations = max(self.peak_activations, self.alive - self.gradients)
         return result
 
-    def leave_out(self, tensor: Tensor) -> None:
-        """Count nothing of a tensor that was there before."""
-        self._sizes[tensor.untyped_storage()._cdata] = 0
+    def _free(self, key: int, size: int) -> None:
+        self._known.remove(key)
+        self.alive -= size
 
     def finish(self, parameter: nn.Parameter) -> None:
         """Count a parameter's gradient among those that are finished."""
-        key = parameter.grad.untyped_storage()._cdata if parameter.grad is not None else None
-        if key is not None and key in self._sizes and key not in self._finished:
-            self._finished.add(key)
-            self.gradients += self._sizes[key]
-
-    def _count(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        if storage._cdata in self._sizes:
-            return
-        self._sizes[storage._cdata] = storage.nbytes()
-        self.alive += storage.nbytes()
-        self.peak = max(self.peak, self.alive)
-        self.peak_activations = max(self.peak_activations, self.alive - self.gradients)
-        weakref.finalize(storage, self._free, storage._cdata)
-
-    def _free(self, key: int) -> None:
-        size = self._sizes.pop(key)
-        self.alive -= size
-        if key in self._finished:
-            self._finished.remove(key)
-            self.gradients -= size
+        assert parameter.grad is not None
+        self.gradients += parameter.grad.untyped_storage().nbytes()
 
 
 def as_on_gpu(model: nn.Module) -> None:
@@ -220,31 +193,28 @@ def as_on_gpu(model: nn.Module) -> None:
             module.dropout = 0.0
 
 
-def trace_step(task: Task, piece: Any, config: TrainingConfig, gpu: bool) -> StepMemory:
-    """Return what a micro-batch needs, forward and backward.
+def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
+    """Return what a micro-batch needs on a GPU, forward and backward.
 
     Args:
         task: Whose model is built; its companion, if it has one, on the CPU.
         piece: The micro-batch.
         config: Says precision, optimizer and average.
-        gpu: Whether operations take what they take on a GPU, or on this CPU.
 
     Raises:
         ValueError: If the task's loss looks at values, which are not there.
     """
-    fake, alive = FakeTensorMode(allow_non_fake_inputs=True), AliveBytes()
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake:
         model = task.build_model().train()
-        if gpu:
-            as_on_gpu(model)
+        as_on_gpu(model)
         companion = task.companion()
         beside = [] if companion is None else [*companion.parameters(), *companion.buffers()]
         frozen = [p for p in model.parameters() if not p.requires_grad]
-        fixed = [*frozen, *model.buffers(), *(fake.from_tensor(each) for each in beside)]
         piece = map_tensors(piece, fake.from_tensor)
-        given = list(named_tensors(piece).values())
-        for tensor in (*model.parameters(), *fixed, *given):
-            alive.leave_out(tensor)
+        beside = [*frozen, *model.buffers(), *(fake.from_tensor(each) for each in beside),
+                  *named_tensors(piece).values()]  # fmt: skip
+        alive = AliveBytes([*model.parameters(), *beside])
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(alive.finish)
@@ -262,83 +232,14 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig, gpu: bool) -> Ste
     inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
     return StepMemory(
         state=state_bytes(model, config),
-        fixed=tensor_bytes(*fixed),
-        batch=tensor_bytes(*given),
+        beside=tensor_bytes(*beside),
         kept=kept,
         peak=alive.peak,
         peak_activations=alive.peak_activations,
         largest_layer=max((tensor_bytes(*layer.parameters()) for layer in layers), default=0),
         outside_layers=tensor_bytes(*(p for p in model.parameters() if id(p) not in inside)),
+        flops=alive.total,
     )
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Micro-batches of two sizes, traced: between them, and beyond, memory is a straight line.
-
-    Attributes:
-        examples: Of the smaller one.
-        small: What it needs.
-        large: What one of twice the examples needs.
-        flops: Floating-point operations of one example, forward and backward.
-    """
-
-    examples: int
-    small: StepMemory
-    large: StepMemory
-    flops: float
-
-    def needed(self, strategy: str, cluster: Cluster, micro: int, accumulation: int) -> float:
-        """Return the bytes that a GPU needs for micro-batches of so many examples."""
-        low, high = (s.needed(strategy, cluster, accumulation) for s in (self.small, self.large))
-        return low + (high - low) * (micro - self.examples) / self.examples
-
-    def largest(self, strategy: str, cluster: Cluster, accumulation: int) -> int:
-        """Return the largest micro-batch that fits in a GPU's memory; 0 if none does."""
-        none, one = (self.needed(strategy, cluster, n, accumulation) for n in (0, 1))
-        return max(0, math.floor((cluster.usable - none) / max(one - none, 1.0)))
-
-
-def trace_both(
-    build: Callable[[Mapping[str, Any]], Recipe],
-    micro: int,
-    gpu: bool,
-    progress: Callable[[str], None] = lambda line: None,
-) -> dict[bool, Steps]:
-    """Trace a recipe's micro-batches, without data, with layers recomputed and without.
-
-    Args:
-        build: From dotted fields to the recipe with these.
-        micro: Examples of a micro-batch.
-        gpu: Whether operations take what they take on a GPU.
-        progress: Told what is traced.
-
-    Returns:
-        By whether layers are recomputed; only False where the recipe has no such field.
-    """
-    found = {}
-    for again in (False, True):
-        changes = {RECOMPUTE: again}
-        try:
-            recipe = build(changes)
-        except ConfigError:
-            if again:
-                break
-            recipe = build(changes := {})
-        progress("following a step" + (", layers recomputed" if again else ""))
-        recipe = build({**changes, **without_data(recipe)})
-        task, config = recipe.build_task(), recipe.training
-        pieces = [task.dummy_batch(examples) for examples in (micro, 2 * micro)]
-        place_companion(task, torch.device("cpu"))
-        small, large = (trace_step(task, piece, config, gpu) for piece in pieces)
-        flops, _ = count_flops(task, pieces[0], config.precision)
-        found[again] = Steps(micro, small, large, flops / micro)
-    return found
-
-
-def micro_batch(config: TrainingConfig, cluster: Cluster) -> int:
-    """Return the examples of a GPU's largest micro-batch, by the recipe's own settings."""
-    return max(1, -(-config.batch_size // (cluster.gpus * config.gradient_accumulation_steps)))
 
 
 @dataclass(frozen=True)
@@ -351,10 +252,7 @@ class Way:
         accumulation: Micro-batches of a step.
         needed: Bytes of a GPU.
         fits: Whether they are there.
-        largest: Examples of the largest micro-batch that fits.
-        within: Bytes that a GPU sends in a step to those it shares weights or gradients with.
-        between: Bytes that it sends to other nodes beside these.
-        refused: Why the task can't be trained so; "" if it can.
+        largest: Examples of the largest micro-batch that fits; 0 if none does.
     """
 
     strategy: str
@@ -363,9 +261,6 @@ class Way:
     needed: float
     fits: bool
     largest: int
-    within: float
-    between: float
-    refused: str
 
     def options(self) -> str:
         """Return the options to type."""
@@ -375,89 +270,97 @@ class Way:
         return " ".join(words)
 
 
-def way(
-    task: Task,
-    traced: Mapping[bool, Steps],
-    config: TrainingConfig,
-    cluster: Cluster,
-    strategy: str,
-    recompute: bool,
-) -> Way:
-    """Return what one way takes, with the accumulation that the configuration says."""
-    steps, parts = traced[recompute], config.gradient_accumulation_steps
-    needed = steps.needed(strategy, cluster, micro_batch(config, cluster), parts)
-    return Way(
-        strategy, recompute, parts, needed, needed <= cluster.usable,
-        steps.largest(strategy, cluster, parts),
-        *steps.small.sent(strategy, cluster, parts), strategy_error(task, strategy),
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Plan:
+    """A recipe on a cluster: its micro-batches traced, and the ways to spread its training.
 
-
-def advise(
-    task: Task, traced: Mapping[bool, Steps], config: TrainingConfig, cluster: Cluster
-) -> Way | None:
-    """Return the way to choose: the first that fits, the cheapest first; None if none fits.
-
-    Recomputation costs about a third more operations, so all strategies are tried without it
-    before any with it. Of strategies "ddp" sends least, "hybrid" keeps the gathering within nodes,
-    "fsdp" needs the least memory. Of numbers of micro-batches the smallest is taken.
+    Attributes:
+        task: The recipe's.
+        config: Its training.
+        gpus: How many.
+        per_node: How many of them in a machine.
+        memory: Bytes of each.
+        traced: By whether layers are recomputed, what the recipe's micro-batch needs and what one
+            of twice the examples: between them, and beyond, memory is a straight line.
     """
-    most = max(1, config.batch_size // cluster.gpus)
-    cuts = sorted({*(1 << power for power in range(most.bit_length())), most})
-    for recompute in sorted(traced):
-        for strategy in cluster.strategies():
-            for parts in [] if strategy_error(task, strategy) else cuts:
-                tried = replace(config, gradient_accumulation_steps=parts)
-                found = way(task, traced, tried, cluster, strategy, recompute)
-                if found.fits:
-                    return found
-    return None
+
+    task: Task
+    config: TrainingConfig
+    gpus: int
+    per_node: int
+    memory: float
+    traced: Mapping[bool, tuple[StepMemory, StepMemory]]
+
+    def strategies(self) -> dict[str, int]:
+        """Return how the GPUs can share a training, and among how many each weight is then cut.
+
+        Ways that the task refuses are left out.
+        """
+        if self.gpus == 1:
+            return {"none": 1}
+        hybrid = {"hybrid": self.per_node} if self.gpus > self.per_node else {}
+        shards = {"ddp": 1, **hybrid, "fsdp": self.gpus}
+        return {
+            name: count for name, count in shards.items() if not strategy_error(self.task, name)
+        }
+
+    def way(self, strategy: str, recompute: bool, accumulation: int | None = None) -> Way:
+        """Return what one way takes; the number of micro-batches is by default the recipe's."""
+        config, usable = self.config, self.memory * (1 - RESERVE)
+        parts, shards = accumulation or config.gradient_accumulation_steps, self.strategies()
+        low, high = (step.needed(strategy, shards[strategy], parts)
+                     for step in self.traced[recompute])  # fmt: skip
+        traced, wanted = (micro_batch(config, self.gpus, count)
+                          for count in (config.gradient_accumulation_steps, parts))  # fmt: skip
+        one = (high - low) / traced
+        needed, none = low + (wanted - traced) * one, low - traced * one
+        largest = max(0, math.floor((usable - none) / max(one, 1.0)))
+        return Way(strategy, recompute, parts, needed, needed <= usable, largest)
+
+    def ways(self) -> list[Way]:
+        """Return what each way takes, with the recipe's number of micro-batches."""
+        return [self.way(strategy, recompute)
+                for recompute in sorted(self.traced) for strategy in self.strategies()]  # fmt: skip
+
+    def advise(self) -> Way | None:
+        """Return the way to choose: the first that fits, the cheapest first; None if none fits.
+
+        Recomputation costs about a third more operations, so all strategies are tried without it
+        before any with it. Of strategies "ddp" sends least, "hybrid" keeps the gathering within
+        nodes, "fsdp" needs the least memory. Of numbers of micro-batches the smallest is taken.
+        """
+        most = max(1, self.config.batch_size // self.gpus)
+        cuts = sorted({*(1 << power for power in range(most.bit_length())), most})
+        found = (
+            self.way(strategy, recompute, parts)
+            for recompute in sorted(self.traced)
+            for strategy in self.strategies()
+            for parts in cuts
+        )
+        return next((way for way in found if way.fits), None)
 
 
-@contextmanager
-def advised(build: Callable[[Mapping[str, Any]], Recipe]) -> Iterator[None]:
-    """Let a training that runs out of memory say what a step needs, and options that fit.
+def micro_batch(config: TrainingConfig, gpus: int, accumulation: int) -> int:
+    """Return the examples of a GPU's largest micro-batch."""
+    return max(1, -(-config.batch_size // (gpus * accumulation)))
+
+
+def trace_recipe(
+    build: Callable[[Mapping[str, Any]], Recipe], micro: int
+) -> dict[bool, tuple[StepMemory, StepMemory]]:
+    """Trace a recipe's micro-batches without data, see `Plan.traced`.
 
     Args:
         build: From dotted fields to the recipe with these.
-
-    Raises:
-        OutOfMemory: In the place of torch's error, where the recipe can be planned.
+        micro: Examples of the smaller micro-batch.
     """
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        try:
-            lines = planned_lines(build)
-        except Exception:  # the advice must not hide what happened
-            raise error from None
-        raise OutOfMemory("\n".join([what_happened(error), *lines])) from error
-
-
-def planned_lines(build: Callable[[Mapping[str, Any]], Recipe]) -> list[str]:
-    """Return what a step needs by the plan, and options by which it needs less."""
-    recipe = build({})
-    task, config, device = recipe.build_task(), recipe.training, pick_device(recipe.training.device)
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    cluster = Cluster(ranks, int(os.environ.get("LOCAL_WORLD_SIZE", ranks)), memory_of(device) or 0)
-    traced = trace_both(build, micro_batch(config, cluster), device.type == "cuda")
-    known = cluster.strategies()
-    strategy = config.distributed if config.distributed in known else known[0]
-    again = recomputed(recipe) and True in traced
-    now = way(task, traced, config, cluster, strategy, again)
-    less = replace(cluster, memory=min(cluster.usable, LESS * now.needed) / (1 - RESERVE))
-    found = advise(task, traced, config, less)
-    lines = [f"by the plan a step needs {gigabytes(now.needed)}, of which "
-             f"{gigabytes(traced[again].small.state.total)} whatever the batch; {device.type} has "
-             f"{gigabytes(cluster.memory)} in all"]  # fmt: skip
-    if found is None:
-        return [*lines, "no way to cut or recompute needs enough less: make the model or the "
-                "length smaller"]  # fmt: skip
-    return [*lines, f"add {found.options()}, which needs {gigabytes(found.needed)}"]
-
-
-def recomputed(recipe: Recipe) -> bool:
-    """Return whether a recipe's layers are recomputed; not where its model has no such field."""
-    return bool(recipe.to_mapping()["model"].get("checkpoint_activations"))
+    plain, traced = build({}), {}
+    fields = without_data(plain)
+    can_recompute = "checkpoint_activations" in plain.to_mapping()["model"]
+    for recompute in (False, True) if can_recompute else (False,):
+        task = build({**fields, **({RECOMPUTE: recompute} if can_recompute else {})}).build_task()
+        pieces = [task.dummy_batch(examples) for examples in (micro, 2 * micro)]
+        place_companion(task, torch.device("cpu"))
+        small, large = (trace_step(task, piece, plain.training) for piece in pieces)
+        traced[recompute] = small, large
+    return traced

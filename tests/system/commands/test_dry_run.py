@@ -63,9 +63,9 @@ def test_it_says_what_a_training_takes_and_writes_nothing(
 
 
 def test_what_fills_the_memory_is_not_tried(rows: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("magneto.training.model.free_memory", lambda device: 1000)
-    assert main([*WORDS, "--data", str(rows)]) == 0
-    assert "more than is free on cpu: no step was timed" in capsys.readouterr().out
+    monkeypatch.setattr("magneto.training.model.memory_of", lambda device: 1000)
+    assert main([*WORDS, "--data", str(rows)]) == 2
+    assert "the cpu here has 1e-06 GB" in capsys.readouterr().err
 
 
 def test_the_same_mistakes_are_found(rows: Path, capsys) -> None:
