@@ -9,7 +9,6 @@ a line feed and nowhere else, so that files stay aligned.
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -384,7 +383,7 @@ class SplitText:
             if unlike(texts, self.config.max_ratio):
                 counts[UNLIKE] += 1
                 continue
-            key = digest(texts)
+            key = hash_of("\0".join(texts))
             if key in seen:
                 counts[HELD_OUT if key in earlier else DUPLICATE] += 1
                 continue
@@ -468,12 +467,6 @@ def unlike(texts: Texts, ratio: float) -> bool:
         if long <= ratio * short or long - short <= SLACK:
             return False
     return True
-
-
-def digest(texts: Texts) -> int:
-    """Return 64 bits that stand for a pair of sentences."""
-    whole = "\0".join(texts).encode("utf-8", errors="surrogatepass")
-    return int.from_bytes(hashlib.blake2b(whole, digest_size=8).digest(), "big")
 
 
 @dataclass(frozen=True)
