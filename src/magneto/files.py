@@ -143,11 +143,11 @@ def read_object(path: Path, *keys: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return the value with numbers that are not finite, which JSON has not, as None."""
+    """Return nested values as JSON has them: keys are texts, numbers that are not finite None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magneto.commands.shared import Parser, aligned, name_source, numbers, print_json
 from magneto.config import ConfigError
@@ -15,9 +15,6 @@ from magneto.mistakes import user_lines
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe, placement_name
 from magneto.theory.placement import PLACEMENTS
-
-if TYPE_CHECKING:
-    pass
 
 OWN_OPTIONS = {PLACEMENT: "--placements", RATE: "--lrs", SEED: "--seeds"}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import shutil
 import sys
@@ -17,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from magneto.config import ELSEWHERE, ConfigError
-from magneto.files import nearest_path
+from magneto.files import nearest_path, plain
 
 STDIN = "-"
 NAMES = (STDIN, "/dev/stdin")
@@ -145,18 +144,7 @@ def _recipe_fields() -> dict[str, str]:
 
 def print_json(value: Any) -> None:
     """Print one JSON object on stdout; what is not a finite number becomes null."""
-    print(json.dumps(finite(value), default=str))
-
-
-def finite(value: Any) -> Any:
-    """Return nested values with non-finite numbers as None."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {str(key): finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
-    return value
+    print(json.dumps(plain(value), default=str))
 
 
 def numbers(option: str, text: str, kind: type[Number] = int) -> list[Number]:

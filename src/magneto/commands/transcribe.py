@@ -18,13 +18,12 @@ from magneto.commands.shared import (
     STDIN,
     Parser,
     check_file,
-    finite,
     is_standard_input,
     open_standard_input,
     standard_input_as_file,
 )
 from magneto.config import ConfigError
-from magneto.files import write_text
+from magneto.files import plain, write_text
 from magneto.nn.config import wrong_sizes
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
@@ -242,7 +241,7 @@ def write(
         record: dict[str, Any] = {"file": name, "text": text, "words": times}
         if given.n_best is not None:
             record["transcripts"] = [{"text": t, "score": score} for t, score in hypotheses]
-        written = json.dumps(finite(record), ensure_ascii=False) + "\n"
+        written = json.dumps(plain(record), ensure_ascii=False) + "\n"
     elif given.n_best is not None:
         written = "".join(f"{number + 1}\t{score:.4f}\t{t}\n" for t, score in hypotheses)
     else:

@@ -14,11 +14,11 @@ from magneto.commands.shared import (
     Parser,
     arriving,
     check_file,
-    finite,
     is_standard_input,
     open_standard_input,
 )
 from magneto.data.problems import INVALID_UTF8, Counts
+from magneto.files import plain
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
 
@@ -161,7 +161,7 @@ def written(given: Any, number: int, text: str, found: Translated) -> str:
         best = [{"text": each, "score": score}
                 for each, score in zip(made, found.scores, strict=True)]  # fmt: skip
         record = {"line": number, "source": text, "translations": best}
-        return json.dumps(finite(record), ensure_ascii=False) + "\n"
+        return json.dumps(plain(record), ensure_ascii=False) + "\n"
     if given.n_best is not None:
         scored = zip(made, found.scores, strict=True)
         return "".join(f"{number}\t{score:.4f}\t{each}\n" for each, score in scored)
