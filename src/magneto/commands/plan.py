@@ -147,7 +147,17 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def dry_run(recipe: Recipe, report: ProgressBars, as_json: bool) -> int:
-    """Run `magneto train RECIPE --dry-run`: take some steps, and say what all of them would take.
+    """Run `magneto train RECIPE --dry-run`."""
+    found = try_steps(recipe, report)
+    if as_json and is_main_process():
+        print_json(found)
+    elif is_main_process():
+        print("\n".join([*dry_run_lines(found), "no run was written"]))
+    return 0
+
+
+def try_steps(recipe: Recipe, report: ProgressBars) -> dict[str, Any]:
+    """Take some steps of a recipe, and return what all of them would take.
 
     The data is read, and tokenised into the cache, as for a training; no directory is made.
 
@@ -176,7 +186,7 @@ def dry_run(recipe: Recipe, report: ProgressBars, as_json: bool) -> int:
         report.finish()
         step_seconds, steps = median(seconds[1:]), state.config.steps
         units = state.throughput.units * world.world_size / len(seconds)
-        found = {
+        return {
             "device": str(world.device),
             "unit": task.unit,
             "parameters": sum(parameter.numel() for parameter in state.parameters),
@@ -192,11 +202,6 @@ def dry_run(recipe: Recipe, report: ProgressBars, as_json: bool) -> int:
             "seconds_per_step": step_seconds,
             "seconds": step_seconds * steps,
         }
-    if as_json and is_main_process():
-        print_json(found)
-    elif is_main_process():
-        print("\n".join([*dry_run_lines(found), "no run was written"]))
-    return 0
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:

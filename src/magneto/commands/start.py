@@ -56,7 +56,7 @@ def main(words: Sequence[str]) -> int:
             "also": [each.task for each in found if each is not chosen],
             "facts": dict(advice.finding.facts), "simple": dict(advice.simple),
             "options": advice.options, "parameters": tried["parameters"],
-            "steps": tried["steps"], "seconds": tried.get("seconds"), "command": line,
+            "steps": tried["steps"], "seconds": tried["seconds"], "command": line,
         })  # fmt: skip
     else:
         print(f"{given.data}: {chosen.reason}, so {chosen.task}\n")
@@ -104,11 +104,8 @@ def lines(advice: Advice, tried: Mapping[str, Any]) -> list[str]:
     rows += [(f"  {name}", figure(scores, metric)) for name, scores in advice.simple]
     rows.append(("the recipe", advice.recipe.name))
     rows += [(f"  {name}", written(value)) for name, value in advice.options.items()]
-    seconds = tried.get("seconds")
-    rows += [
-        ("it takes", f"{tried['parameters']:,} parameters, {tried['steps']:,} steps"
-         + (f", about {clock(seconds)} here" if seconds else "")),
-    ]  # fmt: skip
+    rows.append(("it takes", f"{tried['parameters']:,} parameters, {tried['steps']:,} steps, about "
+                             f"{clock(tried['seconds'])} here"))  # fmt: skip
     wide = max(len(name) for name, _ in rows) + 2
     return [f"{name:<{wide}}{words}".rstrip() for name, words in rows] + [
         f"note: {remark}" for remark in advice.finding.remarks
