@@ -85,8 +85,10 @@ def name_of(data: str) -> str:
 
 def train_command(data: str, advice: Advice, out: Path) -> str:
     """Return the command line that trains the recipe."""
-    options = [f"--{name} {shlex.quote(written(value))}" for name, value in advice.options.items()]
-    words = (f"magneto train {advice.recipe.name}", f"--data {shlex.quote(data)}", *options,
+    options = [f"--{name} {shlex.quote(written(value))}" for name, value in advice.options.items()
+               if name != "data.source"]  # fmt: skip
+    source = str(advice.options.get("data.source", data))
+    words = (f"magneto train {advice.recipe.name}", f"--data {shlex.quote(source)}", *options,
              f"--out {shlex.quote(str(out))}")  # fmt: skip
     return " ".join(words)
 

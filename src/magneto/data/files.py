@@ -353,6 +353,12 @@ def read_tabs(path: Path, counts: Counts) -> Iterator[list[str]]:
         yield line.rstrip("\r\n").split("\t")
 
 
+def quoted_separator(path: Path) -> str:
+    """Return what is between the cells of a .csv: ";" where its first line has these alone."""
+    first = next(read_lines(path, Counts()), "")
+    return ";" if ";" in first and "," not in first else ","
+
+
 def read_quoted(path: Path, counts: Counts) -> Iterator[list[str]]:
     """Yield the rows of a table as spreadsheets write it: in quotes, cells may hold line ends.
 
@@ -360,7 +366,8 @@ def read_quoted(path: Path, counts: Counts) -> Iterator[list[str]]:
     a quote which is never closed. A blank line has no cells.
     """
     csv.field_size_limit(LINE_BYTES)  # of the whole process; else 131,072, where a book is more
-    rows = csv.reader(read_lines(path, counts), strict=True)
+    between = quoted_separator(path)
+    rows = csv.reader(read_lines(path, counts), strict=True, delimiter=between)
     while True:
         first = rows.line_num + 1
         try:

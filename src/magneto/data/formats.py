@@ -25,6 +25,7 @@ from magneto.data.files import (
     is_table,
     open_table,
     parse_value,
+    quoted_separator,
     read_rows,
     stream_records,
     tar_members,
@@ -142,7 +143,7 @@ def read_file(path: Path, counts: Counts) -> Table:
         names = list(dict.fromkeys(header))
         found = list(zip(*read_rows(path, cells, header, counts, _cells), strict=True))
         columns = dict(zip(names, found or [()] * len(names), strict=True))
-        separator = "," if unpacked_name(path).endswith(".csv") else "\t"
+        separator = quoted_separator(path) if unpacked_name(path).endswith(".csv") else "\t"
         return whole_table(columns, str(path), path.parent, separator)
     records = list(stream_records(path, counts))
     if not records:

@@ -369,10 +369,13 @@ def class_scores(answers: np.ndarray, labels: np.ndarray, classes: int) -> dict[
     kinds = list(range(classes))
     average = "binary" if classes == 2 else "macro"
     f1 = metrics.f1_score(labels, answers, labels=kinds, average=average, zero_division=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of one class alone: 0
+        matthews = float(metrics.matthews_corrcoef(labels, answers))
     return {
         "accuracy": float(np.mean(answers == labels)),
         "f1": float(f1),
-        "matthews": float(metrics.matthews_corrcoef(labels, answers)),
+        "matthews": matthews,
     }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from magneto.config import shown
 from magneto.data.files import RECORDS, existing_path, has_ending, unpacked_name, walk_files
-from magneto.data.formats import read_source
+from magneto.data.formats import find_files, read_source
 from magneto.data.media import AUDIO_ENDINGS, ENDINGS, IMAGE_ENDINGS, MediaColumn
 from magneto.data.problems import Counts
 from magneto.data.sources import SPLITS, has_parquet, parse_source
@@ -112,8 +112,14 @@ def of_folder(folder: Path, source: str) -> list[Candidate]:
     if pairs := line_pairs(files):
         return [translation(next(iter(pairs.values())))]
     if tables := [path for path in files if has_ending(path, RECORDS) and path.parent == folder]:
-        named = [p for p in tables if unpacked_name(p).partition(".")[0].lower() in SPLITS]
-        return of_table(first_table(source if named else str(tables[0])))
+        if "train" in find_files(folder):
+            return of_table(first_table(source))
+        # The table is what a task is to read, where it is one of the images; not the folder.
+        table = first_table(str(tables[0]))
+        if not by_kind["image"] or any(column_kind(table, n) == "image" for n in table.columns):
+            return [Candidate(each.task, f"{tables[0].name}: {each.reason}",
+                              {"data.source": str(tables[0]), **each.options})
+                    for each in of_table(table)]  # fmt: skip
     if by_kind["image"]:
         return [of_images(folder, by_kind["image"], inside)]
     if texts := [path for path in files if has_ending(path, (*TEXTS, *RECORDS))]:
@@ -158,9 +164,10 @@ def translation(languages: Sequence[str]) -> Candidate:
     return Candidate("translation", f"lines in {' and '.join(languages)}", options)
 
 
-def running_text(reason: str) -> list[Candidate]:
-    """Return what text without labels is for."""
-    return [Candidate("causal-lm", reason), Candidate("masked-lm", reason)]
+def running_text(reason: str, column: str = "text") -> list[Candidate]:
+    """Return what text without labels is for, by the column of a table that has it."""
+    options = {} if column == "text" else {"data.text_field": column}
+    return [Candidate(task, reason, options) for task in ("causal-lm", "masked-lm")]
 
 
 def captions(reason: str) -> list[Candidate]:
@@ -193,7 +200,12 @@ def of_table(table: Table) -> list[Candidate]:
         return [Candidate("visual-question-answering", "an image, a question and an answer")]
     if images:
         image = {} if named("image", "image") else {"data.image_column": images[0]}
-        by_label = Candidate("image-classification", f"an image and a {label}", image)
+        classes = [name for name, kind in kinds.items() if kind == "class"]
+        named_so = {}
+        if label is None and len(classes) == 1:
+            label = classes[0]
+            named_so = {"data.label_column": label}
+        by_label = Candidate("image-classification", f"an image and a {label}", image | named_so)
         both = captions(f"an image and a {text}") if text and text != label else []
         alone = Candidate("image-modelling", "images without labels", image)
         return ([by_label] if label else []) + both or [alone]
@@ -210,6 +222,8 @@ def of_table(table: Table) -> list[Candidate]:
 
 def check_header(table: Table, kinds: Mapping[str, str]) -> None:
     """Raise ValueError if a table's first line names no columns; says what to write above it."""
+    if not kinds:
+        raise ValueError(f"{table.where} is empty")
     names = [name.strip() for name in kinds]
     if not table.separator or not any(is_number(n) or len(n) > LONGEST_NAME for n in names):
         return
@@ -249,7 +263,7 @@ def of_words(
             label = others[0]
             options |= {"data.label_column": label}
     if label is None:
-        return running_text(f"a {text} in each row")
+        return running_text(f"a {text} in each row", text)
     if kinds[label] == "number":
         options |= {"data.target": "number"}
     reason = f"{'two texts' if 'data.pair_column' in options else f'a {text}'} and a {label}"

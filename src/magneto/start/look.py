@@ -249,4 +249,4 @@ def parallel_text(task: Any) -> Finding:
     """Look at lines in two languages or more."""
     lines = task.text.describe(task.data_config.source)
     directions = ", ".join(f"{a} to {b}" for a, b in task.text.directions)
-    return Finding([("directions", directions), *(("lines", line) for line in lines)])
+    return Finding([("directions", directions), ("lines", "; ".join(lines))])

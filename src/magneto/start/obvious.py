@@ -35,6 +35,8 @@ def pixels(task: Any) -> Sequence[Scored]:
     linear = import_extra("sklearn.linear_model", "vision", LIBRARY)
     splits = task.splits
     train, labels = _images(task.fixed_batches(splits.train))
+    if len(np.unique(labels)) < 2:
+        return nothing(task)
     asked, right = _images(task.fixed_batches(splits.validation))
     model = linear.LogisticRegression(C=0.1, max_iter=MOST_ITERATIONS)
     answers = fitted(model, train[:MOST_EXAMPLES], labels[:MOST_EXAMPLES]).predict(asked)
@@ -62,17 +64,25 @@ def _images(batches: LazyBatches) -> tuple[np.ndarray, np.ndarray]:
 
 def bag_of_words(task: Any) -> Sequence[Scored]:
     """Return a linear model of single words and pairs of them, weighed by rarity."""
+    from magneto.language.classification import number_scores
+
     text = import_extra("sklearn.feature_extraction.text", "text", LIBRARY)
     linear = import_extra("sklearn.linear_model", "text", LIBRARY)
     words = text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2)
     train, held = task.texts.train, next(iter(task.texts.validation.values()))
-    seen, asked = words.fit_transform(_joined(train)), words.transform(_joined(held))
+    try:
+        seen, asked = words.fit_transform(_joined(train)), words.transform(_joined(held))
+    except ValueError:  # no word comes twice
+        return nothing(task)
     right = list(held.values("label"))
     if task.data_config.number:
         known, wanted = (np.array(part, float) for part in (train.values("label"), right))
+        if len(wanted) < 2:
+            return nothing(task)
         answers = linear.Ridge().fit(seen, known).predict(asked)
-        found = {"pearson": float(np.corrcoef(answers, wanted)[0, 1])}
-        return [("ridge regression on words", found)]
+        return [("ridge regression on words", number_scores(answers, wanted))]
+    if len({*train.values("label")}) < 2:
+        return nothing(task)
     model = linear.LogisticRegression(C=10, max_iter=MOST_ITERATIONS)
     answers = fitted(model, seen, list(train.values("label"))).predict(asked)
     found = {"accuracy": float(np.mean([a == b for a, b in zip(answers, right, strict=True)]))}
@@ -140,6 +150,8 @@ def statement_alone(task: Any) -> Sequence[Scored]:
     linear = import_extra("sklearn.linear_model", "text", LIBRARY)
     train, held = task.splits.train, task.splits.validation
     words = text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    if len({*train.values("truth")}) < 2:
+        return nothing(task)
     seen = words.fit_transform(list(train.values("statement")))
     model = linear.LogisticRegression(C=10, max_iter=MOST_ITERATIONS)
     fitted(model, seen, list(train.values("truth")))
@@ -169,6 +181,8 @@ def colour_and_place(task: Any) -> Sequence[Scored]:
     draws = np.random.default_rng(0)
     counted = np.flatnonzero(known < task.model_config.classes)
     some = draws.choice(counted, min(len(counted), MOST_PIXELS), replace=False)
+    if len(np.unique(known[some])) < 2:
+        return nothing(task)
     model = fitted(linear.LogisticRegression(max_iter=100), train[some], known[some])
     answers, size = model.predict(asked), task.model_config.classes
     there = right < size

@@ -43,7 +43,8 @@ class TrainingConfig:
         evaluate_every: Steps between evaluations; 0 for one at the end.
         evaluate_limit: Batches of an evaluation, or None for all.
         patience: Evaluations without a better one, by the task's metric, after which training
-            ends and the best weights are the final ones; None trains to the last step.
+            ends; the best weights are then the final ones, also where it reaches the last step.
+            None trains to the last step and keeps its weights.
         save_every: Steps between checkpoints; 0 for one at the end.
         keep_checkpoints: How many undamaged checkpoints stay.
         async_save: Copy what is saved to the CPU's memory and write it while training goes on.

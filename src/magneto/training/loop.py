@@ -294,7 +294,9 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
         for hook in hooks:
             # A step that a hook stops at still owes its evaluation: no later one makes up for it.
             diverged = state.stop is not None and state.stop.status == "diverged"
-            if not diverged and hook.due(state.step, config.steps):
+            # Patience may end the run before its last step: that is then the end, and saved.
+            ended = state.stop is not None and state.stop.status == "finished"
+            if not diverged and hook.due(state.step, state.step if ended else config.steps):
                 hook.function(state)
         if state.stop is None and state.step < config.steps and stop_requested(state):
             state.stop = Stop("interrupted", "asked to stop by a signal")
@@ -551,7 +553,7 @@ def finish(state: TrainingState, started: float) -> TrainingResult:
     stop = state.stop or Stop("finished")
     if stop.status == "finished":
         pieces, step = model_pieces(state.model, state.average), state.step
-        if stop.reason:  # the best weights are the final ones
+        if state.config.patience and weights.best:  # the best weights are the final ones
             step, state.metrics = weights.load_best(pieces)
         weights.save_final(step, pieces, state.metrics)
     if stop.status == "diverged":

@@ -100,6 +100,25 @@ def test_folders(tmp_path: Path) -> None:
     assert {name: tasks(tmp_path / name)[0] for name in expected} == expected
 
 
+def test_a_table_in_a_folder_of_images_is_what_is_read(tmp_path: Path) -> None:
+    images(tmp_path, *(f"pictures/{n}.png" for n in range(12)))
+    rows = [f"{n},pictures/{n}.png,{'ab'[n % 2]}" for n in range(12)]
+    index = tmp_path / "index.csv"
+    index.write_text("\n".join(["id,file,diagnosis", *rows]), encoding="utf-8")
+    [found] = candidates(str(tmp_path))
+    assert found.task == "image-classification"
+    assert found.options == {"data.source": str(index), "data.label_column": "diagnosis"}
+    index.write_text("note\nthese are pictures\n", encoding="utf-8")
+    assert tasks(tmp_path) == ["image-modelling"]
+
+
+def test_text_in_a_column_of_another_name(tmp_path: Path) -> None:
+    path = table(tmp_path / "rows.csv", "review", separator=";")
+    assert candidates(str(path))[0].options == {"data.text_field": "review"}
+    path = table(tmp_path / "rows.csv", "review", "label", separator=";")
+    assert candidates(str(path))[0].options == {"data.text_column": "review"}
+
+
 def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'A new task'"):
         candidates(str(table(tmp_path / "numbers.csv", "age", "score")))

@@ -312,3 +312,13 @@ def test_patience_ends_training_and_the_best_weights_are_final(tmp_path: Path) -
     assert run_toy(tmp_path, task=Worse(), resume=True, **settings).step == 20, "left as it is"
     more = run_toy(tmp_path, task=Worse(), resume=True, **{**settings, "patience": 4})
     assert more.step > 20
+    # Where the last step comes first, or nothing is saved on the way, it is no different.
+    for name, changed in (("whole", {"steps": 16}), ("unsaved", {"save_every": 0})):
+        run = tmp_path / name
+        done = run_toy(run, task=Worse(), **{**settings, **changed})
+        assert (done.metrics["loss"], list_checkpoints(run)[-1].name) == (
+            1.0,
+            f"step-{done.step:08d}",
+        )
+        best, final = (tensors(run / each) for each in ("best", "final"))
+        assert all(torch.equal(final[each], best[each]) for each in best)
