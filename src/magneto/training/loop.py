@@ -294,9 +294,7 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
         for hook in hooks:
             # A step that a hook stops at still owes its evaluation: no later one makes up for it.
             diverged = state.stop is not None and state.stop.status == "diverged"
-            # Patience may end the run before its last step: that is then the end, and saved.
-            ended = state.stop is not None and state.stop.status == "finished"
-            if not diverged and hook.due(state.step, state.step if ended else config.steps):
+            if not diverged and hook.due(state.step, config.steps):
                 hook.function(state)
         if state.stop is None and state.step < config.steps and stop_requested(state):
             state.stop = Stop("interrupted", "asked to stop by a signal")
@@ -546,7 +544,7 @@ def finish(state: TrainingState, started: float) -> TrainingResult:
     """Leave what the run's end owes: a checkpoint or final weights, the result, a message."""
     run, task, weights = state.run, state.task, state.weights
     state.report.finish()
-    if state.stop is not None and state.stop.status == "interrupted":
+    if state.stop is not None and state.stop.status != "diverged":
         save(state)  # which may find that it has diverged
     if state.stop is None or state.stop.status == "finished":
         weights_are_finite(state)
