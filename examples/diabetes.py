@@ -1,6 +1,5 @@
 """A task in one class: how far diabetes goes in a year, from ten numbers of a patient."""
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -9,10 +8,11 @@ from torch import nn
 
 from magneto import Encoder, TransformerConfig
 from magneto.data.stream import example_stream, shuffled
+from magneto.fields import configuration
 from magneto.training.task import Loss, Task
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class Patients:
     held_out: int = 92  # rows to validate on
     scale: tuple[tuple[float, ...], ...] | None = None  # means and deviations, told by the rows

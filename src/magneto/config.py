@@ -7,15 +7,12 @@ own that names the key, and the nearest right one.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-import types
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from reprlib import Repr
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import yaml
 
@@ -52,6 +49,10 @@ NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 ODD_NUMBER = re.compile(r"[-+]?(\d[\d_]*:|0[0-7_]+$)")
 
 
+UNKNOWN = "unknown key "
+"""How the line of an error begins that says that nobody knows a key."""
+
+
 class ConfigError(ValueError):
     """Everything that is wrong with a configuration, a line each."""
 
@@ -83,83 +84,8 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 def unknown_keys(error: ConfigError) -> list[str]:
     """Return the dotted keys that an error says nobody knows."""
-    begin = "unknown key "
-    lines = [line.removeprefix(begin) for line in error.lines if line.startswith(begin)]
+    lines = [line.removeprefix(UNKNOWN) for line in error.lines if line.startswith(UNKNOWN)]
     return [line.split(";")[0] for line in lines]
-
-
-def build(kind: type, values: Any, where: str = "") -> Any:
-    """Build a dataclass from a mapping.
-
-    Args:
-        kind: The dataclass.
-        values: Its fields; missing ones keep their defaults.
-        where: Dotted path of the mapping, for messages.
-
-    Raises:
-        ConfigError: With every unknown key, wrong type and impossible value.
-    """
-    problems: list[str] = []
-    result = _dataclass(kind, values, where, problems)
-    if problems:
-        raise ConfigError(problems)
-    return result
-
-
-@cache
-def field_types(kind: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields, by name."""
-    hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-
-
-def _dataclass(kind: type, values: Any, where: str, problems: list[str]) -> Any:
-    if not isinstance(values, Mapping):
-        problems.append(f"{where or 'the recipe'} must hold keys and values, not {values!r}")
-        return None
-    hints = field_types(kind)
-    given: dict[str, Any] = {}
-    wrong_values: list[str] = []
-    for key, value in values.items():
-        path = f"{where}.{key}" if where else str(key)
-        if key not in hints:
-            known = [f"{where}.{name}" if where else name for name in hints]
-            problems.append(f"unknown key {path}{nearest(path, known)}")
-        else:
-            given[key] = _value(hints[key], value, path, wrong_values)
-    problems.extend(wrong_values)
-    missing = [
-        f"{where}.{field.name}" if where else field.name
-        for field in dataclasses.fields(kind)
-        if field.init and field.name not in values
-        and field.default is field.default_factory is dataclasses.MISSING
-    ]  # fmt: skip
-    problems.extend(f"{path} is missing: it has no default" for path in missing)
-    if wrong_values or missing:
-        return None  # what does not convert, or is not there, can't be checked together
-    prefix = f"{where}: " if where else ""
-    infinite = [
-        f"{prefix}{name} must be a finite number, not {shown(value)}"
-        for name, value in given.items()
-        if not is_finite(value)
-    ]
-    try:
-        made = kind(**given)
-    except ValueError as error:
-        problems.extend(f"{prefix}{line}" for line in problem_lines(error))
-    except ArithmeticError as error:
-        problems.extend(infinite or [f"{prefix}a number is too large to compute with: {error}"])
-    else:
-        problems.extend(infinite)
-        return made
-    return None
-
-
-def is_finite(value: Any) -> bool:
-    """Return whether a field's value holds neither an infinite number nor a NaN."""
-    if isinstance(value, list | tuple):
-        return all(map(is_finite, value))
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def problem_lines(error: ValueError) -> list[str]:
@@ -172,114 +98,6 @@ def error_line(error: Exception) -> str:
     words = "; ".join(str(error).splitlines())
     made_for_users = isinstance(error, ValueError | OSError) and words
     return words if made_for_users else f"{type(error).__name__}: {words}"
-
-
-def _value(kind: Any, value: Any, where: str, problems: list[str]) -> Any:
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not isinstance(value, kind):
-        return _dataclass(kind, value, where, problems)
-    try:
-        return convert(kind, value)
-    except ConfigError as error:
-        problems.extend(error.lines)
-    except (TypeError, ValueError) as error:
-        problems.append(f"{where} {error}")
-    return None
-
-
-def convert(kind: Any, value: Any) -> Any:
-    """Turn a YAML value or a word of the command line into a field's type.
-
-    Raises:
-        ValueError: If it can't be; the message says what was expected.
-    """
-    origin = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        return _union(get_args(kind), value)
-    if origin is Literal:
-        return _literal(get_args(kind), value)
-    if origin in (tuple, list):
-        return _sequence(kind, value)
-    if origin in (dict, Mapping):
-        return _mapping(kind, value)
-    if kind is Any or (value is None and kind is type(None)):
-        return value
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return value if isinstance(value, kind) else build(kind, value)
-    return _scalar(kind, value)
-
-
-def _union(kinds: tuple[Any, ...], value: Any) -> Any:
-    if type(None) in kinds and (value is None or value in ("null", "none", "None", "")):
-        return None
-    error: Exception | None = None
-    for kind in kinds:
-        if kind is type(None):
-            continue
-        try:
-            return convert(kind, value)
-        except ValueError as failed:
-            error = error or failed
-    raise error or ValueError(f"cannot be {shown(value)}")
-
-
-def _literal(choices: tuple[Any, ...], value: Any) -> Any:
-    for choice in choices:
-        if value == choice or str(value) == str(choice):
-            return choice
-    words = [str(choice) for choice in choices]
-    raise ValueError(
-        f"must be one of {', '.join(words)}, not {shown(value)}{nearest(str(value), words)}"
-    )
-
-
-def _sequence(kind: Any, value: Any) -> Any:
-    if isinstance(value, str):
-        value = [part.strip() for part in value.strip("()[]").split(",") if part.strip()]
-    if not isinstance(value, Sequence):
-        raise ValueError(f"must be a list, not {shown(value)}")
-    kinds = get_args(kind)
-    if get_origin(kind) is tuple and Ellipsis not in kinds:
-        if len(value) != len(kinds):
-            raise ValueError(f"must have {len(kinds)} values, not {len(value)}")
-        return tuple(convert(k, v) for k, v in zip(kinds, value, strict=True))
-    return get_origin(kind)(convert(kinds[0], part) for part in value)
-
-
-def _mapping(kind: Any, value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"must hold keys and values, not {shown(value)}")
-    return {str(key): convert(get_args(kind)[1], part) for key, part in value.items()}
-
-
-def _scalar(kind: Any, value: Any) -> Any:
-    if kind is bool:
-        words = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
-        if str(value).lower() in words:
-            return words[str(value).lower()]
-        raise ValueError(f"must be true or false, not {shown(value)}")
-    if kind is str and isinstance(value, str | int | float) and not isinstance(value, bool):
-        return str(value)
-    if kind in (int, float) and not isinstance(value, bool):
-        return _number(kind, value)
-    raise ValueError(f"must be {getattr(kind, '__name__', kind)}, not {shown(value)}")
-
-
-def _number(kind: Any, value: Any) -> Any:
-    number: int | float
-    try:
-        if isinstance(value, int) or (isinstance(value, str) and WHOLE.fullmatch(value.strip())):
-            number = int(value)  # stays exact: a float has no 9007199254740993
-        else:
-            number = float(value)  # YAML reads 1e-3 as text
-        if kind is float:
-            return float(number)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"must be a number, not {shown(value)}") from None
-    if isinstance(number, float) and not number.is_integer():
-        raise ValueError(f"must be a whole number, not {shown(value)}")
-    if abs(number) >= LARGEST:
-        raise ValueError(f"must be a whole number of at most 18 digits, not {shown(value)}")
-    return int(number)
 
 
 def shown(value: Any) -> str:

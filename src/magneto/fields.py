@@ -1,23 +1,371 @@
-"""What can be set in a configuration: name, type, choices, default and meaning of every field.
+"""Configurations: what can be set, of which type, within which bounds, and what it means.
 
-All of it is in the dataclass: types and defaults in its fields, meanings in its docstring.
+A field says all of that itself: its annotation has type and bounds, the text below it the meaning.
+The checks, `magneto recipes NAME --all` and the tables of fields in the docs come from there.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import re
+import textwrap
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Union, get_args, get_origin
+from functools import cache, wraps
+from itertools import pairwise
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from magneto.config import field_types
+from annotated_types import Interval
 
+from magneto.config import LARGEST, UNKNOWN, ConfigError, nearest, problem_lines, shown
+
+PositiveInt = Annotated[int, Interval(ge=1, lt=LARGEST)]
+NonNegativeInt = Annotated[int, Interval(ge=0, lt=LARGEST)]
+PositiveFloat = Annotated[float, Interval(gt=0)]
+NonNegativeFloat = Annotated[float, Interval(ge=0)]
+Probability = Annotated[float, Interval(ge=0, le=1)]
+Share = Annotated[float, Interval(gt=0, lt=1)]
+"""A part of a whole that leaves something on both sides."""
+Part = Annotated[float, Interval(gt=0, le=1)]
+"""Of a whole, and maybe all of it."""
+Dropout = Annotated[float, Interval(ge=0, lt=1)]
+"""A part of a whole that is taken away, never all of it."""
+
+NOUNS = {int: "whole number", float: "number", str: "text", bool: "true or false", Any: "anything"}
+BOOLEANS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+NOTHING = ("null", "none", "None", "")
+# How pydantic checks: see its ConfigDict.
+STRICT = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
+WHOLE = re.compile(r"[+-]?\d+")
 # A line of a docstring's list of attributes that begins one.
 ATTRIBUTE = re.compile(r"(\w+): (.*)")
-WORDS = {int: "whole number", float: "number", str: "text", bool: "true or false", Any: "anything"}
+
+Kind = TypeVar("Kind")
+Rule = TypeVar("Rule", bound=Callable[[Any], Iterator[str]])
+
+
+def rule(check: Rule) -> Rule:
+    """Mark a method of a configuration that yields a line for whatever does not fit together.
+
+    It is not asked where a field that it reads is wrong by itself. A line begins with the name of
+    a field.
+    """
+    check.is_rule = True  # type: ignore[attr-defined]
+    return check
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def configuration(kind: type[Kind]) -> type[Kind]:
+    """Make a class a frozen dataclass whose values are checked by its annotations and rules.
+
+    Checks are strict: no text is a number, no number is infinite, no other field may be given. All
+    that is wrong comes in one ConfigError.
+    """
+    made: Any = dataclass(frozen=True, kw_only=True)(kind)
+
+    @wraps(made.__init__)
+    def __init__(self: Any, **values: Any) -> None:
+        if lines := _fill(self, values, "", (), words=False):
+            raise ConfigError(lines)
+
+    made.__init__ = __init__
+    made.__pydantic_config__ = STRICT
+    return made
+
+
+def is_configuration(kind: Any) -> bool:
+    """Return whether a type is a class that `configuration` made."""
+    return isinstance(kind, type) and "__pydantic_config__" in vars(kind)
+
+
+@cache
+def _validator(kind: type) -> Any:
+    """Return what sets the fields of an empty configuration, or raises pydantic's error."""
+    from pydantic import TypeAdapter  # here: whoever makes no configuration does not wait for it
+
+    return TypeAdapter(kind).validator
+
+
+def build(kind: type[Kind], values: Any, where: str = "", known: Sequence[str] = ()) -> Kind:
+    """Build a configuration from YAML's values, or from words of the command line.
+
+    Args:
+        kind: Its class.
+        values: A mapping of its fields; missing ones keep their defaults.
+        where: Dotted path of the mapping, for messages.
+        known: Dotted names of which the nearest is named; by default the class's fields.
+
+    Raises:
+        ConfigError: With every unknown key, wrong type and impossible value.
+    """
+    if not isinstance(values, Mapping):
+        raise ConfigError([f"{where or 'the recipe'} must hold keys and values, not {values!r}"])
+    made = object.__new__(kind)
+    if lines := _fill(made, values, where, known, words=True):
+        raise ConfigError(lines)
+    return made
+
+
+def _fill(
+    made: Any, values: Mapping[Any, Any], where: str, known: Sequence[str], *, words: bool
+) -> list[str]:
+    """Give an empty configuration its values; return what is wrong, a line each."""
+    from pydantic_core import ArgsKwargs, ValidationError
+
+    kind, hints, dot = type(made), field_types(type(made)), f"{where}." if where else ""
+    lines: list[str] = []
+    given: dict[str, Any] = {}
+    wrong: set[str] = set()
+    for key, value in values.items():
+        if key not in hints:
+            near = nearest(f"{dot}{key}", known or [dot + name for name in hints])
+            lines.append(f"{UNKNOWN}{dot}{key}{near}")
+        elif is_configuration(hints[key]) and isinstance(value, Mapping):
+            given[key] = object.__new__(hints[key])
+            if found := _fill(given[key], value, dot + key, known, words=words):
+                lines += found
+                wrong.add(key)
+        else:
+            given[key] = _read(hints[key], value, words)
+
+    def set_right(target: Any) -> None:
+        right = {key: value for key, value in given.items() if key not in wrong}
+        _validator(kind).validate_python(ArgsKwargs((), right), self_instance=target)
+
+    try:
+        set_right(made)
+    except ValidationError as error:
+        for mistake in error.errors(include_url=False):
+            name = str(next(iter(mistake["loc"]), ""))
+            if name not in wrong:  # of a list the first
+                lines += _mistake_lines(mistake, kind, where)
+            wrong.add(name)
+    if wrong:
+        made = _view(kind, wrong)
+        try:
+            set_right(made)
+        except (ValidationError, _WrongField):  # a field without a default is not there
+            return lines
+    return lines + [_placed(line, kind, where) for line in _broken_rules(kind, made)]
+
+
+def _placed(line: str, kind: type, where: str) -> str:
+    """Return a line with the path of its mapping, joined to the field that it begins with."""
+    if not where:
+        return line
+    begins = re.split(r"\W", line)[0]
+    return f"{where}.{line}" if begins in field_types(kind) else f"{where}: {line}"
+
+
+class _WrongField(Exception):
+    """A rule reads a field that is wrong by itself."""
+
+
+def _view(kind: type, wrong: set[str]) -> Any:
+    """Return an empty object of a class that raises _WrongField where a wrong field is read."""
+
+    def read(self: Any, name: str) -> Any:
+        if name in wrong:
+            raise _WrongField(name)
+        return object.__getattribute__(self, name)
+
+    return object.__new__(type(kind.__name__, (kind,), {"__getattribute__": read}))
+
+
+def _broken_rules(kind: type, made: Any) -> Iterator[str]:
+    for name in _rules(kind):
+        try:
+            yield from getattr(made, name)()
+        except _WrongField:
+            continue
+        except ValueError as error:
+            yield from problem_lines(error)
+
+
+@cache
+def _rules(kind: type) -> list[str]:
+    """Return the names of a class's rules, those of its bases first."""
+    methods = {name: m for each in reversed(kind.__mro__) for name, m in vars(each).items()}
+    return [name for name, m in methods.items() if inspect.isfunction(m) and hasattr(m, "is_rule")]
+
+
+def _mistake_lines(mistake: Any, made: type, where: str) -> list[str]:
+    """Return what pydantic found as lines for people."""
+    kind, place, value = mistake["type"], mistake["loc"], mistake["input"]
+    if not place:  # of `__post_init__`
+        return [_placed(line, made, where) for line in problem_lines(mistake["ctx"]["error"])]
+    hint = field_types(made)[place[0]]
+    path = f"{where}.{place[0]}" if where else place[0]
+    if kind == "missing" and len(place) == 1:
+        return [f"{path} is missing: it has no default"]
+    if len(place) > 1 and kind != "missing" and get_args(Annotation.of(hint).kind):
+        hint = part_of(hint)
+    about = Annotation.of(hint)
+    if kind == "finite_number":
+        wanted = "a finite number"
+    elif not kind.startswith(("greater_than", "less_than")):
+        wanted = about.words
+        wanted = f"a {wanted}" if wanted.startswith(("number", "whole", "list")) else wanted
+        wanted = wanted.replace("one of", f"one of {', '.join(choices_of(hint))}")
+    elif isinstance(value, int) and abs(value) >= LARGEST:
+        wanted = "a whole number of at most 18 digits"
+    else:
+        wanted = about.bounds
+    null = " (or null)" if about.optional else ""
+    near = nearest(str(value), choices_of(hint)) if kind == "literal_error" else ""
+    return [f"{path} must be {wanted}{null}, not {shown(value)}{near}"]
+
+
+def _read(hint: Any, value: Any, words: bool) -> Any:
+    """Return what a value is for a field: a list is a tuple, and a word what the field wants.
+
+    What is no such word stays as it is, for the checks to name.
+
+    Args:
+        hint: The field's annotation.
+        value: Of Python, of YAML, or of the command line.
+        words: Whether a text may stand for something else: YAML reads 1e-3 as text, and the command
+            line has nothing but texts.
+    """
+    about = Annotation.of(hint)
+    origin, parts = get_origin(about.kind), get_args(about.kind)
+    if words and about.optional and (value is None or value in NOTHING):
+        return None
+    if origin in (tuple, list):
+        if words and isinstance(value, str):
+            value = [part.strip() for part in value.strip("()[]").split(",") if part.strip()]
+        if not isinstance(value, list | tuple):
+            return value
+        return origin(_read(parts[0], part, words) for part in value)
+    if not words:
+        return value
+    if origin in (dict, Mapping) and isinstance(value, Mapping):
+        return {str(key): _read(parts[1], part, words) for key, part in value.items()}
+    if origin is Literal:
+        return next((choice for choice in parts if str(choice) == str(value)), value)
+    return _read_word(about.kind, value)
+
+
+def _read_word(kind: Any, value: Any) -> Any:
+    if kind is bool:
+        return BOOLEANS.get(str(value).lower(), value)
+    if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if kind not in (int, float) or not isinstance(value, str | float):
+        return value
+    try:
+        if kind is float:
+            return float(value)
+        if WHOLE.fullmatch(str(value).strip()):
+            return int(value)  # stays exact: a float has no 9007199254740993
+        return int(float(value)) if float(value).is_integer() else value
+    except ValueError:
+        return value
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """What a field's annotation says.
+
+    Attributes:
+        kind: The type, without None and without bounds.
+        optional: Whether None may be the value.
+        bounds: Of the number, or of those of a list, in words; "" for none.
+    """
+
+    kind: Any
+    optional: bool
+    bounds: str
+
+    @classmethod
+    @cache
+    def of(cls, hint: Any) -> Annotation:
+        """Take an annotation apart."""
+        optional, bounds = False, ""
+        while True:
+            parts = get_args(hint)
+            if get_origin(hint) in (Union, types.UnionType):
+                optional = optional or type(None) in parts
+                hint = next(part for part in parts if part is not type(None))
+            elif get_origin(hint) is Annotated:
+                bounds = next((range_words(p) for p in parts if isinstance(p, Interval)), bounds)
+                hint = parts[0]
+            else:
+                return cls(hint, optional, bounds)
+
+    @property
+    def words(self) -> str:
+        """The type in words, with its bounds."""
+        origin, parts = get_origin(self.kind), get_args(self.kind)
+        if origin is Literal:
+            return "one of"
+        if origin in (tuple, list, dict, Mapping):
+            part = Annotation.of(part_of(self.kind))
+            if get_origin(part.kind) is Literal:
+                return "some of"
+            noun = f"{part.noun}s"
+            if origin in (dict, Mapping):
+                noun = f"{noun} by name"
+            elif origin is list or Ellipsis in parts:
+                noun = f"list of {noun}"
+            else:
+                noun = f"{len(parts)} {noun}"
+            return _joined(noun, part.bounds)
+        return _joined(self.noun, self.bounds)
+
+    @property
+    def noun(self) -> str:
+        """The type in words."""
+        return NOUNS.get(self.kind) or getattr(self.kind, "__name__", str(self.kind))
+
+
+def _joined(noun: str, bounds: str) -> str:
+    return f"{noun}{', ' if bounds[:1].isdigit() else ' '}{bounds}" if bounds else noun
+
+
+def range_words(bounds: Interval) -> str:
+    """Return the bounds of a number in words."""
+    low: Any = bounds.ge if bounds.gt is None else bounds.gt
+    high: Any = bounds.le if bounds.lt is None else bounds.lt
+    if high is None or high == LARGEST:
+        return f"{low} or more" if bounds.gt is None else f"above {low}"
+    if bounds.gt is None and bounds.lt is None:
+        return f"{low:,} to {high:,}"
+    return f"in {'[' if bounds.gt is None else '('}{low}, {high}{']' if bounds.lt is None else ')'}"
+
+
+@cache
+def field_types(kind: type) -> dict[str, Any]:
+    """Return the annotations of a dataclass's fields, by name."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def part_of(hint: Any) -> Any:
+    """Return the annotation of what a list or a mapping holds."""
+    kind = Annotation.of(hint).kind
+    return get_args(kind)[1 if get_origin(kind) in (dict, Mapping) else 0]
+
+
+def choices_of(hint: Any) -> tuple[str, ...]:
+    """Return the words that a type allows, of a literal or of a union with one."""
+    kind = Annotation.of(hint).kind
+    if get_origin(kind) is Literal:
+        return tuple(map(str, get_args(kind)))
+    return choices_of(get_args(kind)[0]) if get_origin(kind) in (tuple, list) else ()
 
 
 @dataclass(frozen=True)
@@ -42,33 +390,43 @@ class FieldDescription:
 
 
 def describe_fields(kind: type, section: str) -> Iterator[FieldDescription]:
-    """Yield the fields of a dataclass; those of dataclasses inside it after their own field.
+    """Yield the fields of a configuration; those of configurations inside it after their own field.
 
     Args:
-        kind: The dataclass.
+        kind: Its class.
         section: What stands before the names.
     """
-    meanings, hints = attribute_meanings(kind), field_types(kind)
+    hints, found = field_types(kind), meanings(kind)
     for field in dataclasses.fields(kind):
         hint, name = hints[field.name], f"{section}.{field.name}"
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if is_configuration(hint):
             yield from describe_fields(hint, name)
             continue
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         required = default is dataclasses.MISSING
+        about = Annotation.of(hint)
         yield FieldDescription(
-            name, kind_words(hint), choices_of(hint), None if required else default, required,
-            meanings.get(field.name, ""),
+            name, about.words + (" or null" if about.optional else ""), choices_of(hint),
+            None if required else default, required, found.get(field.name, ""),
         )  # fmt: skip
 
 
-def attribute_meanings(kind: type) -> dict[str, str]:
-    """Return what a dataclass's docstring, and those it is made of, say of its attributes."""
+@cache
+def meanings(kind: type) -> dict[str, str]:
+    """Return what stands below a configuration's fields, and those of the classes it is made of."""
     found: dict[str, str] = {}
-    for each in reversed(kind.__mro__):
+    for each in reversed(kind.__mro__[:-1]):
         found |= _attributes(inspect.cleandoc(each.__dict__.get("__doc__") or ""))
+        source = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
+        for field, below in pairwise(source.body if isinstance(source, ast.ClassDef) else ()):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    found[name] = " ".join(text.split())
     return found
 
 
@@ -86,33 +444,6 @@ def _attributes(text: str) -> dict[str, str]:
         elif line and name:
             found[name] += f" {line.strip()}"
     return found
-
-
-def kind_words(hint: Any) -> str:
-    """Return a type in words."""
-    origin, inside = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        parts = [kind_words(part) for part in inside if part is not type(None)]
-        return " or ".join([*parts, *(["null"] if type(None) in inside else [])])
-    if origin is Literal:
-        return "one of"
-    if origin in (tuple, list):
-        several = Ellipsis in inside or origin is list
-        if several and get_origin(inside[0]) is Literal:
-            return "some of"
-        return f"list of {kind_words(inside[0])}s" if several else f"{len(inside)} values"
-    if origin in (dict, Mapping):
-        return f"{kind_words(inside[1])}s by name"
-    return WORDS.get(hint, getattr(hint, "__name__", str(hint)))
-
-
-def choices_of(hint: Any) -> tuple[str, ...]:
-    """Return the words that a type allows, of a literal or of a union with one."""
-    if get_origin(hint) is Literal:
-        return tuple(map(str, get_args(hint)))
-    if get_origin(hint) in (Union, types.UnionType, tuple, list):
-        return tuple(choice for part in get_args(hint) for choice in choices_of(part))
-    return ()
 
 
 def as_yaml(value: Any) -> str:

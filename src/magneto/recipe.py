@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.resources import files
@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from magneto.config import (
+    UNKNOWN,
     ConfigError,
-    build,
     nearest,
     override,
     read_yaml,
     to_mapping,
     unknown_keys,
 )
+from magneto.fields import NonNegativeInt, build, configuration, field_types, is_configuration
 from magneto.files import write_text
 from magneto.nn.config import TransformerConfig
 from magneto.tasks import TASKS
@@ -114,69 +115,40 @@ def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
     Raises:
         ConfigError: With everything that is wrong in it.
     """
-    model_config, data_config = config_classes(str(values.get("task", "")))
-    types = {
-        "seed": int,
-        "model": model_config,
-        "data": data_config,
-        "training": TrainingConfig,
-        "learning_rates": dict[str, float],
-    }
-    problems = _unknown_keys(values, types)
-    sections: dict[str, Any] = {}
-    for key, wanted in types.items():
+    model, data = config_classes(str(values.get("task", "")))
+    kinds = {"model": model, "data": data, "training": TrainingConfig}
+    known = [f"{key}.{name}" for key, kind in kinds.items() for name in field_types(kind)]
+    own = {key: values[key] for key in ("seed", "learning_rates") if values.get(key) is not None}
+    parts, problems = {}, _unknown_sections(values, known)
+    for key, kind, part in (
+        *((key, kind, values.get(key)) for key, kind in kinds.items()), ("", _Own, own)
+    ):  # fmt: skip
         try:
-            sections[key] = _section(wanted, values.get(key), key)
+            parts[key] = build(kind, {} if part is None else part, key, known)
         except ConfigError as error:
-            known = {line.split(";")[0].removeprefix("unknown key ") for line in problems}
-            problems += [
-                e for e in error.lines if e.split(";")[0].removeprefix("unknown key ") not in known
-            ]
+            problems += error.lines
     if problems:
-        raise ConfigError(problems)
-    recipe = Recipe(name=name, task=str(values["task"]), **sections)
+        raise ConfigError(sorted(problems, key=lambda line: not line.startswith(UNKNOWN)))
+    seed, rates = parts[""].seed, parts.pop("").learning_rates
+    recipe = Recipe(name=name, task=str(values["task"]), seed=seed, learning_rates=rates, **parts)
     return _with_learning_rate(recipe)
 
 
-def _section(kind: Any, value: Any, key: str) -> Any:
-    if kind is int:
-        return build(_Seed, {"seed": 1 if value is None else value}).seed
-    if kind == dict[str, float]:
-        return build(_Rates, {"learning_rates": value or {}}).learning_rates
-    return build(kind, value if value is not None else {}, key)
+@configuration
+class _Own:
+    seed: NonNegativeInt = 1
+    learning_rates: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Seed:
-    seed: int
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ConfigError([f"seed must be 0 or more, not {self.seed}"])
-
-
-@dataclass(frozen=True)
-class _Rates:
-    learning_rates: dict[str, float]
-
-
-def _unknown_keys(values: Mapping[str, Any], types: Mapping[str, Any]) -> list[str]:
-    """Name keys that no section has, with the nearest of all dotted keys."""
-    sections = {k: t for k, t in types.items() if hasattr(t, "__dataclass_fields__")}
-    known = [f"{k}.{name}" for k, t in sections.items() for name in t.__dataclass_fields__]
+def _unknown_sections(values: Mapping[str, Any], known: Sequence[str]) -> list[str]:
+    """Name what is no section, with the nearest of all dotted keys."""
     given = [
         f"{key}.{name}" if name else str(key)
         for key, value in values.items()
         if key not in SECTIONS
         for name in (value if isinstance(value, Mapping) and value else ("",))
     ]
-    lines = [f"unknown key {key}{nearest(key, [*SECTIONS, *known])}" for key in given]
-    for key, kind in sections.items():
-        section = values.get(key)
-        for name in section if isinstance(section, Mapping) else ():
-            if name not in kind.__dataclass_fields__:
-                lines.append(f"unknown key {key}.{name}{nearest(f'{key}.{name}', known)}")
-    return lines
+    return [f"{UNKNOWN}{key}{nearest(key, [*SECTIONS, *known])}" for key in given]
 
 
 def _with_learning_rate(recipe: Recipe) -> Recipe:
@@ -223,9 +195,9 @@ def config_classes(name: str) -> tuple[type, type]:
         return _resolve(entry.model_config, name), _resolve(entry.data_config, name)
     task = task_class(name)
     wanted: list[Any] = [getattr(task, kind, None) for kind in ("ModelConfig", "DataConfig")]
-    if not all(isinstance(kind, type) and is_dataclass(kind) for kind in wanted):
-        raise ConfigError([f"task {name} is no task: a Task has the dataclasses ModelConfig and "
-                           "DataConfig"])  # fmt: skip
+    if not all(map(is_configuration, wanted)):
+        raise ConfigError([f"task {name} is no task: a Task has the classes ModelConfig and "
+                           "DataConfig, made by magneto.fields.configuration"])  # fmt: skip
     if lacking := sorted(getattr(task, "__abstractmethods__", ())):
         raise ConfigError([f"task {name} lacks {', '.join(lacking)}"])
     return wanted[0], wanted[1]

@@ -20,7 +20,6 @@ PACKAGE = '''
 """Say whether more than half of the bits of a row are set."""
 
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,16 +29,17 @@ from torch.nn import functional as F
 
 from magneto.data.stream import LazyBatches
 from magneto.data.stream import example_stream, shuffled
+from magneto.fields import configuration
 from magneto.training.task import Loss, Scores, Task
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class ToyModel:
     kernel: int = 3
     channels: int = 8
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class ToyData:
     source: str = "bits"
     rows: int = 256

@@ -1,6 +1,8 @@
 """Strict configurations: types, nearest keys, all errors at once; YAML that nobody should write."""
 
-from dataclasses import dataclass, field
+import dataclasses
+import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -10,69 +12,97 @@ from magneto.config import (
     ELSEWHERE,
     MOST_BYTES,
     ConfigError,
-    build,
     nearest,
     override,
     read_yaml,
     to_mapping,
 )
+from magneto.fields import Dropout, PositiveInt, build, configuration, rule
 from magneto.nn.config import TransformerConfig
 from magneto.training.config import TrainingConfig
 
 
-@dataclass(frozen=True)
+@configuration
 class Inner:
-    width: int = 4
+    width: PositiveInt = 4
+    heads: PositiveInt = 1
     rate: float = 0.1
     kind: Literal["one", "two"] = "one"
     flag: bool = False
-    pair: tuple[float, float] = (0.9, 0.98)
-    maybe: float | None = None
+    pair: tuple[Dropout, Dropout] = (0.9, 0.98)
+    maybe: Dropout | None = None
 
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ConfigError(["width must be 1 or more", "and so on"])
+    @rule
+    def heads_divide(self) -> Iterator[str]:
+        if self.width % self.heads:
+            yield f"heads ({self.heads}) must divide width ({self.width})"
+
+    @rule
+    def flag_has_two(self) -> Iterator[str]:
+        if self.flag and self.kind == "one":
+            yield "flag is of kind two"
 
 
-@dataclass(frozen=True)
+@configuration
 class Outer:
     name: str = "x"
-    inner: Inner = field(default_factory=Inner)
+    inner: Inner = Inner()
+
+
+def mistakes(kind: type, values: dict, where: str = "") -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        build(kind, values, where)
+    return caught.value.lines
 
 
 def test_values_take_the_fields_types() -> None:
-    values = {"rate": "1e-3", "width": "8", "flag": "true", "pair": "0.1, 0.2", "maybe": "null"}
-    assert build(Inner, values) == Inner(8, 1e-3, "one", True, (0.1, 0.2), None)
-    assert build(Inner, {"pair": [0, 1], "maybe": 2}) == Inner(pair=(0.0, 1.0), maybe=2.0)
+    values = {"rate": "1e-3", "width": "8", "flag": "no", "pair": "0.1, 0.2", "maybe": "null"}
+    assert build(Inner, values) == Inner(width=8, rate=1e-3, pair=(0.1, 0.2))
+    assert build(Inner, {"pair": [0, 0.5], "maybe": 0}) == Inner(pair=(0.0, 0.5), maybe=0.0)
     assert build(Outer, {"inner": {"width": 7}}).inner.width == 7
 
 
 def test_all_errors_at_once_each_with_its_key() -> None:
     values = {
         "nam": 1,
-        "inner": {"widht": 3, "rate": "fast", "kind": "twoo", "flag": 3, "width": 1.5, "pair": 1},
-    }
-    with pytest.raises(ConfigError) as caught:
-        build(Outer, values)
-    lines = "\n".join(caught.value.lines)
-    for words in (
-        "unknown key nam; did you mean name?",
-        "unknown key inner.widht; did you mean inner.width?",
-        "inner.rate must be a number, not 'fast'",
+        "inner": {"widht": 3, "rate": "fast", "kind": "twoo", "flag": 3, "width": 1.5, "pair": 1,
+                  "maybe": 1},
+    }  # fmt: skip
+    assert sorted(mistakes(Outer, values)) == [
+        "inner.flag must be true or false, not 3",
         "inner.kind must be one of one, two, not 'twoo'; did you mean two?",
-        "inner.flag must be true or false",
-        "inner.width must be a whole number",
-        "inner.pair must be a list",
-    ):
-        assert words in lines
-    assert len(caught.value.lines) == 7
+        "inner.maybe must be in [0, 1) (or null), not 1",
+        "inner.pair must be 2 numbers in [0, 1), not 1",
+        "inner.rate must be a number, not 'fast'",
+        "inner.width must be a whole number, 1 or more, not 1.5",
+        "unknown key inner.widht; did you mean inner.width?",
+        "unknown key nam; did you mean name?",
+    ]
 
 
-def test_impossible_values_beside_an_unknown_key() -> None:
-    with pytest.raises(ConfigError) as caught:
-        build(Outer, {"inner": {"width": 0, "odd": 1}})
-    assert "unknown key inner.odd" in caught.value.lines
-    assert "inner: width must be 1 or more" in caught.value.lines
+def test_rules_are_asked_of_what_is_right_beside_what_is_wrong() -> None:
+    found = mistakes(Outer, {"inner": {"heads": 3, "odd": 1, "flag": True, "rate": "x"}})
+    assert sorted(found) == [
+        "inner.flag is of kind two",
+        "inner.heads (3) must divide width (4)",
+        "inner.rate must be a number, not 'x'",
+        "unknown key inner.odd",
+    ]
+    assert mistakes(Inner, {"width": 0, "heads": 3}) == ["width must be 1 or more, not 0"]
+
+
+def test_a_configuration_in_python_is_strict_and_stays_checked() -> None:
+    made = Inner(width=6, heads=3, pair=[0, 0.5])  # type: ignore[arg-type]
+    assert made.pair == (0, 0.5) and hash(made) == hash(pickle.loads(pickle.dumps(made)))
+    assert dataclasses.asdict(Outer(inner=made))["inner"]["width"] == 6
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.width = 7  # type: ignore[misc]
+    with pytest.raises(ConfigError, match=r"^heads \(3\) must divide width \(4\)$"):
+        dataclasses.replace(made, width=4)
+    with pytest.raises(ConfigError, match=r"^unknown key widht; did you mean width\?$"):
+        Inner(widht=3)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="width must be a whole number"):
+        Inner(width="8")  # type: ignore[arg-type]
 
 
 def test_overrides_reach_any_depth() -> None:
@@ -87,7 +117,7 @@ def test_overrides_reach_any_depth() -> None:
 
 
 def test_round_trip() -> None:
-    outer = Outer("y", Inner(width=9, maybe=0.5))
+    outer = Outer(name="y", inner=Inner(width=9, maybe=0.5))
     assert build(Outer, to_mapping(outer)) == outer
 
 
@@ -117,8 +147,8 @@ def test_whole_numbers_stay_exact() -> None:
 
 def test_odd_numbers_are_one_short_line() -> None:
     for name, given, answer in (
-        ("width", "inf", "width must be a whole number, not 'inf'"),
-        ("width", float("nan"), "width must be a whole number, not nan"),
+        ("width", "inf", "width must be a whole number, 1 or more, not 'inf'"),
+        ("width", float("nan"), "width must be a whole number, 1 or more, not nan"),
         ("width", 10**18, "width must be a whole number of at most 18 digits, not 1000"),
         ("width", 10**400, "width must be a whole number of at most 18 digits, not 1000"),
         ("rate", 10**400, "rate must be a number, not 1000"),

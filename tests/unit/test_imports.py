@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "magneto"
 
 # Room: what of this package it may import, besides itself: rooms, or single modules of a room.
-GROUND = {"config", "figures", "files", "progress", "weights"}
+GROUND = {"config", "fields", "figures", "files", "progress", "weights"}
 FIELDS = {"language", "speech", "translation", "vision", "vision_language"}
 # What the loop knows of data: batches, and what is wrong with examples.
 TO_THE_LOOP = ("stream", "workers", "problems")
@@ -29,11 +29,11 @@ ALLOWED = {
     "progress": set(),
     "weights": {"files"},
     "tasks": set(),
-    "nn": {"theory", "config"},
+    "nn": {"theory", "config", "fields"},
     "data": GROUND,
     "training": {"functional", "tasks", *(f"data.{module}" for module in TO_THE_LOOP), *GROUND},
     "recipe": {
-        *("config", "files", "tasks", "theory", "training.config", "nn.config"),
+        *("config", "fields", "files", "tasks", "theory", "training.config", "nn.config"),
         *(f"{field}.config" for field in FIELDS),
     },
     "runs": {"recipe", "tasks", "training", *GROUND},
@@ -60,7 +60,7 @@ FREE = {"__init__", "__main__", "cli", "commands"}
 # Translations are written by transformers' own beam search, which is loaded when they are.
 LAZILY = {"translation": {"hf.BeamSearch", "hf.Translator"}}
 CORE = {"torch", "numpy", "yaml", "safetensors", "tensorboard", "rich", "jinja2", "matplotlib",
-        "filelock"}  # fmt: skip
+        "filelock", "pydantic", "annotated_types"}  # fmt: skip
 
 FILES = sorted(SOURCE.rglob("*.py"))
 

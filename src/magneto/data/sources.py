@@ -137,6 +137,16 @@ def find_source(source: str) -> Source:
     return found
 
 
+def wrong_builtin(given: str | None, names: Sequence[str], what: str) -> Iterator[str]:
+    """Yield a line if a source's name can't be read, or is of a built-in one that is not there."""
+    try:
+        found = parse_source(given or "")
+        if found.kind == "builtin":
+            check_builtin(found, names, what)
+    except ValueError as error:
+        yield str(error)
+
+
 def check_builtin(source: Source, names: Sequence[str], what: str) -> None:
     """Raise ValueError if a built-in source is none of the names; lists them."""
     if source.name not in names:

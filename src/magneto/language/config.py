@@ -2,147 +2,118 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from magneto.config import ConfigError, nearest, problem_lines
-from magneto.data.sources import SPLIT_NAMES, check_builtin, parse_source
+from annotated_types import Interval
+
+from magneto.config import LARGEST
+from magneto.data.sources import SPLIT_NAMES, wrong_builtin
 from magneto.data.tokenizer import END, MOST_TOKENS, SPECIAL
+from magneto.fields import Dropout, NonNegativeInt, PositiveInt, Share, configuration, rule
 from magneto.nn.config import TransformerConfig
 
+Vocabulary = Annotated[int, Interval(ge=1, le=MOST_TOKENS)]
 
-@dataclass(frozen=True, kw_only=True)
+
+@configuration
 class LanguageModelConfig(TransformerConfig):
-    """A decoder-only language model.
+    """A decoder-only language model."""
 
-    Attributes:
-        vocab_size: Tokens; None for as many as the tokenizer has.
-        tie_embeddings: Whether the output matrix is the embedding table.
-        embedding_scale: "sqrt_width" multiplies embeddings, N(0, 1/width), to unit variance, as the
-            paper's theory has its input and as fairseq does.
-        loss_chunk: Rows of logits that exist at once in the loss; 0 for all.
-    """
-
-    vocab_size: int | None = None
+    vocab_size: PositiveInt | None = None
+    """Tokens; None for as many as the tokenizer has."""
     tie_embeddings: bool = True
+    """Whether the output matrix is the embedding table."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    loss_chunk: int = 1024
+    """"sqrt_width" multiplies embeddings, N(0, 1/width), to unit variance, as the paper's theory
+    has its input and as fairseq does."""
+    loss_chunk: NonNegativeInt = 1024
+    """Rows of logits that exist at once in the loss; 0 for all."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class TextEncoderConfig(TransformerConfig):
-    """An encoder over tokens.
+    """An encoder over tokens."""
 
-    Attributes:
-        vocab_size: Tokens; None for as many as the tokenizer has.
-        token_types: Kinds of segment with a learned vector each; 0 for none. BERT has 2.
-        embedding_scale: "sqrt_width" multiplies embeddings, N(0, 1/width), to unit variance.
-    """
-
-    vocab_size: int | None = None
-    token_types: int = 0
+    vocab_size: PositiveInt | None = None
+    """Tokens; None for as many as the tokenizer has."""
+    token_types: NonNegativeInt = 0
+    """Kinds of segment with a learned vector each; 0 for none. BERT has 2."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
+    """"sqrt_width" multiplies embeddings, N(0, 1/width), to unit variance."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class MaskedLanguageModelConfig(TextEncoderConfig):
-    """A text encoder with a head that guesses tokens.
-
-    Attributes:
-        tie_embeddings: Whether the output matrix is the embedding table.
-        loss_chunk: Rows of logits that exist at once in the loss; 0 for all.
-    """
+    """A text encoder with a head that guesses tokens."""
 
     tie_embeddings: bool = True
-    loss_chunk: int = 1024
+    """Whether the output matrix is the embedding table."""
+    loss_chunk: NonNegativeInt = 1024
+    """Rows of logits that exist at once in the loss; 0 for all."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class TextDataConfig:
-    """Text for language modelling: the `data` section of a recipe.
-
-    Attributes:
-        source: PATH (file or folder of .txt, .jsonl, .json, .csv, .tsv, .parquet or .tar, also
-            packed), hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings.
-        text_field: Name of the text in records: a key, or a column of a table.
-        document: What a document of a .txt file is: some "paragraphs", which end at a blank line,
-            or each "line", for text with one sentence per line.
-        tokenizer: "bpe" (byte-level, trained on the source on first use), "bytes", or the path of a
-            tokenizer.json or a SentencePiece .model.
-        vocab_size: Of a "bpe" tokenizer.
-        max_length: Tokens of a sequence.
-        validation_fraction: Share of documents, chosen by their hash, that is held out where the
-            source has no validation split; one at least.
-        validation_source: Another source to validate on; then nothing is held out.
-        mask_documents: Whether attention stops at document boundaries inside a sequence.
-        streaming: Read and tokenise while training, for what fits no disk; nothing is cached.
-        shuffle_documents: Documents in a streaming shuffle block.
-    """
+    """Text for language modelling: the `data` section of a recipe."""
 
     # Reserved in a "bpe" tokenizer.
     special: ClassVar[tuple[str, ...]] = (END,)
 
     source: str = "builtin:docstrings"
+    """PATH (file or folder of .txt, .jsonl, .json, .csv, .tsv, .parquet or .tar, also packed),
+    hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings."""
     text_field: str = "text"
+    """Name of the text in records: a key, or a column of a table."""
     document: Literal["paragraphs", "line"] = "paragraphs"
+    """What a document of a .txt file is: some "paragraphs", which end at a blank line, or each
+    "line", for text with one sentence per line."""
     tokenizer: str = "bpe"
-    vocab_size: int = 8192
-    max_length: int = 512
-    validation_fraction: float = 0.05
+    """"bpe" (byte-level, trained on the source on first use), "bytes", or the path of a
+    tokenizer.json or a SentencePiece .model."""
+    vocab_size: Vocabulary = 8192
+    """Of a "bpe" tokenizer."""
+    max_length: PositiveInt = 512
+    """Tokens of a sequence."""
+    validation_fraction: Share = 0.05
+    """Share of documents, chosen by their hash, that is held out where the source has no validation
+    split; one at least."""
     validation_source: str | None = None
+    """Another source to validate on; then nothing is held out."""
     mask_documents: bool = False
+    """Whether attention stops at document boundaries inside a sequence."""
     streaming: bool = False
-    shuffle_documents: int = 1024
+    """Read and tokenise while training, for what fits no disk; nothing is cached."""
+    shuffle_documents: PositiveInt = 1024
+    """Documents in a streaming shuffle block."""
 
-    def __post_init__(self) -> None:
-        wrong = []
-        if not 0 < self.validation_fraction < 1:
-            wrong.append(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")
-        if self.max_length < 1:
-            wrong.append(f"max_length must be 1 or more, not {self.max_length}")
+    @rule
+    def _vocabulary_has_all_bytes(self) -> Iterator[str]:
         least = 256 + len(self.special)
         if self.vocab_size < least:
-            wrong.append(
-                f"vocab_size must be {least} or more (256 bytes and {', '.join(self.special)}), "
-                f"not {self.vocab_size}"
-            )
-        if self.vocab_size > MOST_TOKENS:
-            wrong.append(f"vocab_size must be at most {MOST_TOKENS:,}, not {self.vocab_size}")
-        if self.shuffle_documents < 1:
-            wrong.append(f"shuffle_documents must be 1 or more, not {self.shuffle_documents}")
-        if wrong:
-            raise ConfigError(wrong)
+            yield (f"vocab_size must be {least} or more (256 bytes and {', '.join(self.special)}), "
+                   f"not {self.vocab_size}")  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class MaskedTextDataConfig(TextDataConfig):
-    """Text for masked language modelling: the `data` section of a recipe.
-
-    Attributes:
-        mask_ratio: Share of a sequence's tokens to guess (BERT's and the paper's 15 %).
-        masking: What is chosen: single tokens, whole words (all their tokens), or spans.
-        corruption: What stands in a chosen token's place: always the mask ("mask", as in the
-            authors' code), or by BERT's rule 80 % mask, 10 % another token, 10 % itself ("bert").
-    """
+    """Text for masked language modelling: the `data` section of a recipe."""
 
     special: ClassVar[tuple[str, ...]] = SPECIAL
 
-    mask_ratio: float = 0.15
+    mask_ratio: Share = 0.15
+    """Share of a sequence's tokens to guess (BERT's and the paper's 15 %)."""
     masking: Literal["token", "word", "span"] = "token"
+    """What is chosen: single tokens, whole words (all their tokens), or spans."""
     corruption: Literal["mask", "bert"] = "mask"
+    """What stands in a chosen token's place: always the mask ("mask", as in the authors' code), or
+    by BERT's rule 80 % mask, 10 % another token, 10 % itself ("bert")."""
 
-    def __post_init__(self) -> None:
-        wrong = []
-        try:
-            super().__post_init__()
-        except ValueError as error:
-            wrong += problem_lines(error)
-        if not 0 < self.mask_ratio < 1:
-            wrong.append(f"mask_ratio must be in (0, 1), not {self.mask_ratio}")
+    @rule
+    def _a_word_follows_the_first_token(self) -> Iterator[str]:
         if self.max_length == 1:
-            wrong.append("max_length must be 2 or more: the first token only begins the sequence")
-        if wrong:
-            raise ConfigError(wrong)
+            yield "max_length must be 2 or more: the first token only begins the sequence"
 
 
 @dataclass(frozen=True)
@@ -198,99 +169,79 @@ VALIDATION = {
 
 
 METRICS = ("accuracy", "f1", "matthews", "pearson", "spearman")
+Metric = Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"]
+Glue = Literal["none", "mnli", "qnli", "qqp", "sst2", "cola", "mrpc", "stsb", "rte"]
 NAMES = ("word-order",)
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class TextClassifierConfig(TextEncoderConfig):
-    """A text encoder with a head that reads its first feature.
+    """A text encoder with a head that reads its first feature."""
 
-    Attributes:
-        classes: Of the answer, 1 for a number; None for as many as the data has.
-        head_dropout: Before and between the head's two layers (0.1 in BERT and in the paper).
-        pretrained: Directory of a run whose encoder and tokenizer to begin with, of the same shape
-            as this; "{placement}" in it stands for the placement's name. None begins from scratch.
-    """
-
-    classes: int | None = None
-    head_dropout: float = 0.1
+    classes: PositiveInt | None = None
+    """Of the answer, 1 for a number; None for as many as the data has."""
+    head_dropout: Dropout = 0.1
+    """Before and between the head's two layers (0.1 in BERT and in the paper)."""
     pretrained: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.classes is not None and self.classes < 1:
-            raise ValueError(f"classes must be 1 or more, not {self.classes}")
-        if not 0 <= self.head_dropout < 1:
-            raise ValueError(f"head_dropout must be in [0, 1), not {self.head_dropout}")
+    """Directory of a run whose encoder and tokenizer to begin with, of the same shape as this;
+    "{placement}" in it stands for the placement's name. None begins from scratch."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class ClassificationDataConfig:
-    """Labelled texts: the `data` section of a recipe.
-
-    Attributes:
-        source: PATH (a .tsv, .csv, .jsonl or .json file, maybe packed, or a folder with train and
-            dev files), hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order.
-        glue: One of GLUE's tasks, which sets columns, metric and kind of label; "none" for your
-            own data.
-        text_column: Column that has the text; None finds it by its usual names.
-        pair_column: That has the text to compare it with; None for single texts.
-        label_column: That has the label; None finds it.
-        label_until: Only what stands before this mark is the label: ":" makes LOC of LOC:city.
-        target: "class", or "number" for regression.
-        labels: The classes in order; None for the training set's (a file's are sorted).
-        metric: What checkpoints and comparisons go by; "auto" is accuracy, Pearson correlation for
-            numbers, or GLUE's choice.
-        tokenizer: "auto" (that of `model.pretrained`, or else "bpe"), "bpe" (byte-level, trained on
-            the training texts), "bytes", or the path of a tokenizer.
-        vocab_size: Of a "bpe" tokenizer.
-        max_length: Tokens of an input at most; of a pair, the longer text is cut first.
-        separator: Whether one or two `</s>` stand between the texts of a pair.
-        validation_fraction: Share of rows, chosen by the hash of their text, that is held out where
-            the source has no validation set.
-        validation_source: Another source to validate on.
-    """
+    """Labelled texts: the `data` section of a recipe."""
 
     source: str = "builtin:word-order"
-    glue: str = "none"
+    """PATH (a .tsv, .csv, .jsonl or .json file, maybe packed, or a folder with train and dev
+    files), hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order."""
+    glue: Glue = "none"
+    """One of GLUE's tasks, which sets columns, metric and kind of label; "none" for your own
+    data."""
     text_column: str | None = None
+    """Column that has the text; None finds it by its usual names."""
     pair_column: str | None = None
+    """That has the text to compare it with; None for single texts."""
     label_column: str | None = None
+    """That has the label; None finds it."""
     label_until: str | None = None
+    """Only what stands before this mark is the label: ":" makes LOC of LOC:city."""
     target: Literal["class", "number"] = "class"
+    """"class", or "number" for regression."""
     labels: tuple[str, ...] | None = None
-    metric: str = "auto"
+    """The classes in order; None for the training set's (a file's are sorted)."""
+    metric: Metric = "auto"
+    """What checkpoints and comparisons go by; "auto" is accuracy, Pearson correlation for numbers,
+    or GLUE's choice."""
     tokenizer: str = "auto"
-    vocab_size: int = 8192
-    max_length: int = 512
+    """"auto" (that of `model.pretrained`, or else "bpe"), "bpe" (byte-level, trained on the
+    training texts), "bytes", or the path of a tokenizer."""
+    vocab_size: Vocabulary = 8192
+    """Of a "bpe" tokenizer."""
+    max_length: Annotated[int, Interval(ge=8, lt=LARGEST)] = 512
+    """Tokens of an input at most; of a pair, the longer text is cut first."""
     separator: Literal["single", "double"] = "double"
-    validation_fraction: float = 0.1
+    """Whether one or two `</s>` stand between the texts of a pair."""
+    validation_fraction: Share = 0.1
+    """Share of rows, chosen by the hash of their text, that is held out where the source has no
+    validation set."""
     validation_source: str | None = None
+    """Another source to validate on."""
 
-    def __post_init__(self) -> None:
-        wrong = []
-        for name, value, known in (
-            ("glue", self.glue, ("none", *GLUE)),
-            ("metric", self.metric, ("auto", *METRICS)),
-        ):
-            if value not in known:
-                hint = nearest(value, known).replace(";", ",")
-                wrong.append(f"{name} must be one of {', '.join(known)}, not {value!r}{hint}")
-        if not 0 < self.validation_fraction < 1:
-            wrong.append(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")
-        if self.max_length < 8:
-            wrong.append(f"max_length must be 8 or more, not {self.max_length}")
-        if self.vocab_size < 256 + len(SPECIAL):
-            wrong.append(f"vocab_size must be {256 + len(SPECIAL)} or more, not {self.vocab_size}")
+    @rule
+    def _labels_differ(self) -> Iterator[str]:
         if self.labels is not None and len(set(self.labels)) < max(2, len(self.labels)):
-            wrong.append(f"labels must be two or more different ones, not {list(self.labels)}")
-        of_numbers = self.metric in ("pearson", "spearman")
-        if not wrong and self.metric != "auto" and self.number != of_numbers:
-            wrong.append(f"metric {self.metric!r} is not for a {self.kind} as the target")
-        if self.source.startswith("builtin:"):
-            check_builtin(parse_source(self.source), NAMES, "labelled text")
-        if wrong:
-            raise ConfigError(wrong)
+            yield f"labels must be two or more different ones, not {list(self.labels)}"
+        if self.vocab_size < 256 + len(SPECIAL):
+            yield f"vocab_size must be {256 + len(SPECIAL)} or more, not {self.vocab_size}"
+
+    @rule
+    def _metric_suits_the_target(self) -> Iterator[str]:
+        if self.metric != "auto" and self.number != (self.metric in ("pearson", "spearman")):
+            yield f"metric {self.metric!r} is not for a {self.kind} as the target"
+
+    @rule
+    def _source_is_there(self) -> Iterator[str]:
+        yield from wrong_builtin(self.source, NAMES, "labelled text")
 
     @property
     def number(self) -> bool:

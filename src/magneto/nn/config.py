@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
-from magneto.config import ConfigError
+from annotated_types import Interval
+
+from magneto.fields import Dropout, NonNegativeInt, PositiveFloat, PositiveInt, configuration, rule
 from magneto.theory.placement import Depth, Placement, Stack, find_placement
 
 Activation = Literal[
@@ -28,6 +30,8 @@ MOST = {
     "beams": 1_000, "count": 10_000,
 }  # fmt: skip
 MOST_WIDTH = 1 << 24
+Width = Annotated[int, Interval(ge=1, le=MOST_WIDTH)]
+Layers = Annotated[int, Interval(ge=1, le=100_000)]
 
 
 @dataclass(frozen=True)
@@ -50,156 +54,115 @@ class Grid:
         return self.prefix + self.rows * self.columns
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class TransformerConfig:
-    """Shape of an encoder, a decoder or an encoder-decoder.
+    """Shape of an encoder, a decoder or an encoder-decoder."""
 
-    Attributes:
-        width: Width of the residual stream (the paper's hidden size d).
-        layers: Layers of an encoder-only or decoder-only model.
-        heads: Attention heads; they divide `width`.
-        ffn_width: Inner width of the feed-forward network.
-        placement: Name of a row of `magneto.theory.placement`, or a row of your own.
-        activation: Of the feed-forward network. "relu2" is the square of ReLU; "swiglu" and the
-            others with "glu" gate it: half of the inner layer, activated, times the other half.
-        encoder_layers: Encoder layers of an encoder-decoder (`layers` is then not used).
-        decoder_layers: Decoder layers of an encoder-decoder.
-        key_value_heads: Heads of keys and values, if fewer than `heads`; they divide `heads`.
-        head_dim: Width of a head where it is not `width / heads`.
-        windows: Of self-attention, layer by layer, in turn: how many of the nearest positions one
-            sees, itself among them, or None for all. (4096,) as in Mistral, (4096, None) as in
-            Gemma 2; none by default.
-        norm: Kind of every norm.
-        norm_eps: Its epsilon (1e-5 as in the authors' code).
-        bias: Whether linear layers and layer norms have biases.
-        unbiased: Projections that have none all the same; BEiT's keys have none.
-        dropout: Of embeddings and of each branch before it joins the residual stream.
-        embedding_dropout: Of embeddings where it is not `dropout`.
-        attention_dropout: Of attention probabilities.
-        activation_dropout: Of the feed-forward network's inner layer.
-        layer_scale: LayerScale (arXiv 2103.17239): the initial value of a learned factor per
-            channel on each branch; None for none.
-        drop_path: Chance that a sample skips a branch, growing linearly from 0 to this in depth.
-        positions: How order is told: "learned" and "sinusoidal" are added to the embeddings,
-            "rotary" turns queries and keys, "t5" adds a learned bias per head and distance,
-            "transformer_xl" products of queries with projected sinusoids of the distance, "alibi"
-            a fixed bias that falls with the distance.
-        max_length: Longest input of learned positions.
-        rotary_base: Base of rotary wavelengths (arXiv 2104.09864).
-        grid_positions: How places on a grid are told in attention, beside added `positions`:
-            BEiT's "relative_bias", a table per layer; "shared_relative_bias", one for all layers;
-            "rotary", by row and column, as in EVA-02. Of images' encoders.
-        reference_grid: Rows and columns of the grid that rotary positions of a grid are stretched
-            to: that of pre-training. By default they are not stretched.
-        input_norm: Norm of the embeddings after positions are added (BERT and BART have one).
-        init: Base initialisation, before the placement's gain.
-        residual_dtype: Storage of the residual stream: as the input, or forced.
-        checkpoint_activations: Recompute each layer in the backward pass instead of storing it.
-
-    Raises:
-        ValueError: For values that fit together in no model; all of them in one message.
-    """
-
-    width: int = 768
-    layers: int = 12
-    heads: int = 12
-    ffn_width: int = 3072
+    width: Width = 768
+    """Width of the residual stream (the paper's hidden size d)."""
+    layers: Layers = 12
+    """Layers of an encoder-only or decoder-only model."""
+    heads: Width = 12
+    """Attention heads; they divide `width`."""
+    ffn_width: Width = 3072
+    """Inner width of the feed-forward network."""
     placement: str | Placement = "sub"
+    """Name of a row of `magneto.theory.placement`, or a row of your own."""
     activation: Activation = "gelu"
-    encoder_layers: int | None = None
-    decoder_layers: int | None = None
-    key_value_heads: int | None = None
-    head_dim: int | None = None
-    windows: tuple[int | None, ...] = ()
+    """Of the feed-forward network. "relu2" is the square of ReLU; "swiglu" and the others with
+    "glu" gate it: half of the inner layer, activated, times the other half."""
+    encoder_layers: Layers | None = None
+    """Encoder layers of an encoder-decoder (`layers` is then not used)."""
+    decoder_layers: Layers | None = None
+    """Decoder layers of an encoder-decoder."""
+    key_value_heads: Width | None = None
+    """Heads of keys and values, if fewer than `heads`; they divide `heads`."""
+    head_dim: Width | None = None
+    """Width of a head where it is not `width / heads`."""
+    windows: tuple[PositiveInt | None, ...] = ()
+    """Of self-attention, layer by layer, in turn: how many of the nearest positions one sees,
+    itself among them, or None for all. (4096,) as in Mistral, (4096, None) as in Gemma 2; none by
+    default."""
     norm: NormKind = "layernorm"
-    norm_eps: float = 1e-5
+    """Kind of every norm."""
+    norm_eps: PositiveFloat = 1e-5
+    """Its epsilon (1e-5 as in the authors' code)."""
     bias: bool = True
+    """Whether linear layers and layer norms have biases."""
     unbiased: tuple[Biased, ...] = ()
-    dropout: float = 0.0
-    embedding_dropout: float | None = None
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
+    """Projections that have none all the same; BEiT's keys have none."""
+    dropout: Dropout = 0.0
+    """Of embeddings and of each branch before it joins the residual stream."""
+    embedding_dropout: Dropout | None = None
+    """Of embeddings where it is not `dropout`."""
+    attention_dropout: Dropout = 0.0
+    """Of attention probabilities."""
+    activation_dropout: Dropout = 0.0
+    """Of the feed-forward network's inner layer."""
     layer_scale: float | None = None
-    drop_path: float = 0.0
+    """LayerScale (arXiv 2103.17239): the initial value of a learned factor per channel on each
+    branch; None for none."""
+    drop_path: Dropout = 0.0
+    """Chance that a sample skips a branch, growing linearly from 0 to this in depth."""
     positions: Positions = "none"
-    max_length: int = 512
-    rotary_base: float = 10000.0
+    """How order is told: "learned" and "sinusoidal" are added to the embeddings, "rotary" turns
+    queries and keys, "t5" adds a learned bias per head and distance, "transformer_xl" products of
+    queries with projected sinusoids of the distance, "alibi" a fixed bias that falls with the
+    distance."""
+    max_length: Width = 512
+    """Longest input of learned positions."""
+    rotary_base: PositiveFloat = 10000.0
+    """Base of rotary wavelengths (arXiv 2104.09864)."""
     grid_positions: GridPositions = "none"
-    reference_grid: int | None = None
+    """How places on a grid are told in attention, beside added `positions`: BEiT's "relative_bias",
+    a table per layer; "shared_relative_bias", one for all layers; "rotary", by row and column, as
+    in EVA-02. Of images' encoders."""
+    reference_grid: Width | None = None
+    """Rows and columns of the grid that rotary positions of a grid are stretched to: that of
+    pre-training. By default they are not stretched."""
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
+    """Norm of the embeddings after positions are added (BERT and BART have one)."""
     init: BaseInit = "xavier_normal"
+    """Base initialisation, before the placement's gain."""
     residual_dtype: Literal["input", "float32", "bfloat16"] = "input"
+    """Storage of the residual stream: as the input, or forced."""
     checkpoint_activations: bool = False
+    """Recompute each layer in the backward pass instead of storing it."""
 
-    def __post_init__(self) -> None:
-        for name in ("unbiased", "windows"):  # JSON gives lists
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        sizes = self._wrong_sizes()
-        wrong = [*sizes, *self._wrong_rates(), *self._wrong_biases()]
-        if not sizes:
-            wrong += self._wrong_positions()
-        try:
-            row = find_placement(self.placement)
-            if row.head_scale == "after_out" and not sizes and self.width % self.heads:
-                wrong.append(f"{row.name!r} scales heads after the output projection: heads "
-                             f"({self.heads}) must divide width ({self.width})")  # fmt: skip
-        except ValueError as error:
-            wrong.append(str(error))
-        if wrong:
-            raise ConfigError(wrong)
-
-    def _wrong_sizes(self) -> list[str]:
-        sizes = ("width", "layers", "heads", "ffn_width", "max_length")
-        maybe = ("encoder_layers", "decoder_layers", "key_value_heads", "head_dim",
-                 "reference_grid")  # fmt: skip
-        given = [name for name in maybe if getattr(self, name) is not None]
-        wrong = wrong_sizes({name: getattr(self, name) for name in (*sizes, *given)})
-        wrong += [f"windows must be 1 or more, not {window}" for window in self.windows
-                  if window is not None and window < 1]  # fmt: skip
-        if wrong:
-            return wrong
+    @rule
+    def _stacks_are_two(self) -> Iterator[str]:
         if (self.encoder_layers is None) != (self.decoder_layers is None):
-            wrong.append("encoder_layers and decoder_layers go together: give both or neither")
+            yield "encoder_layers and decoder_layers go together: give both or neither"
+
+    @rule
+    def _heads_divide(self) -> Iterator[str]:
+        row = find_placement(self.placement)
         if self.head_dim is None and self.width % self.heads:
-            wrong.append(f"heads ({self.heads}) must divide width ({self.width})")
+            yield f"heads ({self.heads}) must divide width ({self.width})"
+        elif row.head_scale == "after_out" and self.width % self.heads:
+            yield (f"placement {row.name!r} scales heads after the output projection: heads "
+                   f"({self.heads}) must divide width ({self.width})")  # fmt: skip
+
+    @rule
+    def _key_value_heads_divide(self) -> Iterator[str]:
         if self.heads % (self.key_value_heads or self.heads):
-            wrong.append(
-                f"key_value_heads ({self.key_value_heads}) must divide heads ({self.heads})"
-            )
-        return wrong
+            yield f"key_value_heads ({self.key_value_heads}) must divide heads ({self.heads})"
 
-    def _wrong_positions(self) -> list[str]:
-        wrong = []
+    @rule
+    def _heads_can_turn(self) -> Iterator[str]:
         if self.positions == "rotary" and self.head_width % 2:
-            wrong.append(f"rotary positions need an even head width, not {self.head_width}")
-        if self.grid_positions == "none":
-            return wrong
-        if self.grid is None:
-            wrong.append(f"grid_positions {self.grid_positions!r}: only images have a grid")
-        if self.positions not in ADDED_POSITIONS:
-            added = ", ".join(ADDED_POSITIONS)
-            wrong.append(f"beside grid_positions, positions is {added}; not {self.positions!r}")
+            yield f"positions: rotary ones need an even head width, not {self.head_width}"
         if self.grid_positions == "rotary" and self.head_width % 4:
-            wrong.append(f"rotary positions of a grid need a head width that 4 divides, "
-                         f"not {self.head_width}")  # fmt: skip
-        return wrong
+            yield ("grid_positions: rotary ones need a head width that 4 divides, "
+                   f"not {self.head_width}")  # fmt: skip
 
-    def _wrong_biases(self) -> list[str]:
-        known = get_args(Biased)
-        return [
-            f"unbiased: there is no projection {name!r}, only {', '.join(known)}"
-            for name in self.unbiased
-            if name not in known
-        ]
-
-    def _wrong_rates(self) -> list[str]:
-        rates = ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout",
-                 "drop_path")  # fmt: skip
-        return [
-            f"{name} must be at least 0 and below 1, not {getattr(self, name)}"
-            for name in rates
-            if not 0 <= (getattr(self, name) or 0) < 1
-        ]
+    @rule
+    def _grid_has_places(self) -> Iterator[str]:
+        if self.grid_positions != "none" and self.grid is None:
+            yield f"grid_positions {self.grid_positions!r}: only images have a grid"
+        if self.grid_positions != "none" and self.positions not in ADDED_POSITIONS:
+            added = ", ".join(ADDED_POSITIONS)
+            yield f"positions is one of {added} beside grid_positions; not {self.positions!r}"
 
     @property
     def input_dropout(self) -> float:
@@ -253,44 +216,34 @@ class TransformerConfig:
         return Depth(stack, sizes[stack], sizes[other])
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class MultiwayConfig(TransformerConfig):
-    """An encoder with experts for vision and for language (BEiT-3, arXiv 2208.10442).
-
-    Attributes:
-        experts: "decoupled", as in the authors' code: every module has one set of weights for each
-            modality. "shared_attention", as in the paper: only feed-forward networks, with their
-            norms, have.
-        vision_language_layers: Top layers with a third feed-forward network, which reads the tokens
-            of pairs; of "shared_attention" (3 in BEiT-3).
-
-    Raises:
-        ValueError: For values that fit together in no model. `positions` is "none": what embeds a
-            modality adds its positions.
-    """
+    """An encoder with experts for vision and for language (BEiT-3, arXiv 2208.10442)."""
 
     experts: Experts = "decoupled"
-    vision_language_layers: int = 0
+    """"decoupled", as in the authors' code: every module has one set of weights for each modality.
+    "shared_attention", as in the paper: only feed-forward networks, with their norms, have."""
+    vision_language_layers: NonNegativeInt = 0
+    """Top layers with a third feed-forward network, which reads the tokens of pairs; of
+    "shared_attention" (3 in BEiT-3)."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        wrong, top = [], self.vision_language_layers
-        if self.experts not in get_args(Experts):
-            wrong.append(f"experts must be one of {', '.join(get_args(Experts))}, "
-                         f"not {self.experts!r}")  # fmt: skip
-        if not 0 <= top <= self.layers:
-            wrong.append(f"vision_language_layers must be 0 to layers ({self.layers}), not {top}")
+    @rule
+    def _top_layers_are_of_pairs(self) -> Iterator[str]:
+        top = self.vision_language_layers
+        if top > self.layers:
+            yield f"vision_language_layers must be 0 to layers ({self.layers}), not {top}"
         if top and self.experts == "decoupled":
-            wrong.append("vision_language_layers: only experts 'shared_attention' have them")
+            yield "vision_language_layers: only experts 'shared_attention' have them"
+
+    @rule
+    def _encoder_is_plain(self) -> Iterator[str]:
         if self.positions != "none" or self.grid_positions != "none":
-            wrong.append("a multiway encoder has no positions of its own: "
-                         "each modality's embedding adds them")  # fmt: skip
+            yield ("positions: a multiway encoder has none of its own, each modality's embedding "
+                   "adds them")  # fmt: skip
         if self.windows:
-            wrong.append("a multiway encoder has no windows: its tokens stand in two dimensions")
+            yield "windows: a multiway encoder has none, its tokens stand in two dimensions"
         if self.encoder_layers is not None:
-            wrong.append("a multiway encoder has layers, not encoder_layers and decoder_layers")
-        if wrong:
-            raise ConfigError(wrong)
+            yield "encoder_layers: a multiway encoder has layers"
 
 
 def wrong_sizes(sizes: Mapping[str, int]) -> list[str]:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from magneto.config import ConfigError
-from magneto.data.sources import check_builtin, parse_source
-from magneto.nn.config import TransformerConfig
+from annotated_types import Interval
+
+from magneto.config import LARGEST
+from magneto.data.sources import wrong_builtin
+from magneto.fields import (
+    Dropout,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Share,
+    configuration,
+    rule,
+)
+from magneto.nn.config import Layers, TransformerConfig, Width
 
 # Labels written at one frame at most: without a limit a model can write them there for ever; one or
 # ten make no difference to a trained one.
@@ -18,215 +30,174 @@ NAMES = ("spoken-digits", "spoken-commands")
 SUBSAMPLING = 4
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class FilterBankConfig:
-    """Log-mel filterbank features, as Kaldi computes them.
+    """Log-mel filterbank features, as Kaldi computes them."""
 
-    Attributes:
-        mel_bins: Features of a frame.
-        frame_length: Of a window, in milliseconds.
-        frame_shift: From one window to the next, in milliseconds.
-        low_frequency: Where the lowest filter begins, in Hz.
-        high_frequency: Where the highest ends, in Hz; 0 for half the sample rate, and a negative
-            number that many below it.
-    """
-
-    mel_bins: int = 80
-    frame_length: float = 25.0
-    frame_shift: float = 10.0
-    low_frequency: float = 20.0
+    mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80
+    """Features of a frame."""
+    frame_length: Annotated[float, Interval(ge=1, le=10_000)] = 25.0
+    """Of a window, in milliseconds."""
+    frame_shift: Annotated[float, Interval(ge=1, le=10_000)] = 10.0
+    """From one window to the next, in milliseconds."""
+    low_frequency: NonNegativeFloat = 20.0
+    """Where the lowest filter begins, in Hz."""
     high_frequency: float = 0.0
+    """Where the highest ends, in Hz; 0 for half the sample rate, and a negative number that many
+    below it."""
 
-    def __post_init__(self) -> None:
-        wrong = too_small(self, {"mel_bins": 4, "low_frequency": 0})
-        if not 1 <= self.frame_shift <= self.frame_length:
-            wrong.append("frame_shift must be 1 or more and at most frame_length "
-                         f"({self.frame_length} ms), not {self.frame_shift}")  # fmt: skip
-        if wrong:
-            raise ConfigError(wrong)
+    @rule
+    def _windows_overlap(self) -> Iterator[str]:
+        if self.frame_shift > self.frame_length:
+            yield (f"frame_shift must be 1 or more and at most frame_length "
+                   f"({self.frame_length} ms), not {self.frame_shift}")  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class AugmentationConfig:
-    """What is varied of training utterances, anew in each epoch. The defaults are the paper's.
+    """What is varied of training utterances, anew in each epoch. The defaults are the paper's."""
 
-    Attributes:
-        frequency_masks: Of SpecAugment (arXiv 1904.08779); 0 for none.
-        frequency_width: Widest of them, in bins.
-        time_masks: Of SpecAugment, at most; 0 for none.
-        time_ratio: Longest of them, as a share of the utterance's frames.
-        time_masks_ratio: So many masks a frame, up to `time_masks` (arXiv 1912.05533, p_M); 0 for
-            `time_masks` whatever the length.
-        time_warp: Frames by which a point of the utterance is moved, at most (ESPnet: 5); 0 for
-            none.
-        speeds: Of playing, drawn evenly: (0.9, 1.0, 1.1) is usual, and changes the pitch too.
-        gain: Louder or softer by at most so many decibels.
-        noise: Share of the utterances that white noise is added to.
-        noise_snr: Least and greatest ratio of speech to noise, in decibels.
-    """
-
-    frequency_masks: int = 2
-    frequency_width: int = 27
-    time_masks: int = 10
-    time_ratio: float = 0.04
-    time_masks_ratio: float = 0.0
-    time_warp: int = 0
-    speeds: tuple[float, ...] = (1.0,)
-    gain: float = 0.0
-    noise: float = 0.0
+    frequency_masks: NonNegativeInt = 2
+    """Of SpecAugment (arXiv 1904.08779); 0 for none."""
+    frequency_width: NonNegativeInt = 27
+    """Widest of them, in bins."""
+    time_masks: NonNegativeInt = 10
+    """Of SpecAugment, at most; 0 for none."""
+    time_ratio: Probability = 0.04
+    """Longest of them, as a share of the utterance's frames."""
+    time_masks_ratio: NonNegativeFloat = 0.0
+    """So many masks a frame, up to `time_masks` (arXiv 1912.05533, p_M); 0 for `time_masks`
+    whatever the length."""
+    time_warp: NonNegativeInt = 0
+    """Frames by which a point of the utterance is moved, at most (ESPnet: 5); 0 for none."""
+    speeds: tuple[Annotated[float, Interval(ge=0.5, le=2)], ...] = (1.0,)
+    """Of playing, drawn evenly: (0.9, 1.0, 1.1) is usual, and changes the pitch too."""
+    gain: NonNegativeFloat = 0.0
+    """Louder or softer by at most so many decibels."""
+    noise: Probability = 0.0
+    """Share of the utterances that white noise is added to."""
     noise_snr: tuple[float, float] = (10.0, 30.0)
+    """Least and greatest ratio of speech to noise, in decibels."""
 
-    def __post_init__(self) -> None:
-        names = ("frequency_masks", "frequency_width", "time_masks", "time_masks_ratio",
-                 "time_warp", "gain")  # fmt: skip
-        wrong = too_small(self, dict.fromkeys(names, 0))
-        wrong += [
-            f"{name} must be in [0, 1], not {getattr(self, name)}"
-            for name in ("time_ratio", "noise")
-            if not 0 <= getattr(self, name) <= 1
-        ]
-        if not self.speeds or not all(0.5 <= speed <= 2 for speed in self.speeds):
-            wrong.append(f"speeds must be one or more numbers in [0.5, 2], not {self.speeds}")
-        wrong += _wrong_range("noise_snr", self.noise_snr)
-        if wrong:
-            raise ConfigError(wrong)
+    @rule
+    def _ranges_rise(self) -> Iterator[str]:
+        yield from falling("noise_snr", self.noise_snr)
+        if not self.speeds:
+            yield "speeds must be one number or more"
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class SyntheticConfig:
-    """The built-in utterances: how many there are and what they are like.
+    """The built-in utterances: how many there are and what they are like."""
 
-    Attributes:
-        train_utterances: Of a training epoch; drawn by the recipe's seed.
-        validation_utterances: The same in every run, by other speakers.
-        words: Fewest and most of an utterance.
-        snr: Least and greatest ratio of signal to noise, in decibels.
-    """
-
-    train_utterances: int = 4000
-    validation_utterances: int = 200
-    words: tuple[int, int] = (1, 5)
+    train_utterances: PositiveInt = 4000
+    """Of a training epoch; drawn by the recipe's seed."""
+    validation_utterances: PositiveInt = 200
+    """The same in every run, by other speakers."""
+    words: tuple[PositiveInt, PositiveInt] = (1, 5)
+    """Fewest and most of an utterance."""
     snr: tuple[float, float] = (10.0, 40.0)
+    """Least and greatest ratio of signal to noise, in decibels."""
 
-    def __post_init__(self) -> None:
-        wrong = too_small(self, {"train_utterances": 1, "validation_utterances": 1})
-        wrong += _wrong_range("words", self.words) + _wrong_range("snr", self.snr)
-        if self.words[0] < 1:
-            wrong.append(f"words must be 1 or more, not {self.words[0]}")
-        if wrong:
-            raise ConfigError(wrong)
+    @rule
+    def _ranges_rise(self) -> Iterator[str]:
+        yield from falling("words", self.words)
+        yield from falling("snr", self.snr)
 
 
-def too_small(config: Any, least: Mapping[str, float]) -> list[str]:
-    """Return a line for each field that is below its least value."""
-    return [
-        f"{name} must be {number} or more, not {getattr(config, name)}"
-        for name, number in least.items()
-        if getattr(config, name) < number
-    ]
-
-
-def _wrong_range(name: str, values: tuple[float, float]) -> list[str]:
+def falling(name: str, values: tuple[float, float]) -> Iterator[str]:
+    """Yield a line for a range that does not begin with its least value."""
     low, high = values
-    return [f"{name} must be the least and the greatest, not {low}, {high}"] * (low > high)
+    if low > high:
+        yield f"{name} must be the least and the greatest, not {low}, {high}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class SpeechDataConfig:
-    """Recordings and their transcripts: the `data` section of a recipe.
-
-    Attributes:
-        source: PATH (a .jsonl, .json, .csv or .tsv file of recordings and texts, or a folder of
-            these, LibriSpeech's, Common Voice's or Kaldi's folders, tar shards, parquet files),
-            hf:NAME[:CONFIG[:SPLIT]], builtin:spoken-digits or builtin:spoken-commands.
-        validation_source: Another source to validate on: its validation split if it has one, else
-            its test split, else all of it.
-        audio_column: Name of the column that has the recordings; null for the usual ones.
-        text_column: Likewise, of what is said in them.
-        train_splits: Names of the source's splits to train on, as train-clean-100; null for those
-            whose names say so.
-        validation_splits: To validate on, as dev-clean,dev-other; null for those whose names say
-            so.
-        validation_fraction: Share of the speakers, or of the utterances, that is held out by the
-            hash of the name where there is no validation split.
-        hold_out: Whether whole speakers are held out (where they are known) or utterances.
-        validation_limit: Utterances to validate on, at most; drawn by the hash of their ids.
-        text_case: What becomes of transcripts: LibriSpeech's are in capitals.
-        sample_rate: In Hz; recordings with another are resampled.
-        features: What a model sees of the sound.
-        cmvn: Normalisation of mean and variance of each feature: "global" (over the training
-            split), "utterance", "none", or the path of a run's cmvn.json.
-        augmentation: What is varied in training.
-        cached: Whether features are computed once and kept on the disk; then without speeds, gain
-            and noise.
-        tokenizer: "characters", "bpe" or "sentencepiece" (learnt from the training transcripts),
-            "bytes", or the path of a tokenizer.
-        vocab_size: Of a "bpe" or "sentencepiece" tokenizer (5000 in the paper's table).
-        max_duration: Longest utterance that is trained on, in seconds.
-        max_text_rate: Most characters a second of what is trained on: a transcript that nobody can
-            speak in the time is a wrong one.
-        max_frames: Largest padded size of a group of utterances of like length: its utterances
-            times the longest's frames. `training.batch_size` counts groups.
-        max_cells: Likewise, times the longest's tokens: what the transducer loss goes through.
-        block: Utterances that are sorted by length at a time.
-        synthetic: What built-in utterances are like.
-
-    Raises:
-        ConfigError: For impossible values, all at once.
-    """
+    """Recordings and their transcripts: the `data` section of a recipe."""
 
     source: str = "builtin:spoken-digits"
+    """PATH (a .jsonl, .json, .csv or .tsv file of recordings and texts, or a folder of these,
+    LibriSpeech's, Common Voice's or Kaldi's folders, tar shards, parquet files),
+    hf:NAME[:CONFIG[:SPLIT]], builtin:spoken-digits or builtin:spoken-commands."""
     validation_source: str | None = None
+    """Another source to validate on: its validation split if it has one, else its test split, else
+    all of it."""
     audio_column: str | None = None
+    """Name of the column that has the recordings; null for the usual ones."""
     text_column: str | None = None
+    """Likewise, of what is said in them."""
     train_splits: tuple[str, ...] | None = None
+    """Names of the source's splits to train on, as train-clean-100; null for those whose names say
+    so."""
     validation_splits: tuple[str, ...] | None = None
-    validation_fraction: float = 0.05
+    """To validate on, as dev-clean,dev-other; null for those whose names say so."""
+    validation_fraction: Share = 0.05
+    """Share of the speakers, or of the utterances, that is held out by the hash of the name where
+    there is no validation split."""
     hold_out: Literal["speaker", "utterance"] = "speaker"
-    validation_limit: int | None = None
+    """Whether whole speakers are held out (where they are known) or utterances."""
+    validation_limit: PositiveInt | None = None
+    """Utterances to validate on, at most; drawn by the hash of their ids."""
     text_case: Literal["keep", "lower", "upper"] = "keep"
-    sample_rate: int = 16000
-    features: FilterBankConfig = field(default_factory=FilterBankConfig)
+    """What becomes of transcripts: LibriSpeech's are in capitals."""
+    sample_rate: Annotated[int, Interval(ge=1000, lt=LARGEST)] = 16000
+    """In Hz; recordings with another are resampled."""
+    features: FilterBankConfig = FilterBankConfig()
+    """What a model sees of the sound."""
     cmvn: str = "global"
-    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
+    """Normalisation of mean and variance of each feature: "global" (over the training split),
+    "utterance", "none", or the path of a run's cmvn.json."""
+    augmentation: AugmentationConfig = AugmentationConfig()
+    """What is varied in training."""
     cached: bool = False
+    """Whether features are computed once and kept on the disk; then without speeds, gain and
+    noise."""
     tokenizer: str = "sentencepiece"
-    vocab_size: int = 5000
-    max_duration: float = 30.0
-    max_text_rate: float = 60.0
-    max_frames: int = 20_000
-    max_cells: int = 1_000_000
-    block: int = 20_000
-    synthetic: SyntheticConfig = field(default_factory=SyntheticConfig)
+    """"characters", "bpe" or "sentencepiece" (learnt from the training transcripts), "bytes", or
+    the path of a tokenizer."""
+    vocab_size: PositiveInt = 5000
+    """Of a "bpe" or "sentencepiece" tokenizer (5000 in the paper's table)."""
+    max_duration: Annotated[float, Interval(gt=0, le=86400)] = 30.0
+    """Longest utterance that is trained on, in seconds."""
+    max_text_rate: PositiveFloat = 60.0
+    """Most characters a second of what is trained on: a transcript that nobody can speak in the
+    time is a wrong one."""
+    max_frames: PositiveInt = 20_000
+    """Largest padded size of a group of utterances of like length: its utterances times the
+    longest's frames. `training.batch_size` counts groups."""
+    max_cells: PositiveInt = 1_000_000
+    """Likewise, times the longest's tokens: what the transducer loss goes through."""
+    block: PositiveInt = 20_000
+    """Utterances that are sorted by length at a time."""
+    synthetic: SyntheticConfig = SyntheticConfig()
+    """What built-in utterances are like."""
 
-    def __post_init__(self) -> None:
-        wrong = too_small(self, {"sample_rate": 1000, "vocab_size": 1, "block": 1})
-        wrong += [
-            f"{name} must be above 0, not {getattr(self, name)}"
-            for name in ("max_duration", "max_text_rate", "max_cells")
-            if getattr(self, name) <= 0
-        ]
-        if not 0 < self.validation_fraction < 1:
-            wrong.append(f"validation_fraction must be in (0, 1), not {self.validation_fraction}")
-        if self.validation_limit is not None and self.validation_limit < 1:
-            wrong.append(f"validation_limit must be 1 or more, not {self.validation_limit}")
+    @rule
+    def _groups_hold_the_longest(self) -> Iterator[str]:
         longest = int(self.max_duration * 1000 / self.features.frame_shift)
         longest = int(longest / min(self.augmentation.speeds))
         if self.max_frames < longest:
-            wrong.append(f"max_frames ({self.max_frames}) must hold the longest utterance: "
-                         f"{longest} frames by max_duration")  # fmt: skip
+            yield (f"max_frames ({self.max_frames}) must hold the longest utterance: {longest} "
+                   "frames by max_duration")  # fmt: skip
+
+    @rule
+    def _filters_fit(self) -> Iterator[str]:
         low, high = self.mel_range
         if not low < high <= self.sample_rate / 2:
-            wrong.append(f"features: filters from {low} to {high} Hz don't fit below half the "
-                         f"sample rate ({self.sample_rate / 2} Hz)")  # fmt: skip
+            yield (f"features: filters from {low} to {high} Hz don't fit below half the sample "
+                   f"rate ({self.sample_rate / 2} Hz)")  # fmt: skip
+
+    @rule
+    def _cached_features_stay(self) -> Iterator[str]:
         varied = (self.augmentation.gain, self.augmentation.noise, self.augmentation.speeds != (1,))
         if self.cached and any(varied):
-            wrong.append("cached features can't vary: leave out augmentation's speeds, gain and "
-                         "noise, or cached")  # fmt: skip
-        if self.source.startswith("builtin:"):
-            check_builtin(parse_source(self.source), NAMES, "speech")
-        if wrong:
-            raise ConfigError(wrong)
+            yield ("cached features can't vary: leave out augmentation's speeds, gain and noise, "
+                   "or cached")  # fmt: skip
+
+    @rule
+    def _source_is_there(self) -> Iterator[str]:
+        yield from wrong_builtin(self.source, NAMES, "speech")
 
     @property
     def mel_range(self) -> tuple[float, float]:
@@ -235,7 +206,7 @@ class SpeechDataConfig:
         return self.features.low_frequency, high if high > 0 else self.sample_rate / 2 + high
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class TransducerConfig(TransformerConfig):
     """A Transformer-Transducer: an encoder over filterbanks, a predictor over labels, a joiner.
 
@@ -244,79 +215,61 @@ class TransducerConfig(TransformerConfig):
     et al. 2021 (arXiv 2201.05420), a weight of 0 for none. All are sums of nats over an utterance,
     but for the divergence, which is a mean over its lattice. The weights that ESPnet documents are
     0.5 (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2 (divergence).
-
-    Attributes:
-        mel_bins: Features of a frame, as `data.features.mel_bins`; a multiple of 4.
-        vocab_size: Labels, blank included; None for as many as the data's tokenizer has.
-        front_channels: Of the first and the second pair of convolutions (ESPnet's VGG: 64, 128).
-        predictor: "lstm", or "stateless": an embedding and a convolution over the last labels
-            (Ghodsi et al. 2020).
-        predictor_width: Of the predictor's embedding and output.
-        predictor_layers: Of the LSTM.
-        predictor_context: Labels that the stateless predictor sees.
-        predictor_dropout: Of the predictor's embedding, and between the layers of the LSTM.
-        joint_width: Of the joiner's hidden layer.
-        ctc_weight: Of the connectionist temporal classification loss on the encoder's features.
-        lm_weight: Of the cross-entropy of the next label on the predictor's output.
-        lm_smoothing: Label smoothing of that.
-        intermediate_weight: Of the transducer loss on features of `intermediate_layers`, through a
-            small network each and with the joiner's output layer and the predictor held fixed.
-        intermediate_layers: Layers, from 0 at the bottom.
-        kl_weight: Of the symmetric divergence of these layers' posteriors from the last layer's. It
-            holds the logits of some frames of the lattice at once, and costs as much time again.
-        pretrained: Directory of a run of the same shape to begin with, for example of easier data;
-            None to begin anew. Its labels and means are not taken from it: give `data.tokenizer
-            RUN/assets/tokenizer` and `data.cmvn RUN/assets/cmvn.json`.
-
-    Raises:
-        ConfigError: For impossible values, all at once.
     """
 
-    mel_bins: int = 80
-    vocab_size: int | None = None
-    front_channels: tuple[int, int] = (64, 128)
+    mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80
+    """Features of a frame, as `data.features.mel_bins`; a multiple of 4."""
+    vocab_size: PositiveInt | None = None
+    """Labels, blank included; None for as many as the data's tokenizer has."""
+    front_channels: tuple[PositiveInt, PositiveInt] = (64, 128)
+    """Of the first and the second pair of convolutions (ESPnet's VGG: 64, 128)."""
     predictor: Literal["lstm", "stateless"] = "lstm"
-    predictor_width: int = 512
-    predictor_layers: int = 2
-    predictor_context: int = 2
-    predictor_dropout: float = 0.0
-    joint_width: int = 640
-    ctc_weight: float = 0.3
-    lm_weight: float = 0.3
-    lm_smoothing: float = 0.05
-    intermediate_weight: float = 0.0
-    intermediate_layers: tuple[int, ...] = ()
-    kl_weight: float = 0.0
+    """"lstm", or "stateless": an embedding and a convolution over the last labels (Ghodsi et al.
+    2020)."""
+    predictor_width: Width = 512
+    """Of the predictor's embedding and output."""
+    predictor_layers: Layers = 2
+    """Of the LSTM."""
+    predictor_context: PositiveInt = 2
+    """Labels that the stateless predictor sees."""
+    predictor_dropout: Dropout = 0.0
+    """Of the predictor's embedding, and between the layers of the LSTM."""
+    joint_width: Width = 640
+    """Of the joiner's hidden layer."""
+    ctc_weight: NonNegativeFloat = 0.3
+    """Of the connectionist temporal classification loss on the encoder's features."""
+    lm_weight: NonNegativeFloat = 0.3
+    """Of the cross-entropy of the next label on the predictor's output."""
+    lm_smoothing: Dropout = 0.05
+    """Label smoothing of that."""
+    intermediate_weight: NonNegativeFloat = 0.0
+    """Of the transducer loss on features of `intermediate_layers`, through a small network each and
+    with the joiner's output layer and the predictor held fixed."""
+    intermediate_layers: tuple[NonNegativeInt, ...] = ()
+    """Layers, from 0 at the bottom."""
+    kl_weight: NonNegativeFloat = 0.0
+    """Of the symmetric divergence of these layers' posteriors from the last layer's. It holds the
+    logits of some frames of the lattice at once, and costs as much time again."""
     pretrained: str | None = None
+    """Directory of a run of the same shape to begin with, for example of easier data; None to begin
+    anew. Its labels and means are not taken from it: give `data.tokenizer RUN/assets/tokenizer` and
+    `data.cmvn RUN/assets/cmvn.json`."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        sizes = ("predictor_width", "predictor_layers", "predictor_context", "joint_width")
-        weights = ("ctc_weight", "lm_weight", "intermediate_weight", "kl_weight")
-        least = {"mel_bins": 4} | dict.fromkeys(sizes, 1) | dict.fromkeys(weights, 0)
-        wrong = too_small(self, least)
-        wrong += [
-            f"{name} must be at least 0 and below 1, not {getattr(self, name)}"
-            for name in ("lm_smoothing", "predictor_dropout")
-            if not 0 <= getattr(self, name) < 1
-        ]
+    @rule
+    def _bins_are_pooled_twice(self) -> Iterator[str]:
         if self.mel_bins % SUBSAMPLING:
-            wrong.append(f"mel_bins ({self.mel_bins}) must be a multiple of {SUBSAMPLING}")
-        if min(self.front_channels) < 1:
-            wrong.append(f"front_channels must be 1 or more, not {self.front_channels}")
-        wrong += self._wrong_layers()
-        if self.encoder_layers is not None:
-            wrong.append("a transducer has model.layers, and no encoder_layers or decoder_layers")
-        if wrong:
-            raise ConfigError(wrong)
+            yield f"mel_bins ({self.mel_bins}) must be a multiple of {SUBSAMPLING}"
 
-    def _wrong_layers(self) -> list[str]:
+    @rule
+    def _stack_is_one(self) -> Iterator[str]:
+        if self.encoder_layers is not None:
+            yield "encoder_layers: a transducer has model.layers, and no decoder_layers"
+
+    @rule
+    def _intermediate_layers_are_below(self) -> Iterator[str]:
         last = self.layers - 1
-        outside = [layer for layer in self.intermediate_layers if not 0 <= layer < last]
-        wrong = [
-            f"intermediate_layers must be below the last layer, {last}, not {layer}"
-            for layer in outside
-        ]
+        for layer in self.intermediate_layers:
+            if layer >= last:
+                yield f"intermediate_layers must be below the last layer, {last}, not {layer}"
         if (self.intermediate_weight or self.kl_weight) and not self.intermediate_layers:
-            wrong.append("intermediate_weight and kl_weight need intermediate_layers")
-        return wrong
+            yield "intermediate_weight and kl_weight need intermediate_layers"

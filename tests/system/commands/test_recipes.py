@@ -4,76 +4,59 @@ import importlib
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
+from annotated_types import Interval
 
 from magneto.cli import main
 from magneto.commands.recipes import task_fields
-from magneto.fields import FieldDescription, attribute_meanings, describe_fields, type_words
+from magneto.fields import FieldDescription, PositiveInt, configuration, describe_fields, type_words
 from magneto.recipe import load_recipe, recipe_names
 from magneto.tasks import TASKS
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-@dataclass(frozen=True)
+@configuration
 class Base:
-    """A base.
-
-    Attributes:
-        width: In the
-            base: two lines.
-        kind: Of it.
-
-    Raises:
-        ValueError: Never.
-    """
-
-    width: int
+    width: PositiveInt
+    """In the
+    base: two lines."""
     kind: Literal["a", "b"] | None = "a"
+    """Of it."""
 
 
-@dataclass(frozen=True)
+@configuration
 class Inner:
-    """Inside.
-
-    Attributes:
-        depth: How deep.
-    """
-
-    depth: float = 0.5
+    depth: Annotated[float, Interval(ge=0, lt=2)] = 0.5
+    """How deep."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class Whole(Base):
-    """More.
-
-    Attributes:
-        kind: Of the whole.
-        inner: Not shown.
-        names: Several.
-    """
-
-    inner: Inner = field(default_factory=Inner)
+    inner: Inner = Inner()
+    """Not shown."""
+    kind: Literal["a", "b"] | None = "a"
+    """Of the whole."""
     names: tuple[str, ...] = ("x",)
+    """Several."""
 
 
 def test_fields_of_a_dataclass() -> None:
     found = {each.name: each for each in describe_fields(Whole, "data")}
     assert list(found) == ["data.width", "data.kind", "data.inner.depth", "data.names"]
     first = FieldDescription(
-        "data.width", "whole number", (), None, True, "In the base: two lines."
+        "data.width", "whole number, 1 or more", (), None, True, "In the base: two lines."
     )
     assert found["data.width"] == first
     assert found["data.kind"].meaning == "Of the whole." and found["data.kind"].default == "a"
     assert type_words(found["data.kind"]) == "one of a, b or null"
     assert found["data.inner.depth"].meaning == "How deep."
+    assert found["data.inner.depth"].kind == "number in [0, 2)"
     assert found["data.names"].kind == "list of texts"
-    assert attribute_meanings(Inner) == {"depth": "How deep."}
 
 
 def test_every_field_of_a_task_says_what_it_means() -> None:
@@ -83,7 +66,7 @@ def test_every_field_of_a_task_says_what_it_means() -> None:
 def test_recipes_all(capsys: pytest.CaptureFixture) -> None:
     assert main(["recipes", "causal-lm/tiny", "--all"]) == 0
     text = capsys.readouterr().out
-    assert "(number or null; default null)\n    Largest gradient norm, or None." in text
+    assert "(number above 0 or null; default null)\n    Largest gradient norm, or None." in text
     assert "training.schedule: cosine  (one of constant, linear," in text
     assert main(["recipes", "causal-lm/tiny", "--all", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

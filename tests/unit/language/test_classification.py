@@ -11,11 +11,12 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
-from magneto.config import ConfigError, build
+from magneto.config import ConfigError
 from magneto.data.problems import Counts
 from magneto.data.stream import mixed_order
 from magneto.data.table import table_of
 from magneto.data.tokenizer import ByteTokenizer
+from magneto.fields import build
 from magneto.files import Damaged, whole_directory
 from magneto.language.classification import (
     TextClassification,

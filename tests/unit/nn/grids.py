@@ -1,17 +1,17 @@
 """A configuration over a grid, for tests; and timm, where it is installed."""
 
 import importlib.util
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from benchmarks.timm_modules import with_timm
 from magneto import TransformerConfig
+from magneto.fields import configuration
 from magneto.nn.config import Grid
 
 
-@dataclass(frozen=True, kw_only=True)
+@configuration
 class GridConfig(TransformerConfig):
     """A stack over a grid whose size is given."""
 

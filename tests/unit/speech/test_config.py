@@ -2,7 +2,8 @@
 
 import pytest
 
-from magneto.config import ConfigError, build
+from magneto.config import ConfigError
+from magneto.fields import build
 from magneto.speech.config import (
     AugmentationConfig,
     SpeechDataConfig,
@@ -29,8 +30,8 @@ def problems(kind: type, values: dict) -> list[str]:
         ({"source": "builtin:digits"}, "no built-in speech 'builtin:digits': there is builtin:s"),
         ({"validation_fraction": 1}, "validation_fraction must be in (0, 1)"),
         ({"validation_limit": 0}, "validation_limit must be 1 or more"),
-        ({"augmentation": {"time_ratio": 2}}, "time_ratio must be in [0, 1], not 2"),
-        ({"augmentation": {"speeds": []}}, "speeds must be one or more numbers in [0.5, 2]"),
+        ({"augmentation": {"time_ratio": 2}}, "time_ratio must be 0 to 1, not 2"),
+        ({"augmentation": {"speeds": []}}, "speeds must be one number or more"),
         ({"augmentation": {"noise_snr": [3, 2]}}, "noise_snr must be the least and the greatest"),
         ({"synthetic": {"words": [0, 2]}}, "words must be 1 or more, not 0"),
         ({"augmentation": {"time_mask": 3}}, "did you mean data.augmentation.time_masks?"),
@@ -53,7 +54,7 @@ def test_impossible_models() -> None:
                          intermediate_layers=(11,), encoder_layers=1, decoder_layers=1)  # fmt: skip
     said = str(error.value)
     for words in ("multiple of 4", "lm_smoothing", "ctc_weight", "joint_width",
-                  "below the last layer, 11", "no encoder_layers"):  # fmt: skip
+                  "below the last layer, 11", "encoder_layers: a transducer has"):  # fmt: skip
         assert words in said
     with pytest.raises(ConfigError, match="need intermediate_layers"):
         TransducerConfig(kl_weight=0.2)

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from magneto.config import ConfigError, build
+from magneto.config import ConfigError
+from magneto.fields import build
 from magneto.training.config import TrainingConfig, in_steps, learning_rate
 
 
@@ -47,7 +48,7 @@ def test_no_rate_is_an_error() -> None:
     [
         ({"steps": 0}, "steps must be 1"),
         ({"learning_rate": -1.0}, "above 0"),
-        ({"ema_decay": 1.0}, "between 0 and 1"),
+        ({"ema_decay": 1.0}, "ema_decay must be in"),
         ({"average_checkpoints": 9}, "more than keep_checkpoints"),
     ],
 )
@@ -92,10 +93,7 @@ def test_numbers_without_sense_are_named_all_at_once() -> None:
         build(TrainingConfig, wrong, "training")
     lines = caught.value.lines
     assert len(lines) == len(wrong)
-    assert all(
-        any(f" {name} must be" in line for line in lines) for name in wrong if name != "betas"
-    )
-    assert "training: betas must be in [0, 1), not 0.9, 1.5" in lines
+    assert all(any(f".{name} must be" in line for line in lines) for name in wrong)
 
 
 @pytest.mark.parametrize("value", ["inf", "nan"])

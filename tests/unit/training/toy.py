@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.data.stream import BatchStream
+from magneto.fields import configuration
 from magneto.progress import SILENT, Progress, ProgressBars
 from magneto.training.config import TrainingConfig
 from magneto.training.logging import TrainingResult, read_metrics
@@ -29,7 +29,7 @@ from magneto.weights import open_tensors
 TIMED = ("rows_per_second", "flops_utilisation", "data_wait_seconds")
 
 
-@dataclass(frozen=True)
+@configuration
 class ToyData:
     examples: int = 64
     explode_at: float = 0.0

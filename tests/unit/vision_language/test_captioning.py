@@ -126,7 +126,7 @@ def test_cider_by_hand() -> None:
 
 
 def test_impossible_values_are_named() -> None:
-    with pytest.raises(ConfigError, match="mask_ratio must be above 0"):
+    with pytest.raises(ConfigError, match="mask_ratio must be in"):
         CaptioningDataConfig(mask_ratio=0.0)
     with pytest.raises(ConfigError, match="label_smoothing must be in"):
         ImageCaptionerConfig(**SIZES, label_smoothing=1.0)
