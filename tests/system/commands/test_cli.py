@@ -65,13 +65,13 @@ MISTAKES = [
     ("train causal-lm/tiny --seed 1e400", "seed must be a whole number"),
     ("train causal-lm/tiny --model.width 1000000000", "model.width must be 1 to 16,777,216, not"),
     ("train causal-lm/tiny --training.batch_size 1e12", "batch_size must be 1 to"),
-    ("train causal-lm/tiny --data.vocab_size 1e12", "vocab_size must be at most 16,777,216"),
+    ("train causal-lm/tiny --data.vocab_size 1e12", "vocab_size must be 1 to 16,777,216"),
     ("train causal-lm/tiny --training.device meta", "torch can't compute on one here"),
     ("train causal-lm/tiny --task os:system", "task os:system is no task"),
     ("train causal-lm/tiny --task .x:y", "task .x:y"),
     ("train causal-lm/tiny --data=", "the source is empty"),
     ("train causal-lm/tiny --data hf:", "'hf:' names no data set"),
-    ("train image-classification/tiny --model.patch_size 0", "patch_size must be in [1,"),
+    ("train image-classification/tiny --model.patch_size 0", "patch_size must be 1 to"),
 ]
 
 
