@@ -233,7 +233,7 @@ def test_digests(clip: tuple[Any, str], tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_said(clip: tuple[Any, str], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no teacher 'clop': there are hog, pixels, clip:PATH"):
+    with pytest.raises(ValueError, match="teacher 'clop' is none: there are hog, pixels"):
         config("clop")
     with pytest.raises(ValueError, match="grid of 4 x 4 patches, the model 2 x 2"):
         build_teacher(config(f"clip:{clip[1]}", patch_size=16))
