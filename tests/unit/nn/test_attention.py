@@ -108,9 +108,9 @@ def test_a_packed_row_with_windows_equals_separate_documents() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"windows": (0,)}, "windows must be 1 or more, not 0"),
-        ({"windows": (None, -3)}, "windows must be 1 or more, not -3"),
-        ({"embedding_dropout": 1.5}, "embedding_dropout must be at least 0 and below 1, not 1.5"),
+        ({"windows": (0,)}, "windows must be 1 or more"),
+        ({"windows": (None, -3)}, "windows must be 1 or more"),
+        ({"embedding_dropout": 1.5}, "embedding_dropout must be in"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, Any], words: str) -> None:

@@ -217,7 +217,7 @@ def test_what_is_no_grid_is_said() -> None:
             model(torch.zeros(1, 16, 32))
     with pytest.raises(ValueError, match="only an encoder reads a grid"):
         Decoder(small_grid(grid_positions="rotary"))
-    with pytest.raises(ValueError, match="positions is none, learned, sinusoidal; not 't5'"):
+    with pytest.raises(ValueError, match="positions is one of none, learned, sinusoidal"):
         small_grid(grid_positions="rotary", positions="t5")
     with pytest.raises(ValueError, match="4 divides, not 2"):
         small_grid(grid_positions="rotary", head_dim=2)
