@@ -427,7 +427,7 @@ def test_input_norms_are_each_modalitys_own() -> None:
         ({"experts": "shared_attention", "vision_language_layers": 4}, r"0 to layers \(3\), not 4"),
         ({"vision_language_layers": 1}, "only experts 'shared_attention' have them"),
         ({"positions": "learned"}, "each modality's embedding adds them"),
-        ({"encoder_layers": 2, "decoder_layers": 2}, "encoder_layers: a multiway encoder has layers"),
+        ({"encoder_layers": 2, "decoder_layers": 2}, "a multiway encoder has layers"),
         ({"heads": 5}, "must divide width"),
     ],
 )
