@@ -478,8 +478,7 @@ def begin(
             undamaged checkpoint.
     """
     run, world, say = state.run, state.world, state.report.say
-    held = call_on_main(world, list_checkpoints, run)
-    if held and not resume:
+    if (held := call_on_main(world, list_checkpoints, run)) and not resume:
         raise ValueError(
             f"{run} already holds a run with checkpoints up to {held[-1].name}: "
             "resume it (--resume), or train in another directory (--out)"
@@ -491,8 +490,9 @@ def begin(
             say(f"changed: {', '.join(changes)}")
     with assets_aside(state.task, run) if world.is_main_process else nullcontext({}) as assets:
         if resume and (done := call_on_main(world, finished_result, run, state.config)):
-            more = "for more: --training.steps" if directory else "it keeps no checkpoint"
-            say(f"{run} finished at step {done.step} already; {more}")
+            longer = f"for more: --training.{'patience' if done.reason else 'steps'}"
+            why = longer if directory else "it keeps no checkpoint"
+            say(f"{run} finished at step {done.step} already; {why}")
             return done
         records = None
         if directory is not None:

@@ -237,5 +237,6 @@ if __name__ == "__main__":
     )
     kinds = {"distributed": str, "clip_norm": float, "ema_decay": float}
     values = {key: kinds.get(key, int)(value) for key, value in settings.items()}
+    values |= {key: bool(values[key]) for key in values.keys() & {"async_save"}}
     toy = kind(data, dropout=0.0 if "distributed" in values else 0.1)
     run_toy(directory, resume=True, task=toy, **values)
