@@ -13,12 +13,12 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "magneto"
 AIR = 1.1
 COUNTED = {
-    "lines of source": 49_700,
-    "lines of tests": 36_700,
+    "lines of source": 48_810,
+    "lines of tests": 36_760,
     "lines of benchmarks": 4_500,
-    "modules": 187,
-    "modules with one importer": 36,
-    "modules that causal_lm loads": 25,
+    "modules": 165,
+    "modules with one importer": 30,
+    "modules that causal_lm loads": 26,
     "modules that vision-language pre-training loads": 42,
 }
 
