@@ -22,7 +22,7 @@ T = TypeVar("T")
 SPLIT_NAMES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test",),
+    "test": ("test", "testing"),
 }
 # And the split that a name stands for.
 SPLITS = {name: split for split, names in SPLIT_NAMES.items() for name in names}

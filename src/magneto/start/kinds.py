@@ -205,6 +205,10 @@ def of_table(table: Table) -> list[Candidate]:
         if label is None and len(classes) == 1:
             label = classes[0]
             named_so = {"data.label_column": label}
+        if label and kinds[label] == "number" and not all_whole(table, label):
+            raise ValueError(f"{table.where}: labels of images in {shown(label)} are numbers with "
+                             "fractions, no classes; the page 'A new task' shows a task for "
+                             "numbers")  # fmt: skip
         by_label = Candidate("image-classification", f"an image and a {label}", image | named_so)
         both = captions(f"an image and a {text}") if text and text != label else []
         alone = Candidate("image-modelling", "images without labels", image)
@@ -296,6 +300,12 @@ def column_kind(table: Table, name: str) -> str:
         whole = all(float(word).is_integer() for word in words)
         return "class" if few and whole else "number"
     return "class" if few else "text"
+
+
+def all_whole(table: Table, name: str) -> bool:
+    """Return whether the first numbers of a column are whole."""
+    values = (table.columns[name][int(row)] for row in table.rows[:LOOKED_AT])
+    return all(float(value).is_integer() for value in values if value not in (None, ""))
 
 
 def is_number(word: str) -> bool:

@@ -122,6 +122,10 @@ def test_text_in_a_column_of_another_name(tmp_path: Path) -> None:
 def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'A new task'"):
         candidates(str(table(tmp_path / "numbers.csv", "age", "score")))
+    with pytest.raises(ValueError, match="numbers with fractions"):
+        scored = table(tmp_path / "scored.csv", "image", "score")
+        scored.write_text(scored.read_text().replace("score", "label", 1))
+        candidates(str(scored))
     headerless = tmp_path / "bare.tsv"
     headerless.write_text("".join(f"{'word ' * 12}{n}\t{n % 2}\n" for n in range(20)))
     with pytest.raises(ValueError, match="write one above it: text<TAB>label"):
