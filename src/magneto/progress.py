@@ -68,8 +68,10 @@ class ProgressBars:
 
     def say(self, line: str) -> None:
         """Print one line."""
-        if self.quiet:
-            return
+        if not self.quiet:
+            self._print(line)
+
+    def _print(self, line: str) -> None:
         with self.lock, suppress(OSError, ValueError):
             if self.bars is not None:
                 self.bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -96,7 +98,7 @@ class ProgressBars:
                 self.bars.refresh()
         elif now - piece.shown >= EVERY or (done == total and piece.spoken):
             piece.shown, piece.spoken = now, True
-            self.say(line_of(what, piece, done, total, note, now))
+            self._print(line_of(what, piece, done, total, note, now))
         if done == total:
             self._remove(what)
 

@@ -23,6 +23,8 @@ from magneto.training.logging import PEAKS, nominal_peaks
 if TYPE_CHECKING:
     from torch import nn
 
+    from magneto.training.task import Task
+
 GB = 1e9
 # What becomes of activations, by whether layers are recomputed.
 NAMES = {False: "kept", True: "recomputed"}
@@ -148,7 +150,7 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
 
 def dry_run(recipe: Recipe, report: ProgressBars, as_json: bool) -> int:
     """Run `magneto train RECIPE --dry-run`."""
-    found = try_steps(recipe, report)
+    found = try_steps(recipe, recipe.build_task(), report)
     if as_json and is_main_process():
         print_json(found)
     elif is_main_process():
@@ -156,8 +158,8 @@ def dry_run(recipe: Recipe, report: ProgressBars, as_json: bool) -> int:
     return 0
 
 
-def try_steps(recipe: Recipe, report: ProgressBars) -> dict[str, Any]:
-    """Take some steps of a recipe, and return what all of them would take.
+def try_steps(recipe: Recipe, task: Task, report: ProgressBars) -> dict[str, Any]:
+    """Take some steps of a recipe and its task, and return what all of them would take.
 
     The data is read, and tokenised into the cache, as for a training; no directory is made.
 
@@ -168,7 +170,7 @@ def try_steps(recipe: Recipe, report: ProgressBars) -> dict[str, Any]:
     from magneto.training.loop import build_state, train_step
     from magneto.training.model import check_memory, peak_memory, state_bytes
 
-    task, seconds = recipe.build_task(), []
+    seconds = list[float]()
     with join_world(recipe.training) as world, keep_freed_memory(world.device):
         task.prepare(report)
         check_memory(task, recipe.training, world, recipe.seed)

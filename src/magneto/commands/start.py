@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from magneto.commands.shared import Parser, print_json
 from magneto.config import ConfigError
+from magneto.fields import as_yaml
 from magneto.progress import ProgressBars, clock
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def main(words: Sequence[str]) -> int:
     chosen = next(each for each in found if given.kind in (None, each.task))
     report = Bars()
     advice = advise(given.data, chosen, overrides, report)
-    tried = try_steps(advice.recipe, report)
+    tried = try_steps(advice.recipe, advice.task, report)
     report.finish()
     out = given.out or Path("runs") / name_of(given.data)
     line = train_command(given.data, advice, out)
@@ -72,9 +73,7 @@ class Bars(ProgressBars):
     """Shows how far work is; what tasks say of their data stands in the table."""
 
     def say(self, line: str) -> None:
-        """Say how far work is, where there is no terminal, and nothing else."""
-        if any(line.startswith(f"{what} ") for what in self.pieces):
-            super().say(line)
+        """Say nothing."""
 
 
 def name_of(data: str) -> str:
@@ -85,17 +84,12 @@ def name_of(data: str) -> str:
 
 def train_command(data: str, advice: Advice, out: Path) -> str:
     """Return the command line that trains the recipe."""
-    options = [f"--{name} {shlex.quote(written(value))}" for name, value in advice.options.items()
+    options = [f"--{name} {shlex.quote(as_yaml(value))}" for name, value in advice.options.items()
                if name != "data.source"]  # fmt: skip
     source = str(advice.options.get("data.source", data))
     words = (f"magneto train {advice.recipe.name}", f"--data {shlex.quote(source)}", *options,
              f"--out {shlex.quote(str(out))}")  # fmt: skip
     return " ".join(words)
-
-
-def written(value: Any) -> str:
-    """Return a value as it is typed."""
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
 def lines(advice: Advice, tried: Mapping[str, Any]) -> list[str]:
@@ -105,7 +99,7 @@ def lines(advice: Advice, tried: Mapping[str, Any]) -> list[str]:
     rows.append(("what is easy", f"{metric} on the examples to validate on"))
     rows += [(f"  {name}", figure(scores, metric)) for name, scores in advice.simple]
     rows.append(("the recipe", advice.recipe.name))
-    rows += [(f"  {name}", written(value)) for name, value in advice.options.items()]
+    rows += [(f"  {name}", as_yaml(value)) for name, value in advice.options.items()]
     rows.append(("it takes", f"{tried['parameters']:,} parameters, {tried['steps']:,} steps, about "
                              f"{clock(tried['seconds'])} here"))  # fmt: skip
     wide = max(len(name) for name, _ in rows) + 2
