@@ -33,7 +33,6 @@ ELSEWHERE = {
 }  # fmt: skip
 """What fields of `training`, `model` and `data` are called in other programs, for hints alone."""
 
-WHOLE = re.compile(r"[+-]?\d+")
 # Whole numbers are below it: torch and numpy count with 64 bits.
 LARGEST = 10**18
 # Far beyond what a person writes; a few lines of aliases of aliases make billions of values.

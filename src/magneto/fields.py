@@ -50,8 +50,6 @@ NOTHING = ("null", "none", "None", "")
 # How pydantic checks: see its ConfigDict.
 STRICT = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
 WHOLE = re.compile(r"[+-]?\d+")
-# A line of a docstring's list of attributes that begins one.
-ATTRIBUTE = re.compile(r"(\w+): (.*)")
 
 Kind = TypeVar("Kind")
 Rule = TypeVar("Rule", bound=Callable[[Any], Iterator[str]])
@@ -418,7 +416,6 @@ def meanings(kind: type) -> dict[str, str]:
     """Return what stands below a configuration's fields, and those of the classes it is made of."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__[:-1]):
-        found |= _attributes(inspect.cleandoc(each.__dict__.get("__doc__") or ""))
         source = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
         for field, below in pairwise(source.body if isinstance(source, ast.ClassDef) else ()):
             match field, below:
@@ -427,22 +424,6 @@ def meanings(kind: type) -> dict[str, str]:
                     ast.Expr(value=ast.Constant(value=str(text))),
                 ):
                     found[name] = " ".join(text.split())
-    return found
-
-
-def _attributes(text: str) -> dict[str, str]:
-    _, _, rest = text.partition("Attributes:\n")
-    found: dict[str, str] = {}
-    name = ""
-    for line in rest.splitlines():
-        if line and not line.startswith("    "):
-            break  # the next part of the docstring
-        begins = ATTRIBUTE.fullmatch(line[4:])
-        if begins and not line.startswith("     "):
-            name = begins[1]
-            found[name] = begins[2]
-        elif line and name:
-            found[name] += f" {line.strip()}"
     return found
 
 

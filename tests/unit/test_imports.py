@@ -48,7 +48,7 @@ ALLOWED = {
         "mistakes",
         *GROUND,
     },
-    "start": {"recipe", "training.task", "data", "language", "vision", *GROUND},
+    "start": {"recipe", "training.task", "data", "language", "translation", "vision", *GROUND},
     "hf": {"nn", "functional", "data", *GROUND, *FIELDS},
     **{field: FIELD for field in FIELDS},
     "vision_language": FIELD | {"vision", "language"},

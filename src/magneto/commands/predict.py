@@ -18,11 +18,11 @@ from magneto.commands.shared import (
     Parser,
     arriving,
     check_file,
+    decode_input,
     ending_of,
     is_standard_input,
     open_standard_input,
     print_json,
-    read_input,
     standard_input_as_file,
 )
 from magneto.config import ConfigError
@@ -212,8 +212,6 @@ def ask_of_images(
     Raises:
         ValueError: If none could be read.
     """
-    from magneto.vision.decoding import EncodedPicture, PixelPicture
-
     report, size = ProgressBars(), BATCH * together
     for start in range(0, len(paths), size):
         some = paths[start : start + size]
@@ -221,7 +219,7 @@ def ask_of_images(
         for place, path in enumerate(some):
             try:
                 with guarded():
-                    read[place] = PixelPicture(EncodedPicture(read_input(path)).pixels())
+                    read[place] = decode_input(path)
             except BadRecord as error:
                 lost[place] = str(error)
         for place in [*lost]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, print_json, read_input
+from magneto.commands.shared import Parser, decode_input, print_json
 from magneto.config import ConfigError
 from magneto.data.files import existing_path, read_lines
 from magneto.data.problems import BadRecord, Counts, guarded
@@ -102,10 +102,8 @@ def read_picture(path: Path) -> Any:
     Raises:
         ValueError: If it can't be read.
     """
-    from magneto.vision.decoding import EncodedPicture, PixelPicture
-
     with guarded(prefix=f"{path}: "):
-        return PixelPicture(EncodedPicture(read_input(path)).pixels())
+        return decode_input(path)
 
 
 def indexed(

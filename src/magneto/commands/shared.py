@@ -219,6 +219,13 @@ def read_input(path: Path) -> bytes:
     return open_standard_input().read() if is_standard_input(path) else path.read_bytes()
 
 
+def decode_input(path: Path) -> Any:
+    """Return the image in a file, or in standard input, decoded."""
+    from magneto.vision.decoding import EncodedPicture, PixelPicture
+
+    return PixelPicture(EncodedPicture(read_input(path)).pixels())
+
+
 @contextmanager
 def standard_input_as_file(first: bytes = b"", ending: str = "") -> Iterator[Path]:
     """Yield standard input as a file, which can be read more than once; it is gone afterwards.

@@ -165,9 +165,13 @@ class Table:
 
     def _media_parts(self, column: MediaColumn) -> Iterable[bytes | np.ndarray]:
         keys = "\n".join(column.key(number) for number in self.rows.tolist())
-        some = np.unique(np.linspace(0, max(len(self) - 1, 0), SAMPLED).astype(np.int64))
-        sampled = (content_of(column, int(number)) for number in self.rows[some[: len(self)]])
+        sampled = (content_of(column, int(n)) for n in self.rows[spread(len(self), SAMPLED)])
         yield from (keys.encode(errors="surrogatepass"), column.sizes()[self.rows], *sampled)
+
+
+def spread(count: int, most: int) -> np.ndarray:
+    """Return the numbers of some of `count` rows, spread over all of them; all of a few."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
 
 
 def content_of(column: MediaColumn, number: int) -> bytes:

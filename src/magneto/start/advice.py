@@ -14,8 +14,6 @@ from magneto.start.look import Finding, Look
 from magneto.start.obvious import Obvious, Scored
 from magneto.training.task import Task
 
-TRIVIAL = "without a look at the input"
-
 
 @dataclass(frozen=True)
 class Field:

@@ -8,7 +8,7 @@ How the command uses it::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ from magneto.data.problems import Counts
 from magneto.data.sources import SPLITS, has_parquet, parse_source
 from magneto.data.table import USUAL, Classes, Table
 from magneto.files import user_path
+from magneto.translation.text import line_pairs
 
 # Values of a column by which its kind is told.
 LOOKED_AT = 200
@@ -69,8 +70,8 @@ def candidates(source: str) -> list[Candidate]:
     if found.kind == "hf":
         return of_table(first_table(source))
     stem = user_path(source)
-    if not stem.exists() and (pairs := line_pairs(stem.parent.glob(f"{stem.name}.*"))):
-        return [translation(next(iter(pairs.values())))]
+    if not stem.exists() and (codes := parallel_files(stem.parent.glob(f"{stem.name}.*"))):
+        return [translation(codes)]
     path = existing_path(source)
     if path.is_dir():
         return of_folder(path, source)
@@ -109,8 +110,8 @@ def of_folder(folder: Path, source: str) -> list[Candidate]:
         return [Candidate("segmentation", "a folder of images and one of masks")]
     if has_parquet(folder) or any(path.suffix == ".tar" for path in files):
         return of_table(first_table(source))
-    if pairs := line_pairs(files):
-        return [translation(next(iter(pairs.values())))]
+    if codes := parallel_files(files):
+        return [translation(codes)]
     if tables := [path for path in files if has_ending(path, RECORDS) and path.parent == folder]:
         if "train" in find_files(folder):
             return of_table(first_table(source))
@@ -141,21 +142,15 @@ def of_images(folder: Path, images: Sequence[Path], inside: set[str]) -> Candida
     return Candidate("image-classification", f"images in {len(classes)} folders")
 
 
-def nested(folder: Path, images: Sequence[Path]) -> list[str]:
-    """Return the folders of classes whose images all lie in further folders."""
-    places = [path.relative_to(folder).parts[:-1] for path in images]
-    shallow = {place[0] for place in places if len(place) == 1}
-    return sorted({place[0] for place in places if len(place) > 1} - shallow)
+def parallel_files(files: Iterable[Path]) -> list[str]:
+    """Return the languages of the first files STEM.LANGUAGE[.txt] that are side by side.
 
-
-def line_pairs(files: Iterator[Path] | Sequence[Path]) -> dict[str, list[str]]:
-    """Return the languages of files STEM.LANGUAGE[.txt], by stem; those of two or more."""
-    found: dict[str, list[str]] = {}
-    for path in sorted(files):
-        stem, dot, language = unpacked_name(path).removesuffix(".txt").rpartition(".")
-        if dot and LANGUAGE.fullmatch(language) and not has_ending(path, RECORDS):
-            found.setdefault(str(path.parent / stem), []).append(language)
-    return {stem: names for stem, names in found.items() if len(names) > 1}
+    Only codes of two letters: other endings of three are too many.
+    """
+    endings = ((unpacked_name(path).removesuffix(".txt").rpartition(".")[2], path)
+               for path in sorted(files))  # fmt: skip
+    named = [path for ending, path in endings if LANGUAGE.fullmatch(ending)]
+    return list(next(iter(line_pairs(named, frozenset()).values()), ()))
 
 
 def translation(languages: Sequence[str]) -> Candidate:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from magneto.data.problems import Counts
+from magneto.data.table import spread
 from magneto.language.labelled_texts import ROWS
 from magneto.vision.decoding import BrokenImage
 
@@ -74,9 +75,8 @@ def balance(names: Iterable[str]) -> tuple[str, str]:
 
 def sizes_of(split: Any) -> tuple[np.ndarray, bool]:
     """Return heights and widths of some images, (images, 2), and whether all are grey."""
-    some = np.unique(np.linspace(0, len(split) - 1, OPENED).astype(int))
     sizes, grey = [], True
-    for index in some.tolist():
+    for index in spread(len(split), OPENED).tolist():
         try:
             picture = split.open(index)
             sizes.append((picture.height, picture.width))
@@ -139,7 +139,7 @@ def masked_images(task: Any) -> Finding:
     splits = task.splits
     seen = image_input(splits.train)
     largest = 0
-    for index in np.unique(np.linspace(0, len(splits.train) - 1, OPENED).astype(int)).tolist():
+    for index in spread(len(splits.train), OPENED).tolist():
         try:
             mask = splits.train.mask(index)
         except BrokenImage:

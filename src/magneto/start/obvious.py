@@ -11,12 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from magneto.data.stream import LazyBatches
+from magneto.data.table import spread
 from magneto.files import import_extra
 
 # Examples that a simple model learns from, and pixels or places of them: seconds of one core.
 MOST_EXAMPLES, MOST_PIXELS = 10_000, 200_000
+MOST_OF_AN_IMAGE = 50_000
 MOST_ITERATIONS = 300
 
 LIBRARY = "`magneto start` needs scikit-learn"
@@ -63,30 +66,66 @@ def _images(batches: LazyBatches) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bag_of_words(task: Any) -> Sequence[Scored]:
-    """Return a linear model of single words and pairs of them, weighed by rarity."""
-    from magneto.language.classification import number_scores
+    """Return a linear model of the words of texts; of a pair, of both together."""
+    train, held = task.texts.train, next(iter(task.texts.validation.values()))
+    answers = answers_by_words(
+        _joined(train), _labels(task, train), _joined(held), least=2, number=task.data_config.number
+    )
+    right = _labels(task, held)
+    if answers is None or (task.data_config.number and len(right) < 2):
+        return nothing(task)
+    if task.data_config.number:
+        from magneto.language.classification import number_scores
 
+        return [("ridge regression on words", number_scores(answers, right))]
+    return [("logistic regression on words", {"accuracy": float((answers == right).mean())})]
+
+
+def statement_alone(task: Any) -> Sequence[Scored]:
+    """Return a linear model of the statement's words, which sees no image."""
+    train, held = task.splits.train, task.splits.validation
+    known, right = (np.array(list(part.values("truth"))) for part in (train, held))
+    texts = (list(part.values("statement")) for part in (train, held))
+    answers = answers_by_words(next(texts), known, next(texts))
+    if answers is None:
+        return nothing(task)
+    return [("the statement's words alone", {"accuracy": float((answers == right).mean())})]
+
+
+def answers_by_words(
+    train: Sequence[str],
+    known: np.ndarray,
+    asked: Sequence[str],
+    least: int = 1,
+    number: bool = False,
+) -> np.ndarray | None:
+    """Return what a linear model of single words and pairs of them, weighed by rarity, answers.
+
+    Args:
+        train: Texts to learn from.
+        known: Their labels.
+        asked: Texts to answer.
+        least: Texts that a word must be in to count.
+        number: Whether labels are numbers, not classes.
+
+    Returns:
+        A label for each text; None where there is one class, or no word, to learn.
+    """
     text = import_extra("sklearn.feature_extraction.text", "text", LIBRARY)
     linear = import_extra("sklearn.linear_model", "text", LIBRARY)
-    words = text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=2)
-    train, held = task.texts.train, next(iter(task.texts.validation.values()))
+    words = text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, min_df=least)
     try:
-        seen, asked = words.fit_transform(_joined(train)), words.transform(_joined(held))
-    except ValueError:  # no word comes twice
-        return nothing(task)
-    right = list(held.values("label"))
-    if task.data_config.number:
-        known, wanted = (np.array(part, float) for part in (train.values("label"), right))
-        if len(wanted) < 2:
-            return nothing(task)
-        answers = linear.Ridge().fit(seen, known).predict(asked)
-        return [("ridge regression on words", number_scores(answers, wanted))]
-    if len({*train.values("label")}) < 2:
-        return nothing(task)
-    model = linear.LogisticRegression(C=10, max_iter=MOST_ITERATIONS)
-    answers = fitted(model, seen, list(train.values("label"))).predict(asked)
-    found = {"accuracy": float(np.mean([a == b for a, b in zip(answers, right, strict=True)]))}
-    return [("logistic regression on words", found)]
+        seen = words.fit_transform(train)
+    except ValueError:  # no word is in as many
+        return None
+    if not number and len(np.unique(known)) < 2:
+        return None
+    model = linear.Ridge() if number else linear.LogisticRegression(C=10, max_iter=MOST_ITERATIONS)
+    return fitted(model, seen, known).predict(words.transform(asked))
+
+
+def _labels(task: Any, table: Any) -> np.ndarray:
+    return np.array(list(table.values("label")), float if task.data_config.number else str)
 
 
 def _joined(table: Any) -> list[str]:
@@ -144,48 +183,35 @@ def _looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.n
     return np.where(keys[places] == wanted, values[places], 0)
 
 
-def statement_alone(task: Any) -> Sequence[Scored]:
-    """Return a linear model of the statement's words, which sees no image."""
-    text = import_extra("sklearn.feature_extraction.text", "text", LIBRARY)
-    linear = import_extra("sklearn.linear_model", "text", LIBRARY)
-    train, held = task.splits.train, task.splits.validation
-    words = text.TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-    if len({*train.values("truth")}) < 2:
-        return nothing(task)
-    seen = words.fit_transform(list(train.values("statement")))
-    model = linear.LogisticRegression(C=10, max_iter=MOST_ITERATIONS)
-    fitted(model, seen, list(train.values("truth")))
-    answers = model.predict(words.transform(list(held.values("statement"))))
-    right = np.array(list(held.values("truth")))
-    return [("the statement's words alone", {"accuracy": float((answers == right).mean())})]
-
-
 def colour_and_place(task: Any) -> Sequence[Scored]:
     """Return a logistic regression of single pixels: their colour and where they are."""
     linear = import_extra("sklearn.linear_model", "vision", LIBRARY)
-    from magneto.vision.segmentation import read_pair, segmentation_scores
+    from magneto.vision.decoding import BrokenImage
+    from magneto.vision.segmentation import confusion, read_pair, segmentation_scores
 
     def pixels_of(split: Any, images: int) -> tuple[np.ndarray, np.ndarray]:
         values, classes = [], []
-        some = np.unique(np.linspace(0, len(split) - 1, images).astype(int))
-        for index in some.tolist():
-            image, mask = read_pair(split, index, task.masks)
-            y, x = np.indices(mask.shape) / np.array(mask.shape).reshape(2, 1, 1)
-            parts = (image / 127.5 - 1, np.stack((y, x, y * y, x * x, x * y), -1))
-            values.append(np.concatenate(parts, -1).reshape(mask.size, -1))
-            classes.append(mask.reshape(-1))
+        for index in spread(len(split), images).tolist():
+            try:
+                image, mask = read_pair(split, index, task.masks)
+            except BrokenImage:
+                continue
+            some = spread(mask.size, MOST_OF_AN_IMAGE)
+            y, x = (place / size for place, size in zip(np.divmod(some, mask.shape[1]), mask.shape,
+                                                        strict=True))  # fmt: skip
+            colours = image.reshape(mask.size, -1)[some] / 127.5 - 1
+            values.append(np.column_stack((colours, y, x, y * y, x * x, x * y)))
+            classes.append(mask.reshape(-1)[some])
         return np.concatenate(values), np.concatenate(classes)
 
     train, known = pixels_of(task.splits.train, 100)
-    asked, right = pixels_of(task.splits.validation, len(task.splits.validation))
+    asked, right = pixels_of(task.splits.validation, 200)
     draws = np.random.default_rng(0)
     counted = np.flatnonzero(known < task.model_config.classes)
     some = draws.choice(counted, min(len(counted), MOST_PIXELS), replace=False)
     if len(np.unique(known[some])) < 2:
         return nothing(task)
     model = fitted(linear.LogisticRegression(max_iter=100), train[some], known[some])
-    answers, size = model.predict(asked), task.model_config.classes
-    there = right < size
-    pairs = right[there].astype(np.int64) * size + answers[there]
-    matrix = np.bincount(pairs, minlength=size * size).reshape(size, size)
+    answers = torch.from_numpy(model.predict(asked).astype(np.int64))
+    matrix = confusion(torch.from_numpy(right), answers, task.model_config.classes)
     return [("colour and place of a pixel", segmentation_scores(matrix.tolist(), task.names))]

@@ -137,15 +137,8 @@ class ImageModelling(ImageTask):
         )  # fmt: skip
 
     def codes(self) -> int:
-        """Return how many codes the model guesses among: the tokenizer's, if none are set.
-
-        Raises:
-            ValueError: If the number set is another one.
-        """
-        known, wanted = self.targets.codes, self.model_config.codes
-        if wanted not in (None, known):
-            raise ValueError(f"the tokenizer has {known} codes, model.codes is {wanted}")
-        return known
+        """Return how many codes the model guesses among: the tokenizer's, if none are set."""
+        return self.targets.agreed_codes(self.model_config.codes)
 
     def check(self) -> None:
         """See that images, model and tokenizer fit together."""

@@ -367,6 +367,16 @@ class CodeTargets(nn.Module):
         """Return the codes of the model's images, (batch, patches), int64."""
         return self.tokenizer.encode(self.view(images))
 
+    def agreed_codes(self, wanted: int | None) -> int:
+        """Return how many codes a model guesses among: the tokenizer's.
+
+        Raises:
+            ValueError: If the number that the recipe sets is another one.
+        """
+        if wanted not in (None, self.codes):
+            raise ValueError(f"the image tokenizer has {self.codes} codes, model.codes is {wanted}")
+        return self.codes
+
     def digest(self) -> str:
         """Return what names the tokenizer's weights."""
         return weights_digest(self.tokenizer)

@@ -73,15 +73,8 @@ class MaskedDataModelling(Task):
         return self.data.targets
 
     def codes(self) -> int:
-        """Return how many codes the model guesses among: the tokenizer's, if none are set.
-
-        Raises:
-            ValueError: If the number set is another one.
-        """
-        known, wanted = self.targets.codes, self.model_config.codes
-        if wanted not in (None, known):
-            raise ValueError(f"the image tokenizer has {known} codes, model.codes is {wanted}")
-        return known
+        """Return how many codes the model guesses among: the tokenizer's, if none are set."""
+        return self.targets.agreed_codes(self.model_config.codes)
 
     def vocabulary(self) -> int:
         """Return the model's vocabulary: the tokenizer's, if none is set."""

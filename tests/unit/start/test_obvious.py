@@ -2,11 +2,14 @@
 
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from magneto.start.obvious import interpolated_nats
+from magneto.recipe import load_recipe
+from magneto.start.obvious import colour_and_place, interpolated_nats
+from tests.unit.vision.image_files import write_pairs
 
 
 def test_n_grams_are_witten_and_bells() -> None:
@@ -30,3 +33,11 @@ def test_n_grams_are_witten_and_bells() -> None:
     nats = -np.mean([math.log(chance(tuple(asked[max(0, i - 2) : i + 1]))) for i in range(40)])
     assert interpolated_nats(train, asked, size) == pytest.approx(nats)
     assert interpolated_nats(train, train, size) < interpolated_nats(train, train, size, 1)
+
+
+def test_a_broken_image_is_left_out_of_what_pixels_teach(tmp_path: Path) -> None:
+    write_pairs(tmp_path, [(12, 16)] * 12)
+    (tmp_path / "images" / "3.png").write_bytes(b"no image")
+    changes = {"data.source": str(tmp_path), "model.classes": 5}
+    [(_, found)] = colour_and_place(load_recipe("segmentation/start", changes).build_task())
+    assert found["mean_iou"] > 0.2  # a stripe's brightness tells its class
