@@ -15,6 +15,7 @@ from statistics import fmean, stdev, variance
 from typing import Any
 
 MARGIN = 0.02
+FAR_ABOVE = 1.5
 PLACEMENT = "model.placement"
 OWN = (PLACEMENT, "training.learning_rate", "seed")
 
@@ -64,8 +65,9 @@ def judged(run: Path, about: dict[str, Any], baseline: float | None) -> dict[str
     status = outcome["status"]
     if status == "finished":
         lost = score is None or not math.isfinite(score)
-        lost = lost or (None not in (end, first) and not end < first)
-        learns = not lost and learned(score, baseline, about["higher_is_better"])
+        falls = end is None or first is None or end < first
+        lost = lost or (not falls and not end <= FAR_ABOVE * abs(first))
+        learns = falls and not lost and learned(score, baseline, about["higher_is_better"])
         status = "diverged" if lost else "finished" if learns else "did not learn"
     if status == "diverged":
         score = loss = None

@@ -29,19 +29,21 @@ SWEEP = Sweep(
 
 
 def write_run(folder: Path, cell: Cell) -> None:
-    """Write what a run leaves: most learn, some sit at the baseline, diverge or are missing."""
+    """Write what a run leaves: most learn, some stay, rise, diverge or are missing."""
     placement, rate, seed = cell.values.values()
     row = PLACEMENTS.index(placement)
     accuracy = 0.9 - 0.05 * row - 0.07 * seed * rate**0.5 + 0.011 * seed
     ended = {"accuracy": accuracy, "loss": 2.4 - 2 * accuracy}
-    status, step = "finished", None
+    status, step, curve = "finished", None, [[10, 2.2], [20, 2.0]]
     if placement == "post" or (placement == "pre" and rate == 1e-2 and seed == 2):
         ended = {"accuracy": 0.1, "loss": 2.29}
+    if placement == "sub" and rate == 1.0 and seed == 2:
+        ended["loss"] = 3.0
+        curve[-1][1] = 2.9
     if rate == 1.0 and (placement == "olmo2" or (placement == "pre" and seed != 3)):
         ended, status, step = {}, "diverged", 17
     if placement == "olmo2" and seed == 3 and rate == 1e-2:
         return
-    curve = [[10, 2.2], [20, 2.0]]
     run = cell_directory(folder, cell)
     run.mkdir(parents=True)
     outcome = {

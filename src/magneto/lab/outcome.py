@@ -18,6 +18,7 @@ from typing import Any
 from magneto.functional.statistics import half_width
 from magneto.lab.grid import RATE, SEED, Cell, read_result
 from magneto.theory.placement import find_placement
+from magneto.training.evaluation import FAR_ABOVE_FIRST
 from magneto.training.logging import TrainingResult, read_metrics
 
 MARGIN = 0.02
@@ -34,8 +35,7 @@ class Scored:
         placement: Name of the row.
         learning_rate: Peak rate.
         seed: Of the run.
-        status: "finished" (and learned), "did not learn", "diverged" (also: ended above the loss it
-            began with) or "missing".
+        status: "finished" (and learned), "did not learn", "diverged" or "missing".
         score: The task's primary metric at the end; None if it diverged or is missing.
         loss: Validation loss at the end; likewise.
         initial_loss: Training loss of the first step, that is, at initialisation.
@@ -126,9 +126,10 @@ def score_cell(folder: Path, cell: Cell, judge: Judge) -> Scored:
 def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tuple[str, str]:
     """Return a run's status and, unless it finished and learned, why.
 
-    Where the validation loss is the score, it alone counts: a collapsed stack may keep a low
-    training loss by its dropout. A classifier that fits its training data too well has not
-    diverged: of its two losses the lower one counts.
+    A loss that ends far above the one it began with has diverged; one that rose by less did not
+    learn. Where the validation loss is the score, it alone counts: a collapsed stack may keep a low
+    training loss by its dropout. A classifier that fits its training data too well has learned: of
+    its two losses the lower one counts.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]
@@ -141,7 +142,9 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
         losses.append(curve[-1][1])
     end = min((loss for loss in losses if loss is not None), default=None)
     if end is not None and first is not None and not end < first:
-        return DIVERGED, "it ended above the loss it began with"
+        if not end <= FAR_ABOVE_FIRST * abs(first):
+            return DIVERGED, f"the loss is {end:.4g} at the end; it was {first:.4g} at first"
+        return STUCK, f"the loss rose, from {first:.4g} to {end:.4g}"
     if not judge.beats_baseline(score):
         return STUCK, (
             f"{judge.metric} {score:.4g} does not beat the trivial baseline, "

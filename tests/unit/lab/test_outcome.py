@@ -68,8 +68,9 @@ def ended(loss: float | None, curve: float = 3.0) -> dict:
     [
         (3.0, 8.0, 7.5, "finished"),
         (3.0, None, None, "finished"),
-        (9.0, 8.0, 7.5, "diverged"),
-        (8.0, 8.0, 9.0, "diverged"),
+        (12.1, 8.0, 7.5, "diverged"),
+        (12.0, 8.0, None, "did not learn"),
+        (8.0, 8.0, 9.0, "did not learn"),
         (float("nan"), None, None, "diverged"),
         (None, 8.0, 7.5, "diverged"),
         (7.5, 8.0, 7.5, "did not learn"),
@@ -81,7 +82,10 @@ def ended(loss: float | None, curve: float = 3.0) -> dict:
 def test_what_became_of_a_run(
     loss: float | None, first: float | None, baseline: float | None, expected: str
 ) -> None:
-    """A loss has to be 2 % of the baseline below it; without one, below the beginning."""
+    """A loss has to be 2 % of the baseline below it; without one, below the beginning.
+
+    Half as high again as at the beginning is diverged.
+    """
     found, reason = verdict(ended(loss), Judge("loss", False, baseline), first)
     assert found == expected
     assert bool(reason) == (expected != "finished")
@@ -101,10 +105,10 @@ def test_where_higher_is_better_the_margin_is_of_what_is_left(
 @pytest.mark.parametrize(
     ("last", "validation", "status"),
     [(0.1, 2.0, "finished"), (2.0, 0.5, "finished"), (2.0, 2.0, "diverged"),
-     (0.1, math.nan, "diverged")],
+     (0.9, 2.0, "did not learn"), (0.1, math.nan, "diverged")],
 )  # fmt: skip
 def test_overfitting_is_no_divergence(last: float, validation: float, status: str) -> None:
-    """Of a classifier; where the loss is the score, it has to be below the beginning."""
+    """Of a classifier; where the loss is the score, it alone has to be below the beginning."""
     found = ended(validation, last)
     found["metrics"]["accuracy"] = 0.8
     assert verdict(found, Judge("accuracy", True, 0.5), 0.7)[0] == status

@@ -113,7 +113,7 @@ def _draw_panel(
 
 
 def divergence_marks(cells: Rows) -> list[Mark]:
-    """Return a mark at the step where each run diverged, or at the end of one that got worse."""
+    """Return a mark at the step where each run diverged, or at its end."""
     marks = []
     for cell in cells:
         if cell["status"] == "diverged":

@@ -80,9 +80,9 @@ def test_what_diverged_stands_above_the_curves() -> None:
     assert "× diverged" in panel.svg
     (whole,) = curves_of(assemble([run(1e-3, 4.0)], Judge("loss", False)))
     assert "diverged" not in whole.svg
-    worse = run(1e-3, None, diverged_at=None, reason="it ended above the loss it began with")
+    worse = run(1e-3, None, diverged_at=None, reason="the loss is 13 at the end")
     (panel,) = curves_of(assemble([worse], Judge("loss", False)))
-    assert "seed 1: it ended above" in str(panel.hits)
+    assert "seed 1: the loss is 13" in str(panel.hits)
 
 
 def test_a_loss_that_is_not_finite_breaks_the_line() -> None:
