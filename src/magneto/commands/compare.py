@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from magneto.commands.shared import Parser, aligned, name_source, numbers, print_json
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
-from magneto.lab.grid import PLACEMENT, RATE, SEED, Sweep
+from magneto.lab.grid import PLACEMENT, RATE, SEED, Sweep, cell_directory
 from magneto.mistakes import user_lines
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe, placement_name
+from magneto.tasks import TASKS, command
 from magneto.theory.placement import PLACEMENTS
 
+# A curve in the terminal: so many points, of so many heights.
+COLUMNS, BLOCKS = 32, "▁▂▃▄▅▆▇█"
 OWN_OPTIONS = {PLACEMENT: "--placements", RATE: "--lrs", SEED: "--seeds"}
 
 
@@ -90,15 +95,21 @@ def main(words: Sequence[str]) -> int:
         whole = run(folder, sweep, given, report)
     comparison = plain(collect(folder, sweep, "magneto compare " + shlex.join(words)))
     page = write(folder, comparison)
+    best = link_best(folder, sweep, comparison)
     if measured and add_measurements(folder, sweep, comparison, report):
         page = write(folder, comparison)
     if given.json:
         kept = ("answer", "summary", "metric", "placements", "learning_rates", "seeds")
-        places = {"folder": str(folder), "report": str(page), "complete": whole}
+        places = {"folder": str(folder), "report": str(page), "complete": whole,
+                  "best_run": str(best) if best else None}  # fmt: skip
         print_json({**places, **{key: comparison[key] for key in kept}})
     else:
         print(table(comparison))
         print(f"\nreport: {page}")
+        if best:
+            verbs = TASKS[comparison["task"]].verbs if comparison["task"] in TASKS else ()
+            print(f"the best run keeps its weights, {best}; next:")
+            print("\n".join(f"  {command(verb, best)}" for verb in ("evaluate", *verbs)))
     if not whole:
         report.say("another process holds the runs that have no result yet, or they were stopped; "
                    "the same command goes on")  # fmt: skip
@@ -117,7 +128,9 @@ def add_measurements(
     try:
         report.say("measuring how far a step moves each row's function, to set it beside the "
                    "theory: minutes, which --no-measurements leaves out")  # fmt: skip
-        comparison["measured"] = measure(folder, sweep, report)
+        failed = [row["placement"] for row in comparison["summary"]
+                  if not row["finished"] + row["missing"]]  # fmt: skip
+        comparison["measured"] = measure(folder, sweep, failed, report)
     except Exception as error:
         lines = user_lines(error)
         if not lines:
@@ -135,6 +148,22 @@ def write(folder: Path, comparison: dict[str, Any]) -> Path:
 
     write_json(folder / "comparison.json", comparison)
     return write_report(comparison, folder)
+
+
+def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | None:
+    """Return the best run, by the short name `best` in the folder where links can be made."""
+    from magneto.lab.sweep import best_cell
+
+    cell = best_cell(folder, sweep, comparison["metric"], comparison["higher_is_better"])
+    if cell is None:
+        return None
+    link, run = folder / "best", cell_directory(folder, cell)
+    try:
+        link.unlink(missing_ok=True)
+        link.symlink_to(run.relative_to(folder), target_is_directory=True)
+    except OSError:  # a file system without links
+        return run
+    return link
 
 
 def other_fields(words: Sequence[str], overrides: dict[str, Any]) -> dict[str, list[str]]:
@@ -217,7 +246,7 @@ def split(words: str) -> list[str]:
 def table(comparison: dict[str, Any]) -> str:
     """Write the grid of mean scores, as the report has them, and the answer for a terminal."""
     from magneto.lab.outcome import decimals_for, group_cells, rate_text
-    from magneto.lab.report.words import baseline_sentence, brief_group_text
+    from magneto.lab.report.words import baseline_sentence, brief_group_text, reason_sentences
 
     groups = group_cells(comparison)
     decimals = decimals_for([group.mean for group in groups.values()])
@@ -230,4 +259,41 @@ def table(comparison: dict[str, Any]) -> str:
     notes = [baseline_sentence(comparison)] if any(group.stuck for group in found) else []
     if any(group.mean is not None and group.failed + group.missing for group in found):
         notes.append("(4/5): the mean of the four seeds that learned, of five.")
-    return "\n".join([aligned(rows), *filter(None, notes), "", *comparison["answer"]])
+    sentences = [*comparison["answer"], *reason_sentences(comparison)]
+    lines = [aligned(rows), *filter(None, notes), "", *loss_curves(comparison), "", *sentences]
+    return "\n".join(lines)
+
+
+def loss_curves(comparison: dict[str, Any]) -> list[str]:
+    """Draw each row's loss over the steps, a mean over seeds at its best rate, with blocks.
+
+    A row that learned at no rate is drawn at its smallest. All rows have one scale, whose top is
+    the trivial baseline where the score is a loss.
+    """
+    from magneto.lab.outcome import MARGIN, rate_text
+
+    curves: dict[str, dict[int, float]] = {}
+    for summary in comparison["summary"]:
+        rate = summary["best_learning_rate"] or min(comparison["learning_rates"])
+        points: dict[int, list[float]] = {}
+        for cell in comparison["cells"]:
+            if (cell["placement"], cell["learning_rate"]) == (summary["placement"], rate):
+                for step, loss in cell["curve"]:
+                    points.setdefault(step, []).append(loss)
+        losses = {step: fmean(found) for step, found in points.items() if all(map(isfinite, found))}
+        if len(losses) > 1:
+            curves[f"{summary['title']}, {rate_text(rate)}"] = losses
+    if not curves:
+        return []
+    every = [loss for losses in curves.values() for loss in losses.values()]
+    low, high = min(every), max(every)
+    if comparison["metric"] == "loss" and comparison["baseline"]:
+        high = min(high, max(comparison["baseline"], low + MARGIN * low))
+    rows = [["loss over steps", f"{high:.3g} or more to {low:.3g}", "end"]]
+    for name, losses in curves.items():
+        steps = sorted(losses)
+        shown = [steps[round(place * (len(steps) - 1) / (COLUMNS - 1))] for place in range(COLUMNS)]
+        share = [min((losses[step] - low) / ((high - low) or 1.0), 1.0) for step in shown]
+        line = "".join(BLOCKS[round(part * (len(BLOCKS) - 1))] for part in share)
+        rows.append([name, line, f"{losses[steps[-1]]:.3g}"])
+    return [aligned(rows)]

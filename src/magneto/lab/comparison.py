@@ -12,6 +12,7 @@ from typing import Any
 from magneto.config import ConfigError
 from magneto.files import plain, read_object, write_json
 from magneto.lab.answer import answer
+from magneto.lab.diagnosis import diagnose
 from magneto.lab.grid import RATE, SEED, Cell, Sweep, cell_directory
 from magneto.lab.outcome import Judge, Scored, score_cell, summarise
 from magneto.lab.probe import last_stack
@@ -211,26 +212,32 @@ def without_places(value: Any) -> Any:
     return value
 
 
-def measure(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> dict[str, Any]:
+def measure(
+    folder: Path, sweep: Sweep, failed: Sequence[str], progress: Progress = SILENT
+) -> dict[str, Any]:
     """Measure every row of a sweep, or read what was measured in its folder before.
 
     Args:
         folder: Of the comparison; holds `FILE` afterwards.
         sweep: Its first cell of each row says what is measured.
+        failed: Rows of which no run learned: they are probed for the reason.
         progress: Shows it.
 
     Returns:
         "width" of the stacks whose updates are measured (None if rows differ in it), "depths",
         "updates" (see `update.Update`), "growth" (`update.Growth`), "bounds" (form of the bound to
-        its value at each depth, by row) and "activations" (RMS of each layer's output at
-        initialisation, by row and layer name). A "placement" in updates and growth is a row's name.
+        its value at each depth, by row), "activations" (RMS of each layer's output at
+        initialisation, by row and layer name) and "reasons" (what a probe finds, by failed row).
+        A "placement" in updates and growth is a row's name.
     """
     path, first = folder / FILE, first_cells(sweep)
-    if path.is_file():
-        known = read_object(path)
-        if list(known.get("activations", ())) == list(first):
-            return known
-    found = measure_recipes({row: sweep.load(cell) for row, cell in first.items()}, progress)
+    found = read_object(path) if path.is_file() else {}
+    if list(found.get("activations", ())) != list(first):
+        found = measure_recipes({row: sweep.load(cell) for row, cell in first.items()}, progress)
+    reasons = found.setdefault("reasons", {})
+    for row in failed:
+        if row not in reasons:
+            reasons[row] = diagnose(sweep.load(first[row]), steps=5, seeds=0).verdict.failures
     write_json(path, found)
     return found
 

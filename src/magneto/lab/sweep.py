@@ -27,10 +27,11 @@ from magneto.lab.grid import (
     Sweep,
     cell_directory,
     is_done,
+    read_result,
     read_sweep,
     refuse_edited,
 )
-from magneto.lab.outcome import outcome
+from magneto.lab.outcome import FINISHED, finite, outcome
 from magneto.mistakes import user_lines
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE
@@ -41,7 +42,7 @@ from magneto.training.loop import Hook, Stop, TrainingState, train
 LOOK = 0.5
 # Seconds between looks at cells that others hold.
 WAIT = 1.0
-# A cell is looked at, not used: its weights go when it is done, unless asked for.
+# What a run keeps of its weights. Only the best cell's last ones stay, unless all are asked for.
 WEIGHTS = ("checkpoints", "best", "final", "averaged", "candidates", "diverged")
 
 
@@ -129,9 +130,31 @@ def run_cell(
     if result.status != "interrupted":
         write_json(run / "outcome.json", plain({**outcome(result, run), **initial}))
         if not sweep.keep_weights:
-            for name in WEIGHTS:
-                shutil.rmtree(run / name, ignore_errors=True)
+            delete_weights(folder, sweep, task.primary_metric, task.higher_is_better)
     return result
+
+
+def delete_weights(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> None:
+    """Delete the weights of all finished cells but the last ones of the best."""
+    best = best_cell(folder, sweep, metric, higher_is_better)
+    for cell in sweep.cells():
+        if is_done(folder, cell):
+            for name in WEIGHTS:
+                if (cell, name) != (best, "final"):
+                    shutil.rmtree(cell_directory(folder, cell) / name, ignore_errors=True)
+
+
+def best_cell(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> Cell | None:
+    """Return the finished cell of the best score, the first of equals; None without any."""
+    scores: dict[str, tuple[float, Cell]] = {}
+    for cell in sweep.cells():
+        found = read_result(folder, cell)
+        if found is None or found["status"] != FINISHED:
+            continue
+        score = finite(found.get("metrics", {}).get(metric))
+        if score is not None:
+            scores[cell.name] = (-score if higher_is_better else score, cell)
+    return min(scores.values(), key=lambda held: held[0])[1] if scores else None
 
 
 def devices() -> list[str]:

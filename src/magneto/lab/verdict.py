@@ -132,6 +132,11 @@ class Verdict:
         """What is behind the level: the findings that have it."""
         return [finding.text for finding in self.findings if finding.level == self.level]
 
+    @property
+    def failures(self) -> list[str]:
+        """What foretells failure."""
+        return [finding.text for finding in self.findings if finding.level == LEVELS[-1]]
+
 
 def judge(run: ShortRun) -> Verdict:
     """Judge a short run.

@@ -126,7 +126,7 @@ def sweep(*placements: str) -> Sweep:
 def test_each_placement_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "DEPTHS", (2, 4))
     monkeypatch.setattr(comparison, "SEEDS", (0, 1))
-    found = measure(tmp_path, sweep("post", "sub"))
+    found = measure(tmp_path, sweep("post", "sub"), ["post"])
     assert found["width"] == 16 and found["depths"] == [2, 4]
     assert {name: len(layers) for name, layers in found["activations"].items()} == {
         "post": 2, "sub": 2,
@@ -137,10 +137,12 @@ def test_each_placement_is_measured_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(found["updates"]) == 2 * 2 * 2 * 4
     assert {part["placement"] for part in found["growth"]} == {"post", "sub"}
 
+    assert list(found["reasons"]) == ["post"], "only what failed is probed"
     monkeypatch.setattr(comparison, "measure_recipes", None)
-    assert measure(tmp_path, sweep("post", "sub")) == found
+    monkeypatch.setattr(comparison, "diagnose", None)
+    assert measure(tmp_path, sweep("post", "sub"), ["post"]) == found
     with pytest.raises(TypeError):
-        measure(tmp_path, sweep("post", "pre"))  # another grid's are not taken for its own
+        measure(tmp_path, sweep("post", "pre"), [])  # another grid's are not taken for its own
 
 
 def record(directory: Path, *records: dict) -> Path:

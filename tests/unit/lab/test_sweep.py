@@ -92,6 +92,8 @@ def test_a_cell_that_is_held_is_left_alone_and_none_is_run_twice(
     assert work(tmp_path) == 2 and len(waited) == 1
     assert is_done(tmp_path, grid.cells()[0])
     before = outcomes(tmp_path, grid)
+    best = max(before, key=lambda name: before[name]["metrics"]["accuracy"])
+    assert [path.parent.name for path in tmp_path.glob("cells/*/final")] == [best]
     assert work(tmp_path) == 0
     open_sweep(tmp_path, grid)
     assert before == outcomes(tmp_path, grid) and not list(tmp_path.glob("cells/*/checkpoints"))

@@ -19,6 +19,7 @@ from magneto.lab.outcome import (
     part,
     plus_minus,
     rate_text,
+    title_of,
 )
 
 COLUMNS = (
@@ -69,6 +70,18 @@ def seeds_text(comparison: Mapping[str, Any]) -> str:
     said = f"{len(everywhere)} seed{'s' if len(everywhere) > 1 else ''}"
     more = f", {len(near)} at each row's best learning rate and its neighbours"
     return said + (more if len(near) > len(everywhere) else "")
+
+
+def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
+    """Say why rows learned at no rate, as far as a probe at their smallest rate found a reason."""
+    reasons = (comparison.get("measured") or {}).get("reasons", {})
+    rate = rate_text(min(map(float, comparison["learning_rates"])))
+    return [
+        f"Why {title_of(row)} did not learn, by a probe at {rate}: "
+        + ("; ".join(found) if found else "nothing in its first steps foretells it")
+        + "."
+        for row, found in reasons.items()
+    ]
 
 
 def summary_rows(
