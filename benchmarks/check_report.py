@@ -162,11 +162,9 @@ class Answer:
         # One letter stands for each title, so that numbers in titles are no numbers of the answer.
         self.letter = {title: chr(0xE000 + i) for i, title in enumerate(self.names)}
         self.title = {letter: title for title, letter in self.letter.items()}
-        self.leaders = self.find_leaders(about)
-        self.gaps = gaps_of([
-            {title: self.sums[title]["scores"] for title, first in self.leaders.items()
-             if first == leader and self.sums[title]["scores"]} for leader in self.leaders
-        ])  # fmt: skip
+        known = {title: own["scores"] for title, own in self.sums.items() if own["scores"]}
+        self.gaps, choose = gaps_of(known), max if about["higher_is_better"] else min
+        self.leader = choose(known, key=lambda title: fmean(known[title]), default="")
         one = f"([{''.join(self.title)}])"
         self.patterns = (
             (rf"{one} [a-z, ]+: {re.escape(about['metric'])} {PLUS_MINUS} at learning rate "
@@ -182,19 +180,6 @@ class Answer:
             (r"by the (\d+) seeds that ran at every rate", self.seeds),
         )  # fmt: skip
 
-    def find_leaders(self, about: dict[str, Any]) -> dict[str, str]:
-        """Return the title of the best row of each row's own data, by title."""
-        choose = max if about["higher_is_better"] else min
-        data = {title: about.get("data", {}).get(row, "") for title, row in self.names.items()}
-        leaders = {}
-        for title in self.names:
-            alike = [other for other in data if data[other] == data[title]]
-            known = {other: fmean(self.sums[other]["scores"]) for other in alike
-                     if self.sums[other]["scores"]}  # fmt: skip
-            if known:
-                leaders[title] = choose(known, key=lambda other: known[other])
-        return leaders
-
     def read(self, sentence: str) -> None:
         """Check one sentence; a number that no pattern takes is wrong."""
         self.sentence = text = sentence
@@ -207,7 +192,7 @@ class Answer:
     def best(self, found: re.Match[str]) -> str:
         """Check the best placement."""
         title = self.title[found[1]]
-        self.check.same("best placement", title, self.leaders.get(title))
+        self.check.same("best placement", title, self.leader)
         first = self.sums[title]
         if not first["scores"]:
             return ""
@@ -219,13 +204,11 @@ class Answer:
     def behind(self, found: re.Match[str]) -> str:
         """Check how far another is behind the best, and whether that is within noise."""
         title = self.title[found[1]]
-        mine, best = (
-            self.sums.get(name, {}).get("scores") for name in (title, self.leaders.get(title, ""))
-        )
+        mine, best = (self.sums.get(name, {}).get("scores") for name in (title, self.leader))
         if not mine or not best:
             self.check.wrong.append(f"{title} behind: the runs have no score to compare")
             return ""
-        gap, width = self.gaps[frozenset((title, self.leaders[title]))]
+        gap, width = self.gaps[frozenset((title, self.leader))]
         self.check.number(f"{title} behind", found[2], gap)
         self.check.number(f"{title} behind, interval", found[3], width)
         side = "higher" if fmean(mine) > fmean(best) else "lower"

@@ -28,10 +28,8 @@ def read_runs(folder: Path, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
     cells += [cell for cell in sweep.get("further", []) if cell not in cells]
     for cell in cells:
         named = {key.rpartition(".")[2]: value for key, value in cell.items() if key in OWN}
-        row = row_of(cell)
-        baseline = about.get("baselines", {}).get(row, about["baseline"])
         run = folder / "cells" / words_of(cell)
-        yield named | {"placement": row} | judged(run, about, baseline)
+        yield named | {"placement": row_of(cell)} | judged(run, about)
 
 
 def row_of(cell: dict[str, Any]) -> str:
@@ -47,7 +45,7 @@ def words_of(cell: dict[str, Any]) -> str:
     return ",".join(parts).replace("/", "_")
 
 
-def judged(run: Path, about: dict[str, Any], baseline: float | None) -> dict[str, Any]:
+def judged(run: Path, about: dict[str, Any]) -> dict[str, Any]:
     """Return a run's status, score, loss and initial loss."""
     if not (run / "outcome.json").exists():
         return {"status": "missing"}
@@ -67,7 +65,7 @@ def judged(run: Path, about: dict[str, Any], baseline: float | None) -> dict[str
         lost = score is None or not math.isfinite(score)
         falls = end is None or first is None or end < first
         lost = lost or (not falls and not end <= FAR_ABOVE * abs(first))
-        learns = falls and not lost and learned(score, baseline, about["higher_is_better"])
+        learns = falls and not lost and learned(score, about["baseline"], about["higher_is_better"])
         status = "diverged" if lost else "finished" if learns else "did not learn"
     if status == "diverged":
         score = loss = None
@@ -131,14 +129,11 @@ def error_of(first: Sequence[float], second: Sequence[float]) -> tuple[float, fl
 
 
 def gaps_of(
-    groups: Sequence[dict[str, Sequence[float]]],
+    rows: dict[str, Sequence[float]],
 ) -> dict[frozenset[str], tuple[float, float | None]]:
-    """Return how far each two rows of a group are apart, and the half-width by Holm's method.
-
-    All pairs of all groups are one family.
-    """
-    pairs = [(frozenset(pair), group[pair[0]], group[pair[1]])
-             for group in groups for pair in itertools.combinations(group, 2)]  # fmt: skip
+    """Return how far each two rows are apart, and the half-width by Holm's method."""
+    pairs = [(frozenset(pair), rows[pair[0]], rows[pair[1]])
+             for pair in itertools.combinations(rows, 2)]  # fmt: skip
     gaps = {names: abs(fmean(first) - fmean(second)) for names, first, second in pairs}
     errors = {names: error_of(first, second) for names, first, second in pairs}
     chances = {

@@ -71,13 +71,12 @@ def main(words: Sequence[str]) -> int:
     grid = {**others, **placements(given, {**overrides, **first}), **grid}
     sweep = Sweep(given.recipe, dict(overrides), grid, given.keep_weights)
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
-    from magneto.lab.comparison import collect, refuse_several_metrics, with_more_seeds
+    from magneto.lab.comparison import collect, with_more_seeds
     from magneto.lab.grid import is_done, open_sweep
     from magneto.lab.plan import check_weights_first
     from magneto.training.distributed import one_process, pick_device
     from magneto.training.model import check_memory
 
-    refuse_several_metrics(sweep)
     sweep = open_sweep(folder, sweep)
     report, measured = ProgressBars(), not given.no_measurements and PLACEMENT in grid
     if not all(is_done(folder, cell) for cell in sweep.cells()):

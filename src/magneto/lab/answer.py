@@ -7,7 +7,7 @@ method over all pairs of rows: where the interval of their difference holds 0, i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 
 from magneto.functional.statistics import Difference, joint_differences
@@ -15,38 +15,24 @@ from magneto.lab.outcome import Summary
 
 # With fewer seeds even all against none is no difference by Fisher's exact test (3 and 3: p = 0.1).
 ENOUGH_SEEDS = 4
-Gaps = Mapping[tuple[str, str], Difference]
 
 
-def answer(
-    summaries: Sequence[Summary],
-    higher_is_better: bool,
-    metric: str,
-    data: Mapping[str, str] | None = None,
-) -> list[str]:
+def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) -> list[str]:
     """Say in sentences what the grid shows, the answer first.
 
     Args:
         summaries: One for each row.
         higher_is_better: Direction of the metric.
         metric: Its name.
-        data: The data of each row, where rows differ in it: only rows of the same are ranked.
     """
-    alike: dict[str, list[Summary]] = {}
-    for summary in summaries:
-        alike.setdefault((data or {}).get(summary.placement, ""), []).append(summary)
-    rankings = [ranking(group, higher_is_better) for group in alike.values()]
-    gaps = differences(rankings)
-    sentences = [] if any(rankings) else [nothing_learned(summaries)]
-    for group, ranked in zip(alike.values(), rankings, strict=True):
-        sentences += best(group, ranked, gaps, metric)
-    if any(map(undecided, alike.values(), rankings)):
+    ranked = ranking(summaries, higher_is_better)
+    sentences = best(summaries, ranked, metric) if ranked else [nothing_learned(summaries)]
+    if undecided(summaries, ranked):
         sentences.append("Not decided: with one seed no difference can be told from noise.")
-    sentences += different_data(alike)
     sentences += [*unfinished(summaries), *not_learned(summaries)]
     sentences += [*stability(summaries), *divergence(summaries)]
     never = [s.title for s in summaries if s.score is None and s.finished and not s.missing]
-    if never and any(rankings):
+    if never and ranked:
         sentences.append(f"At no rate did all seeds learn: {', '.join(never)}.")
     return sentences
 
@@ -55,14 +41,6 @@ def ranking(summaries: Sequence[Summary], higher_is_better: bool) -> list[Summar
     """Return those that have a score, the best first."""
     ranked = [s for s in summaries if s.score is not None]
     return sorted(ranked, key=lambda s: s.score or 0.0, reverse=higher_is_better)
-
-
-def differences(rankings: Sequence[Sequence[Summary]]) -> Gaps:
-    """Return how far each row is behind each that is ranked before it, all judged together."""
-    pairs = [pair for ranked in rankings for pair in combinations(ranked, 2)]
-    found = joint_differences([(behind.scores, ahead.scores) for ahead, behind in pairs])
-    names = [(ahead.placement, behind.placement) for ahead, behind in pairs]
-    return dict(zip(names, found, strict=True))
 
 
 def nothing_learned(summaries: Sequence[Summary]) -> str:
@@ -76,31 +54,31 @@ def nothing_learned(summaries: Sequence[Summary]) -> str:
     return "Nothing learned at any of these learning rates."
 
 
-def undecided(group: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
+def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
     """Return whether rows were compared, and one seed is all there is to decide by."""
-    if not ranked or len(group) < 2:
+    if not ranked or len(summaries) < 2:
         return False
     first, *others = ranked
     return len(first.scores) < 2 or (bool(others) and all(len(o.scores) < 2 for o in others))
 
 
-def best(group: Sequence[Summary], ranked: Sequence[Summary], gaps: Gaps, metric: str) -> list[str]:
-    """Say which of a group is best, and how far the others are from it."""
-    if not ranked:
-        return []
+def best(summaries: Sequence[Summary], ranked: Sequence[Summary], metric: str) -> list[str]:
+    """Say which row is best, and how far the others are from it."""
     first, *others = ranked
-    found = [(other.title, gaps[first.placement, other.placement]) for other in others]
+    # All pairs are judged together; those with the best come first.
+    gaps = joint_differences([(b.scores, a.scores) for a, b in combinations(ranked, 2)])
+    found = [(other.title, gap) for other, gap in zip(others, gaps, strict=False)]
     interval = "" if first.interval is None else f" ± {first.interval:.2g}"
     score = f"{metric} {first.score:.4g}{interval} at learning rate {first.best_learning_rate:g}"
-    said = lead(group, [gap for _, gap in found])
+    said = lead(summaries, [gap for _, gap in found])
     return [f"{first.title} {said}: {score}.", *distances(found)]
 
 
-def lead(group: Sequence[Summary], gaps: Sequence[Difference]) -> str:
+def lead(summaries: Sequence[Summary], gaps: Sequence[Difference]) -> str:
     """Say what may be said of the row with the best score."""
-    if any(summary.missing for summary in group):
+    if any(summary.missing for summary in summaries):
         return "has the best score so far"
-    if len(group) == 1:
+    if len(summaries) == 1:
         return "has its best score here"
     if not gaps:
         return "alone has a rate at which all seeds learned"
@@ -108,15 +86,6 @@ def lead(group: Sequence[Summary], gaps: Sequence[Difference]) -> str:
         return "is best here"
     within = any(math.isfinite(gap.half_width) and not beyond_noise(gap) for gap in gaps)
     return "has the best score, others are within noise of it" if within else "has the best score"
-
-
-def different_data(alike: Mapping[str, Sequence[Summary]]) -> list[str]:
-    """Say that rows of different data are not ranked against each other."""
-    if len(alike) < 2:
-        return []
-    return [f"Scores on different data cannot be ranked against each other ({'; '.join(alike)}): "
-            "each row is compared only with those of the same data, and judged by the baseline "
-            "there."]  # fmt: skip
 
 
 def unfinished(summaries: Sequence[Summary]) -> list[str]:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from magneto.config import ConfigError
 from magneto.files import plain, read_object, write_json
 from magneto.lab.answer import answer
 from magneto.lab.diagnosis import diagnose
@@ -42,27 +41,23 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
     """
     recipe = sweep.load(sweep.cells()[0])
     task = recipe.build_task()
-    judges = judges_of(sweep)
-    cells = [score_cell(folder, cell, judges[cell.row]) for cell in sweep.cells()]
-    shared = {judge.baseline for judge in judges.values()}
-    judge = Judge(task.primary_metric, task.higher_is_better, only(shared))
+    judge = Judge.of(task, recipe.training.evaluate_limit)
+    cells = [score_cell(folder, cell, judge) for cell in sweep.cells()]
     runs = [cell_directory(folder, cell) for cell in sweep.cells()]
     comparison = {
         "recipe": without_places(sweep.recipe),
         "task": recipe.task,
-        "metric": task.primary_metric,
-        "higher_is_better": task.higher_is_better,
+        "metric": judge.metric,
+        "higher_is_better": judge.higher_is_better,
         "baseline": judge.baseline,
         "threshold": judge.threshold,
-        "baselines": {row: held.baseline for row, held in judges.items()},
-        "data": data_of(sweep),
         "unit": task.unit,
         "overrides": without_places(sweep.overrides),
         "command": without_places(command),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environments(runs),
         "config": without_places(recipe.to_mapping()),
-        "placements": list(judges),
+        "placements": list(first_cells(sweep)),
         "learning_rates": [float(rate) for rate in sweep.grid[RATE]],
         "seeds": [int(seed) for seed in sweep.grid[SEED]],
         "seeds_near_best": sorted({int(values[SEED]) for values in sweep.further}),
@@ -78,38 +73,8 @@ def conclusions(comparison: Mapping[str, Any]) -> dict[str, Any]:
     summaries = [summarise(cells, name, higher) for name in comparison["placements"]]
     return {
         "summary": [asdict(summary) for summary in summaries],
-        "answer": answer(summaries, higher, comparison["metric"], comparison["data"]),
+        "answer": answer(summaries, higher, comparison["metric"]),
     }
-
-
-def judges_of(sweep: Sweep) -> dict[str, Judge]:
-    """Return what the scores of each row are held against: the baseline on the row's own data."""
-    known: dict[str, Judge] = {}
-    judges: dict[str, Judge] = {}
-    for row, cell in first_cells(sweep).items():
-        recipe = sweep.load(cell)
-        task = recipe.build_task()
-        alike = repr((recipe.task, recipe.data, recipe.training.evaluate_limit))
-        if alike not in known:
-            baseline = task.baseline(recipe.training.evaluate_limit).get(task.primary_metric)
-            known[alike] = Judge(task.primary_metric, task.higher_is_better, baseline)
-        judges[row] = known[alike]
-    return judges
-
-
-def refuse_several_metrics(sweep: Sweep) -> None:
-    """Refuse a grid whose rows have scores of different kinds, before anything runs.
-
-    Raises:
-        ConfigError: If the data decides the metric, and the grid has data of several.
-    """
-    metrics: dict[str, str] = {}
-    for row, cell in first_cells(sweep).items():
-        metrics.setdefault(sweep.load(cell).build_task().primary_metric, row)
-    if len(metrics) > 1:
-        said = ", ".join(f"{row} by {metric}" for metric, row in metrics.items())
-        raise ConfigError([f"the grid's rows are scored by different metrics ({said}): "
-                           "compare each in a folder of its own (--out)"])  # fmt: skip
 
 
 def first_cells(sweep: Sweep) -> dict[str, Cell]:
@@ -120,17 +85,6 @@ def first_cells(sweep: Sweep) -> dict[str, Cell]:
     return found
 
 
-def data_of(sweep: Sweep) -> dict[str, str]:
-    """Return what the grid sets of each row's data; nothing where all rows have the same."""
-    found = {row: cell.data for row, cell in first_cells(sweep).items()}
-    return found if len(set(found.values())) > 1 else {}
-
-
-def only(values: set[float | None]) -> float | None:
-    """Return the one value of a set; None where it has several."""
-    return next(iter(values)) if len(values) == 1 else None
-
-
 def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
     """Return a finished sweep with further cells, if there are any that it has not.
 
@@ -139,10 +93,11 @@ def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
         sweep: Every cell of it has a result.
         seeds: What is wanted near each row's best rate.
     """
-    judges = judges_of(sweep)
-    scored = [score_cell(folder, cell, judges[cell.row]) for cell in sweep.cells()]
-    higher = next(iter(judges.values())).higher_is_better
-    best = {row: summarise(scored, row, higher).best_learning_rate for row in judges}
+    recipe = sweep.load(sweep.cells()[0])
+    judge = Judge.of(recipe.build_task(), recipe.training.evaluate_limit)
+    scored = [score_cell(folder, cell, judge) for cell in sweep.cells()]
+    best = {row: summarise(scored, row, judge.higher_is_better).best_learning_rate
+            for row in first_cells(sweep)}  # fmt: skip
     known = {cell.name for cell in sweep.cells()}
     new = [
         values
@@ -257,10 +212,11 @@ def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) 
         run = short_run(task, model, recipe.training, seed=recipe.seed, steps=1, rates=())
         activations[name] = {layer.name: layer.activation_rms for layer in run.first.layers}
     updates = measure_updates(plans, progress)
+    widths = {shape.width for shape, _ in plans.values()}
     bounds = {name: bounds_over(shape.row, DEPTHS, stack) for name, (shape, stack) in plans.items()}
     return plain(
         {
-            "width": only({shape.width for shape, _ in plans.values()}),
+            "width": widths.pop() if len(widths) == 1 else None,
             "depths": list(DEPTHS),
             "updates": [asdict(update) for update in updates],
             "growth": [asdict(part) for part in growth(updates)],

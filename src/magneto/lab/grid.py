@@ -83,20 +83,6 @@ class Cell:
         parts = [str(self.values[PLACEMENT])] if PLACEMENT in self.values else []
         return ",".join([*parts, *([Cell(others).name] if others else [])]) or "the recipe"
 
-    @property
-    def data(self) -> str:
-        """What the grid sets of the data that is scored; "" where it sets nothing of it.
-
-        What is done to training examples alone (`data.augmentation`) is none of it.
-        """
-        return Cell({k: v for k, v in self.values.items() if is_of_data(k)}).name
-
-
-def is_of_data(name: str) -> bool:
-    """Return whether a dotted field of a recipe decides what its runs are scored on."""
-    section, *parts = name.split(".")
-    return section == "data" and not any(part.endswith("augmentation") for part in parts)
-
 
 def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
     """Write what the grid is; or find it written, and the same or a part of this one.
@@ -105,9 +91,10 @@ def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
         What is written: with the further cells that the folder has.
 
     Raises:
-        ConfigError: If a cell's recipe is wrong, a run is there twice, the recipe was edited, or
-            the folder holds another comparison.
+        ConfigError: If a cell's recipe is wrong, a run is there twice, rows would be scored on
+            different data, the recipe was edited, or the folder holds another comparison.
     """
+    refuse_several_data(sweep)
     recipes = load_cells(sweep)
     refuse_repeated(sweep, recipes)
     path = folder / SPEC_FILE
@@ -172,6 +159,24 @@ def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
     """Return a cell's result, or None if it has none yet."""
     path = cell_directory(folder, cell) / "outcome.json"
     return read_object(path, "status", "step") if path.exists() else None
+
+
+def refuse_several_data(sweep: Sweep) -> None:
+    """Refuse a grid over what its runs are scored on; `data.augmentation` is of training alone.
+
+    Raises:
+        ConfigError: If a field of the data, or how much of it is scored, has several values.
+    """
+    lines = [
+        f"{name}: scores on different data cannot be ranked against each other: compare each value "
+        "in a folder of its own (--out)"
+        for name, values in sweep.grid.items()
+        if len(values) > 1
+        and (name.startswith("data.") or name == "training.evaluate_limit")
+        and "augmentation" not in name
+    ]
+    if lines:
+        raise ConfigError(lines)
 
 
 def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:

@@ -20,6 +20,7 @@ from magneto.lab.grid import RATE, SEED, Cell, read_result
 from magneto.theory.placement import find_placement
 from magneto.training.evaluation import FAR_ABOVE_FIRST
 from magneto.training.logging import TrainingResult, read_metrics
+from magneto.training.task import Task
 
 MARGIN = 0.02
 """Share of the way from the baseline to the best possible score by which a run must beat it."""
@@ -76,6 +77,12 @@ class Judge:
     metric: str
     higher_is_better: bool
     baseline: float | None = None
+
+    @classmethod
+    def of(cls, task: Task, limit: int | None) -> Judge:
+        """Return a task's judge, whose baseline is of so many validation batches; None: of all."""
+        metric = task.primary_metric
+        return cls(metric, task.higher_is_better, task.baseline(limit).get(metric))
 
     @property
     def threshold(self) -> float | None:

@@ -98,16 +98,15 @@ def run_trial(recipe: Recipe, seconds: float, report: ProgressBars | None = None
         if result.reason != OVER:
             raise KeyboardInterrupt
         found["status"] = FINISHED
-    metric = task.primary_metric
-    judge = Judge(metric, task.higher_is_better, task.baseline(limit).get(metric))
+    judge = Judge.of(task, limit)
     # One entry of the curve is of a few steps: by then a loss may be higher without diverging.
     first = found["curve"][0][1] if len(found["curve"]) > 1 else None
     status, reason = verdict(found, judge, first)
     return Trial(
         status=WORDS[status],
         reason=reason,
-        metric=metric,
-        score=result.metrics.get(metric),
+        metric=judge.metric,
+        score=result.metrics.get(judge.metric),
         baseline=judge.baseline,
         threshold=judge.threshold,
         steps=result.step,

@@ -59,8 +59,8 @@ def test_equal_scores_of_two_seeds_show_no_spread() -> None:
     assert words[0] == "Sub-LN has the best score: accuracy 0.71 at learning rate 0.001."
     assert words[1] == "Too few seeds to tell: Pre-LN (0.01 lower)."
     pair = frozenset("ab")
-    assert gaps_of([{"a": [0.70] * 2, "b": [0.71] * 2}])[pair][1] is width_of([0.7, 0.7]) is None
-    assert gaps_of([{"a": [0.70] * 2, "b": [0.70] * 2}])[pair] == (0, 0)
+    assert gaps_of({"a": [0.70] * 2, "b": [0.71] * 2})[pair][1] is width_of([0.7, 0.7]) is None
+    assert gaps_of({"a": [0.70] * 2, "b": [0.70] * 2})[pair] == (0, 0)
 
 
 def test_one_seed_is_not_told_from_noise() -> None:
@@ -133,22 +133,6 @@ def test_a_run_without_a_result_is_none_that_learned() -> None:
     assert said([Scored("sub", 1e-2, 1, "missing")], "sub") == [
         "There is no result yet.", "1 of 1 runs have no result yet.",
     ]  # fmt: skip
-
-
-def test_rows_of_different_data_are_not_ranked() -> None:
-    rows = [f"{place},tokenizer={kind}" for place in ("pre", "sub") for kind in ("bytes", "bpe")]
-    found = [
-        summarise(cells(row, {1e-3: [2.0 + number, 2.01 + number]}), row, False)
-        for number, row in enumerate(rows)
-    ]
-    data = {row: row.partition(",")[2] for row in rows}
-    text = " ".join(answer(found, False, "loss", data))
-    said = "Scores on different data cannot be ranked against each other "
-    assert f"{said}(tokenizer=bytes; tokenizer=bpe): each row" in text
-    assert "Pre-LN, tokenizer=bytes is best here: loss 2.005" in text
-    assert "Pre-LN, tokenizer=bpe is best here: loss 3.005" in text
-    assert text.count("Beyond noise: Sub-LN") == 2
-    assert "different data" not in " ".join(answer(found, False, "loss"))
 
 
 def test_what_did_not_learn_is_not_stable() -> None:

@@ -1,22 +1,17 @@
 """A comparison of runs: its baselines, further seeds, measurements, and where it comes from."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from magneto.cli import main
-from magneto.config import ConfigError
 from magneto.lab import comparison
 from magneto.lab.comparison import (
     around,
-    data_of,
     environments,
-    judges_of,
     measure,
-    refuse_several_metrics,
     with_more_seeds,
     without_places,
 )
@@ -30,31 +25,6 @@ from magneto.lab.grid import (
     open_sweep,
     read_sweep,
 )
-from magneto.recipe import Recipe
-
-
-def test_each_data_has_a_baseline_of_its_own(small: Callable[..., Recipe], tmp_path: Path) -> None:
-    small().save(tmp_path / "mine.yaml")
-    rows = {"model.placement": ["pre"], "training.learning_rate": [1e-3], "seed": [1, 2]}
-    grid = {"data.tokenizer": ["bytes", "bpe"], **rows}
-    sweep = Sweep(str(tmp_path / "mine.yaml"), {"data.vocab_size": 300}, grid)
-    judges = judges_of(sweep)
-    assert list(judges) == ["pre,tokenizer=bytes", "pre,tokenizer=bpe"]
-    one, other = (judge.baseline or 0.0 for judge in judges.values())
-    assert one > 0 and other > 0 and one != other
-    assert data_of(sweep)["pre,tokenizer=bpe"] == "tokenizer=bpe"
-    assert data_of(replace(sweep, grid=rows)) == {}
-    varied = {"data.augmentation.flip": [0, 0.5], "data.image_augmentation.flip": [0, 0.5]}
-    values = {name: flips[0] for name, flips in varied.items()}
-    assert Cell({**values, "data.max_length": 4}).data == "max_length=4"  # flips are of training
-    refuse_several_metrics(sweep)
-
-
-def test_rows_of_different_metrics_are_refused() -> None:
-    grid = {"data.glue": ["cola", "sst2"], "training.learning_rate": [1e-3], "seed": [1]}
-    with pytest.raises(ConfigError, match="glue=cola by matthews, glue=sst2 by accuracy"):
-        refuse_several_metrics(Sweep("text-classification/small", {}, grid))
-
 
 GRID = {"model.placement": ["pre", "sub"], RATE: [1e-3, 1e-2, 1e-1, 1.0], SEED: [1]}
 SWEEP = Sweep("image-classification/tiny", {}, GRID)

@@ -13,7 +13,6 @@ from magneto.lab.outcome import (
     MARGIN,
     STUCK,
     Group,
-    Judge,
     Summary,
     failures,
     part,
@@ -87,13 +86,9 @@ def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
 def summary_rows(
     comparison: Mapping[str, Any], groups: Groups, decimals: int
 ) -> list[dict[str, Any]]:
-    """Return a row for each placement; the one of the best score is marked.
-
-    None is marked where no other row has a score, or where rows have different data: their scores
-    are not ranked.
-    """
+    """Return a row for each placement; the best of several scores is marked."""
     rows = [Summary(**row) for row in comparison["summary"]]
-    known = [row.score for row in rows if row.score is not None and not comparison.get("data")]
+    known = [row.score for row in rows if row.score is not None]
     known = known if len(known) > 1 else []
     best = max(known, default=None) if comparison["higher_is_better"] else min(known, default=None)
     return [
@@ -149,7 +144,7 @@ def grid_rows(
     """Return a row for each placement; in each column the best mean of a whole group is marked."""
     best: dict[float, float] = {}
     choose = max if comparison["higher_is_better"] else min
-    for rate in rates if not comparison.get("data") else ():
+    for rate in rates:
         there = [groups[name, rate] for name in comparison["placements"]]
         means = [g.mean for g in there if g.mean is not None and not g.failed]
         if means:
@@ -254,28 +249,15 @@ def judged_sentence(comparison: Mapping[str, Any]) -> str:
 
 
 def baseline_sentence(comparison: Mapping[str, Any]) -> str:
-    """Say what a run had to beat to count as one that learned; "" without a baseline.
-
-    Where rows have different data, each has a baseline of its own.
-    """
-    metric, higher = comparison["metric"], comparison["higher_is_better"]
-    side = "above" if higher else "below"
-    if comparison.get("baseline") is not None:
-        return (
-            f"The trivial baseline of this task has {metric} {comparison['baseline']:.4g} on the "
-            f"same data; a run that does not end {side} {comparison['threshold']:.4g} "
-            f"({MARGIN:.0%} of the way from it to the best possible score) did not learn."
-        )
-    own = comparison.get("baselines", {}).items()
-    said = ", ".join(
-        f"{Judge(metric, higher, value).threshold:.4g} ({row}; baseline {value:.4g})"
-        for row, value in own
-        if value is not None
-    )
-    return said and (
-        f"Each row is held against the trivial baseline on its own data; a run whose {metric} does "
-        f"not end {side} {MARGIN:.0%} of the way from it to the best possible score did not learn: "
-        f"{said}."
+    """Say what a run had to beat to count as one that learned; "" without a baseline."""
+    if comparison.get("baseline") is None:
+        return ""
+    side = "above" if comparison["higher_is_better"] else "below"
+    return (
+        f"The trivial baseline of this task has {comparison['metric']} "
+        f"{comparison['baseline']:.4g} on the same data; a run that does not end {side} "
+        f"{comparison['threshold']:.4g} ({MARGIN:.0%} of the way from it to the best possible "
+        "score) did not learn."
     )
 
 
