@@ -91,7 +91,7 @@ def test_images_of_a_table(tmp_path: Path) -> None:
     source = tmp_path / "train.csv"
     source.write_text("image,label\n" + "\n".join(rows) + "\n")
     task, said = task_of("image-classification/tiny", source, model_classes=3)
-    assert f"1 {MALFORMED} [{source}, row 27: 1 cells, not 2]" in said
+    assert f"1 malformed record left out [{source}, row 27: 1 cells, not 2]" in said
     batch = read_a_batch(task, examples_of(task))
     lost = sum(int(found["broken"].sum()) for found in task.validation_batches())
     assert batch["broken"].sum() + lost == 5 and batch["broken"].sum() > 0
@@ -160,7 +160,7 @@ def test_recordings(tmp_path: Path) -> None:
     assert f"8 {MALFORMED} [{source}, line 9: nested too deeply; {source}, record 9: " in said
     assert "channel inf is no whole number" in said
     assert "5 missing recordings" in said
-    assert "1 recordings without the channel that is named" in said
+    assert "1 recording without the channel that is named" in said
     for piece in read_a_batch(task, 6):
         assert piece.frames > 0
 
@@ -208,9 +208,9 @@ def test_images_with_texts(tmp_path: Path, name: str) -> None:
     odd = [DEEP, {"image": name, "caption": "x"}, {"image": 1e999, "caption": "x"}]
     source = lines(tmp_path / "train.jsonl", good[0], *odd, *good[1:])
     task, said = task_of("image-captioning/tiny", source, tokenizer="bytes")
-    assert f"1 {MALFORMED} [{source}, line 2: nested too deeply]" in said
-    assert "1 records without an image left out [" in said
-    assert "1 training rows whose image is missing left out" in said
+    assert f"1 malformed record left out [{source}, line 2: nested too deeply]" in said
+    assert "1 record without an image left out [" in said
+    assert "1 training row whose image is missing left out" in said
     assert read_a_batch(task)["broken"].sum() == 0
 
 

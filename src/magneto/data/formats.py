@@ -53,6 +53,16 @@ SUPPORTED = (f"a file ends in {', '.join(RECORDS)} (maybe .gz, .xz or .bz2 after
              ".tar; else name a folder, or hf:NAME")  # fmt: skip
 OTHER_FILES = "files of other kinds left out"
 NESTED = "in folders inside those of the classes, which name no class"
+# Of files in folders that name their classes.
+FOLDER_ENDINGS = {**ENDINGS, "text": (".txt",)}
+# How the bytes of media begin, by the kind that the hub's library calls them; and of how many rows
+# they are looked at until one has some.
+BEGINNINGS = {
+    "Image": re.compile(rb"\x89PNG|\xff\xd8\xff|GIF8|BM|RIFF....WEBP|II\*\0|MM\0\*|P[1-6]\s"
+                        rb"|\0\0\0.(jP  |ftypavi[fs])", re.DOTALL),
+    "Audio": re.compile(rb"RIFF....WAVE|fLaC|OggS|ID3|\xff[\xf2\xf3\xfb]|FORM....AIF", re.DOTALL),
+}  # fmt: skip
+BYTES_LOOKED_AT = 100
 # Members of an example in a shard, by ending, and the columns that they are.
 MASK_MEMBERS = ("seg.png", "mask.png", "seg", "mask")
 WORD_MEMBERS = {"cls": "label", "txt": "text", "caption": "text"}
@@ -173,7 +183,7 @@ def _path(value: Any) -> str:
 
 
 def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
-    """Return the media below a folder, or below a folder for each split in it.
+    """Return the media, or texts, below a folder, or below a folder for each split in it.
 
     Raises:
         ValueError: If there are none.
@@ -194,7 +204,8 @@ def read_folder(folder: Path, kind: str, counts: Counts) -> Table:
     """
     names = list(media_names(folder, kind, counts))
     if not names:
-        raise ValueError(f"no {kind} files in {folder}: none ends in {', '.join(ENDINGS[kind])}")
+        endings = ", ".join(FOLDER_ENDINGS[kind])
+        raise ValueError(f"no {kind} files in {folder}: none ends in {endings}")
     words = [first if rest else None for first, _, rest in (n.partition("/") for n in names)]
     for name in names:
         if name.count("/") > 1:
@@ -207,9 +218,9 @@ def read_folder(folder: Path, kind: str, counts: Counts) -> Table:
 
 
 def media_names(folder: Path, kind: str, counts: Counts) -> Iterator[str]:
-    """Yield the media below a folder, in order, relative to it; links to folders are followed."""
+    """Yield the media, or texts, below a folder, in order, relative to it; links are followed."""
     for path in walk_files(folder, counts):
-        if path.name.lower().endswith(ENDINGS[kind]):
+        if path.name.lower().endswith(FOLDER_ENDINGS[kind]):
             yield path.relative_to(folder).as_posix()
         else:
             counts[OTHER_FILES] += 1
@@ -419,10 +430,24 @@ def read_hub(source: Source, splits: Mapping[str, Sequence[str]] = SPLIT_NAMES) 
     }
 
 
+def _kind_of_bytes(loaded: Any, column: str, feature: Any) -> str | None:
+    """Return "Image" or "Audio" for a column of plain bytes, told by how the first ones begin."""
+    packed = isinstance(feature, dict) and {"bytes", "path"} <= feature.keys()
+    if not packed and getattr(feature, "dtype", "") not in ("binary", "large_binary"):
+        return None
+    for row in loaded.select_columns([column]).select(range(min(len(loaded), BYTES_LOOKED_AT))):
+        value = row[column]
+        if content := (value or {}).get("bytes") if packed else value:
+            return next((kind for kind, begin in BEGINNINGS.items() if begin.match(content)), None)
+    return None
+
+
 def _hub_table(dataset: HubDataset, loaded: Any, where: str) -> Table:
     columns: dict[str, Any] = {}
     for name, feature in loaded.features.items():
         kind = type(feature).__name__
+        if kind not in ("Image", "Audio"):
+            kind = _kind_of_bytes(loaded, name, feature) or kind
         if kind in ("Image", "Audio"):
             undecoded = getattr(dataset.library, kind)(decode=False)
             alone = loaded.select_columns([name]).cast_column(name, undecoded)

@@ -38,6 +38,21 @@ def listed(words: Sequence[Any], most: int = LISTED) -> str:
     return f"{line} and {len(words) - most} more" if len(words) > most else line
 
 
+def counted(number: int, units: str) -> str:
+    """Return a number and what it is of, in the singular where it is one.
+
+    Args:
+        number: How many there are.
+        units: In the plural, which one of the first two words has: "training rows of a split".
+    """
+    words = units.split(" ")
+    for place, word in enumerate(words[:2] if number == 1 else ()):
+        if word.endswith("s") and len(word) > len("its"):
+            words[place] = word.removesuffix("es" if word.endswith("sses") else "s")
+            break
+    return f"{number:,} {' '.join(words)}"
+
+
 class Counts(Counter[str]):
     """Numbers by kind, where a kind is the words that describe it. A kind not met has 0.
 
@@ -86,9 +101,9 @@ class Counts(Counter[str]):
 
     def describe(self, *units: str) -> str:
         """Say how many of the units there are, and in brackets all else, most frequent first."""
-        what = ", ".join(f"{self[unit]:,} {unit}" for unit in units)
+        what = ", ".join(counted(self[unit], unit) for unit in units)
         others = [(-count, kind) for kind, count in self.items() if count and kind not in units]
-        odd = ", ".join(f"{-count:,} {kind}{self._names(kind)}"
+        odd = ", ".join(f"{counted(-count, kind)}{self._names(kind)}"
                         for count, kind in sorted(others))  # fmt: skip
         return f"{what} ({odd})" if odd else what
 

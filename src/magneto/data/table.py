@@ -24,7 +24,7 @@ import numpy as np
 from magneto.config import nearest, shown
 from magneto.data.cache import content_digest
 from magneto.data.media import MediaColumn
-from magneto.data.problems import BadRecord, Counts, guarded, listed
+from magneto.data.problems import BadRecord, Counts, counted, guarded, listed
 from magneto.data.sources import SPLIT_NAMES, SPLITS, VALIDATED, hash_of, held_below
 
 # What columns are usually called, best first.
@@ -270,10 +270,11 @@ def hold_out(
         return_inverse=True, return_counts=True,
     )  # fmt: skip
     if (different := len(keys)) < 2:
-        said = f"{different} value{'s' * (different != 1)} of {key!r}"
+        said = f"{counted(different, 'values')} of {key!r}"
         said += counts.describe() if counts else ""
-        raise ValueError(f"{table.where} has {len(numbers)} rows with {said}: none can be held "
-                         "out, set data.validation_source")  # fmt: skip
+        said = f"{counted(len(numbers), 'rows')} with {said}"
+        raise ValueError(f"{table.where} has {said}: none can be held out, set "
+                         "data.validation_source")  # fmt: skip
     chosen = keys < np.uint64(held_below(words, fraction))
     wanted = fraction * len(numbers)
     for number in np.flatnonzero(~chosen):

@@ -192,8 +192,8 @@ class ClassificationDataConfig:
     """Labelled texts: the `data` section of a recipe."""
 
     source: str = "builtin:word-order"
-    """PATH (a .tsv, .csv, .jsonl or .json file, maybe packed, or a folder with train and dev
-    files), hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order."""
+    """PATH (a .tsv, .csv, .jsonl or .json file, maybe packed, a folder with train and dev files, or
+    folders of .txt files that name the classes), hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order."""
     glue: Glue = "none"
     """One of GLUE's tasks, which sets columns, metric and kind of label; "none" for your own
     data."""

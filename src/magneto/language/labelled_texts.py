@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +20,23 @@ from torch import Tensor
 
 from magneto.config import shown
 from magneto.data.documents import docstrings
-from magneto.data.files import existing_path, has_ending, read_lines, read_tabs, unpacked_name
-from magneto.data.formats import RECORDS, find_files, read_file, read_hub, read_source
-from magneto.data.problems import EMPTY, BadRecord, Counts, listed, read_each
+from magneto.data.files import (
+    decoded,
+    existing_path,
+    has_ending,
+    read_lines,
+    read_tabs,
+    unpacked_name,
+)
+from magneto.data.formats import (
+    RECORDS,
+    find_files,
+    read_file,
+    read_folders,
+    read_hub,
+    read_source,
+)
+from magneto.data.problems import EMPTY, BadRecord, Counts, counted, listed, read_each
 from magneto.data.sources import check_builtin, held_out, parse_source
 from magneto.data.table import Classes, Table, by_split, divide, table_of, whole_table
 from magneto.data.tokenizer import Tokenizer
@@ -39,6 +54,8 @@ ROWS = "rows"
 UNLABELLED = "rows without a label left out"  # or with one that is no number, where one is asked
 # What GLUE's files and the hub write where a label is not known; other files leave it empty.
 UNKNOWN = ("", "-", "-1")
+# A folder of texts that have no label, in IMDB's.
+WITHOUT_LABELS = ("unsup",)
 # Column of the built-in set by which rows are held out: its labels are drawn by the text's hash.
 HELD_BY = "held by"
 
@@ -112,7 +129,8 @@ def _check_count(
 ) -> None:
     if len(rows) < 1 + config.number:
         why = " (a correlation is of two or more)" if len(rows) else ""
-        raise ValueError(f"{source} has {len(rows) or 'no'} {name}{why}: "
+        there = counted(len(rows), name) if len(rows) else f"no {name}"
+        raise ValueError(f"{source} has {there}{why}: "
                          f"{counts.describe(ROWS)}")  # fmt: skip
 
 
@@ -153,7 +171,7 @@ def read_tables(
         there = {split: read_table(path, task, counts) for split, path in files.items()}
         there = by_split(there["train"], counts) if {*there} == {"train"} else there
     else:
-        there = read_source(source, counts, "text")
+        there = read_source(source, counts, "text", layout=text_folders)
         there = {split: table for split, table in there.items() if split in splits} or there
     unknown = UNKNOWN if task or named.kind == "hf" else UNKNOWN[:1]
     return {split: labelled(table, config, unknown, counts) for split, table in there.items()}
@@ -175,6 +193,27 @@ def table_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, 
         names = ", ".join(Path(unpacked_name(file)).stem.lower() for file in files)
         raise ValueError(f"{path} has nothing named {wanted} (it has {names})")
     return found
+
+
+def text_folders(folder: Path, counts: Counts) -> dict[str, Table]:
+    """Return files of text, each labelled by the folder that it lies in; none without such folders.
+
+    They lie in folders of classes, maybe in folders of splits: train/good/1.txt.
+    """
+
+    def words_of(table: Table) -> Table:
+        def read(number: int) -> dict[str, Any]:
+            medium = table.columns["text"][number]
+            text = decoded(medium.read(), counts, Path(medium.name), 1)
+            label = table.columns["label"][number]
+            return {"text": text, "label": None if label in WITHOUT_LABELS else label}
+
+        return table_of(list(read_each(table.rows, read, counts, f"{folder}, text")), table.where)
+
+    inside = chain(folder.glob("*/*"), folder.glob("*/*/*"))
+    if not any(has_ending(path, (".txt",)) for path in inside):
+        return {}
+    return {split: words_of(table) for split, table in read_folders(folder, "text", counts).items()}
 
 
 def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:

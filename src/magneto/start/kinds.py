@@ -18,11 +18,13 @@ from magneto.config import shown
 from magneto.data.files import RECORDS, existing_path, has_ending, unpacked_name, walk_files
 from magneto.data.formats import find_files, read_source
 from magneto.data.media import AUDIO_ENDINGS, ENDINGS, IMAGE_ENDINGS, MediaColumn
-from magneto.data.problems import Counts
+from magneto.data.problems import Counts, counted
 from magneto.data.sources import SPLITS, has_parquet, parse_source
 from magneto.data.table import USUAL, Classes, Table
 from magneto.files import user_path
+from magneto.language.labelled_texts import WITHOUT_LABELS
 from magneto.translation.text import line_pairs
+from magneto.vision.config import IMAGE_FOLDERS, MASK_FOLDERS, MASK_SUFFIXES
 
 # Values of a column by which its kind is told.
 LOOKED_AT = 200
@@ -32,9 +34,10 @@ LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?")
 PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
          ("text1", "text2"), ("text_a", "text_b"), ("first", "second"),
          ("text", "hypothesis"), ("text", "pair"))  # fmt: skip
-IMAGE_FOLDERS, MASK_FOLDERS = ("images", "image", "imgs"), ("annotations", "masks", "mask")
 VQA_QUESTIONS = re.compile(r"v2_OpenEnded_.*_questions\.json(\.gz)?")
 TEXTS = (".txt",)
+# Folders of texts name classes where they have so many on average: books of authors are few.
+TEXTS_EACH = 20
 # A longer name of a column is none, but what stands in the first row.
 LONGEST_NAME = 40
 
@@ -105,8 +108,7 @@ def of_folder(folder: Path, source: str) -> list[Candidate]:
     there = {*files}
     if any(path.with_suffix(".txt") in there for path in by_kind["audio"]):
         return [Candidate("transducer", "recordings with a .txt file beside each")]
-    inside = {path.name.lower() for path in folder.iterdir() if path.is_dir()}
-    if (inside & {*IMAGE_FOLDERS} and inside & {*MASK_FOLDERS}) or "trainannot" in inside:
+    if has_masks(folder, by_kind["image"]):
         return [Candidate("segmentation", "a folder of images and one of masks")]
     if has_parquet(folder) or any(path.suffix == ".tar" for path in files):
         return of_table(first_table(source))
@@ -118,28 +120,48 @@ def of_folder(folder: Path, source: str) -> list[Candidate]:
         # The table is what a task is to read, where it is one of the images; not the folder.
         table = first_table(str(tables[0]))
         if not by_kind["image"] or any(column_kind(table, n) == "image" for n in table.columns):
-            return [Candidate(each.task, f"{tables[0].name}: {each.reason}",
+            first = tables[0].name
+            first += f", the first of {len(tables)} tables" if len(tables) > 1 else ""
+            return [Candidate(each.task, f"{first}: {each.reason}",
                               {"data.source": str(tables[0]), **each.options})
                     for each in of_table(table)]  # fmt: skip
     if by_kind["image"]:
-        return [of_images(folder, by_kind["image"], inside)]
+        return [of_images(folder, by_kind["image"])]
     if texts := [path for path in files if has_ending(path, (*TEXTS, *RECORDS))]:
-        return running_text(f"{len(texts):,} file{'s' * (len(texts) != 1)} of text")
+        as_text = running_text(counted(len(texts), "files") + " of text")
+        classes = classes_of(folder, [path for path in texts if path.suffix in TEXTS])
+        if len(classes) < 2:
+            return as_text
+        labelled = Candidate("text-classification", f"texts in {len(classes)} folders")
+        few = len(texts) < TEXTS_EACH * len(classes)
+        return [*as_text, labelled] if few else [labelled, *as_text]
     audio = f"; its {len(by_kind['audio'])} recordings have no transcripts: put a .txt file of its"
     audio += " name beside each, or name a table with columns audio and text"
     raise ValueError(f"nothing in {folder} is what a task is trained on: no images, tables or texts"
                      f"{audio if by_kind['audio'] else ''}")  # fmt: skip
 
 
-def of_images(folder: Path, images: Sequence[Path], inside: set[str]) -> Candidate:
+def has_masks(folder: Path, images: Iterable[Path]) -> bool:
+    """Return whether images lie in folders of images and of masks, or of splits and their masks."""
+    with_images = {path.relative_to(folder).parts[0].lower() for path in images}
+    of_splits = any(f"{split}{suffix}" in with_images
+                    for split in with_images for suffix in MASK_SUFFIXES)  # fmt: skip
+    return of_splits or bool(with_images & {*IMAGE_FOLDERS} and with_images & {*MASK_FOLDERS})
+
+
+def of_images(folder: Path, images: Sequence[Path]) -> Candidate:
     """Return whether the images of a folder lie in folders of classes, or have no labels."""
-    split = bool(inside & {*SPLITS}) and inside <= {*SPLITS}
-    depth = 1 + split
-    places = [path.relative_to(folder).parts[:-1] for path in images]
-    classes = {place[depth - 1] for place in places if len(place) >= depth}
-    if len(classes) < 2:
-        return Candidate("image-modelling", f"{len(images):,} images without labels")
+    if len(classes := classes_of(folder, images)) < 2:
+        return Candidate("image-modelling", f"{counted(len(images), 'images')} without labels")
     return Candidate("image-classification", f"images in {len(classes)} folders")
+
+
+def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
+    """Return the folders that files lie in, below those of splits if there are any."""
+    places = [path.relative_to(folder).parts[:-1] for path in files]
+    below = {place[0].lower() for place in places if place}
+    depth = 1 + (bool(below) and below <= {*SPLITS})
+    return {place[depth - 1] for place in places if len(place) >= depth} - {*WITHOUT_LABELS}
 
 
 def parallel_files(files: Iterable[Path]) -> list[str]:

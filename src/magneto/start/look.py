@@ -49,11 +49,6 @@ class Finding:
 Look = Callable[[Any], Finding]
 
 
-def counted(number: int, unit: str) -> str:
-    """Return a number and its unit, in the plural unless it is one."""
-    return f"{number:,} {unit}{'' if number == 1 else 's'}"
-
-
 def parts(train: int, validation: int, unit: str) -> tuple[str, str]:
     """Return the row that says how much there is."""
     return f"{unit}s", f"{train:,} to train on, {validation:,} to validate on"

@@ -31,6 +31,11 @@ BUILTIN_TOKENIZER = "builtin:patches"
 TEACHERS = ("hog", "pixels", "clip:PATH", "dino:PATH")
 # Of a mask's pixels: the class of what no loss or score sees.
 IGNORED = 255
+# Folders of masks beside one of images, and what follows the name of a split's folder of images
+# in the name of its folder of masks (CamVid's, as SegNet's authors give it).
+IMAGE_FOLDERS = ("images", "image", "imgs")
+MASK_FOLDERS = ("annotations", "masks", "annotation", "mask", "labels")
+MASK_SUFFIXES = ("annot", "_annot", "_labels", "_masks", "_mask")
 Side = Annotated[int, Interval(ge=1, le=65536)]
 Codes = Annotated[int, Interval(ge=2, lt=LARGEST)]
 

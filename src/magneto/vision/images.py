@@ -34,7 +34,7 @@ from magneto.data.sources import SPLIT_NAMES, parse_source, standard_splits
 from magneto.data.table import NO_CLASS, Classes, Table, divide, whole_table
 from magneto.files import import_extra
 from magneto.progress import SILENT, Progress
-from magneto.vision.config import ImageDataConfig
+from magneto.vision.config import IMAGE_FOLDERS, MASK_FOLDERS, MASK_SUFFIXES, ImageDataConfig
 from magneto.vision.decoding import BrokenImage, Picture, Pixels, open_image, open_mask
 from magneto.vision.transforms import from_image, to_image
 
@@ -57,11 +57,6 @@ MOST_CLASSES = 1_000_000
 # What can be wrong with an image.
 BROKEN, MISSING_IMAGE = "broken image", "missing image"
 BY_PILLOW = "JPEG decoded by Pillow, since simplejpeg refuses it"
-# Folders of masks beside one of images, and what follows the name of a split's folder of images
-# in the name of its folder of masks (CamVid's, as SegNet's authors give it).
-IMAGE_FOLDERS = ("images", "image", "imgs")
-MASK_FOLDERS = ("annotations", "masks", "annotation", "mask", "labels")
-MASK_SUFFIXES = ("annot", "_annot", "_labels", "_masks", "_mask")
 WITHOUT_IMAGE = "records without an image left out"
 WITHOUT_MASK = "images without a mask"
 NOT_PAIRED = "images without a mask left out"

@@ -53,7 +53,7 @@ def test_it_says_what_it_read_and_when_learning_begins(
     number = "200 texts" if kind == "byte-bpe" else "400 lines"
     assert said == [
         f"learning a tokenizer from {number}, which can take minutes",
-        f"{corpus}: 200 documents (1 malformed records left out [{corpus}, line 201: no text in "
+        f"{corpus}: 200 documents (1 malformed record left out [{corpus}, line 201: no text in "
         "'body'])",
     ]
 

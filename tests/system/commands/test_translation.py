@@ -79,7 +79,7 @@ def test_what_is_odd_is_counted(run: Path, monkeypatch, capsysbinary) -> None:
     text = b"a\n" + b"b " * 30 + b"\n\xff\xfe c\n" + b"c" * 22 + b"\n" + b"c" * 23 + b"\n"
     out, err = translated(run, text, monkeypatch, capsysbinary)
     assert out.count(b"\n") == 5
-    assert "1 lines with invalid UTF-8 replaced" in err
+    assert "1 line with invalid UTF-8 replaced" in err
     assert "2 longer than 24 tokens, translated up to there [line 2" in err
 
 
@@ -88,7 +88,7 @@ def test_what_nobody_sees_is_not_translated(run: Path, monkeypatch, capsysbinary
     odd = "\ufeffa b\n\u200b\n\u2060\x00 \nc\n".encode()
     assert translated(run, odd, monkeypatch, capsysbinary) == plain
     alone, err = translated(run, b"\xef\xbb\xbf", monkeypatch, capsysbinary)
-    assert alone == b"\n" and "1 lines (1 empty, left so)" in err
+    assert alone == b"\n" and "1 line (1 empty, left so)" in err
 
 
 def test_n_best_and_json(run: Path, monkeypatch, capsysbinary) -> None:

@@ -33,8 +33,8 @@ def test_counts_add_up_and_are_plain_json() -> None:
 def test_words() -> None:
     assert Counts().describe("rows") == "0 rows"
     counts = Counts({EMPTY: 1, "rows": 1234, MALFORMED: 7, "long lines cut": 0})
-    assert counts.describe("rows") == f"1,234 rows (7 {MALFORMED}, 1 {EMPTY})"
-    assert counts.describe("rows", EMPTY) == f"1,234 rows, 1 {EMPTY} (7 {MALFORMED})"
+    assert counts.describe("rows") == f"1,234 rows (7 {MALFORMED}, 1 empty text left out)"
+    assert counts.describe("rows", EMPTY) == f"1,234 rows, 1 empty text left out (7 {MALFORMED})"
 
 
 def test_where_nothing_may_be_wrong_the_place_is_said() -> None:

@@ -194,6 +194,21 @@ def test_a_folder_has_glues_names(tmp_path: Path) -> None:
     assert measured.labels == ("y", "x")
 
 
+def test_folders_of_texts_name_their_classes(tmp_path: Path) -> None:
+    for number in range(20):
+        path = tmp_path / "train" / ["pos", "neg"][number % 2] / f"{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text {number}\nof two lines\n", encoding="utf-8")
+    (tmp_path / "train" / "unsup").mkdir()
+    (tmp_path / "train" / "unsup" / "1.txt").write_text("no label", encoding="utf-8")
+    (tmp_path / "train" / "list.txt").write_text("no text", encoding="utf-8")
+    found = load(tmp_path)
+    rows = {*rows_of(found.train), *rows_of(found.validation[""])}
+    expected = {(f"text {n}\nof two lines\n", None, ["pos", "neg"][n % 2]) for n in range(20)}
+    assert rows == expected and found.labels == ("neg", "pos")
+    assert found.counts[UNLABELLED] == 2
+
+
 @pytest.mark.parametrize(
     ("names", "match"),
     [
@@ -217,7 +232,7 @@ def test_rows_to_be_measured_on_are_called_by_their_source(tmp_path: Path) -> No
     with pytest.raises(ValueError, match=r"other\.tsv has no rows: 0 rows"):
         load(path, validation_source=str(path), labels=("x", "y"))
     write(path, 1, "3")
-    with pytest.raises(ValueError, match=r"other\.tsv has 1 rows \(a correlation is"):
+    with pytest.raises(ValueError, match=r"other\.tsv has 1 row \(a correlation is"):
         load(path, validation_source=str(path), target="number")
 
 

@@ -86,6 +86,14 @@ def test_folders(tmp_path: Path) -> None:
     images(tmp_path / "masked", "images/1.png", "masks/1.png")
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "book.txt").write_text("words", encoding="utf-8")
+    for number in range(40):
+        path = tmp_path / "reviews" / "train" / ["good", "bad"][number % 2] / f"{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("words", encoding="utf-8")
+    for author in ("austen", "dickens"):
+        (tmp_path / "books" / author).mkdir(parents=True)
+        (tmp_path / "books" / author / "1.txt").write_text("words", encoding="utf-8")
+    images(tmp_path / "seen", "train/1.png", "train_labels/1.png")
     for language in ("en", "de"):
         (tmp_path / "lines").mkdir(exist_ok=True)
         (tmp_path / "lines" / f"train.{language}").write_text("a\nb\n", encoding="utf-8")
@@ -95,9 +103,11 @@ def test_folders(tmp_path: Path) -> None:
     expected = {
         "classes": "image-classification", "split": "image-classification",
         "flat": "image-modelling", "masked": "segmentation", "text": "causal-lm",
+        "reviews": "text-classification", "books": "causal-lm", "seen": "segmentation",
         "lines": "translation", "lines/train": "translation", "speech": "transducer",
     }  # fmt: skip
     assert {name: tasks(tmp_path / name)[0] for name in expected} == expected
+    assert "text-classification" in tasks(tmp_path / "books")
 
 
 def test_a_table_in_a_folder_of_images_is_what_is_read(tmp_path: Path) -> None:
@@ -108,6 +118,9 @@ def test_a_table_in_a_folder_of_images_is_what_is_read(tmp_path: Path) -> None:
     [found] = candidates(str(tmp_path))
     assert found.task == "image-classification"
     assert found.options == {"data.source": str(index), "data.label_column": "diagnosis"}
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    assert "index.csv, the first of 2 tables" in candidates(str(tmp_path))[0].reason
+    (tmp_path / "other.csv").unlink()
     index.write_text("note\nthese are pictures\n", encoding="utf-8")
     assert tasks(tmp_path) == ["image-modelling"]
 

@@ -55,7 +55,7 @@ def test_both_splits_are_counted(source: Path) -> None:
 
 def test_what_is_left_out_is_said_of_both_splits(source: Path) -> None:
     train = f"{LINES:,} kept, {LINES + 1:,} read (1 too long)"
-    valid = "20 kept, 42 read (20 duplicates, 1 empty texts left out, 1 too long)"
+    valid = "20 kept, 42 read (20 duplicates, 1 empty text left out, 1 too long)"
     prepared = prepare(source, directions=("en-de",))
     numbers = [f"{len(split.tokens):,}" for split in (prepared.train, prepared.validation)]
     assert list(prepared.describe("here")) == [

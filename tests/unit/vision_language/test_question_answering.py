@@ -87,7 +87,7 @@ def test_what_the_look_up_does_not_know_can_be_right(tmp_path: Path) -> None:
     model.head[-1].bias.data = torch.tensor([1.0, 0.0])  # "2", whatever it is asked
     found = measured(task, model)
     assert found["soft_score"] == 0 and found["accuracy"] == found["unknown"] == 0.5
-    assert "1 validation questions that no known answer is right for" in told.lines[0]
+    assert "1 validation question that no known answer is right for" in told.lines[0]
     assert task.baseline()["unknown"] == 0.5
 
 

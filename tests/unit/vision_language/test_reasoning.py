@@ -138,7 +138,7 @@ def test_odd_records_are_counted(tmp_path: Path) -> None:
     expected = {UNLABELLED: 1, EMPTY: 1, MALFORMED: 2, WITHOUT_IMAGE: 2, DUPLICATES: 1}
     assert {kind: found.counts[kind] for kind in expected} == expected
     write_lines(path, odd[:2])
-    with pytest.raises(ValueError, match=r"no rows that can be used .*1 empty texts left out"):
+    with pytest.raises(ValueError, match=r"no rows that can be used .*1 empty text left out"):
         load(path)
     write_lines(path, [{"sentence": "x"}])
     with pytest.raises(ValueError, match=r"dev\.json has no column 'left'"):

@@ -77,7 +77,7 @@ def test_a_file_with_everything_that_can_be_odd(tmp_path: Path) -> None:
     kinds = (TWICE, EMPTY, WITHOUT_IMAGE, MALFORMED)
     assert [counts[kind] for kind in kinds] == [2, 2, 2, 1]
     assert counts[MISSING] + counts[LOST] == 1
-    assert f"1 malformed records left out [{tmp_path / 'pairs.jsonl'}, line 9" in counts.describe()
+    assert f"1 malformed record left out [{tmp_path / 'pairs.jsonl'}, line 9" in counts.describe()
     for rows in parts:
         for index in range(len(rows)):
             if names(rows)[index] != "gone":
@@ -121,7 +121,7 @@ def test_what_can_not_be_used_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="write one above it: image<TAB>text"):
         load(tmp_path / "c.tsv")
     write(tmp_path / "d.csv", b"image,text\nbad.png, \n")
-    with pytest.raises(ValueError, match=r"no rows that can be used \(1 empty texts"):
+    with pytest.raises(ValueError, match=r"no rows that can be used \(1 empty text"):
         load(tmp_path / "d.csv")
     with pytest.raises(FileNotFoundError, match="no file or folder"):
         load(tmp_path / "e.jsonl")
