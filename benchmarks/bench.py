@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -23,8 +22,6 @@ from typing import Any
 
 import torch
 
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.bench_cases import FIELDS, SHAPES, case_of
 from benchmarks.bench_contenders import LIMIT, NOTES, PEERS, REFERENCE, contenders
 from benchmarks.bench_tables import markdown
@@ -121,7 +118,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
             report.say(f"{name}: {cells[name]['took']:.0f} s; cell {number} of {len(chosen)}")
         if args.profile and "profile" not in cells[name]:
             cells[name]["profile"] = profile_of(case_of(field, shape), args.threads)
-        write_result(result, markdown(result), args.out, show=False)
+        write_result(result, markdown(result), args.out)
     report.finish()
     print(markdown(result))
     return result

@@ -20,8 +20,7 @@ from benchmarks import bench_torchscale as torchscale
 from benchmarks.bench_cases import Case
 from benchmarks.bench_product import build_task, product_batch, product_step
 from benchmarks.products import products_of, replay
-from benchmarks.turns import Step
-from benchmarks.usual_step import usual_step
+from benchmarks.turns import Step, usual_step
 from magneto.training.distributed import keep_freed_memory
 
 Make = Callable[[Case], tuple[Step, nn.Module | None]]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.bench_cases import ANSWERS, MEL_BINS, PATCH, QUESTION, Case, draw
-from benchmarks.usual_step import LEARNING_RATE
+from benchmarks.turns import LEARNING_RATE
 from magneto.data.stream import BatchStream
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from benchmarks.bench_cases import ANSWERS, PATCH, QUESTION, Case, draw
 from benchmarks.bench_text_peers import Peer, all_places, causal, translated
+from benchmarks.contenders import FirstOf
 from benchmarks.timm_modules import with_timm
 
 
@@ -26,18 +27,6 @@ def tables(case: Case) -> tuple[nn.Module, nn.Module]:
 
     text = TextEmbedding(case.vocab_size, case.width)
     return text, PositionalEmbedding(case.length + 2, case.width)
-
-
-class Key(nn.Module):
-    """Calls a model that returns several things so that it gives one of them."""
-
-    def __init__(self, model: nn.Module, key: Any) -> None:
-        super().__init__()
-        self.model, self.key = model, key
-
-    def forward(self, *given: Tensor) -> Tensor:
-        """Return the logits."""
-        return self.model(*given)[self.key]
 
 
 def decoder(case: Case) -> Peer:
@@ -90,7 +79,7 @@ def translation(case: Case) -> Peer:
         config, encoder_embed_tokens=text, encoder_embed_positions=source,
         decoder_embed_tokens=text, decoder_embed_positions=target,
     )  # fmt: skip
-    return translated(Key(model, 0), case)
+    return translated(FirstOf(model), case)
 
 
 class Answerer(nn.Module):

@@ -1,34 +1,30 @@
-r"""Time beam search: transformers' Marian and BART, and the same weights in our encoder-decoder.
-
-    python benchmarks/decoding.py
-    python benchmarks/decoding.py --shape gpu --device cuda
+"""Beam search timed: transformers' Marian and BART, and the same weights in our encoder-decoder.
 
 Both are searched by transformers' `generate` with the same settings, batches of like length, and
 weights drawn at random, which end nowhere, so that each translation has as many tokens as are
 allowed. Every hypothesis is checked to be the same. Contenders take turns, a new random order each
 round. Beside the wall clock stands the processor time, which other work on the machine moves less.
-Results go to benchmarks/results/NAME.json and .md.
+`make gpu` uses it.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.training_step import ROOT, machine, wait, write_result
+from benchmarks.training_step import wait
 from magneto import hf
 
 END, PADDING = 0, 1
+# Beams, and sentences of a turn at least.
+BEAMS, LEAST = 5, 4
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,6 @@ class Shape:
 
 SHAPES = {
     "tiny": Shape(32, 2, 4, 48, 97),
-    "cpu": Shape(256, 6, 4, 1024, 8192),
     "gpu": Shape(512, 6, 8, 2048, 32768),
 }
 CLASSES = {"Marian": "MarianMTModel", "BART": "BartForConditionalGeneration"}
@@ -132,20 +127,6 @@ def sentences(count: int, vocab_size: int) -> list[list[int]]:
     return [[*tokens.tolist(), END] for tokens in draw]
 
 
-def prepare(args: argparse.Namespace, device: torch.device) -> list[Entry]:
-    """Return all that is timed."""
-    entries = []
-    shape = SHAPES[args.shape]
-    for kind in args.models:
-        for name, model in build(kind, shape, device).items():
-            for batch in args.batches:
-                how = hf.BeamSearch(beams=args.beams, count=args.beams, longest=args.tokens,
-                                    batch_size=batch)  # fmt: skip
-                sources = sentences(max(batch, args.least), shape.vocab_size)
-                entries.append(Entry(kind, name, batch, hf.Translator(model, how), sources))
-    return entries
-
-
 def check(entries: list[Entry]) -> dict[str, Any]:
     """Compare what the contenders found.
 
@@ -177,103 +158,39 @@ def check(entries: list[Entry]) -> dict[str, Any]:
     return {"compared": compared, "same": same, "largest_score_difference": largest}
 
 
-def agreement(result: dict[str, Any]) -> str:
-    """Say how many hypotheses are the same."""
-    compared, same = result["compared"], result["same"]
-    if same == compared:
-        return f"All {compared} hypotheses compared are the same."
-    apart = result["largest_score_difference"]
-    return f"Of {compared} hypotheses {same} are the same; scores differ by {apart:.1e} at most."
+def beam_search(
+    shape: str, device: torch.device, kinds: Sequence[str], batches: Sequence[int],
+    tokens: int = 30, rounds: int = 2,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Time beam search by contender and batch size, in rounds after one that does not count.
 
+    Args:
+        shape: One of `SHAPES`.
+        device: Where.
+        kinds: Of `CLASSES`.
+        batches: Sentences at once.
+        tokens: Of each translation.
+        rounds: In each of which everybody translates everything once.
 
-def markdown(result: dict[str, Any]) -> str:
-    """Return the result as a page with a table."""
-    where, rows = result["machine"], result["rows"]
-    versions = ", ".join(f"{k} {where['packages'][k]}" for k in ("torch", "transformers"))
-    lines = [
-        f"# Beam search: {result['name']}",
-        "",
-        f"{result['shape']}; {result['beams']} beams, {result['tokens']} tokens and the end; fp32; "
-        f"{where['accelerator'] or where['processor']}, {where['cores']} cores, "
-        f"{where['threads']} threads; Python {where['python']}, {versions}; "
-        f"commit {result['commit']}; {where['date']}.",
-        "",
-        f"Medians of {rows[0]['turns']} interleaved turns, with quartiles. {agreement(result)}",
-        "",
-        "| model | contender | batch | sentences/s | quartiles | ratio | processor ms a sentence | "
-        "quartiles | ratio |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
-    ]
-    for r in rows:
-        base = next(b for b in rows if (b["model"], b["batch"]) == (r["model"], r["batch"]))
-        speed = r["sentences_per_second"] / base["sentences_per_second"]
-        work = r["processor_ms_per_sentence"] / base["processor_ms_per_sentence"]
-        low, high = r["quartiles"]
-        least, most = r["processor_quartiles"]
-        lines.append(
-            f"| {r['model']} | {r['contender']} | {r['batch']} | {r['sentences_per_second']:.2f} | "
-            f"{low:.2f} to {high:.2f} | {speed:.3f} | {r['processor_ms_per_sentence']:.1f} | "
-            f"{least:.1f} to {most:.1f} | {work:.3f} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def arguments(words: list[str] | None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--shape", choices=SHAPES, default="cpu")
-    add("--models", nargs="+", choices=CLASSES, default=list(CLASSES))
-    add("--batches", nargs="+", type=int, default=[1, 64])
-    add("--beams", type=int, default=5)
-    add("--tokens", type=int, default=30, help="of each translation")
-    add("--least", type=int, default=4, help="sentences in a turn at least")
-    add("--rounds", type=int, default=10)
-    add("--device", default="cpu")
-    add("--threads", type=int, help="CPU threads of torch")
-    add("--commit", help="of the source, where git cannot tell")
-    add("--out", type=Path, default=ROOT / "benchmarks" / "results")
-    add("--name", help="of the result; by default from shape and device")
-    args = parser.parse_args(words)
-    args.name = args.name or f"decoding-{args.shape}-{args.device}"
-    return args
-
-
-def main(words: list[str] | None = None) -> dict[str, Any]:
-    """Run the benchmark; return and write the result."""
-    args = arguments(words)
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    device = torch.device(args.device)
-    entries = prepare(args, device)
+    Raises:
+        RuntimeError: If the contenders' hypotheses differ.
+    """
+    entries, sizes = [], SHAPES[shape]
+    for kind in kinds:
+        for name, model in build(kind, sizes, device).items():
+            for batch in batches:
+                how = hf.BeamSearch(beams=BEAMS, count=BEAMS, longest=tokens, batch_size=batch)
+                sources = sentences(max(batch, LEAST), sizes.vocab_size)
+                entries.append(Entry(kind, name, batch, hf.Translator(model, how), sources))
     order = random.Random(1)
-    found = {}
-    for number in range(-1, args.rounds):  # the first round does not count
+    for number in range(-1, rounds):
         for entry in order.sample(entries, len(entries)):
             entry.turn(device)
         if number < 0:
-            found = check(entries)
+            check(entries)
             for entry in entries:
                 entry.wall.clear()
                 entry.processor.clear()
-        print(f"round {number + 1} of {args.rounds}", file=sys.stderr)
-    where = machine(device)
-    result = {
-        "name": args.name,
-        "shape": ", ".join(f"{k} {v}" for k, v in asdict(SHAPES[args.shape]).items()),
-        "beams": args.beams,
-        "tokens": args.tokens,
-        **found,
-        "commit": args.commit or where["commit"] or "unknown",
-        "machine": where,
-        "rows": [entry.row() for entry in entries],
-    }
-    result["rows"].sort(key=lambda r: (r["model"], r["batch"], r["contender"] == "magneto"))
-    write_result(result, markdown(result), args.out)
-    return result
-
-
-if __name__ == "__main__":
-    main()
+        print(f"round {number + 1} of {rounds}", file=sys.stderr)
+    rows = [entry.row() for entry in entries]
+    return sorted(rows, key=lambda r: (r["model"], r["batch"], r["contender"] == "magneto"))

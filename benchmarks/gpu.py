@@ -23,8 +23,6 @@ from typing import Any
 
 import torch
 
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import gpu_models, gpu_steps
 from benchmarks.contenders import SHAPES, Shape
 from benchmarks.training_step import ROOT, machine, write_result
@@ -265,7 +263,7 @@ def main(words: list[str] | None = None) -> int:
     }
 
     def write() -> None:
-        write_result(result, markdown(result, chosen), args.out, show=False)
+        write_result(result, markdown(result, chosen), args.out)
 
     whole = run(bench, chosen, end, write)
     print(markdown(result, chosen))

@@ -171,11 +171,10 @@ def decoding(bench: Bench) -> Found:
     if bench.left() < 3 * before:
         bench.left_out.append("beam search: no time was left")
         return found
-    with tempfile.TemporaryDirectory() as folder:
-        words = f"--shape {bench.scale.decoding} --device {bench.device.type} --rounds 2"
-        words += f" --models Marian --batches 1 32 --out {folder}"
-        few = ["--tokens", "4"] if bench.device.type == "cpu" else []
-        found["beam_search"] = beams.main([*words.split(), *few])["rows"]
+    few = {"tokens": 4} if bench.device.type == "cpu" else {}
+    found["beam_search"] = beams.beam_search(
+        bench.scale.decoding, bench.device, ["Marian"], [1, 32], **few
+    )
     return found
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from benchmarks import training_step as step
-from benchmarks.contenders import NOTES, SHAPES, Shape, build, build_ours
+from benchmarks.bench_tables import percent
+from benchmarks.contenders import CONTENDERS, NOTES, SHAPES, Shape, build, build_ours
 from magneto.training.logging import measured_peak, nominal_peaks
 
 if TYPE_CHECKING:
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 
 MODES = ("eager", "compiled")
 PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
-# The most telling first: what comes last may find no time left.
-CONTENDERS = (
-    *("magneto sub", "nanoGPT style", "transformers GPT-2", "magneto pre", "x-transformers"),
-    *("torch nn.TransformerEncoder", "torchscale", "magneto post"),
-)
 # The first so many are compiled before the others are looked at.
 FIRST = 3
 # Seconds to compile a layer and its backward pass, before any was timed.
@@ -72,17 +68,15 @@ def step_flops(shape: Shape) -> float:
 
 def turns(compiled: int) -> list[tuple[str, str]]:
     """Return contenders and modes in the order in which they find time."""
-    first, others = CONTENDERS[:FIRST], CONTENDERS[FIRST:]
+    names = list(CONTENDERS)
+    first, others = names[:FIRST], names[FIRST:]
     ordered = [(name, mode) for part in (first, others) for mode in MODES for name in part]
-    return [each for each in ordered if each[1] == "eager" or each[0] in CONTENDERS[:compiled]]
+    return [each for each in ordered if each[1] == "eager" or each[0] in names[:compiled]]
 
 
 def training_step(bench: Bench, shape_name: str) -> Found:
     """Time a step of each contender in bf16, eager and compiled, while time is left."""
     shape = SHAPES[shape_name]
-    words = ["--shape", shape_name, "--device", bench.device.type, "--precision", "bf16"]
-    words += ["--backend", bench.scale.backend, "--rounds", str(bench.scale.rounds)]
-    args = step.arguments([*words, "--turn", "5"])
     entries: list[step.Timed] = []
     compiling = COMPILING * shape.layers if bench.scale.backend == "inductor" else 0.0
     reserve = 0.15 * bench.left()  # for the rounds
@@ -90,19 +84,18 @@ def training_step(bench: Bench, shape_name: str) -> Found:
         if entries and bench.left() - reserve < (compiling if mode == "compiled" else 0.0):
             bench.left_out.append(f"{name}, {mode}: no time was left")
             continue
-        args.modes = [mode]
         began = time.monotonic()
         try:
-            entries += step.prepare(name, args, bench.device)
+            entries.append(step.prepare(name, shape, bench.device, mode, bench.scale.backend))
         except ImportError as error:
             if mode == "eager":
-                bench.left_out.append(step.not_there(name, error))
+                bench.left_out.append(f"{name}: {error.name or error} is not installed")
         except torch.OutOfMemoryError:
             bench.left_out.append(f"{name}, {mode}, and all after it: not enough memory")
             break
         if mode == "compiled":
             compiling = time.monotonic() - began
-    step.measure(entries, args, bench.device, bench.until)
+    step.measure(entries, bench.scale.rounds, bench.device, bench.until)
     return {
         "shape": asdict(shape),
         "flops": step_flops(shape),
@@ -119,11 +112,6 @@ def shares(bench: Bench, row: Found, shape: Shape) -> Found:
         peak = peaks.get(name)
         row[f"share_of_{name}"] = done / peak if peak else None
     return row
-
-
-def percent(share: float | None) -> str:
-    """Return a share for a table, or nothing."""
-    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def training_step_page(found: Found) -> list[str]:

@@ -29,10 +29,8 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile, record_function
 
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-from benchmarks.allocations import count_from_here, most_allocated, recorded
 from benchmarks.bench_cases import Case
 from benchmarks.bench_product import product_step
 from benchmarks.bench_tables import scaling_markdown
@@ -44,6 +42,7 @@ from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, join_world
 
 STEPS, WARMUP = 5, 1
+MARK = "benchmarks: counted from here"
 
 
 @dataclass(frozen=True)
@@ -135,6 +134,33 @@ def memory_taken(case: Case, world: World, started: float) -> dict[str, float]:
         count_from_here()
         step()
     return {"peak_bytes": most_allocated(record)}
+
+
+def recorded() -> profile:
+    """Return a profiler that notes every allocation on the CPU while it is entered."""
+    return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+
+
+def count_from_here() -> None:
+    """Begin what is counted, again if it was begun before."""
+    with record_function(MARK):
+        pass
+
+
+def most_allocated(record: profile) -> int:
+    """Return the most bytes that were given out at once since `count_from_here`.
+
+    What was given out before the profiler was entered is not known to it, and not counted.
+    """
+    assert record.profiler is not None
+    events: Any = record.profiler.kineto_results.events()  # pyright: ignore
+    last = max(event.start_ns() for event in events if event.name() == MARK)
+    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+    now = most = 0
+    for when, size in changes:
+        now += size
+        most = max(most, now) if when >= last else most
+    return most
 
 
 WAYS = {"time": time_taken, "memory": memory_taken}
@@ -229,7 +255,7 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
     for name in wanted:
         chosen = shrunken(CURVES[name]) if args.tiny else CURVES[name]
         curves[name] = measure(name, chosen, report)
-        write_result(result, scaling_markdown(result), args.out, show=False)
+        write_result(result, scaling_markdown(result), args.out)
     print(scaling_markdown(result))
     return result
 

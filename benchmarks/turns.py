@@ -11,7 +11,7 @@ import gc
 import multiprocessing
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -20,7 +20,7 @@ from statistics import quantiles
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Step = Callable[[], Any]
 Build = Callable[[], tuple[Step, nn.Module | None]]
@@ -31,6 +31,29 @@ TURN, MOST = 0.4, 10
 # Steps before the first turn that counts.
 WARMUP = 2
 CLEAR = Path("/proc/self/clear_refs")
+# Of peers and of ours.
+LEARNING_RATE = 1e-4
+
+
+def usual_step(
+    parameters: Iterable[nn.Parameter], loss: Callable[[], Tensor]
+) -> Callable[[], Tensor]:
+    """Return a function that takes one step of the usual loop, and returns the loss.
+
+    That is: the loss, backward, the gradient's norm clipped at 1, fused AdamW.
+    """
+    trained = [p for p in parameters if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, fused=True)
+
+    def step() -> Tensor:
+        value = loss()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return value.detach()
+
+    return step
 
 
 @dataclass
@@ -146,11 +169,12 @@ def play(pipe: Connection, small: Build, build: Build, threads: int) -> None:
         gc.collect()
         before = reset_peak()
         step, model = build()
-        losses = [number(step()) for _ in range(WARMUP)]
+        losses = [None if (loss := step()) is None else float(loss) for _ in range(WARMUP)]
         reset_peak()  # what building took for a moment is not a step's
         once, _ = timed(step)
     except ImportError as error:
-        pipe.send(missing(error))
+        package = (error.name or str(error)).partition(".")[0].replace("_", "-")
+        pipe.send(f"not installed: pip install {package}")
         return
     except Exception as error:  # the others are measured all the same
         pipe.send(f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}")
@@ -169,17 +193,6 @@ def timed(step: Step) -> tuple[float, float]:
     wall, processor = time.perf_counter(), time.process_time()
     step()
     return time.perf_counter() - wall, time.process_time() - processor
-
-
-def number(value: Any) -> float | None:
-    """Return a loss as a plain number."""
-    return None if value is None else float(value)
-
-
-def missing(error: ImportError) -> str:
-    """Say which package is not installed."""
-    name = (error.name or str(error)).partition(".")[0].replace("_", "-")
-    return f"not installed: pip install {name}"
 
 
 def reset_peak() -> int | None:
