@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Protocol
 
-# Seconds between plain lines where there is no terminal.
-EVERY = 10.0
+# Seconds between plain lines where there is no terminal, and their share of what has passed: an
+# hour gets some 80 lines, a day 150.
+EVERY, SHARE = 10.0, 0.05
 # Seconds between drawings of the bars.
 DRAWN_EVERY = 0.1
 
@@ -42,11 +43,12 @@ SILENT = Silent()
 
 @dataclass
 class Piece:
-    """One piece of work under way: how much was done when it began, when, and when last shown."""
+    """One piece of work under way: how much was done when it began and when it was last shown."""
 
     first: int
     started: float
     shown: float
+    shown_done: int
     spoken: bool = False
     row: Any = None
 
@@ -64,11 +66,13 @@ class ProgressBars:
         self.pieces: dict[str, Piece] = {}
         self.bars: Any = None
         self.drawn = 0.0
+        self.said: set[str] = set()
         self.lock = RLock()
 
     def say(self, line: str) -> None:
-        """Print one line."""
-        if not self.quiet:
+        """Print one line; one that was printed already (of data read twice, say) is left out."""
+        if not self.quiet and line not in self.said:
+            self.said.add(line)
             self._print(line)
 
     def _print(self, line: str) -> None:
@@ -87,7 +91,7 @@ class ProgressBars:
 
     def _show(self, what: str, done: int, total: int | None, note: str, now: float) -> None:
         if what not in self.pieces:
-            self.pieces[what] = Piece(done, now, now)
+            self.pieces[what] = Piece(done, now, now, done)
             if sys.stderr.isatty():
                 self._bar(what, total)
         piece = self.pieces[what]
@@ -96,8 +100,11 @@ class ProgressBars:
             if now - self.drawn >= DRAWN_EVERY:
                 self.drawn = now
                 self.bars.refresh()
-        elif now - piece.shown >= EVERY or (done == total and piece.spoken):
-            piece.shown, piece.spoken = now, True
+        elif done > piece.shown_done and (
+            now - piece.shown >= max(EVERY, SHARE * (now - piece.started))
+            or (done == total and piece.spoken)
+        ):
+            piece.shown, piece.shown_done, piece.spoken = now, done, True
             self._print(line_of(what, piece, done, total, note, now))
         if done == total:
             self._remove(what)

@@ -24,6 +24,20 @@ def test_lines_have_rate_and_time_left(
     assert lines[-1].startswith("training 100/100, 2/s, 0:00 left") and not report.pieces
 
 
+def test_lines_come_when_something_was_done_and_later_less_often(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(0, 100_000, 5))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    report = ProgressBars()
+    for _ in range(10):
+        report.update("comparing cells", 0, 20)
+    assert not capsys.readouterr().err
+    for step in range(7200):  # ten hours
+        report.update("training", step, None)
+    assert 20 < len(capsys.readouterr().err.splitlines()) < 150
+
+
 def test_short_work_and_quiet_reporters_say_nothing(capsys: pytest.CaptureFixture) -> None:
     report = ProgressBars()
     report.update("evaluating", 0, 2)
@@ -31,6 +45,7 @@ def test_short_work_and_quiet_reporters_say_nothing(capsys: pytest.CaptureFixtur
     silent = ProgressBars(quiet=True)
     silent.update("evaluating", 0, 2)
     silent.say("hello")
+    report.say("a line")
     report.say("a line")
     captured = capsys.readouterr()
     assert (captured.err, captured.out) == ("a line\n", "")

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from magneto.files import (
@@ -475,7 +476,8 @@ def closing_lines(
 ) -> list[str]:
     """Say how a run ended and what can be done now.
 
-    `losses` are of the steps last logged, `verbs` commands that use it (`magneto.tasks.TaskEntry`).
+    `metric` is the primary one, `losses` are of the steps last logged, `verbs` commands that use
+    the run (`magneto.tasks.TaskEntry`).
     """
     if result.status == "interrupted":
         where = f"interrupted after step {result.step} of {config.steps}"
@@ -486,19 +488,23 @@ def closing_lines(
         return [f"{where}; {kept}; {divergence_advice(config)}"]
     why = f": {result.reason}; the best weights are the final ones" if result.reason else ""
     lines = [f"finished after {clock(result.seconds)}, {result.step:,} steps{why}"]
-    values = []
-    if losses:
-        mean = sum(losses) / len(losses)
-        values.append(f"training loss {mean:.4g} (mean of the last {len(losses)} steps)")
-    if "loss" in result.metrics:
-        values.append(f"validation loss {result.metrics['loss']:.4g}")
-    if values:
-        lines.append(", ".join(values))
-    if result.best:
-        value = f"validation {metric} {result.best['value']:.4g}"
-        lines.append(f"best step {result.best['step']}: {value}")
+    rows = {"training loss": fmean(losses)} if losses else {}
+    rows |= {f"validation {name}": value for name, value in result.metrics.items()}
+    width = max(map(len, rows), default=0)
+    lines += [f"  {name:{width}}  {value:.4g}" for name, value in rows.items()]
+    if result.best and result.best["step"] != result.step:
+        better = f"validation {metric} {result.best['value']:.4g}"
+        lines.append(f"the best was step {result.best['step']}: {better}")
     lines.append(f"the run is in {run}; next:")
     return lines + [f"  {command(verb, run)}" for verb in ("evaluate", "report", *verbs)]
+
+
+def brief_losses(losses: Sequence[float], metrics: Mapping[str, float], primary: str) -> str:
+    """Write the training loss, the validation loss and the primary metric in a line."""
+    said = [f"training loss {fmean(losses):.4g}"] if losses else []
+    said += [f"validation {name} {metrics[name]:.4g}"
+             for name in dict.fromkeys(("loss", primary)) if name in metrics]  # fmt: skip
+    return ", ".join(said)
 
 
 def divergence_advice(config: TrainingConfig) -> str:

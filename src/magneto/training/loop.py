@@ -66,6 +66,7 @@ from magneto.training.logging import (
     MetricsLogger,
     Throughput,
     TrainingResult,
+    brief_losses,
     closing_lines,
     open_records,
     peak_flops,
@@ -88,9 +89,6 @@ from magneto.training.task import (
     task_entry,
 )
 from magneto.weights import MODEL, has_tensors, list_checkpoints, open_tensors
-
-# Lines on the training loss that stay on the screen, in a whole run.
-LOSS_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -378,12 +376,9 @@ def log(state: TrainingState) -> None:
     row["flops_utilisation"] = utilisation
     row["data_wait_seconds"] = state.batches.read_waited()
     state.add_row(row)
-    note = f"loss {row['loss']:.4g}, {rate:,.0f} {state.task.unit}/s"
-    total = state.config.steps
-    if state.step * LOSS_LINES // total > (state.step - len(steps)) * LOSS_LINES // total:
-        rates = f"learning rate {row['learning_rate']:.3g}"
-        state.report.say(f"step {state.step}/{total}: {note}, {rates}")
-    state.report.update("training", state.step, total, note)
+    note = (f"loss {row['loss']:.4g}, {rate:,.0f} {state.task.unit}/s, "
+            f"learning rate {row['learning_rate']:.3g}")  # fmt: skip
+    state.report.update("training", state.step, state.config.steps, note)
 
 
 def evaluate(state: TrainingState) -> None:
@@ -395,8 +390,6 @@ def evaluate(state: TrainingState) -> None:
     started, task, step = time.perf_counter(), state.task, state.step
     metrics = state.metrics = run_evaluation(state)
     state.add_row({"step": step} | {f"validation_{key}": x for key, x in metrics.items()})
-    values = ", ".join(f"{key} {value:.4g}" for key, value in metrics.items())
-    state.report.say(f"step {step}: validation {values}")
     if task.primary_metric not in metrics:
         whose = f"{type(task).__name__}.primary_metric is {task.primary_metric!r}"
         raise ConfigError([f"{whose}, which is none of its metrics: {', '.join(metrics)}"])
@@ -409,6 +402,8 @@ def evaluate(state: TrainingState) -> None:
         if is_stale(state.config, step, state.weights.best[0]["step"]) and state.stop is None:
             state.stop = Stop("finished", f"no better validation {task.primary_metric} in the last "
                                           f"{state.config.patience} evaluations")  # fmt: skip
+    if state.stop is None and step < state.config.steps:  # the last ones are in the closing lines
+        state.report.say(f"step {step}: {brief_losses(state.losses, metrics, task.primary_metric)}")
     state.throughput.pause(time.perf_counter() - started)
 
 
@@ -577,7 +572,7 @@ def finish(state: TrainingState, started: float) -> TrainingResult:
             write_plateau(run, task.baseline(entry.plateau_batches))
     if problems := task.problems.describe():
         state.report.say(f"data problems, listed in {run / PROBLEMS_FILE}: {problems}")
-    metric, losses = task.primary_metric, state.losses
-    for line in closing_lines(result, run, state.config, metric, losses, entry.verbs):
+    primary, losses = task.primary_metric, state.losses
+    for line in closing_lines(result, run, state.config, primary, losses, entry.verbs):
         state.report.say(line)
     return result
