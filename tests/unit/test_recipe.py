@@ -231,7 +231,7 @@ def test_odd_values_of_a_recipe_and_of_a_run_are_one_line(tmp_path: Path, capsys
     path.parent.mkdir()
     train = ["train", str(path), "--out", str(tmp_path / "new")]
     for name, right, wrong, answer in (
-        ("causal-lm/tiny", "compile: false", "compile: !!bool maybe", "the tag !!bool"),
+        ("causal-lm/tiny", "compile: false", "compile: !!bool maybe", "tags (!)"),
         ("causal-lm/tiny", "seed: 1", "seed: 1\n1: 2", "unknown key 1"),
         ("transducer/tiny", "frame_shift: 10.0", "frame_shift: 1e-320", "must be 1 or more"),
         ("transducer/tiny", "max_duration: ", "max_duration: .inf #", "must be a finite number"),

@@ -4,12 +4,7 @@ import pytest
 
 from magneto.config import ConfigError
 from magneto.fields import build
-from magneto.speech.config import (
-    AugmentationConfig,
-    SpeechDataConfig,
-    SyntheticConfig,
-    TransducerConfig,
-)
+from magneto.speech.config import SpeechDataConfig, TransducerConfig
 
 
 def problems(kind: type, values: dict) -> list[str]:
@@ -21,20 +16,14 @@ def problems(kind: type, values: dict) -> list[str]:
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"sample_rate": 999}, "sample_rate must be 1000 or more, not 999"),
         ({"max_frames": 10}, "max_frames (10) must hold the longest utterance: 3000 frames"),
         ({"augmentation": {"speeds": [0.5]}, "max_frames": 5999}, "6000 frames by max_duration"),
         ({"features": {"high_frequency": 9000}}, "don't fit below half the sample rate"),
         ({"features": {"frame_shift": 30}}, "frame_shift must be 1 or more and at most"),
         ({"cached": True, "augmentation": {"gain": 3}}, "cached features can't vary"),
         ({"source": "builtin:digits"}, "no built-in speech 'builtin:digits': there is builtin:s"),
-        ({"validation_fraction": 1}, "validation_fraction must be in (0, 1)"),
-        ({"validation_limit": 0}, "validation_limit must be 1 or more"),
-        ({"augmentation": {"time_ratio": 2}}, "time_ratio must be 0 to 1, not 2"),
         ({"augmentation": {"speeds": []}}, "speeds must be one number or more"),
         ({"augmentation": {"noise_snr": [3, 2]}}, "noise_snr must be the least and the greatest"),
-        ({"synthetic": {"words": [0, 2]}}, "words must be 1 or more, not 0"),
-        ({"augmentation": {"time_mask": 3}}, "did you mean data.augmentation.time_masks?"),
     ],
 )
 def test_impossible_values(values: dict, line: str) -> None:
@@ -42,19 +31,10 @@ def test_impossible_values(values: dict, line: str) -> None:
     assert line in found
 
 
-def test_all_at_once() -> None:
-    assert len(problems(SpeechDataConfig, {"sample_rate": 1, "block": 0, "vocab_size": 0})) > 2
-    assert len(problems(AugmentationConfig, {"noise": 2, "gain": -1, "speeds": [9]})) == 3
-    assert len(problems(SyntheticConfig, {"drift": 2, "snr": [1, 0]})) == 2
-
-
 def test_impossible_models() -> None:
     with pytest.raises(ConfigError) as error:
-        TransducerConfig(mel_bins=10, lm_smoothing=1.0, ctc_weight=-1.0, joint_width=0,
-                         intermediate_layers=(11,), encoder_layers=1, decoder_layers=1)  # fmt: skip
-    said = str(error.value)
-    for words in ("multiple of 4", "lm_smoothing", "ctc_weight", "joint_width",
-                  "below the last layer, 11", "encoder_layers: a transducer has"):  # fmt: skip
-        assert words in said
+        TransducerConfig(mel_bins=10, intermediate_layers=(11,), encoder_layers=1, decoder_layers=1)
+    for words in ("multiple of 4", "below the last layer, 11", "encoder_layers: a transducer has"):
+        assert words in str(error.value)
     with pytest.raises(ConfigError, match="need intermediate_layers"):
         TransducerConfig(kl_weight=0.2)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 
-from magneto.config import ConfigError
 from magneto.recipe import load_recipe
 from magneto.vision.config import (
     AugmentationConfig,
@@ -15,7 +14,6 @@ from magneto.vision.config import (
     ImageModellingDataConfig,
     ImageTokenizerConfig,
     PairedAugmentationConfig,
-    SegmentationDataConfig,
     SegmenterConfig,
 )
 from magneto.vision.masked_modelling import MaskedImageModel
@@ -31,33 +29,19 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (ImageClassifierConfig, {"pooling": "first"}, "needs class_token 'learned'"),
     (ImageClassifierConfig, {**LEARNED, "max_length": 4}, "max_length must be at least 17"),
     (ImageClassifierConfig, {"image_size": 9}, r"patch_size \(2\) must divide image_size \(9\)"),
-    (ImageClassifierConfig, {"label_smoothing": 1.0}, "label_smoothing must be"),
-    (ImageTokenizerConfig, {"codes": 1}, "codes must be 2 or more, not 1"),
-    (ImageTokenizerConfig, {"decay": 1.0}, "decay must be"),
-    (ImageTokenizerConfig, {"revive_below": 1.0}, "revive_below must be"),
     (ImageTokenizerConfig, {"teacher": "clop"}, "'clop' is none: there are hog, pixels, clip:PATH"),
     (ImageModelConfig, {"aggregation_layer": 3}, r"below layers \(3\), not 3"),
     (ImageModelConfig, {"aggregation_layer": 1, "class_token": "none"}, "class_token 'learned'"),
-    (ImageModelConfig, {"codes": 1}, "codes must be 2 or more"),
     (SegmenterConfig, {"image_size": 4, "stride": 4}, "image_size must be 8 or more"),
     (SegmenterConfig, {"stride": 17}, r"stride must be 1 to image_size \(16\)"),
     (SegmenterConfig, {"feature_layers": (0, 1, 2, 4)}, "must rise .* to the top layer, 3"),
     (SegmenterConfig, {"feature_layers": (0, 2, 1, 3)}, "feature_layers must rise"),
     (SegmenterConfig, {"max_length": 16}, "max_length must be at least 17"),
-    (SegmenterConfig, {"classes": 256}, "classes must be"),
-    (SegmenterConfig, {"layer_decay": 0.0}, "layer_decay must be"),
     (SegmenterConfig, {"pool_scales": ()}, "pool_scales must be"),
-    (AugmentationConfig, {"flip": 1.5}, "flip must be 0 to 1"),
-    (AugmentationConfig, {"brightness": -1.0}, "brightness must be 0 or more"),
     (AugmentationConfig, {"crop_scale": (0.5, 0.2)}, "crop_scale must be a range"),
-    (AugmentationConfig, {"repeats": 0}, "repeats must be 1 or more"),
     (PairedAugmentationConfig, {"resize": (2.0, 1.0)}, "resize must be a range"),
     (ImageDataConfig, {"source": "builtin:digit"}, "builtin:digits, builtin:scenes"),
-    (ImageDataConfig, {"validation_fraction": 1.0}, "validation_fraction must be"),
-    (ImageModellingDataConfig, {"mask_ratio": 1.0}, r"mask_ratio must be in \(0, 1\)"),
     (ImageModellingDataConfig, {"image_tokenizer": ""}, "run's directory or builtin:patches"),
-    (SegmentationDataConfig, {"ignored": (256,)}, "ignored must be 0 to 255"),
-    (SegmentationDataConfig, {"fit": (0, 5)}, "fit must be"),
 ]
 
 
@@ -67,12 +51,6 @@ def test_what_can_not_be_is_said(kind: type, changes: dict[str, Any], words: str
     same = SEGMENTER if kind is SegmenterConfig else same
     with pytest.raises(ValueError, match=words):
         kind(**{**same, **changes})
-
-
-def test_all_errors_at_once() -> None:
-    with pytest.raises(ConfigError) as error:
-        SegmenterConfig(**{**SEGMENTER, "classes": 1, "stride": 0, "layer_decay": 2.0})
-    assert len(error.value.lines) == 3
 
 
 def test_what_only_data_tells_has_to_be_known() -> None:
