@@ -17,7 +17,7 @@ DEMO_GRID ?= $(or $(DEMO_GRID_$(TASK)),$(DEMO_GRID_others))
 DEMO_ARGS_causal-lm := --model.layers 24 --model.width 64 --model.ffn_width 256 \
 	--data.tokenizer bytes --data.max_length 64 --training.steps 150 --training.batch_size 8
 # What the best run then does.
-DEMO_USE_causal-lm = $(BIN)/magneto generate $(DEMO)/best "This function returns"
+DEMO_USE_causal-lm = $(BIN)/magneto generate $(DEMO)/best "This function returns" --temperature 0.6
 DEMO_ARGS ?= $(DEMO_ARGS_$(TASK))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
