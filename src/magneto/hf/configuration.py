@@ -245,6 +245,7 @@ class MagnetoEncoderConfig(MagnetoConfig):
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         self.classifier_dropout = values.pop("classifier_dropout", 0.1)
+        self.classifier_pooling = values.pop("classifier_pooling", "first")
         super().__init__(core, **values)
 
     @classmethod
@@ -252,6 +253,7 @@ class MagnetoEncoderConfig(MagnetoConfig):
         """Return the configuration of a model with a `TextEncoder`; see `MagnetoConfig.of`."""
         if isinstance(config, TextClassifierConfig):
             values.setdefault("classifier_dropout", config.head_dropout)
+            values.setdefault("classifier_pooling", config.pooling)
             if "id2label" not in values:
                 values.setdefault("num_labels", config.classes)
         return super().of(config, end, **values)
@@ -260,7 +262,8 @@ class MagnetoEncoderConfig(MagnetoConfig):
         """Return the configuration of a `TextClassifier`."""
         names = TextClassifierConfig.__dataclass_fields__
         given = {k: v for k, v in vars(self.core_config()).items() if k in names}
-        head = {"classes": self.num_labels, "head_dropout": self.classifier_dropout}
+        head = {"classes": self.num_labels, "head_dropout": self.classifier_dropout,
+                "pooling": self.classifier_pooling}  # fmt: skip
         return TextClassifierConfig(**given, **head)
 
 

@@ -290,7 +290,7 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
     @staticmethod
     def new_head(config: Any) -> nn.Module:
         """Draw a head."""
-        return ClassificationHead(config.width, config.classes, config.head_dropout)
+        return ClassificationHead(config.width, config.classes, config.head_dropout, config.pooling)
 
     def own_config(self) -> Any:
         """Return the configuration of the model of ours."""
@@ -312,7 +312,10 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
         `classification_loss`.
         """
         encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
-        logits = self.classifier(encoded.last_hidden_state)
+        mask = None
+        if self.classifier.pooling == "mean":
+            mask = as_mask(attention_mask, tuple(input_ids.shape))
+        logits = self.classifier(encoded.last_hidden_state, mask)
         loss = classification_loss(logits, labels, self.config, num_items_in_batch)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=encoded.hidden_states

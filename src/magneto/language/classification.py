@@ -147,6 +147,8 @@ class TextClassification(Task):
         if self.model_config.positions == "learned" and most < given:
             raise ValueError(f"data.max_length ({given}) is above model.max_length ({most})")
         self._classes()
+        if self.data_config.token_dropout and self.tokenizer.mask is None:
+            raise ValueError("data.token_dropout: the tokenizer has no mask token")
         vocabulary_size(self.model_config.vocab_size, self.tokenizer)
 
     def _classes(self) -> int:
@@ -173,10 +175,22 @@ class TextClassification(Task):
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return texts in random order, those of a batch of like length."""
         train, labels = self.train, label_values(self.texts.train, self.labels)
-        return example_stream(
-            by_length(train.lengths, batch_size, seed),
-            lambda numbers, draws: self._batch(train, labels, numbers),
-        )
+
+        def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
+            batch = self._batch(train, labels, numbers)
+            if share := self.data_config.token_dropout:
+                for row, draw, number in zip(batch["tokens"], draws, numbers, strict=True):
+                    self._hide(row, share, (seed, int(draw), int(number)))
+            return batch
+
+        return example_stream(by_length(train.lengths, batch_size, seed), make)
+
+    def _hide(self, row: Tensor, share: float, draw: tuple[int, int, int]) -> None:
+        """Put the mask in the place of some tokens of a text, in place; what frames it stays."""
+        drawn = torch.from_numpy(np.random.default_rng(draw).random(len(row)) < share)
+        for kept in (self.tokenizer.begin, self.tokenizer.end, self.tokenizer.pad):
+            drawn &= row != kept
+        row[drawn] = self.tokenizer.mask
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return the longest inputs that fit."""

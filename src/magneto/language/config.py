@@ -176,12 +176,15 @@ NAMES = ("word-order",)
 
 @configuration
 class TextClassifierConfig(TextEncoderConfig):
-    """A text encoder with a head that reads its first feature."""
+    """A text encoder with a head that reads its first feature, or the mean of all."""
 
     classes: PositiveInt | None = None
     """Of the answer, 1 for a number; None for as many as the data has."""
     head_dropout: Dropout = 0.1
     """Before and between the head's two layers (0.1 in BERT and in the paper)."""
+    pooling: Literal["first", "mean"] = "first"
+    """What the head reads: the "first" feature (BERT's), or the "mean" of all, which learns more
+    from few texts where nothing was pre-trained."""
     pretrained: str | None = None
     """Directory of a run whose encoder and tokenizer to begin with, of the same shape as this;
     "{placement}" in it stands for the placement's name. None begins from scratch."""
@@ -219,6 +222,9 @@ class ClassificationDataConfig:
     """Of a "bpe" tokenizer."""
     max_length: Annotated[int, Interval(ge=8, lt=LARGEST)] = 512
     """Tokens of an input at most; of a pair, the longer text is cut first."""
+    token_dropout: Dropout = 0.0
+    """Chance that a token of a training text is hidden: the mask stands in its place, each time in
+    that of others. Helps where texts are few."""
     separator: Literal["single", "double"] = "double"
     """Whether one or two `</s>` stand between the texts of a pair."""
     validation_fraction: Share = 0.1

@@ -171,21 +171,38 @@ class MaskedLanguageModel(nn.Module):
 class ClassificationHead(nn.Module):
     """Dropout, dense, tanh, dropout, linear, on the first feature (arXiv 1810.04805, 1907.11692).
 
+    Or on the mean of all features.
+
     Weights are Xavier normal for the dense matrix and N(0, 0.02²) for the answer (BERT's), so that
     the first loss is near ln classes; no placement scales them. Biases are zero.
     """
 
-    def __init__(self, width: int, classes: int, dropout: float) -> None:
+    def __init__(self, width: int, classes: int, dropout: float, pooling: str = "first") -> None:
         super().__init__()
+        self.pooling = pooling
         self.dropout = nn.Dropout(dropout)
         self.dense = Projection(width, [("dense", width)], bias=True)
         self.activation = nn.Tanh()
         self.answer = NormalLinear(width, classes, bias=True, std=0.02)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """(batch, length, width) to (batch, classes)."""
-        pooled = self.activation(self.dense(self.dropout(features[:, 0])))
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(batch, length, width) to (batch, classes).
+
+        Args:
+            features: Of the encoder.
+            mask: Boolean, True = real; (batch, length). None if all are.
+        """
+        read = features[:, 0] if self.pooling == "first" else mean_feature(features, mask)
+        pooled = self.activation(self.dense(self.dropout(read)))
         return self.answer(self.dropout(pooled))
+
+
+def mean_feature(features: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the mean of the real features, (batch, width); see `ClassificationHead.forward`."""
+    if mask is None:
+        return features.mean(1)
+    real = mask[..., None].to(features.dtype)
+    return (features * real).sum(1) / real.sum(1)
 
 
 class TextClassifier(nn.Module):
@@ -201,7 +218,9 @@ class TextClassifier(nn.Module):
             raise ValueError("classes is not set")
         self.config = config
         self.text_encoder = TextEncoder(config)
-        self.head = ClassificationHead(config.width, config.classes, config.head_dropout)
+        self.head = ClassificationHead(
+            config.width, config.classes, config.head_dropout, config.pooling
+        )
 
     def forward(
         self,
@@ -219,4 +238,4 @@ class TextClassifier(nn.Module):
         Returns:
             (batch, classes).
         """
-        return self.head(self.text_encoder(tokens, attention_mask, token_types))
+        return self.head(self.text_encoder(tokens, attention_mask, token_types), attention_mask)

@@ -86,7 +86,7 @@ def test_text_classifier(place: Path, kind: str, types: int, capsys) -> None:
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     small = ["--model.layers", "1", "--model.token_types", str(types), "--data.vocab_size", "300"]
     if kind == "pair":
-        small += ["--data.pair_column", "other"]
+        small += ["--data.pair_column", "other", "--model.pooling", "mean"]
     opened, out = exported(place, name, "text-classification/tiny", data, *small)
     assert "AutoModelForSequenceClassification" in capsys.readouterr().out
     task: Any = opened.task

@@ -95,6 +95,28 @@ def test_numbers_are_learnt(tmp_path: Path) -> None:
     assert metrics["pearson"] > 0.9 and metrics["spearman"] > 0.9 and metrics["loss"] < 0.4
 
 
+def test_hidden_tokens_are_others_each_time_and_never_what_frames_a_text(tmp_path: Path) -> None:
+    source = write_pairs(tmp_path / "rows.tsv")
+    whole, some = (pairs(source, token_dropout=share) for share in (0.0, 0.3))
+    shown, hidden = (task.train_stream(600, 1) for task in (whole, some))
+    masks = []
+    for epoch in (0, 1):
+        [before], [after] = shown.batch(epoch), hidden.batch(epoch)
+        changed = before["tokens"] != after["tokens"]
+        assert (after["tokens"][changed] == some.tokenizer.mask).all()
+        framing = [whole.tokenizer.begin, whole.tokenizer.end, whole.tokenizer.pad]
+        inner = ~torch.isin(before["tokens"], torch.tensor(framing))
+        assert not (changed & ~inner).any()
+        assert changed.sum() / inner.sum() == pytest.approx(0.3, abs=0.03)
+        masks.append(changed[np.argsort(hidden.plan(epoch)[:, 1])])
+    assert masks[0].shape == masks[1].shape and not torch.equal(*masks)
+    halves = [half["tokens"] for half in hidden.batch(0, 2, (0, 1))]
+    for half, rows in zip(halves, hidden.batch(0)[0]["tokens"].split(300), strict=True):
+        assert torch.equal(half, rows[:, : half.shape[1]])
+    assert torch.equal(some.validation.batch(np.arange(9), 0)["tokens"],
+                       whole.validation.batch(np.arange(9), 0)["tokens"])  # fmt: skip
+
+
 def test_the_second_validation_set_has_its_name(tmp_path: Path) -> None:
     for name in ("train", "dev_matched", "dev_mismatched"):
         write_pairs(tmp_path / f"{name}.tsv", 20)

@@ -12,7 +12,13 @@ from magneto.language.config import (
     TextClassifierConfig,
     TextEncoderConfig,
 )
-from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier, TextEncoder
+from magneto.language.models import (
+    ClassificationHead,
+    LanguageModel,
+    MaskedLanguageModel,
+    TextClassifier,
+    TextEncoder,
+)
 from magneto.theory.placement import PLACEMENTS
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "vocab_size": 50}
@@ -130,8 +136,9 @@ def test_the_first_loss_is_near_ln_classes() -> None:
     assert loss.item() == pytest.approx(torch.tensor(3.0).log().item(), abs=0.05)
 
 
-def test_padding_changes_nothing() -> None:
-    model = classifier(token_types=2, positions="rotary", head_dropout=0.5)
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_padding_changes_nothing(pooling: str) -> None:
+    model = classifier(token_types=2, positions="rotary", head_dropout=0.5, pooling=pooling)
     tokens = torch.randint(0, 50, (2, 6))
     types = torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)
     mask = torch.arange(9)[None].repeat(2, 1) < 6
@@ -141,6 +148,17 @@ def test_padding_changes_nothing() -> None:
     assert torch.allclose(model(padded, mask, longer), alone, atol=1e-5)
     assert not torch.allclose(model(tokens, None, torch.zeros_like(types)), alone, atol=1e-4)
     assert not torch.equal(model.train()(tokens, None, types), alone)
+
+
+def test_the_head_reads_the_mean_of_all_features() -> None:
+    torch.manual_seed(0)
+    features = torch.randn(2, 5, 8)
+    first, mean = (ClassificationHead(8, 3, 0.0, pooling) for pooling in ("first", "mean"))
+    mean.load_state_dict(first.state_dict())
+    mask = torch.arange(5)[None] < torch.tensor([[5], [3]])
+    by_hand = torch.stack([features[0].mean(0), features[1, :3].mean(0)])
+    assert torch.allclose(mean(features, mask), first(by_hand[:, None]), atol=1e-6)
+    assert torch.equal(first(features, mask), first(features[:, :1]))
 
 
 @pytest.mark.parametrize("wrong", [{"classes": 0}, {"head_dropout": 1.0}])
