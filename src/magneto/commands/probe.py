@@ -20,9 +20,8 @@ from magneto.recipe import Recipe, load_recipe, placement_name
 from magneto.theory.placement import Stack, find_placement
 
 if TYPE_CHECKING:
-    from magneto.lab.diagnosis import Diagnosis
+    from magneto.lab.diagnosis import Diagnosis, Trial
     from magneto.lab.probe import LayerReading
-    from magneto.lab.trial import Trial
     from magneto.lab.update import Bound, Growth, Update
 
 MOST_LAYERS = 4096
@@ -115,8 +114,7 @@ def look_at_each(
     recipes: list[Recipe], given: Any, report: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
     """Diagnose every recipe; return what was found as plain values, and as lines for people."""
-    from magneto.lab.diagnosis import diagnose
-    from magneto.lab.trial import run_trial
+    from magneto.lab.diagnosis import diagnose, run_trial
 
     seeds = 3 if given.seeds is None else given.seeds
     found: list[Diagnosis] = []

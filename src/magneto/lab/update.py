@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from magneto.functional.statistics import half_width
-from magneto.lab.probe import find_stacks
 from magneto.nn.block import Residual
 from magneto.nn.config import TransformerConfig
 from magneto.nn.init import HasRoles
@@ -329,27 +328,6 @@ def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
     return fmean(squares) ** 0.5
 
 
-def measured_bound(model: nn.Module, form: Form = "paper") -> float:
-    """Return the bound of the model update with a model's own scales, divided by eta d.
-
-    Args:
-        model: Holds one `Encoder`, `Decoder` or `MultiwayEncoder`, or one `EncoderDecoder`.
-        form: As in `magneto.theory.bounds.bound`.
-
-    Raises:
-        ValueError: If it holds something else, or no bound is derived for its placement.
-    """
-    pairs = [part for part in model.modules() if isinstance(part, EncoderDecoder)]
-    stacks = [part for part in model.modules() if isinstance(part, ProbedStack)]
-    if len(pairs) == 1 and len(stacks) == 2:
-        encoder, decoder = pairs[0].encoder, pairs[0].decoder
-        scales = effective_scales(encoder), effective_scales(decoder)
-        return encoder_decoder_bound(decoder.config.row, *scales, form=form).total
-    if len(stacks) != 1:
-        raise ValueError(f"a model with one stack, or an encoder-decoder: not {len(stacks)} stacks")
-    return bound(stacks[0].config.row, effective_scales(stacks[0]), form=form)
-
-
 @dataclass(frozen=True)
 class Bound:
     """What the theory bounds: the model update of one SGD step, divided by rate and width.
@@ -367,26 +345,38 @@ class Bound:
 
 
 def theory_of(model: nn.Module) -> Bound:
-    """Return the bound of a model's update, where one is derived."""
-    stacks = list(find_stacks(model).values())
+    """Return the bound of a model's update, where one is derived; else why there is none.
+
+    Args:
+        model: Holds one `Encoder`, `Decoder` or `MultiwayEncoder`, or one `EncoderDecoder`.
+    """
+    stacks = [part for part in model.modules() if isinstance(part, ProbedStack)]
+    pair = any(isinstance(part, EncoderDecoder) for part in model.modules())
+    if len(stacks) != (2 if pair else 1):
+        note = f"a bound is of one stack, or of an encoder and a decoder: not of {len(stacks)}"
+        return Bound({}, {}, note)
     row = stacks[-1].config.row
-    derived, measured = {}, {}
     try:
         family = find_family(row)
-        scales = [
+        derived = [
             derived_scales(row, stack.config.depth("decoder" if stack.causal else "encoder"))
             for stack in stacks
         ]
-        for form in family.backward:
-            measured[form] = measured_bound(model, form=form)
-            derived[form] = (
-                bound(row, scales[0], form=form)
-                if len(scales) == 1
-                else encoder_decoder_bound(row, *scales, form=form).total
-            )
+        measured = [effective_scales(stack) for stack in stacks]
+        return Bound(
+            {form: total_bound(row, derived, form) for form in family.backward},
+            {form: total_bound(row, measured, form) for form in family.backward},
+            family.note,
+        )
     except ValueError as reason:
         return Bound({}, {}, str(reason))
-    return Bound(derived, measured, family.note)
+
+
+def total_bound(row: Placement, scales: Sequence[Scales], form: Form) -> float:
+    """Return the bound of a stack, or of an encoder and a decoder."""
+    if len(scales) == 1:
+        return bound(row, scales[0], form=form)
+    return encoder_decoder_bound(row, *scales, form=form).total
 
 
 def bounds_over(row: Placement, depths: Sequence[int], stack: Stack) -> dict[str, list[float]]:

@@ -26,34 +26,6 @@ SMALL_MOVE = 0.1
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The numbers that findings are made of; None where one was not measured.
-
-    Attributes:
-        kept: Of what tells positions apart in the first layer's output at initialisation, the share
-            left in the last one's (mean squares, the worst stack).
-        moved: Change of the last stack's output under the first step at the peak rate, over its
-            norm.
-        update: Change of the layers' weights under that step, over their norm.
-        distinct: Of the square of the last layer's output after the steps at the peak rate, the
-            share that tells positions apart (the worst stack); 0 where it is not finite.
-        imbalance: The largest gradient norm of a layer over the smallest.
-        attention: The least attention entropy, over the largest possible.
-        largest: The largest activation; infinite where a layer is not finite.
-        rise: The loss after the steps taken, over the first.
-    """
-
-    kept: float | None = None
-    moved: float | None = None
-    update: float | None = None
-    distinct: float | None = None
-    imbalance: float | None = None
-    attention: float | None = None
-    largest: float | None = None
-    rise: float | None = None
-
-
-@dataclass(frozen=True)
 class Threshold:
     """From where on a number is no longer sound, and from where on it foretells failure.
 
@@ -81,6 +53,13 @@ class Threshold:
         return value > limit if self.worse == "below" else value < limit
 
 
+# kept: of what tells positions apart in the first layer's output at initialisation, the share left
+# in the last one's (mean squares, the worst stack). update: change of the layers' weights under the
+# first step at the peak rate, over their norm. distinct: of the square of the last layer's output
+# after the steps at the peak rate, the share that tells positions apart (the worst stack).
+# imbalance: the largest gradient norm of a layer over the smallest. attention: the least entropy,
+# over the largest possible. largest: the largest activation. rise: the last loss over the first.
+#
 # Of the first 150 configurations of the calibration 46 learned. Of those with kept below 0.05, 0 of
 # 12 did, and below 0.25, 0 of 18; with distinct below 1e-4, 2 of 60, and from there to 5e-4, 1 of
 # 7; with rise from 1.5, 0 of 22; with attention below 0.05, 1 of 19. With update below 0.1, 27 of
@@ -139,44 +118,9 @@ class Verdict:
 
 
 def judge(run: ShortRun) -> Verdict:
-    """Judge a short run.
-
-    Args:
-        run: With at least one step.
-    """
-    numbers = measured(run)
-    # The name of a finding, of its number, and its words; "moved" has no threshold.
-    found = []
-    for name, number, describe in (
-        ("kept", "kept", _kept),
-        ("moved", "moved", _moved),
-        ("update", "update", _update),
-        ("distinct", "distinct", _distinct),
-        ("imbalance", "imbalance", _imbalance),
-        ("attention", "attention", _attention),
-        ("range", "largest", _range),
-        ("loss", "rise", _loss),
-    ):
-        value = getattr(numbers, number)
-        level = THRESHOLDS[number].level(value) if number in THRESHOLDS else "sound"
-        shown = run.steps[-1].loss if name == "loss" else value
-        found.append(Finding(name, level, shown, describe(run, value, level)))
-    return Verdict(tuple(found))
-
-
-def measured(run: ShortRun) -> Measured:
-    """Return the numbers of a short run that are judged."""
-    peak = run.at_rate(run.peak)
-    return Measured(
-        kept=kept_share(run.first.layers),
-        moved=peak.moved if peak else None,
-        update=peak.update if peak else None,
-        distinct=distinct_share(run.peak_steps[-1].layers) if run.peak_steps else None,
-        imbalance=max((ratio for ratio, *_ in gradient_ratios(run)), default=None),
-        attention=min((share for share, *_ in entropy_shares(run)), default=None),
-        largest=largest_activation(run),
-        rise=run.steps[-1].loss / run.first.loss,
-    )
+    """Judge a short run of at least one step."""
+    looks = (_kept, _moved, _update, _distinct, _imbalance, _attention, _range, _loss)
+    return Verdict(tuple(look(run) for look in looks))
 
 
 def stacks(layers: Sequence[LayerReading]) -> list[list[LayerReading]]:
@@ -215,119 +159,126 @@ def distinct_share(layers: Sequence[LayerReading]) -> float:
     return min(shares)
 
 
-def _kept(run: ShortRun, value: float | None, level: Level) -> str:
+def _kept(run: ShortRun) -> Finding:
     worst = min(stacks(run.first.layers), key=kept_share)
-    similarity = worst[-1].token_similarity
-    if value is None or not math.isfinite(value) or similarity is None:
-        return "what tells positions apart could not be measured"
-    if level == "sound":
-        return (
+    value, similarity = kept_share(run.first.layers), worst[-1].token_similarity
+    level = THRESHOLDS["kept"].level(value)
+    if not math.isfinite(value) or similarity is None:
+        text = "what tells positions apart could not be measured"
+    elif level == "sound":
+        text = (
             f"no rank collapse: the layers keep what tells positions apart, x{value:.3g} of the "
             f"first layer's at the top of {len(worst)} layers (token similarity "
             f"{percent(similarity)})"
         )
-    factor = value ** (1 / max(len(worst) - 1, 1))
-    return (
-        f"rank collapse at initialisation: of what tells positions apart in the first layer's "
-        f"output, {percent(value)} is left at the top of {len(worst)} layers (x{factor:.2f} a "
-        f"layer), where token similarity is {percent(similarity)}. A loss on each position has "
-        f"next to nothing to learn from"
-    )
+    else:
+        factor = value ** (1 / max(len(worst) - 1, 1))
+        text = (
+            f"rank collapse at initialisation: of what tells positions apart in the first layer's "
+            f"output, {percent(value)} is left at the top of {len(worst)} layers (x{factor:.2f} a "
+            f"layer), where token similarity is {percent(similarity)}. A loss on each position has "
+            f"next to nothing to learn from"
+        )
+    return Finding("kept", level, value, text)
 
 
-def _moved(run: ShortRun, value: float | None, level: Level) -> str:
+def _moved(run: ShortRun) -> Finding:
     """Say how far a step moves the output; the calibration founds no threshold for it."""
-    small = rate_of_move(run.first_steps, SMALL_MOVE)
+    small, peak = rate_of_move(run.first_steps, SMALL_MOVE), run.at_rate(run.peak)
     near = "" if small is None else f"; a rate of {small:.2g} moves it by {percent(SMALL_MOVE)}"
-    if value is None:
-        return f"the first step was not tried at the peak rate{near}"
-    return (
+    if peak is None:
+        return Finding(
+            "moved", "sound", None, f"the first step was not tried at the peak rate{near}"
+        )
+    text = (
         f"a first step at the peak rate of {run.peak:.2g} would move the output by "
-        f"{percent(value)}{near}"
+        f"{percent(peak.moved)}{near}"
     )
+    return Finding("moved", "sound", peak.moved, text)
 
 
-def _update(run: ShortRun, value: float | None, level: Level) -> str:
-    if value is None:
-        return "no update was measured at the peak rate"
+def _update(run: ShortRun) -> Finding:
+    peak = run.at_rate(run.peak)
+    if peak is None:
+        return Finding("update", "sound", None, "no update was measured at the peak rate")
+    level = THRESHOLDS["update"].level(peak.update)
     advice = "" if level == "sound" else ": lower the peak rate"
-    return f"it would change weights by {percent(value)}{advice}"
+    text = f"it would change weights by {percent(peak.update)}{advice}"
+    return Finding("update", level, peak.update, text)
 
 
-def _distinct(run: ShortRun, value: float | None, level: Level) -> str:
-    if value is None:
-        return "no steps were taken at the peak rate"
+def _distinct(run: ShortRun) -> Finding:
+    if not run.peak_steps:
+        return Finding("distinct", "sound", None, "no steps were taken at the peak rate")
+    value = distinct_share(run.peak_steps[-1].layers)
+    level = THRESHOLDS["distinct"].level(value)
     collapse = ": rank collapse by training; lower the peak rate, or try another placement"
-    return (
+    text = (
         f"after {len(run.peak_steps)} steps at the peak rate, {percent(value)} of the output's "
         f"square tells positions apart{'' if level == 'sound' else collapse}"
     )
+    return Finding("distinct", level, value, text)
 
 
-def gradient_ratios(run: ShortRun) -> list[tuple[float, float, float]]:
-    """Return of each stack the largest gradient norm over the smallest, the first and the last."""
+def _imbalance(run: ShortRun) -> Finding:
+    """Hold each stack's largest gradient norm of a layer against its smallest."""
     found = []
     for stack in stacks(run.first.layers):
         norms = [layer.gradient_norm for layer in stack if layer.gradient_norm is not None]
         if norms:
             ratio = max(norms) / min(norms) if min(norms) > 0 else math.inf
             found.append((ratio, norms[0], norms[-1]))
-    return found
-
-
-def _imbalance(run: ShortRun, value: float | None, level: Level) -> str:
-    if value is None:
-        return "no gradient was measured"
-    worst, bottom, top = max(gradient_ratios(run))
-    return (
+    if not found:
+        return Finding("imbalance", "sound", None, "no gradient was measured")
+    worst, bottom, top = max(found)
+    text = (
         f"gradient norms of layers are within a factor of {worst:.3g} "
         f"({bottom:.2g} in the first layer, {top:.2g} in the last)"
     )
+    return Finding("imbalance", THRESHOLDS["imbalance"].level(worst), worst, text)
 
 
-def entropy_shares(run: ShortRun) -> list[tuple[float, float, str, int]]:
-    """Return each layer's attention entropy as a share, its largest logit, its name, the step."""
-    return [
+def _attention(run: ShortRun) -> Finding:
+    """Look at the layer and step of the least attention entropy, as a share."""
+    shares = [
         (layer.entropy_share, layer.attention_logit_max or 0.0, layer.name, step.step)
         for step in run.steps
         for layer in step.layers
         if layer.entropy_share is not None and math.isfinite(layer.entropy_share)
     ]
-
-
-def _attention(run: ShortRun, value: float | None, level: Level) -> str:
-    if value is None:
-        return "no attention was measured"
-    share, logit, name, step = min(entropy_shares(run))
-    return (
+    if not shares:
+        return Finding("attention", "sound", None, "no attention was measured")
+    share, logit, name, step = min(shares)
+    text = (
         f"the sharpest attention, of {name} at step {step}, has {percent(share)} of the largest "
         f"possible entropy (largest logit {logit:.3g})"
     )
+    return Finding("attention", THRESHOLDS["attention"].level(share), share, text)
 
 
-def largest_activation(run: ShortRun) -> float | None:
-    """Return the largest activation of all steps; infinite where something is not finite."""
-    if any(trouble and "not finite" in trouble[1].reason for trouble in [run.trouble("bf16")]):
-        return math.inf
-    return max(
-        (layer.activation_max for step in run.steps for layer in step.layers
-         if layer.activation_max is not None), default=None,
-    )  # fmt: skip
-
-
-def _range(run: ShortRun, value: float | None, level: Level) -> str:
-    troubles = run.troubles()
-    if trouble := troubles["bf16"] or troubles["fp16"]:
+def _range(run: ShortRun) -> Finding:
+    """Hold the largest activation of all steps against the formats; inf where one is not finite."""
+    troubles, activations = run.troubles(), [
+        layer.activation_max for step in run.steps for layer in step.layers
+        if layer.activation_max is not None
+    ]  # fmt: skip
+    trouble = troubles["bf16"] or troubles["fp16"]
+    broken = troubles["bf16"] is not None and "not finite" in troubles["bf16"][1].reason
+    largest = math.inf if broken else max(activations, default=None)
+    if trouble:
         bearable = "" if troubles["bf16"] else "; bf16 and fp32 hold it"
-        return f"at step {trouble[0]}, {trouble[1].layer}: {trouble[1].reason}{bearable}"
-    largest = "not measured" if value is None else f"{value:.3g}"
-    return f"the largest activation is {largest}: fp16, bf16 and fp32 hold it"
+        text = f"at step {trouble[0]}, {trouble[1].layer}: {trouble[1].reason}{bearable}"
+    else:
+        size = "not measured" if largest is None else f"{largest:.3g}"
+        text = f"the largest activation is {size}: fp16, bf16 and fp32 hold it"
+    return Finding("range", THRESHOLDS["largest"].level(largest), largest, text)
 
 
-def _loss(run: ShortRun, value: float | None, level: Level) -> str:
-    first, last = run.steps[0], run.steps[-1]
+def _loss(run: ShortRun) -> Finding:
+    first, last = run.first, run.steps[-1]
     steps = "1 step" if len(run.steps) == 1 else f"{len(run.steps)} steps"
-    return f"the loss goes from {first.loss:.4g} to {last.loss:.4g} in {steps}"
+    text = f"the loss goes from {first.loss:.4g} to {last.loss:.4g} in {steps}"
+    return Finding("loss", THRESHOLDS["rise"].level(last.loss / first.loss), last.loss, text)
 
 
 def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:

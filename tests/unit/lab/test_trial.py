@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from magneto.lab import trial
-from magneto.lab.trial import run_trial
+from magneto.lab import diagnosis
+from magneto.lab.diagnosis import run_trial
 from magneto.recipe import Recipe
 
 Small = Callable[..., Recipe]
@@ -46,7 +46,7 @@ def test_a_few_steps_are_too_few_to_diverge(small: Small) -> None:
 
 
 def test_asked_to_stop_it_gives_no_verdict(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
-    signal = trial.Stop("interrupted", "asked to stop by a signal")
-    monkeypatch.setattr(trial, "Stop", lambda *_: signal)
+    signal = diagnosis.Stop("interrupted", "asked to stop by a signal")
+    monkeypatch.setattr(diagnosis, "Stop", lambda *_: signal)
     with pytest.raises(KeyboardInterrupt):
         run_trial(small(), 1e-9)
