@@ -17,8 +17,7 @@ from tests.unit.vision.small import COLOURS, SMALL, striped, tensors, train_clas
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
-    steps = ["--training.steps", "40"]
-    return train_classifier(tmp_path_factory.mktemp("colours"), "image-classification", *steps)
+    return train_classifier(tmp_path_factory.mktemp("colours"))
 
 
 def scores(run: Path, capsys: pytest.CaptureFixture, *words: str) -> dict[str, float]:

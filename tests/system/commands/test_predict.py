@@ -16,8 +16,7 @@ from tests.unit.vision.small import train_classifier
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
-    steps = ["--training.steps", "40"]
-    made = train_classifier(tmp_path_factory.mktemp("predict"), "image-classification", *steps)
+    made = train_classifier(tmp_path_factory.mktemp("predict"))
     shutil.rmtree(made.parent / "images")  # predicting needs no training data
     return made
 

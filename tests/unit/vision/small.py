@@ -18,7 +18,8 @@ from magneto.recipe import RUN_FILE, Recipe, load_recipe
 from magneto.training.logging import TrainingResult
 from magneto.training.loop import train
 from magneto.training.task import Task, place_companion
-from magneto.vision.config import SegmenterConfig
+from magneto.vision.config import ImageClassifierConfig, SegmenterConfig
+from magneto.vision.encoder import ImageClassifier
 from magneto.vision.segmenter import Segmenter
 from magneto.vision.tokenizer import ImageTokenization
 from magneto.weights import open_tensors
@@ -39,6 +40,10 @@ SEGMENTER: dict[str, Any] = {
     "max_length": 17, "image_size": 16, "patch_size": 4, "classes": 5, "class_token": "learned",
     "feature_layers": (0, 1, 2, 3), "head_channels": 8, "auxiliary_channels": 8, "stride": 8,
     "pool_scales": (1, 2),
+}  # fmt: skip
+CLASSIFIER: dict[str, Any] = {
+    "width": 16, "layers": 2, "heads": 2, "ffn_width": 24, "positions": "learned", "max_length": 5,
+    "image_size": 8, "patch_size": 4, "classes": 3, "class_token": "learned",
 }  # fmt: skip
 SMALL: dict[str, dict[str, Any]] = {
     "image-classification": {**SHAPE, "data.mixup": 0.8, "data.cutmix": 1.0},
@@ -102,21 +107,25 @@ COLOURS = {
     "n01000001": "red", "n01000002": "lime", "n01000003": "blue", "n01000004": "white",
     "n01000005": "black", "n01000006": "yellow",
 }  # fmt: skip
-CLASSIFIER = """--model.width 16 --model.layers 2 --model.heads 2 --model.ffn_width 24
---model.max_length 5 --model.image_size 8 --model.patch_size 4 --model.channels 3
---model.class_token learned --model.classes 7 --training.batch_size 8 --training.warmup_steps 2
---training.learning_rate 1e-2 --training.evaluate_every 0 --training.save_every 0
---training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
+COLOURED = """--model.classes 7 --model.channels 3 --training.batch_size 8 --training.steps 40
+--training.warmup_steps 2 --training.learning_rate 1e-2 --training.evaluate_every 0
+--training.save_every 0 --training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
 
 
-def train_classifier(place: Path, task: str = "image-classification", *words: str) -> Path:
-    """Train on images/ in a folder; return the run."""
-    images, run = place / "images", place / task
+def train_classifier(place: Path) -> Path:
+    """Train on images of six colours in a folder of images; return the run."""
+    images, run = place / "images", place / "run"
     write_colours(images / "train", COLOURS)
     write_colours(images / "val", COLOURS, 2)
-    given = ["train", f"{task}/tiny", "--data", str(images), "--out", str(run), *CLASSIFIER, *words]
-    assert main(given) == 0
+    shape = [f"--model.{name}={value}" for name, value in CLASSIFIER.items()]
+    words = ["--data", str(images), "--out", str(run), *shape, *COLOURED]
+    assert main(["train", "image-classification/tiny", *words]) == 0
     return run
+
+
+def small_classifier(**changes: Any) -> ImageClassifier:
+    torch.manual_seed(0)
+    return ImageClassifier(ImageClassifierConfig(**{**CLASSIFIER, **changes})).eval()
 
 
 def small_config(**changes: Any) -> SegmenterConfig:

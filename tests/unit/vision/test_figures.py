@@ -9,8 +9,6 @@ import torch
 
 from magneto.figures import MOST_CLASSES
 from magneto.training.task import Figure
-from magneto.vision.config import ImageClassifierConfig
-from magneto.vision.encoder import ImageClassifier
 from magneto.vision.figures import (
     COVER,
     attention_figure,
@@ -18,17 +16,15 @@ from magneto.vision.figures import (
     codes_figure,
     confusion_figure,
     guesses_figure,
-    image_of,
-    mean_patches,
     mistakes_figure,
     overlay,
     overlay_figure,
     overlay_png,
-    patches_of,
     readable,
     reconstruction_figure,
 )
 from magneto.vision.transforms import Reading
+from tests.unit.vision.small import small_classifier
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -44,21 +40,6 @@ def images_and_codes() -> tuple[torch.Tensor, torch.Tensor]:
     return images, torch.randint(6, (9, 16), generator=draw)
 
 
-def test_patches_and_back() -> None:
-    images = torch.arange(2 * 3 * 16.0).view(2, 3, 4, 4)
-    patches = patches_of(images, 2)
-    assert torch.equal(patches[1, 2], images[1, :, 2:, :2])
-    assert torch.equal(image_of(patches), images)
-
-
-def test_mean_patches() -> None:
-    images, codes = images_and_codes()
-    codes[codes == 1] = 0
-    means, patches = mean_patches(images, codes, 6, 2), patches_of(images, 2)
-    assert torch.allclose(means[2], patches[codes == 2].mean(0), atol=1e-6)
-    assert not means[1].any()
-
-
 def test_broken_images_are_not_shown() -> None:
     batch = {"images": torch.arange(4), "labels": -torch.arange(4),
              "broken": torch.tensor([False, True, False, True])}  # fmt: skip
@@ -68,13 +49,18 @@ def test_broken_images_are_not_shown() -> None:
     assert len(readable([lost], 3, "images")[0]) == 0
 
 
-def test_captions_of_codes_have_the_numbers() -> None:
+def test_patches_are_grouped_by_their_codes() -> None:
     images, codes = images_and_codes()
     times = sorted((int(n) for n in codes.flatten().bincount() if n), reverse=True)
     caption = codes_figure(images, codes, 7, 2).caption
     assert f"have them: {', '.join(map(str, times))}." in caption
     assert f"of {len(times)} that occur (of 7)" in caption
-    assert "% of their variance" in reconstruction_figure(images, codes, 7, 2).caption
+    # Where each patch has a code of its own, its mean is the patch.
+    own = torch.arange(9 * 16).view(9, 16)
+    assert "pixels is 0 % of their variance" in reconstruction_figure(images, own, 144, 2).caption
+    opposite = torch.tensor([1.0, -1] * 4).view(8, 1, 1, 1).expand(8, 1, 8, 8)
+    one = torch.zeros(8, 16, dtype=torch.long)
+    assert " 100 % of" in reconstruction_figure(opposite, one, 7, 2).caption
 
 
 def test_hidden_patches_are_grey() -> None:
@@ -93,11 +79,7 @@ def test_hidden_patches_are_grey() -> None:
 
 @pytest.mark.parametrize("pooling", ["first", "mean"])
 def test_attention_is_of_what_the_head_sees(pooling: str) -> None:
-    config = ImageClassifierConfig(
-        width=16, layers=2, heads=2, ffn_width=24, image_size=8, patch_size=4, classes=3,
-        class_token="learned", pooling=pooling, positions="learned", max_length=5,
-    )  # fmt: skip
-    model, images = ImageClassifier(config).eval(), torch.rand(3, 3, 8, 8)
+    model, images = small_classifier(pooling=pooling), torch.rand(3, 3, 8, 8)
     found = attention_figure(model, images, images, model.pooled)
     assert ("the class token" if pooling == "first" else "the patches") in found.caption
     share = re.search(r"(\d+)% of the attention", found.caption)
@@ -110,18 +92,13 @@ def test_confusion_is_percent_of_a_class() -> None:
     matrix = np.array([[75, 25, 0], [0, 10, 0], [0, 0, 0]])
     names = ["sky, blue", "a bird of a very long name", "tree"]
     figure = confusion_figure(matrix, names, "pixels")
-    assert figure == confusion_figure(matrix, names, "pixels")
     words = re.findall(r">([^<>]+)</text>", str(figure.image))
     assert {"75", "25", "100", "sky", "a bird of a very lo…"} <= {*words}
     assert "tree" not in words and "sky, blue" not in words
     assert "Of 110 pixels" in figure.caption and "85 are" in figure.caption
-
-
-def test_only_the_commonest_classes_are_drawn() -> None:
-    names = [f"class{number}" for number in range(150)]
-    figure = confusion_figure(np.diag(np.arange(1, 151)), names, "images")
-    assert f"{150 - MOST_CLASSES} rarer classes are left out" in figure.caption
-    assert ">class149<" in str(figure.image) and ">class20<" not in str(figure.image)
+    many = confusion_figure(np.diag(np.arange(1, 151)), [f"class{n}" for n in range(150)], "images")
+    assert f"{150 - MOST_CLASSES} rarer classes are left out" in many.caption
+    assert ">class149<" in str(many.image) and ">class20<" not in str(many.image)
 
 
 def test_a_mistake_is_shown_as_it_looks() -> None:
@@ -133,15 +110,9 @@ def test_a_mistake_is_shown_as_it_looks() -> None:
     assert (abs(pixels.astype(int) - 26) <= 2).all(-1).mean() > 0.4
 
 
-def test_colours_do_not_depend_on_the_number_of_classes() -> None:
+def test_colours_of_classes_differ_and_ignored_pixels_have_none() -> None:
     assert np.array_equal(class_colours(3), class_colours(150)[:3])
     assert len(np.unique(class_colours(150), axis=0)) == 150
-    few = class_colours(12).astype(int)
-    apart = np.abs(few[:, None] - few[None]).sum(-1) + 999 * np.eye(12, dtype=int)
-    assert apart.min() > 50
-
-
-def test_ignored_pixels_are_seen_as_they_are() -> None:
     pixels = np.full((2, 3, 3), 100, np.uint8)
     classes = np.array([[0, 1, 255], [2, 2, 255]], np.uint8)
     found = overlay(pixels, classes, class_colours(3))
@@ -159,10 +130,7 @@ def test_an_overlay_has_a_legend_of_what_is_there() -> None:
     seen = [(abs(drawn - colour).max(1) <= 1).sum() > 50 for colour in colours]
     covered = [(abs(drawn - COVER * colour).max(1) <= 1).sum() > 5000 for colour in colours]
     assert seen == covered == [True, False, True]
-
-
-def test_a_large_image_keeps_its_size() -> None:
-    wide = np.zeros((10, 1200), np.uint8)
+    wide = np.zeros((10, 1200), np.uint8)  # a large image keeps its size
     assert read(overlay_png(wide[..., None], wide, ["sky"])).shape[1] > 1200
 
 

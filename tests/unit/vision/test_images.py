@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.formats import OTHER_FILES, find_files, read_folder
+from magneto.data.formats import OTHER_FILES, read_folder
 from magneto.data.media import HubMedia
 from magneto.data.problems import MALFORMED, Counts
 from magneto.data.table import FROM_TEST, TEST_UNUSED
@@ -85,36 +85,23 @@ def test_a_validation_source_of_fewer_classes_keeps_their_numbers(tmp_path: Path
     assert named.train.label(0) == 2
 
 
-def test_a_test_split_without_masks_is_left_out(tmp_path: Path) -> None:
-    mask = encoded(np.ones((4, 5), np.uint8))
+@pytest.mark.parametrize(
+    "layout", [("images/{}", "annotations/{}"), ("{}", "{}annot")], ids=["ADE20k", "CamVid"]
+)
+def test_folders_of_masks(tmp_path: Path, layout: tuple[str, str]) -> None:
+    """A test split without masks is left out, as an image without one is."""
+    mask = np.arange(48 * 64, dtype=np.uint8).reshape(48, 64)
+    images, masks = (tmp_path / place for place in layout)
     for split, count in (("train", 4), ("val", 2), ("test", 3)):
         for number in range(count):
-            write(tmp_path / "images" / split / f"{number}.png", encoded(photo(0, 4, 5)))
+            write(Path(str(images).format(split)) / f"{number}.jpg", encoded(photo(number), "JPEG"))
             if split != "test":
-                write(tmp_path / "masks" / split / f"{number}.png", mask)
+                write(Path(str(masks).format(split)) / f"{number}.png", encoded(mask + number))
+    write(Path(str(images).format("train")) / "alone.jpg", encoded(photo(), "JPEG"))
     found = load(tmp_path)
-    assert (len(found.train), len(found.validation)) == (4, 2) and found.train.has_masks
-    assert found.counts == Counts({NOT_PAIRED: 3})
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        ("images/training", "annotations/training", "images/validation", "annotations/validation"),
-        ("train", "trainannot", "val", "valannot"),
-    ],
-)
-def test_folders_of_masks(tmp_path: Path, layout: tuple[str, ...]) -> None:
-    mask = np.arange(48 * 64, dtype=np.uint8).reshape(48, 64)
-    for images, masks in (layout[:2], layout[2:]):
-        for number in range(3):
-            write(tmp_path / images / f"{number}.jpg", encoded(photo(number), "JPEG"))
-            write(tmp_path / masks / f"{number}.png", encoded(mask + number))
-    write(tmp_path / layout[0] / "alone.jpg", encoded(photo(), "JPEG"))
-    found = load(tmp_path)
-    assert found.train.has_masks and (len(found.train), len(found.validation)) == (3, 3)
+    assert found.train.has_masks and (len(found.train), len(found.validation)) == (4, 2)
     assert np.array_equal(found.train.mask(1), mask + 1)
-    assert found.counts[NOT_PAIRED] == 1
+    assert found.counts[NOT_PAIRED] == (4 if layout[0].startswith("images") else 1)
 
 
 def test_a_row_of_a_table_without_a_mask_is_counted_and_the_others_have_theirs(
@@ -134,70 +121,58 @@ def test_a_row_of_a_table_without_a_mask_is_counted_and_the_others_have_theirs(
         found.train.mask(3)
 
 
-@pytest.mark.parametrize(("ending", "separator"), [(".csv", ","), (".tsv", "\t")])
-def test_tables(tmp_path: Path, ending: str, separator: str) -> None:
+def test_tables(tmp_path: Path) -> None:
     class_folders(tmp_path / "all")
-    rows = [("path", "species"), ("all/cat/000.jpg", "cat"), ("all/dog/001.jpg", "dog"), ("x",)]
-    text = "\n".join(separator.join(row) for row in rows)
-    write(tmp_path / f"train{ending}", text.encode())
-    write(tmp_path / f"val{ending}", text.encode())
-    assert find_files(tmp_path).keys() == {"train", "validation"}
+    text = b"path\tspecies\nall/cat/000.jpg\tcat\nall/dog/001.jpg\tdog\nx"
+    write(tmp_path / "train.tsv", text)
+    write(tmp_path / "val.tsv", text)
     found = load(tmp_path, label_column="species")
     assert found.train.labels_of().tolist() == [0, 1] and found.classes == ["cat", "dog"]
     assert found.train.pixels(1).shape == (12, 16, 3) and found.counts[MALFORMED] == 2
     assert load(tmp_path).classes == []
     with pytest.raises(ValueError, match="did you mean species"):
         load(tmp_path, label_column="specie")
-    write(tmp_path / f"train{ending}", b"a\nb\n")
+    write(tmp_path / "train.tsv", b"a\nb\n")
     with pytest.raises(ValueError, match="no column 'image' among 'a': name it"):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("label", [str, int])
-def test_json_lines_of_images_and_labels(tmp_path: Path, label: type) -> None:
+def test_json_lines_of_images_and_labels(tmp_path: Path) -> None:
     class_folders(tmp_path / "all", ("0", "1"))
-    rows = [{"file_name": f"all/{n % 2}/00{n}.jpg", "class": label(n % 2)} for n in range(10)]
-    lines = ["{", *map(json.dumps, rows), '{"file_name": "", "class": 1}', '{"class": 0}']
-    found = load(write(tmp_path / "a.jsonl", "\n".join(lines).encode()))
-    assert len(found.train) + len(found.validation) == 10 and found.classes == ["0", "1"]
-    assert found.counts == Counts({MALFORMED: 1, WITHOUT_IMAGE: 2})
-    assert found.train.label(0) == int(Path(found.train.name(0)).parent.name)
-    assert not found.train.has_masks and found.train.pixels(0).shape == (12, 16, 3)
+    for label in (str, int):
+        rows = [{"file_name": f"all/{n % 2}/00{n}.jpg", "class": label(n % 2)} for n in range(10)]
+        lines = ["{", *map(json.dumps, rows), '{"file_name": "", "class": 1}', '{"class": 0}']
+        found = load(write(tmp_path / "a.jsonl", "\n".join(lines).encode()))
+        assert len(found.train) + len(found.validation) == 10 and found.classes == ["0", "1"]
+        assert found.counts == Counts({MALFORMED: 1, WITHOUT_IMAGE: 2})
+        assert found.train.label(0) == int(Path(found.train.name(0)).parent.name)
+        assert not found.train.has_masks and found.train.pixels(0).shape == (12, 16, 3)
 
 
-def shard(path: Path, members: dict[str, bytes]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def shard(path: Path, first: int, label) -> None:
+    """Write four images from a number on, each with the files that `label` says."""
     with tarfile.open(path, "w") as file:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            file.addfile(member, io.BytesIO(content))
-    return path
-
-
-def examples(first: int, label) -> dict[str, bytes]:
-    made = {}
-    for number in range(first, first + 4):
-        made[f"{number:04}.jpg"] = encoded(photo(number), "JPEG")
-        made |= label(number)
-    return made
+        for number in range(first, first + 4):
+            members = {"jpg": encoded(photo(number), "JPEG"), **label(number)}
+            for ending, content in members.items():
+                member = tarfile.TarInfo(f"{number:04}.{ending}")
+                member.size = len(content)
+                file.addfile(member, io.BytesIO(content))
 
 
 def test_tar_shards(tmp_path: Path, cache: Path) -> None:
-    shard(tmp_path / "train-0.tar", examples(0, lambda n: {f"{n:04}.cls": str(n % 3).encode()}))
-    as_json = examples(4, lambda n: {f"{n:04}.json": json.dumps({"label": n % 3}).encode()})
-    shard(tmp_path / "train-1.tar", {**as_json, "lonely.cls": b"1"})
-    shard(tmp_path / "val-0.tar", examples(8, lambda n: {f"{n:04}.cls": b"1"}))
+    shard(tmp_path / "train-0.tar", 0, lambda n: {"cls": str(n % 3).encode()})
+    shard(tmp_path / "train-1.tar", 4, lambda n: {"json": json.dumps({"label": n % 3}).encode()})
+    held = tmp_path / "val-0.tar"
+    shard(held, 8, lambda n: {"cls": b"1"})
     for found in (load(tmp_path), load(tmp_path)):  # the second from the cache
         assert found.train.labels_of().tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
         assert (found.classes, len(found.validation)) == (["0", "1", "2"], 4)
         assert found.train.name(5) == f"{tmp_path / 'train-1.tar'}, 0005"
         assert np.abs(found.train.pixels(5).astype(int) - photo(5)).mean() < 8
-        assert found.counts == Counts({WITHOUT_IMAGE: 1})
     assert len(list(cache.glob("shards-*"))) == 2
-    held = tmp_path / "val-0.tar"
     times = held.stat().st_mtime_ns
-    shard(held, examples(8, lambda n: {f"{n:04}.cls": b"2"}))
+    shard(held, 8, lambda n: {"cls": b"2"})
     os.utime(held, ns=(times, times))
     assert set(load(tmp_path).validation.labels_of()) == {2}  # a changed shard is indexed anew
 

@@ -10,14 +10,13 @@ from torch.nn import functional as F
 
 from magneto.vision.config import ImageModelConfig
 from magneto.vision.masked_modelling import MaskedImageModel
-from tests.unit.vision.small import small_task, train_small
+from tests.unit.vision.small import built, small_task, train_small
 
 SIZES = {
     "width": 16, "layers": 3, "heads": 2, "ffn_width": 32, "image_size": 8, "patch_size": 2,
     "channels": 1, "positions": "learned", "max_length": 17, "codes": 12,
 }  # fmt: skip
 OPTIONS = {
-    "plain": {},
     "no class token": {"class_token": "none"},
     "aggregation": {"aggregation_layer": 2},
     "relative bias and LayerScale": {
@@ -40,8 +39,8 @@ def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_what_is_hidden_is_not_seen(options: dict[str, Any]) -> None:
-    model, (images, hidden, _) = model_of(**options), batch()
+def test_what_is_hidden_is_not_seen_and_asked_for(options: dict[str, Any]) -> None:
+    model, (images, hidden, codes) = model_of(**options), batch()
     other = images.clone()
     # Patch 16 rows of four: paint each hidden one.
     for row, places in zip(other, hidden.tolist(), strict=True):
@@ -50,18 +49,11 @@ def test_what_is_hidden_is_not_seen(options: dict[str, Any]) -> None:
             row[:, y : y + 2, x : x + 2] += 5
     before, after = model.features(images, hidden), model.features(other, hidden)
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    assert not torch.allclose(model(other + 1, hidden), model(images, hidden))
-
-
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_losses_are_of_the_hidden_places(options: dict[str, Any]) -> None:
-    model, (images, hidden, codes) = model_of(**options), batch()
-    found = model(images, hidden, codes)
-    logits = model(images, hidden)
-    assert logits.shape == (3, 6, 12)
+    logits, losses = model(images, hidden), model(images, hidden, codes)
+    assert not torch.allclose(model(other + 1, hidden), logits) and logits.shape == (3, 6, 12)
     expected = F.cross_entropy(logits.flatten(0, 1), codes.flatten(), reduction="sum")
-    assert torch.allclose(found[0].total, expected, atol=1e-4) and found[0].count == 18
-    assert len(found) == 1 + ("aggregation_layer" in options)
+    assert torch.allclose(losses[0].total, expected, atol=1e-4) and losses[0].count == 18
+    assert len(losses) == 1 + ("aggregation_layer" in options)
 
 
 def test_guesses_are_of_their_places() -> None:
@@ -113,8 +105,7 @@ def test_an_image_has_another_mask_in_the_next_epoch() -> None:
 
 def test_the_loss_is_of_the_tokenizers_codes_in_hidden_places() -> None:
     task = small_task("image-modelling")
-    torch.manual_seed(0)
-    model = task.build_model()
+    model = built(task)
     batch = task.train_stream(8, 1).batch(0)[0]
     loss = task.loss(model, batch)
     codes = task.targets(batch["images"]).gather(1, batch["hidden"])
@@ -124,17 +115,12 @@ def test_the_loss_is_of_the_tokenizers_codes_in_hidden_places() -> None:
     found = task.score(model, {**batch, "broken": torch.arange(8) > 3}).sums
     some = F.cross_entropy(logits[:4].flatten(0, 1), codes[:4].flatten(), reduction="sum")
     assert torch.allclose(found["loss"], some, rtol=1e-5) and found["count"] == 24
-
-
-def test_a_second_guess_is_added_and_shown() -> None:
-    task = small_task("image-modelling", model__aggregation_layer=1)
-    torch.manual_seed(0)
-    model = task.build_model()
-    batch = task.train_stream(8, 1).batch(0)[0]
-    loss = task.loss(model, batch)
-    guesses = model(batch["images"], batch["hidden"], task._wanted(batch))
-    assert torch.allclose(loss.total, guesses[0].total + guesses[1].total)
-    assert torch.allclose(loss.logs["guess"], guesses[0].total)
+    # A second guess is added, and the first is logged by itself.
+    again = small_task("image-modelling", model__aggregation_layer=1)
+    model = built(again)
+    found, loss = model(batch["images"], batch["hidden"], codes), again.loss(model, batch)
+    assert torch.allclose(loss.total, found[0].total + found[1].total)
+    assert torch.allclose(loss.logs["guess"], found[0].total)
 
 
 def test_the_baseline_answers_with_code_frequencies() -> None:

@@ -1,4 +1,4 @@
-"""Segmentation that begins with another run's encoder, at another size."""
+"""Models that begin with another run's encoder, at another size."""
 
 import json
 import math
@@ -12,7 +12,8 @@ import torch
 
 from magneto.nn.position import resize_positions
 from magneto.progress import ProgressBars
-from magneto.recipe import build_recipe, load_recipe
+from magneto.recipe import RUN_FILE, load_recipe
+from magneto.runs import load_run
 from magneto.training.logging import PLATEAU_FILE
 from magneto.training.loop import train
 from magneto.vision.classification import ImageClassification
@@ -21,36 +22,34 @@ from magneto.vision.image_task import encoder_weights, layer_decay_multipliers
 from magneto.vision.segmentation import Segmentation
 from magneto.weights import open_tensors
 from tests.said import Said
-from tests.unit.vision.image_files import write_pairs
-from tests.unit.vision.small import small_config, small_model
+from tests.unit.vision.image_files import write_colours, write_pairs
+from tests.unit.vision.small import (
+    CLASSIFIER,
+    small_classifier,
+    small_config,
+    small_model,
+    small_recipe,
+    train_small,
+)
 
-MODEL: dict[str, Any] = {
-    "width": 16, "layers": 4, "heads": 2, "ffn_width": 24, "positions": "learned", "max_length": 5,
-    "image_size": 8, "patch_size": 4, "channels": 3, "classes": 2, "class_token": "learned",
-    "pooling": "first",
-}  # fmt: skip
+# Of the run to begin with: segmentation's encoder on another grid.
+MODEL: dict[str, Any] = {**CLASSIFIER, "layers": 4, "classes": 2, "pooling": "first"}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One step of image classification of two colours."""
-    from PIL import Image
-
-    folder = tmp_path_factory.mktemp("images")
-    for number in range(8):
-        place = folder / ("red" if number % 2 else "blue")
-        place.mkdir(exist_ok=True)
-        Image.new("RGB", (8, 8), place.name).save(place / f"{number}.png")
-    training = {"steps": 1, "batch_size": 2, "learning_rate": 1e-3, "tensorboard": False}
-    recipe = build_recipe("test", {
-        "task": "image-classification", "seed": 1, "model": MODEL,
-        "data": {"source": str(folder), "validation_source": str(folder)},
-        "training": {**training, "device": "cpu"},
-    })  # fmt: skip
-    out = tmp_path_factory.mktemp("runs") / "pictures-sub"
+    place = tmp_path_factory.mktemp("runs")
+    folder, out = place / "images", place / "pictures-sub"
+    write_colours(folder, {"red": "red", "blue": "blue"}, 4)
+    model = {f"model__{name}": value for name, value in MODEL.items()}
+    recipe = small_recipe(
+        "image-classification", **model, model__channels=3, training__steps=1, seed=1,
+        data__source=str(folder), data__validation_source=str(folder), training__batch_size=2,
+    )  # fmt: skip
     train(
         recipe.build_task(), recipe.training, out, seed=1, report=ProgressBars(quiet=True),
-        recipe=recipe.to_mapping(), keep_recipe=lambda: recipe.save(out / "recipe.yaml"),
+        recipe=recipe.to_mapping(), keep_recipe=lambda: recipe.save(out / RUN_FILE),
     )  # fmt: skip
     return out
 
@@ -67,6 +66,24 @@ def test_encoder_and_positions_are_the_run_s(run: Path) -> None:
     old = small_config(**{key: MODEL[key] for key in ("image_size", "max_length")}, stride=8)
     expected = resize_positions({table: stored[table]}, old, config)[table]
     assert torch.equal(found[table], expected) and found[table].shape == (17, 16)
+
+
+def test_a_classifier_begins_with_a_masked_image_model(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    train_small("image-modelling", tmp_path / "run", training__steps=1)
+    pretrained: Any = load_run(tmp_path / "run", "auto", {}).model
+    shape = {"ffn_width": 32, "patch_size": 2, "channels": 1, "max_length": 17}
+    model = small_classifier(**shape, pooling="mean_then_norm")
+    begin = replace(model.config, pretrained=str(tmp_path / "run"))
+    weights = {name: tensor.read() for name, tensor in encoder_weights(model, begin).items()}
+    left = model.load_state_dict(weights, strict=False)
+    norm = {"pooled_norm.weight", "pooled_norm.bias"}
+    assert {*left.missing_keys} == {*norm, "head.weight", "head.bias"}
+    assert not left.unexpected_keys
+    images, none = torch.randn(2, 1, 8, 8), torch.empty(2, 0, dtype=torch.long)
+    theirs = pretrained.class_token(pretrained.hide(pretrained.embedding(images), none))
+    expected = pretrained.encoder.features(theirs, [1])[0]
+    assert torch.equal(model.encoder.features(model.embed(images), [1])[0], expected)
 
 
 def test_a_run_begins_with_it(run: Path, tmp_path: Path) -> None:

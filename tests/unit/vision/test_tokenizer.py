@@ -11,7 +11,7 @@ from magneto.vision.config import ImageTokenizerConfig
 from magneto.vision.targets import Codebook, k_means, nearest
 from magneto.vision.tokenizer import TokenizerDistillation
 from tests.said import Said
-from tests.unit.vision.small import small_recipe, small_task, train_small
+from tests.unit.vision.small import built, small_recipe, small_task, train_small
 
 SIZES = {
     "width": 16, "layers": 2, "heads": 2, "ffn_width": 32, "image_size": 8, "patch_size": 2,
@@ -25,24 +25,17 @@ def model_of(**changes: Any) -> TokenizerDistillation:
     return TokenizerDistillation(ImageTokenizerConfig(**{**SIZES, **changes}))
 
 
-@pytest.mark.parametrize("class_token", ["none", "learned"])
-def test_an_image_becomes_a_code_per_patch(class_token: str) -> None:
-    model, images = model_of(class_token=class_token), torch.randn(3, 1, 8, 8)
-    predictions, codes, distances = model(images)
-    assert predictions.shape == (3, 16, 5)
-    assert codes.shape == distances.shape == (3, 16)
-    assert torch.equal(model.eval().tokenizer.encode(images), codes)
-    features = model.tokenizer.features(images)
-    assert torch.allclose(features.norm(dim=-1), torch.ones(3, 16))
-    vectors = model.tokenizer.codebook.directions()[codes]
-    assert torch.allclose(distances, (features - vectors).square().mean(-1), atol=1e-6)
-
-
-def test_the_decoder_sees_codes_alone() -> None:
-    model, images = model_of().eval(), torch.randn(2, 1, 8, 8)
-    predictions, codes, _ = model(images)
-    vectors = model.tokenizer.codebook.directions()[codes]
-    assert torch.allclose(model.decoder(vectors), predictions, atol=1e-5)
+def test_an_image_becomes_a_code_per_patch_and_the_decoder_sees_codes_alone() -> None:
+    for token in ("none", "learned"):
+        model, images = model_of(class_token=token).eval(), torch.randn(3, 1, 8, 8)
+        predictions, codes, distances = model(images)
+        assert predictions.shape == (3, 16, 5) and codes.shape == distances.shape == (3, 16)
+        assert torch.equal(model.tokenizer.encode(images), codes)
+        features = model.tokenizer.features(images)
+        assert torch.allclose(features.norm(dim=-1), torch.ones(3, 16))
+        vectors = model.tokenizer.codebook.directions()[codes]
+        assert torch.allclose(distances, (features - vectors).square().mean(-1), atol=1e-6)
+        assert torch.allclose(model.decoder(vectors), predictions, atol=1e-5)
 
 
 def test_gradients_pass_straight_through() -> None:
@@ -85,11 +78,9 @@ def test_it_learns_and_uses_its_codes(tmp_path: Path) -> None:
 
 
 def test_the_codebook_begins_with_k_means_of_several_batches() -> None:
-    task = small_task(
-        "image-tokenizer", model__k_means_patches=70
-    )  # 16 codes: three batches of 32 images of 16 patches
-    torch.manual_seed(0)
-    model = task.build_model()
+    # 16 codes: three batches of 32 images of 16 patches.
+    task = small_task("image-tokenizer", model__k_means_patches=70)
+    model = built(task)
     stream = task.train_stream(32, 1).batches(2, [0, 1])
     pieces = [next(stream) for _ in range(3)]
     asked = iter([*pieces, None])
@@ -108,42 +99,29 @@ def test_the_codebook_begins_with_k_means_of_several_batches() -> None:
     assert torch.allclose(model.tokenizer.codebook.vectors, expected, atol=1e-5)
 
 
-def test_the_loss_is_a_sum_over_patches() -> None:
+def test_losses_and_scores_are_of_patches() -> None:
     task = small_task("image-tokenizer", model__commitment=0.5)
-    torch.manual_seed(0)
-    model = task.build_model()
-    batch = task.train_stream(8, 1).batch(0)[0]
-    loss = task.loss(model, batch)
-    assert loss.count == 8 * 16
-    (predictions, _, distances), wanted = model(batch["images"]), task.teacher(batch["images"])
+    model, batch = built(task).eval(), dict(task.validation_batches()[0])
+    with torch.no_grad():
+        loss, whole = task.loss(model, batch), task.score(model, batch).sums
+        (predictions, codes, distances), wanted = (
+            model(batch["images"]),
+            task.teacher(batch["images"]),
+        )
+        batch["broken"] = torch.arange(len(codes)) > 1
+        two = task.score(model, batch).sums
     cosine = F.cosine_similarity(predictions, wanted, dim=-1)
     expected = (1 - cosine).sum() + 0.5 * distances.sum()
-    assert torch.allclose(loss.total, expected, rtol=1e-5)
+    assert torch.allclose(loss.total, expected, rtol=1e-5) and loss.count == codes.numel()
     assert torch.allclose(loss.logs["cosine"], cosine.sum(), rtol=1e-5)
-
-
-def test_use_and_perplexity_are_of_the_codes_that_occur() -> None:
-    task = small_task("image-tokenizer")
+    assert torch.equal(whole["used"], codes.flatten().bincount(minlength=16).float())
+    assert torch.equal(two["used"], codes[:2].flatten().bincount(minlength=16).float())
+    assert whole["count"] == codes.numel() and two["count"] == 32
     sums = {"apart": 4.0, "distance": 1.0, "count": 16.0, "used": [4.0] * 4 + [0.0] * 12}
     found = task.summarise(sums, ())
     assert found["codebook_use"] == 0.25
     assert found["codebook_perplexity"] == pytest.approx(4.0)
-    assert found["loss"] == pytest.approx(5 / 16) and found["cosine"] == 0.75
-
-
-def test_scores_count_every_patch_once() -> None:
-    task = small_task("image-tokenizer")
-    torch.manual_seed(0)
-    model = task.build_model().eval()
-    batch = dict(task.validation_batches()[0])
-    with torch.no_grad():
-        whole = task.score(model, batch).sums
-        codes = model.tokenizer.encode(batch["images"])
-        batch["broken"] = torch.arange(len(batch["images"])) > 1
-        two = task.score(model, batch).sums
-    assert torch.equal(whole["used"], codes.flatten().bincount(minlength=16).float())
-    assert torch.equal(two["used"], codes[:2].flatten().bincount(minlength=16).float())
-    assert whole["count"] == codes.numel() and two["count"] == 32
+    assert found["loss"] == pytest.approx(4.5 / 16) and found["cosine"] == 0.75
 
 
 def test_the_baseline_is_the_mean_direction() -> None:
@@ -197,52 +175,19 @@ def released_rule(vectors: torch.Tensor, rows: torch.Tensor, decay: float) -> to
     return torch.stack(moved)
 
 
-def test_codes_are_the_nearest_and_carry_no_gradient() -> None:
-    book, rows = codebook(), random_directions(12).view(3, 4, WIDTH).requires_grad_()
-    numbers, vectors = book(rows)
-    similar = rows.detach() @ book.vectors.t()
-    assert torch.equal(numbers, similar.argmax(-1)) and numbers.shape == (3, 4)
-    assert torch.equal(vectors, book.directions()[numbers])
-    assert not vectors.requires_grad
-
-
 def test_without_revival_it_follows_the_released_rule() -> None:
-    book, expected = codebook(), codebook().vectors.clone()
+    book, expected, use = codebook(), codebook().vectors.clone(), torch.full((CODES,), 1 / CODES)
     for step in range(5):
-        rows = random_directions(40, step)
-        book(rows)
+        rows = random_directions(40, step).requires_grad_()
+        numbers, vectors = book(rows)
+        assert torch.equal(numbers, (rows.detach() @ book.vectors.t()).argmax(-1))
+        assert torch.equal(vectors, book.directions()[numbers]) and not vectors.requires_grad
         book.end_step(alone)
-        expected = released_rule(expected, rows, 0.9)
+        expected = released_rule(expected, rows.detach(), 0.9)
+        use = 0.9 * use + 0.1 * numbers.bincount(minlength=CODES) / 40
         assert torch.allclose(book.vectors, expected, atol=1e-6)
+        assert torch.allclose(book.use, use)
     assert not book.seen.any()
-
-
-def test_use_is_a_moving_average_of_shares() -> None:
-    book, rows = codebook(), random_directions(40)
-    numbers, _ = book(rows)
-    book.end_step(alone)
-    shares = numbers.bincount(minlength=CODES) / 40
-    assert torch.allclose(book.use, 0.9 / CODES + 0.1 * shares)
-    assert torch.isclose(book.use.sum(), torch.ones(()))
-
-
-def test_micro_batches_and_ranks_change_nothing() -> None:
-    """Two micro-batches on each of two ranks, whose sums are added up."""
-    whole, ranks = codebook(0.9), [codebook(0.9), codebook(0.9)]
-    for step in range(20):
-        rows = random_directions(64, step)
-        whole(rows)
-        whole.end_step(alone)
-        for rank, part in zip(ranks, rows.chunk(2), strict=True):
-            for piece in part.chunk(2):
-                rank(piece)
-        seen = ranks[0].seen + ranks[1].seen
-        for rank in ranks:
-            rank.end_step(lambda _, seen=seen: seen.clone())
-        assert torch.equal(ranks[0].vectors, ranks[1].vectors)
-        assert torch.equal(whole.use, ranks[0].use)
-        assert torch.allclose(whole.vectors, ranks[0].vectors, atol=1e-5)
-    assert whole.revived > 0
 
 
 def two_clusters(count: int = 64) -> torch.Tensor:
@@ -252,15 +197,11 @@ def two_clusters(count: int = 64) -> torch.Tensor:
     return F.normalize(centres + 0.02 * torch.randn(count, WIDTH, generator=draw), dim=-1)
 
 
-def lopsided(revive_below: float) -> Codebook:
+def lopsided() -> Codebook:
     """A codebook whose first code stands for all features, and the others for none."""
-    book = codebook(revive_below, codes=4)
-    book.vectors.copy_(
-        F.normalize(
-            torch.tensor([[1.0, 0, 0, 0], [-0.1, 1, 0, 0], [-1, 0, 0.1, 0], [-1, 0, 0, 0.1]]),
-            dim=-1,
-        )
-    )
+    book = codebook(0.5, codes=4)
+    rows = torch.tensor([[1.0, 0, 0, 0], [-0.1, 1, 0, 0], [-1, 0, 0.1, 0], [-1, 0, 0, 0.1]])
+    book.vectors.copy_(F.normalize(rows, dim=-1))
     return book
 
 
@@ -272,7 +213,7 @@ def use(book: Codebook, rows: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_code_out_of_use_takes_half_of_a_much_used_one() -> None:
-    book, rows = lopsided(0.5), two_clusters()
+    book, rows = lopsided(), two_clusters()
     while not book.revived:
         assert not use(book, rows).any()
     assert book.revived == 1  # one code gives, once
@@ -289,13 +230,13 @@ def test_a_code_out_of_use_takes_half_of_a_much_used_one() -> None:
 
 def test_a_code_with_one_feature_gives_none() -> None:
     """Its smaller half is empty."""
-    book = lopsided(0.5)
+    book = lopsided()
     for _ in range(200):
         use(book, two_clusters()[:1])
     assert book.revived == 0
 
 
-def test_clusters_far_apart_are_found() -> None:
+def test_clusters_far_apart_are_found(monkeypatch) -> None:
     draw = torch.Generator().manual_seed(0)
     centres = torch.eye(6)
     rows = F.normalize(centres.repeat(50, 1) + 0.05 * torch.randn(300, 6, generator=draw), dim=-1)
@@ -308,18 +249,9 @@ def test_clusters_far_apart_are_found() -> None:
     assert torch.allclose(best.norm(dim=-1), torch.ones(6))
     means = torch.stack([rows[nearest(rows, best) == number].mean(0) for number in range(6)])
     assert torch.allclose(F.normalize(means, dim=-1), best, atol=1e-6)
-
-
-def test_fewer_rows_than_clusters() -> None:
-    rows = torch.eye(3)
-    found = k_means(rows, 8, 5, 0)
+    # Fewer rows than clusters; rows in pieces.
+    found = k_means(torch.eye(3), 8, 5, 0)
     assert torch.allclose(found.norm(dim=-1), torch.ones(8))
-    assert torch.isclose(rows @ found.t(), torch.ones(())).any(-1).all()
-
-
-def test_pieces_of_rows_change_nothing(monkeypatch) -> None:
-    rows = F.normalize(torch.randn(50, 4, generator=torch.Generator().manual_seed(1)), dim=-1)
-    whole = nearest(rows, rows[:7])
+    assert torch.isclose(torch.eye(3) @ found.t(), torch.ones(())).any(-1).all()
     monkeypatch.setattr("magneto.vision.targets.CHUNK", 8)
-    assert torch.equal(nearest(rows, rows[:7]), whole)
-    assert torch.equal(whole[:7], torch.arange(7))
+    assert torch.equal(nearest(rows, best), (rows @ best.t()).argmax(-1))

@@ -1,12 +1,26 @@
-"""Crops, colours and erasing; each is a function of the picture and the generator."""
+"""Crops, colours, erasing, an image with its mask: functions of the picture and the generator."""
 
 import numpy as np
 import pytest
 
 from magneto.vision import decoding
-from magneto.vision.augmentation import Augmentation, erased, jittered, turned_hue
-from magneto.vision.config import AugmentationConfig, ImageDataConfig
-from magneto.vision.decoding import EncodedPicture, PixelPicture
+from magneto.vision.augmentation import (
+    OPERATIONS,
+    Augmentation,
+    PairedAugmentation,
+    distorted,
+    erased,
+    jittered,
+    rand_augmented,
+    turned_hue,
+)
+from magneto.vision.config import (
+    IGNORED,
+    AugmentationConfig,
+    ImageDataConfig,
+    PairedAugmentationConfig,
+)
+from magneto.vision.decoding import BrokenImage, EncodedPicture, PixelPicture
 from magneto.vision.transforms import (
     NORMALISATIONS,
     Box,
@@ -29,7 +43,7 @@ def rng(*key: int) -> np.random.Generator:
     return np.random.default_rng(key)
 
 
-def test_nothing_is_changed_by_default() -> None:
+def test_without_augmentation_pixels_are_normalised_alone() -> None:
     """The digits go through as they are: (pixel / peak - 0.5) / 0.5, to the last bit."""
     levels = np.arange(17, dtype=np.uint8).repeat(4).reshape(1, 68, 1)[:, :64].reshape(8, 8, 1)
     reading = Reading(8, 1, "half", 240)
@@ -37,14 +51,11 @@ def test_nothing_is_changed_by_default() -> None:
     assert np.array_equal(found, levels.transpose(2, 0, 1).astype(np.float32) / 8 - 1)
     fixed = validation_transform(ImageDataConfig(), reading)(PixelPicture(levels * 15), rng(1))
     assert np.array_equal(fixed, found)
-
-
-@pytest.mark.parametrize("name", NORMALISATIONS)
-def test_normalisation(name: str) -> None:
-    mean, std = (np.array(values)[:, None, None] for values in NORMALISATIONS[name])
-    wanted = (photo().transpose(2, 0, 1) / 255 - mean) / std
-    found = Reading(48, 3, name).normalise(photo())
-    assert found.dtype == np.float32 and np.allclose(found, wanted, atol=1e-5)
+    for name, values in NORMALISATIONS.items():
+        mean, std = (np.array(value)[:, None, None] for value in values)
+        wanted = (photo().transpose(2, 0, 1) / 255 - mean) / std
+        found = Reading(48, 3, name).normalise(photo())
+        assert found.dtype == np.float32 and np.allclose(found, wanted, atol=1e-5)
 
 
 def test_jitter_changes_by_its_strengths() -> None:
@@ -116,18 +127,18 @@ def test_grey_images_and_other_numbers_of_channels() -> None:
     grey = PixelPicture(photo(6)[..., :1])
     assert Augmentation(Reading(24, 1), ALL)(grey, rng(3)).shape == (1, 24, 24)
     assert Augmentation(Reading(24, 3), ALL)(grey, rng(3)).shape == (3, 24, 24)
+    for name, change in OPERATIONS.items():
+        image = change(Image.fromarray(photo()[..., 0]), 1.0, rng(1))
+        assert (image.size, image.mode) == ((64, 48), "L"), name
     assert np.array_equal(with_channels(photo()[..., :1], 3)[..., 2], photo()[..., 0])
     luma = with_channels(photo(), 1)[..., 0]
     assert np.abs(luma - photo() @ [0.299, 0.587, 0.114]).max() < 1
 
 
-def test_a_flip_is_a_mirror_image() -> None:
+def test_flipping_and_erasing() -> None:
     picture = PixelPicture(photo(7, 24, 24))
     flipped = Augmentation(Reading(24), AugmentationConfig(flip=1.0)).pixels(picture, rng(1))
     assert np.array_equal(flipped[:, ::-1], picture.pixels())
-
-
-def test_erasing() -> None:
     image = np.full((3, 40, 40), 5.0, np.float32)
     assert (erased(image.copy(), 0.0, rng(1)) == 5).all()
     for number in range(20):
@@ -140,3 +151,62 @@ def test_erasing() -> None:
 def test_a_validation_image_is_no_smaller_than_what_is_read() -> None:
     with pytest.raises(ValueError, match="below the model's image_size"):
         validation_transform(ImageDataConfig(resize=8), Reading(16))
+
+
+def test_about_half_of_two_operations_are_applied() -> None:
+    image = Image.fromarray(photo())
+    config = AugmentationConfig(rand_augment=9)
+    same = sum(
+        np.array_equal(np.asarray(rand_augmented(image, config, np.random.default_rng(n))), photo())
+        for n in range(200)
+    )
+    assert 30 < same < 90  # a quarter, and where an operation finds nothing to change
+
+
+READING = Reading(32)
+
+
+def pair(height: int = 60, width: int = 80) -> tuple[np.ndarray, np.ndarray]:
+    """A mask of blocks of 20 pixels, and an image that shows its numbers as brightness."""
+    mask = (np.arange(height)[:, None] // 20 * 4 + np.arange(width) // 20).astype(np.uint8)
+    return np.repeat((mask * 20)[..., None], 3, 2), mask
+
+
+def test_an_image_and_its_mask_go_the_same_way() -> None:
+    pixels, mask = pair()
+    change = PairedAugmentation(READING, PairedAugmentationConfig(photometric=0))
+    for number in range(20):
+        image, part = change(PixelPicture(pixels), mask, rng(number))
+        assert image.shape == (3, 32, 32) and part.shape == (32, 32) and part.dtype == np.uint8
+        seen = part != IGNORED
+        shown = (image[0] + 1) * 127.5 / 20
+        assert np.median(np.abs(shown[seen] - part[seen])) < 0.01
+        assert not image[:, ~seen].any()
+    pixels, mask = pair(20, 20)
+    config = PairedAugmentationConfig(resize=(1.0, 1.0))
+    _, part = PairedAugmentation(READING, config)(PixelPicture(pixels), mask, rng(1))
+    assert (part != IGNORED).sum() == 400 and (part[20:] == IGNORED).all()
+    with pytest.raises(BrokenImage, match="another size"):
+        change(PixelPicture(photo()), mask, rng(1))
+
+
+def test_no_class_has_nearly_all_of_a_crop() -> None:
+    mask = np.zeros((200, 200), np.uint8)
+    mask[:, 150:] = 1
+    pixels = np.zeros((200, 200, 3), np.uint8)
+    shares = {}
+    for largest in (0.75, 1.0):
+        config = PairedAugmentationConfig(resize=(1.0, 1.0), largest_share=largest)
+        change = PairedAugmentation(READING, config)
+        parts = [change(PixelPicture(pixels), mask, rng(number))[1] for number in range(40)]
+        shares[largest] = np.mean([max((p == 0).mean(), (p == 1).mean()) > 0.75 for p in parts])
+    assert shares[0.75] < 0.5 < shares[1.0] + 0.3
+
+
+def test_distortion_changes_colours_alone() -> None:
+    pixels = photo()
+    assert np.array_equal(distorted(pixels, 0.0, rng(1)), pixels)
+    found = [distorted(pixels, 1.0, rng(number)) for number in range(5)]
+    assert len({image.tobytes() for image in found}) == 5
+    assert all(image.shape == pixels.shape and image.dtype == np.uint8 for image in found)
+    assert np.array_equal(distorted(pixels, 0.5, rng(3)), distorted(pixels, 0.5, rng(3)))
