@@ -100,17 +100,15 @@ class ImageCaptioning(CaptionedTask):
         A batch has "images", what `hide_words` gives, and "broken", how many of the words are of
         pairs in the place of others. Words are hidden anew in every epoch.
         """
-        tokens, pairs = self.train_tokens, self.pairs
 
         def finish(batch: dict[str, Any], numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
-            texts = [tokens[row][own] for row, own in pairs[batch["rows"].numpy()].tolist()]
             keys = [(seed, int(draw), int(number), 1)
                     for number, draw in zip(numbers, draws, strict=True)]  # fmt: skip
-            hidden, counts = self.hide_words(texts, keys)
+            hidden, counts = self.hide_words(self.captions(batch["rows"].numpy()), keys)
             broken = int(counts[batch["broken"].numpy()].sum())
             return {"images": batch["images"], **hidden, "broken": torch.tensor(broken)}
 
-        return self.shuffled_rows(batch_size, seed, finish, pairs[:, 0])
+        return self.shuffled_rows(batch_size, seed, finish, self.pairs[:, 0])
 
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Add the first caption of each image, always hidden alike."""

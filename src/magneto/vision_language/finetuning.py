@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,18 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from magneto.data.problems import Counts
 from magneto.data.sources import parse_source
 from magneto.data.stream import BatchStream, LazyBatches, mixed_plans
-from magneto.data.tokenizer import Tokenizer, vocabulary_size
-from magneto.language.text import text_tokenizer
-from magneto.progress import SILENT, Progress
 from magneto.runs import warn_unlearnt
-from magneto.training.task import DIGEST_FILE, Task
+from magneto.training.task import Loss, Scores
 from magneto.vision.batches import Finish, Transform, example_stream, read_or_blank
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import Prediction
 from magneto.vision.transforms import Reading
+from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.pretrained import Pretrained, load_pretrained, pretrained_reading
 from magneto.vision_language.samples import (
     WholeImage,
@@ -35,90 +32,43 @@ from magneto.vision_language.samples import (
 from magneto.vision_language.tables import ImageRows, RowSplits, load_captions
 from magneto.weights import StoredTensor
 
-# Rows of an evaluation batch.
-EVALUATION_BATCH = 64
+NO_ANSWER = -1
+"""In place of an answer's number where an image could not be read: it is never right."""
 
 
-class FineTunedTask(Task):
-    """A task over images with texts: a `FineTunedConfig`, and the data that goes with it.
+class FineTunedTask(ImageTextTask):
+    """A task whose model may begin with the encoder of another run: a `FineTunedConfig`.
 
     Attributes:
-        words, rows: What the texts and the rows of the data are, in the plural, for messages.
         images_together: How many images, one after the other, a text is about.
     """
 
     higher_is_better = True
-    words: ClassVar[str] = "texts"
-    rows: ClassVar[str] = "rows"
     images_together: ClassVar[int] = 1
 
-    def __init__(self, model: Any, data: Any, seed: int) -> None:
-        super().__init__(model, data, seed)
-        self._prepared = False
-
-    @cached_property
-    def splits(self) -> Any:
-        """Training and validation rows; read when they are first asked for."""
-        return self.read_splits()
-
-    @abstractmethod
-    def read_splits(self) -> Any:
-        """Read the data; return "train" and "validation", both `ImageRows`."""
-
-    @abstractmethod
-    def training_texts(self) -> Iterable[str]:
-        """Return the texts that a tokenizer is learnt from."""
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The pre-trained run's tokenizer, the one named, or one learnt from training texts."""
-        name, size = self.data_config.tokenizer, self.data_config.vocab_size
-        if name == "auto" and self.model_config.pretrained:
-            name, _ = pretrained_reading(self.model_config)
-        name = "bpe" if name == "auto" else name
-        texts = self.training_texts() if name == "bpe" else ()
-        return text_tokenizer(name, size, texts, self._progress)
+    @property
+    def tokenizer_name(self) -> str:
+        """Of "auto" that of the run to begin with, if there is one."""
+        name, begun = self.data_config.tokenizer, self.model_config.pretrained
+        if name == "auto":
+            return pretrained_reading(self.model_config)[0] if begun else "bpe"
+        return name
 
     @cached_property
     def reading(self) -> Reading:
         """The form in which the model reads images."""
-        return self._reading(self.splits.train.images[0].peak)
+        return self.reading_of(self.splits.train.images[0].peak)
 
-    def _reading(self, peak: int = 255) -> Reading:
-        config = self.model_config
-        return Reading(config.image_size, config.channels, self.data_config.normalisation, peak)
-
-    def prepare(self, progress: Progress = SILENT) -> None:
-        """Read the data; see that model, data and the run to begin with fit together.
-
-        Raises:
-            ValueError: If they don't.
-        """
-        if self._prepared:
-            return
-        self._prepared, self._progress = True, progress
-        self.check_data()
-        vocabulary_size(self.model_config.vocab_size, self.tokenizer)
+    def check_pretrained(self) -> None:
+        """Say what is taken of the run to begin with; raise ValueError if it doesn't fit."""
         if run := self.model_config.pretrained:
             given, (_, held) = self.data_config.normalisation, pretrained_reading(self.model_config)
             if held not in ("auto", given):
                 raise ValueError(f"{run} reads images with the normalisation {held!r}, not "
                                  f"{given!r}: give --data.normalisation {held}")  # fmt: skip
             found = self._pretrained()
-            progress.say(found.describe())
-            warn_unlearnt(found.run, progress)
-
-    def check_data(self) -> None:
-        """Say what there is; raise ValueError if it doesn't fit the model."""
-        found = self.splits
-        parts = {f"{self.rows} to train on": len(found.train),
-                 "to validate on": len(found.validation)}  # fmt: skip
-        self._progress.say(f"{self.data_config.source}: {Counts(found.counts).beside(parts)}")
-
-    def sized_config(self) -> Any:
-        """Return the model's configuration with a known vocabulary."""
-        size = self.model_config.vocab_size or self.tokenizer.vocab_size
-        return replace(self.model_config, vocab_size=size)
+            self._progress.say(found.describe())
+            warn_unlearnt(found.run, self._progress)
 
     def _pretrained(self) -> Pretrained:
         with torch.device("meta"):
@@ -188,21 +138,21 @@ class FineTunedTask(Task):
         plans = mixed_plans(len(self.splits.validation), EVALUATION_BATCH)
         return LazyBatches(plans, self.fixed_rows)
 
+    def validation_rows(self, limit: int | None = None) -> np.ndarray:
+        """Return the rows of all validation batches, or of the first ones, in their order."""
+        return np.concatenate([*islice(self.validation_batches().plans, limit)])
+
     def fixed_rows(self, numbers: np.ndarray) -> dict[str, Any]:
         """Return the batch of some validation rows; nothing is drawn."""
-        rows, blank, transform = (
-            self.splits.validation,
-            self.reading.blank,
-            WholeImage(self.reading),
-        )
+        rows, transform = self.splits.validation, WholeImage(self.reading)
+        blank = self.reading.blank
         if len(rows.names) > 1:
             blank = np.stack([blank] * len(rows.names))
-        seen = read_or_blank(
-            lambda row, random: self._read(rows, transform, row, random),
-            numbers,
-            blank,
-            rows.broken,
-        )
+
+        def read(row: int, random: np.random.Generator) -> np.ndarray:
+            return self._read(rows, transform, row, random)
+
+        seen = read_or_blank(read, numbers, blank, rows.broken)
         return self.validation_batch({**seen, "rows": torch.from_numpy(numbers)})
 
     @abstractmethod
@@ -233,36 +183,25 @@ class FineTunedTask(Task):
         Before `</s>` stands what `closing` says.
         """
         different, longest = list(dict.fromkeys(texts)), self.model_config.max_length
-        encoded = self.tokenizer.encode(different)
+        encoded = dict(zip(different, self.tokenizer.encode(different), strict=True))
         known = {text: frame_text(tokens, self.tokenizer, longest, self.closing)
-                 for text, tokens in zip(different, encoded, strict=True)}  # fmt: skip
-        over = {text for text, tokens in zip(different, encoded, strict=True)
-                if len(tokens) > self.room}  # fmt: skip
-        if cut := sum(text in over for text in texts):
+                 for text, tokens in encoded.items()}  # fmt: skip
+        if cut := sum(len(encoded[text]) > self.room for text in texts):
             self._progress.say(f"{split}: {cut:,} {self.words} cut to model.max_length ({longest})")
         return [known[text] for text in texts]
 
     def read_pictures(self, pictures: Sequence[Picture]) -> Tensor:
         """Return images as the model reads them in validation, (images, channels, side, side)."""
-        transform, random = WholeImage(self._reading()), np.random.default_rng(0)
+        transform, random = WholeImage(self.reading_of()), np.random.default_rng(0)
         return torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
 
     def longest_texts(self, count: int) -> list[np.ndarray]:
         """Return the longest texts that fit, for a batch without data."""
         return [np.zeros(self.model_config.max_length, np.int64)] * count
 
-    def black_images(self, count: int) -> Tensor:
-        """Return images of the model's size, (count, channels, height, width)."""
-        config = self.model_config
-        return torch.zeros(count, config.channels, config.image_size, config.image_size)
-
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer, and what names the content of the data."""
-        (directory / "tokenizer").mkdir()
-        self.tokenizer.save(directory / "tokenizer")
-        digest = f"{self.splits.train.digest} {self.splits.validation.digest}"
-        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
-        return {"data.tokenizer": directory / "tokenizer", "model.pretrained": None}
+        return {**super().save_assets(directory), "model.pretrained": None}
 
 
 class PairTask(FineTunedTask):
@@ -270,9 +209,12 @@ class PairTask(FineTunedTask):
 
     Attributes:
         column: Of the text; also what `data.input` calls the text alone.
+        credit: What `credits` is called in logs and scores.
     """
 
+    primary_metric = "accuracy"
     column: ClassVar[str]
+    credit: ClassVar[str]
 
     def training_texts(self) -> Iterable[str]:
         """Return the training texts."""
@@ -289,51 +231,84 @@ class PairTask(FineTunedTask):
         return self.framed(split, [""] * len(rows) if alone else rows.values(self.column))
 
     @abstractmethod
-    def targets(self, validation: bool, rows: np.ndarray) -> dict[str, Tensor]:
-        """Return what is to be answered to some rows, by its name in a batch."""
+    def targets(self, validation: bool, rows: np.ndarray) -> Tensor:
+        """Return what is to be answered to some rows."""
 
     @abstractmethod
-    def blank_targets(self, count: int) -> dict[str, Tensor]:
+    def blank_targets(self, count: int) -> Tensor:
         """Return targets of a batch without data."""
+
+    @abstractmethod
+    def nats(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss, summed over the rows."""
+
+    @abstractmethod
+    def credits(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return how right the likeliest answers are, (rows,)."""
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return rows in random order, their images augmented."""
         tokens = self.train_tokens
-        return self.shuffled_rows(
-            batch_size, seed, lambda batch, *_: self._whole(batch, tokens, False)
-        )
+
+        def finish(batch: dict[str, Any], *_: np.ndarray) -> dict[str, Any]:
+            rows = batch["rows"].numpy()
+            return self._beside(batch, [tokens[row] for row in rows], self.targets(False, rows))
+
+        return self.shuffled_rows(batch_size, seed, finish)
 
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Add the texts and their targets to images of validation rows."""
-        return self._whole(batch, self.validation_tokens, True)
+        rows = batch["rows"].numpy()
+        texts = [self.validation_tokens[row] for row in rows]
+        return self._beside(batch, texts, self.targets(True, rows))
 
-    def _whole(
-        self, batch: dict[str, Any], tokens: Sequence[np.ndarray], validation: bool
+    def _beside(
+        self, batch: dict[str, Any], texts: Sequence[np.ndarray], targets: Tensor
     ) -> dict[str, Any]:
-        """Return a batch with "samples", each image with its text, and targets.
+        """Return a batch with "samples", each image with its text, and "targets".
 
         "images" (rows * images together, channels, height, width) are left before right.
         """
-        rows = batch["rows"].numpy()
-        texts = [tokens[row] for row in rows for _ in range(self.images_together)]
+        paired = [text for text in texts for _ in range(self.images_together)]
         return {
             **batch,
             "images": batch["images"].flatten(0, -4),
-            "samples": join_samples(self.model_config.image_tokens, paired=texts),
-            **self.targets(validation, rows),
+            "samples": join_samples(self.model_config.image_tokens, paired=paired),
+            "targets": targets,
         }
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
         """Return black images with the longest texts."""
-        images = examples * self.images_together
-        texts = self.longest_texts(images)
-        return {
-            "images": self.black_images(images),
-            "samples": join_samples(self.model_config.image_tokens, paired=texts),
-            **self.blank_targets(examples),
+        batch = {
+            "images": self.black_images(examples * self.images_together),
             "rows": torch.zeros(examples, dtype=torch.long),
             "broken": torch.zeros(examples, dtype=torch.bool),
         }
+        return self._beside(batch, self.longest_texts(examples), self.blank_targets(examples))
+
+    def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
+        """Sum the loss over the rows.
+
+        Logged with it: the credit, and "broken", the share of rows that stand in the place of
+        others whose image could not be read.
+        """
+        logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
+        logs = {self.credit: self.credits(logits.detach(), targets).sum(),
+                "broken": batch["broken"].sum()}  # fmt: skip
+        count = torch.ones_like(batch["rows"]).sum()
+        return Loss(self.nats(logits, targets), count, logs, units=len(targets))
+
+    def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
+        """Sum losses and credit, which what can't be read has none of; keep the answers."""
+        logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
+        broken = batch["broken"]
+        sums = {
+            "loss": self.nats(logits, targets),
+            self.credit: self.credits(logits, targets).masked_fill(broken, 0).sum(),
+            "broken": broken.sum(),
+            "count": torch.ones_like(batch["rows"]).sum(),
+        }
+        return Scores(sums, (batch["rows"], logits.argmax(1).masked_fill(broken, NO_ANSWER)))
 
     @abstractmethod
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
@@ -409,6 +384,10 @@ class CaptionedTask(FineTunedTask):
         """(row, number of a caption of it) of each training pair, int64 (pairs, 2)."""
         return np.array([(row, caption) for row, texts in enumerate(self.train_tokens)
                          for caption in range(len(texts))], np.int64)  # fmt: skip
+
+    def captions(self, pairs: np.ndarray) -> list[np.ndarray]:
+        """Return the tokens of the captions of training pairs, by their numbers."""
+        return [self.train_tokens[row][own] for row, own in self.pairs[pairs].tolist()]
 
 
 def distinct(rows: ImageRows) -> ImageRows:

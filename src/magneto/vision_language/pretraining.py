@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,46 +15,69 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.cache import content_digest
+from magneto.data.problems import Counts
 from magneto.data.stream import BatchStream, LazyBatches, joined, mixed_order
-from magneto.data.tokenizer import vocabulary_size
 from magneto.functional.cross_entropy import count_numbers, frequency_nats
-from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
+from magneto.language.config import MaskedTextDataConfig, TextDataConfig
+from magneto.language.text import prepare_text, split_documents
+from magneto.training.task import Loss, Scores
 from magneto.vision.augmentation import Augmentation
-from magneto.vision.batches import Example, Told, Transform, example_stream, stacked
-from magneto.vision.images import ImageSplit
-from magneto.vision.targets import CodeTargets
-from magneto.vision_language.config import MaskedDataConfig, MaskedDataModelConfig
+from magneto.vision.batches import (
+    Example,
+    Told,
+    Transform,
+    evaluation_images,
+    example_stream,
+    stacked,
+)
+from magneto.vision.config import ImageDataConfig, ImageModelConfig
+from magneto.vision.images import ImageSplit, images_of, load_images
+from magneto.vision.targets import BlockMasking, CodeTargets, load_targets
+from magneto.vision.transforms import CentreCrop
+from magneto.vision_language.config import BUILTIN, MaskedDataConfig, MaskedDataModelConfig
+from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import MaskedDataModel
 from magneto.vision_language.pretraining_data import (
     PARTS,
-    TRAIN,
-    VALIDATION,
+    ClosedTexts,
     Hide,
-    MaskedData,
+    Pairs,
+    close_texts,
     fixed_examples,
     hide_words,
     image_examples,
     join_examples,
     pair_examples,
+    pairs_of,
     stream_sizes,
     text_examples,
 )
 from magneto.vision_language.samples import MaskedSamples
+from magneto.vision_language.tables import RowSplits, load_captions
 
+if TYPE_CHECKING:
+    from magneto.language.masked_lm import Masking
+
+TRAIN, VALIDATION = 0, 1
+CUT = "texts of pairs cut"
 # Of images alone, of the images of pairs, of the texts of pairs, of texts alone.
 KINDS = ("image", "paired_image", "paired_text", "text")
 # Batches of training images whose codes are counted for the baseline.
 COUNTED_BATCHES = 16
-# Examples of each stream in an evaluation batch.
-EVALUATION_BATCH = 64
 
 
-class MaskedDataModelling(Task):
+class MaskedDataModelling(ImageTextTask):
     """Images, texts and pairs, a `MaskedDataModel`, nats per hidden patch and per hidden word.
 
     The codes of patches come from a frozen tokenizer, which sees what the model sees before
-    anything is hidden.
+    anything is hidden. What there is of each kind is listed and tokenised when it is asked for.
+
+    Attributes:
+        text_length: Tokens of a text without an image.
+        paired_text_length: Tokens of a text with an image, at most.
+
+    Raises:
+        ValueError: If one of the lengths is above the model's.
     """
 
     unit = "tokens"
@@ -64,45 +87,172 @@ class MaskedDataModelling(Task):
 
     def __init__(self, model: Any, data: Any, seed: int) -> None:
         super().__init__(model, data, seed)
-        self.data = MaskedData(model, data, seed, self.problems)
-        self._prepared = False
+        self.text_length = self._length("text_length")
+        self.paired_text_length = self._length("paired_text_length")
 
-    @property
+    def _length(self, name: str) -> int:
+        """Return a length that is set, or the model's; raise ValueError if that is shorter."""
+        most, wanted = self.model_config.max_length, getattr(self.data_config, name)
+        if wanted is not None and wanted > most:
+            raise ValueError(f"data.{name} ({wanted}) is above model.max_length ({most})")
+        return wanted or most
+
+    def read_splits(self) -> RowSplits:
+        """Images with all of their texts."""
+        return load_captions(self.data_config, self.problems, self._progress)
+
+    @cached_property
+    def pairs(self) -> tuple[Pairs, Pairs]:
+        """Images with texts, to train and to validate on."""
+        return pairs_of(self.splits.train), pairs_of(self.splits.validation)
+
+    @cached_property
+    def images(self) -> tuple[ImageSplit, ImageSplit]:
+        """Images without a text, to train and to validate on."""
+        data = self.data_config
+        if data.image_source is None:
+            return self.splits.train.images[0], self.splits.validation.images[0]
+        if data.image_source == BUILTIN:
+            from magneto.vision_language.scenes import scene_images
+
+            found = scene_images()
+            return images_of(found["train"]), images_of(found["validation"])
+        config = ImageDataConfig(
+            source=data.image_source, validation_source=data.image_validation_source,
+            validation_fraction=data.validation_fraction, label_column="",
+        )  # fmt: skip
+        splits = load_images(config, self.seed, self._progress, self.problems)
+        self._progress.say(f"{data.image_source}: {splits.describe()}")
+        return splits.train, splits.validation
+
+    def training_texts(self) -> Iterator[str]:
+        """Yield the texts to train on, of pairs and alone, from which a tokenizer may be learnt."""
+        yield from self.pairs[TRAIN].texts
+        if self.data_config.text_source == BUILTIN:
+            yield from drawn_texts()["train"]
+        elif self.data_config.text_source is not None:
+            yield from split_documents(self._text_config("bytes", 2), "train", Counts())
+
+    def _text_config(self, tokenizer: str, length: int) -> TextDataConfig:
+        """Return the `data` section by which the texts without an image are read."""
+        data = self.data_config
+        assert data.text_source is not None
+        return TextDataConfig(
+            source=data.text_source, validation_source=data.text_validation_source,
+            validation_fraction=data.validation_fraction, tokenizer=tokenizer, max_length=length,
+        )  # fmt: skip
+
+    @cached_property
+    def paired_texts(self) -> tuple[ClosedTexts, ClosedTexts]:
+        """Tokens of the texts of pairs, to train and to validate on."""
+        train, validation = (close_texts(pairs.texts, self.tokenizer) for pairs in self.pairs)
+        return train, validation
+
+    @cached_property
+    def texts(self) -> tuple[ClosedTexts, ClosedTexts]:
+        """Tokens of texts without an image, to train and to validate on.
+
+        Raises:
+            ValueError: If they are too few for a sequence.
+        """
+        data, tokenizer, length = self.data_config, self.tokenizer, self.text_length
+        if data.text_source is None:
+            train, validation = self.paired_texts
+        elif data.text_source == BUILTIN:
+            train, validation = (close_texts(texts, tokenizer) for texts in drawn_texts().values())
+        else:
+            # A file, or the bytes, whose tokenizer has none.
+            name = "bytes" if tokenizer.path is None else str(tokenizer.path)
+            made = prepare_text(self._text_config(name, length), self._progress)
+            self._progress.say(f"{data.text_source}: {made.counts.describe()}, "
+                               f"{len(made.train.tokens):,} tokens")  # fmt: skip
+            train, validation = (
+                ClosedTexts(split.tokens, tokenizer.end) for split in (made.train, made.validation)
+            )
+        for split, texts in (("training", train), ("validation", validation)):
+            if len(texts.tokens) <= length:
+                raise ValueError(f"{data.text_source or data.source} has {len(texts.tokens)} "
+                                 f"{split} tokens, too few for one sequence of {length}: give more "
+                                 "text, or lower data.text_length")  # fmt: skip
+        return train, validation
+
+    @cached_property
+    def patches(self) -> BlockMasking:
+        """What hides patches."""
+        grid = self.model_config.image_grid
+        return BlockMasking(grid.rows, grid.columns, self.data_config.image_mask_ratio)
+
+    @cached_property
+    def masking(self) -> Masking:
+        """What hides words.
+
+        Raises:
+            ValueError: If the tokenizer has no mask token.
+        """
+        from magneto.language.masked_lm import Masking
+
+        data = self.data_config
+        config = MaskedTextDataConfig(
+            tokenizer=data.tokenizer, masking=data.masking, corruption=data.corruption,
+            max_length=self.model_config.max_length,
+        )  # fmt: skip
+        return Masking(config, self.tokenizer)
+
+    @cached_property
     def targets(self) -> CodeTargets:
-        """The frozen tokenizer of images."""
-        return self.data.targets
+        """The frozen tokenizer of images, which reads what the model reads; on the CPU at first.
+
+        Raises:
+            FileNotFoundError: If there is no such run.
+            ValueError: If it is a tokenizer of other images, or `codes` is not set.
+        """
+        model, data = self.model_config, self.data_config
+        shape = ImageModelConfig(
+            image_size=model.image_size, patch_size=model.patch_size, channels=model.channels,
+            codes=model.codes,
+        )  # fmt: skip
+
+        def batches() -> LazyBatches:
+            images = self.images[TRAIN]
+            crop = self.crop(images, "half")
+            return evaluation_images(images, crop, EVALUATION_BATCH, crop.reading.blank)
+
+        return load_targets(data.image_tokenizer, shape, data.normalisation, self.seed, batches)
+
+    def crop(self, split: ImageSplit, normalisation: str | None = None) -> CentreCrop:
+        """Return what is done to images in validation; None normalises them as the model's."""
+        reading = self.reading_of(split.peak)
+        reading = replace(reading, normalisation=normalisation or reading.normalisation)
+        return CentreCrop(reading, self.data_config.resize or reading.size)
+
+    def describe(self) -> str:
+        """Say how much there is, and what was odd."""
+        ends = self.paired_texts[TRAIN].ends
+        cut = int((np.diff(ends, prepend=-1) - 1 > self.paired_text_length - 2).sum())
+        counts = Counts(self.splits.counts)
+        counts[CUT] = cut
+        train, validation = self.pairs
+        said = counts.beside({"training pairs": len(train.texts),
+                              "validation pairs": len(validation.texts)})  # fmt: skip
+        return (f"{self.data_config.source}: {said}; beside them {len(self.images[TRAIN]):,} "
+                f"images and {len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
 
     def codes(self) -> int:
         """Return how many codes the model guesses among: the tokenizer's, if none are set."""
         return self.targets.agreed_codes(self.model_config.codes)
 
-    def vocabulary(self) -> int:
-        """Return the model's vocabulary: the tokenizer's, if none is set."""
-        return self.model_config.vocab_size or self.data.tokenizer.vocab_size
-
-    def prepare(self, progress: Progress = SILENT) -> None:
-        """List images and pairs, tokenise texts, open the image tokenizer; see that all fits.
-
-        Raises:
-            FileNotFoundError: If something is not there.
-            ValueError: If something doesn't fit.
-        """
-        if self._prepared:
-            return
-        self._prepared, data = True, self.data
-        data.progress = progress
-        data.words  # noqa: B018  a tokenizer without a mask token is known before the work
-        vocabulary_size(self.model_config.vocab_size, data.tokenizer)
-        progress.say(data.describe())
+    def check_data(self) -> None:
+        """Say what there is, and what is hidden of it; see that the images' tokenizer fits."""
+        self.masking  # noqa: B018  a tokenizer without a mask token is known before the work
+        self._progress.say(self.describe())
         where, config = self.data_config.image_tokenizer, self.model_config
-        progress.say(f"{where}: {self.codes()} codes; {data.patches.count} of {config.patches} "
-                     "patches are hidden")  # fmt: skip
+        self._progress.say(f"{where}: {self.codes()} codes; {self.patches.count} of "
+                           f"{config.patches} patches are hidden")  # fmt: skip
 
     def build_model(self) -> MaskedDataModel:
         """Build the model, as large as both tokenizers say."""
-        config = self.model_config
-        codes = config.codes or self.codes()
-        return MaskedDataModel(replace(config, vocab_size=self.vocabulary(), codes=codes))
+        config = self.sized_config()
+        return MaskedDataModel(replace(config, codes=config.codes or self.codes()))
 
     def companion(self) -> nn.Module:
         """Return the tokenizer of images."""
@@ -113,7 +263,7 @@ class MaskedDataModelling(Task):
         config = self.data_config
         alone = name == "texts"
         ratio = config.text_mask_ratio if alone else config.paired_text_mask_ratio
-        return partial(hide_words, self.data.words, ratio)
+        return partial(hide_words, self.masking, ratio)
 
     def examples(
         self, split: int, transform: Callable[[ImageSplit, str], Transform], fixed: bool = False
@@ -125,19 +275,18 @@ class MaskedDataModelling(Task):
             transform: What is done to images, of the stream of this name.
             fixed: Whether a grey image stands for one that can't be read.
         """
-        data, begin = self.data, self.data.tokenizer.begin
-        texts, length = data.texts[split], data.text_length
-        splits = {"images": data.images[split], "pairs": data.pairs[split].images}
+        begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
+        splits = {"images": self.images[split], "pairs": self.pairs[split].images}
         seen = {
             name: image_examples(
-                images, transform(images, name), data.patches,
-                data.reading(images).blank if fixed else None,
+                images, transform(images, name), self.patches,
+                self.reading_of().blank if fixed else None,
             )
             for name, images in splits.items()
         }  # fmt: skip
         of_text = text_examples(texts, begin, length, self.hide("texts"))
         of_pair = pair_examples(
-            seen["pairs"], data.paired_texts[split], begin, data.paired_text_length,
+            seen["pairs"], self.paired_texts[split], begin, self.paired_text_length,
             self.hide("pairs"),
         )  # fmt: skip
         return {
@@ -157,7 +306,7 @@ class MaskedDataModelling(Task):
         augmented = {"images": config.image_augmentation, "pairs": config.augmentation}
 
         def transform(images: ImageSplit, name: str) -> Transform:
-            return Augmentation(self.data.reading(images), augmented[name])
+            return Augmentation(self.reading_of(images.peak), augmented[name])
 
         made = self.examples(TRAIN, transform)
         streams = {
@@ -172,7 +321,7 @@ class MaskedDataModelling(Task):
         """Return all of a split in mixed order; always the same parts are hidden."""
 
         def transform(images: ImageSplit, name: str) -> Transform:
-            return self.data.crop(images)
+            return self.crop(images)
 
         made = self.examples(split, transform, fixed=True)
         counts = [count for count, _, _ in made.values()]
@@ -190,22 +339,21 @@ class MaskedDataModelling(Task):
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
         """Return a batch of black images, of the longest texts and of pairs of both."""
-        config, data, shares = self.model_config, self.data, self.data_config.batch_shares
-        shape = (config.channels, config.image_size, config.image_size)
-        lengths = {"texts": data.text_length, "pairs": data.paired_text_length}
-        word = int(np.flatnonzero(data.words.plain)[0])
+        shares = self.data_config.batch_shares
+        lengths = {"texts": self.text_length, "pairs": self.paired_text_length}
+        word = int(np.flatnonzero(self.masking.plain)[0])
         pieces: dict[str, dict[str, Tensor]] = {}
         for name, share in zip(PARTS, shares, strict=True):
             piece: dict[str, Any] = {}
             if name != "texts":
-                piece = {"images": np.zeros(shape, np.float32), "blank": np.False_,
-                         "patches": np.arange(data.patches.count)}  # fmt: skip
+                piece = {"images": self.reading_of().blank, "blank": np.False_,
+                         "patches": np.arange(self.patches.count)}  # fmt: skip
             if name in lengths:
                 row = np.full(lengths[name], word)
                 seen, targets = self.hide(name)(row, np.random.default_rng(0))
                 piece |= {"seen": seen, "targets": targets, "length": len(row)}
             pieces[name] = stacked([piece] * max(1, round(examples * share / sum(shares))))
-        return join_examples(config.image_tokens, pieces)
+        return join_examples(self.model_config.image_tokens, pieces)
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Sum the cross-entropy over hidden patches and hidden words."""
@@ -249,8 +397,8 @@ class MaskedDataModelling(Task):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of the frequencies of codes and tokens, each stream's own."""
-        data, device = self.data, self.targets.scale.device
-        size = {kind: self.codes() if "image" in kind else self.vocabulary() for kind in KINDS}
+        device, words = self.targets.scale.device, self.sized_config().vocab_size
+        size = {kind: self.codes() if "image" in kind else words for kind in KINDS}
         train = islice(self.fixed_batches(TRAIN), COUNTED_BATCHES)
         held = islice(self.validation_batches(), limit)
         # Codes are on the device of the tokenizer, what is counted on the CPU.
@@ -262,9 +410,9 @@ class MaskedDataModelling(Task):
                 codes = hidden_codes(self.targets, images, where).cpu()
                 for kind, found in by_kind(codes, batch["words"], masked).items():
                     counts[kind] += count_numbers(found.numpy(), size[kind])
-        allowed = np.zeros(self.vocabulary(), bool)
-        allowed[: len(data.words.plain)] = data.words.plain
-        for kind, texts in (("text", data.texts), ("paired_text", data.paired_texts)):
+        allowed = np.zeros(words, bool)
+        allowed[: len(self.masking.plain)] = self.masking.plain
+        for kind, texts in (("text", self.texts), ("paired_text", self.paired_texts)):
             known[kind] = count_numbers(texts[TRAIN].tokens, len(allowed)) * allowed
         sums: dict[str, float] = {}
         for kind in KINDS:
@@ -274,17 +422,22 @@ class MaskedDataModelling(Task):
             sums[f"{kind}_count"] = float(asked[kind].sum())
         return self.summarise(sums, ())
 
+    def digests(self) -> list[str]:
+        """Return what names the content of the data, and the tokenizer of images."""
+        texts = [np.asarray(texts.tokens) for texts in (*self.texts, *self.paired_texts)]
+        images = [split.digest for split in self.images]
+        return [*super().digests(), *images, self.targets.digest(), content_digest(*texts)]
+
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write the tokenizer of texts, and a digest of all data; images' tells how many codes."""
-        (directory / "tokenizer").mkdir()
-        self.data.tokenizer.save(directory / "tokenizer")
-        data = self.data
-        splits = (*data.images, data.captions.train, data.captions.validation)
-        parts = [*(split.digest for split in splits), self.targets.digest()]
-        texts = [np.asarray(texts.tokens) for texts in (*data.texts, *data.paired_texts)]
-        digest = content_digest(*(part.encode() for part in parts), *texts)
-        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
-        return {"data.tokenizer": directory / "tokenizer", "model.codes": self.codes()}
+        return {**super().save_assets(directory), "model.codes": self.codes()}
+
+
+def drawn_texts() -> dict[str, list[str]]:
+    """Return texts without an image about drawn scenes, of "train" and "validation"."""
+    from magneto.vision_language.scenes import scene_texts
+
+    return scene_texts()
 
 
 def by_kind(patches: Tensor, words: Tensor, masked: MaskedSamples) -> dict[str, Tensor]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ from torch.nn import functional as F
 
 from magneto.data.stream import BatchStream
 from magneto.files import write_json
-from magneto.training.task import Figure, Loss, Scores
+from magneto.training.task import Figure
 from magneto.vision_language.answers import answer_scores, commonest_answers, read_answers
 from magneto.vision_language.config import QuestionAnsweringConfig, QuestionAnsweringDataConfig
-from magneto.vision_language.finetuning import PairTask
+from magneto.vision_language.finetuning import NO_ANSWER, PairTask
+from magneto.vision_language.image_text_task import EVALUATION_BATCH
 from magneto.vision_language.model import QuestionAnswerer
 from magneto.vision_language.questions import (
     HELD_OUT_FILE,
@@ -31,16 +31,13 @@ from magneto.vision_language.questions import (
 )
 
 ANSWERS_FILE = "answers.json"
-NO_ANSWER = -1
-"""In place of an answer's number where the image could not be read: it scores 0."""
 
 
 class QuestionAnswering(PairTask):
     """Questions about images, a `QuestionAnswerer`, binary cross-entropy in nats per question."""
 
-    primary_metric = "accuracy"
     unit = words = rows = "questions"
-    column = "question"
+    column, credit = "question", "soft_score"
     model_config: QuestionAnsweringConfig
     data_config: QuestionAnsweringDataConfig
 
@@ -95,56 +92,35 @@ class QuestionAnswering(PairTask):
         self._check_answered()
         return super().train_stream(batch_size, seed)
 
-    def targets(self, validation: bool, rows: np.ndarray) -> dict[str, Tensor]:
-        """Return the "targets" of questions, (questions, answers)."""
+    def targets(self, validation: bool, rows: np.ndarray) -> Tensor:
+        """Return how right each answer is to questions, (questions, answers)."""
         split = self.splits.validation_targets if validation else self.splits.train_targets
-        return {"targets": torch.from_numpy(split.dense(rows))}
+        return torch.from_numpy(split.dense(rows))
 
-    def blank_targets(self, count: int) -> dict[str, Tensor]:
-        """Return "targets" of a batch without data."""
-        return {"targets": torch.zeros(count, self.model_config.answers or len(self.answers))}
+    def blank_targets(self, count: int) -> Tensor:
+        """Return targets of a batch without data."""
+        return torch.zeros(count, self.model_config.answers or len(self.answers))
 
-    def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Sum the binary cross-entropy of all answers over the questions.
+    def nats(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the binary cross-entropy of all answers, summed over the questions."""
+        return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
 
-        Logged with it: "soft_score", the target of the likeliest answer, and "broken", the share of
-        questions that stand in the place of others whose image could not be read.
-        """
-        logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
-        total = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
-        credit = likeliest_target(logits.detach(), targets).sum()
-        logs = {"soft_score": credit, "broken": batch["broken"].sum()}
-        return Loss(total, torch.ones_like(batch["rows"]).sum(), logs)
-
-    def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Sum losses and the released code's score; keep which answers were chosen."""
-        logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
-        broken = batch["broken"]
-        sums = {
-            "loss": F.binary_cross_entropy_with_logits(logits, targets, reduction="sum"),
-            "soft_score": likeliest_target(logits, targets).masked_fill(broken, 0).sum(),
-            "broken": broken.sum(),
-            "count": torch.ones_like(batch["rows"]).sum(),
-        }
-        return Scores(sums, (batch["rows"], logits.argmax(1).masked_fill(broken, NO_ANSWER)))
+    def credits(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the target of each question's likeliest answer, the released code's score."""
+        return targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the official accuracy, of all and by type of answer, the loss and what is odd."""
-        rows, given = self._given(predictions)
-        return self._summary(sums, rows, given)
+        """Return the official accuracy, of all and by type of answer, the loss and what is odd.
 
-    def _summary(
-        self, sums: Mapping[str, Any], rows: Sequence[int], given: Sequence[str | None]
-    ) -> dict[str, float]:
-        """Return the metrics of scored questions; without public answers, how many there are.
-
-        "soft_score" is what BEiT-3's released code validates by: the target of the answer that was
-        given, which depends on how answers are looked up. "unknown" is the share of questions for
-        which every known answer scores 0 by the accuracy: nobody can answer them out of the list.
+        Without public answers it is how many questions there are. "soft_score" is what BEiT-3's
+        released code validates by: the target of the answer that was given, which depends on how
+        answers are looked up. "unknown" is the share of questions for which every known answer
+        scores 0 by the accuracy: nobody can answer them out of the list.
         """
         count, broken = sums["count"], {"broken": sums["broken"]}
         if not self.splits.answered:
             return {"questions": float(count), **broken}
+        rows, given = self._given(predictions)
         asked = self.splits.validation.take(np.array(rows))
         when = self.data_config.normalise_answers
         found = answer_scores(asked.values("answers"), asked.values("kind"), given, when)
@@ -172,19 +148,18 @@ class QuestionAnswering(PairTask):
         found = self.splits
         if not found.answered:
             return {}
-        batches = [*islice(self.validation_batches().plans, limit)]
-        rows = np.concatenate(batches)
+        rows = self.validation_rows(limit)
         likely = found.train_targets.means().clip(1e-6, 1 - 1e-6)
         asked = found.validation.take(rows).values("question")
         chosen = commonest_answers(found.train.values("question"), found.train_targets, asked)
         sums = {"loss": 0.0, "soft_score": 0.0, "broken": 0, "count": len(rows)}
-        ends = np.cumsum([*map(len, batches)])
-        for part, numbers in zip(batches, np.split(chosen, ends[:-1]), strict=True):
-            targets = found.validation_targets.dense(part)
+        for start in range(0, len(rows), EVALUATION_BATCH):
+            part = slice(start, start + EVALUATION_BATCH)
+            targets = found.validation_targets.dense(rows[part])
             nats = targets * np.log(likely) + (1 - targets) * np.log(1 - likely)
             sums["loss"] -= float(nats.sum())
-            sums["soft_score"] += float(targets[np.arange(len(targets)), numbers].sum())
-        return self._summary(sums, rows.tolist(), [found.answers[number] for number in chosen])
+            sums["soft_score"] += float(targets[np.arange(len(targets)), chosen[part]].sum())
+        return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(chosen))])
 
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
         """Return the probability of each answer if exactly one is right.
@@ -201,11 +176,6 @@ class QuestionAnswering(PairTask):
         kept = super().save_assets(directory)
         kept["data.held_out"] = directory / HELD_OUT_FILE
         return {**kept, "data.answers": directory / ANSWERS_FILE}
-
-
-def likeliest_target(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the target of each question's likeliest answer, (questions,)."""
-    return targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
 
 def figures(task: QuestionAnswering, model: nn.Module) -> Sequence[Figure]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from magneto.data.sources import parse_source
 from magneto.data.table import Table
 from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.progress import SILENT, Progress
-from magneto.training.task import Figure, Loss, Scores
+from magneto.training.task import Figure
 from magneto.vision_language.config import IMAGES, StatementDataConfig, VisualReasonerConfig
 from magneto.vision_language.finetuning import PairTask
 from magneto.vision_language.model import ANSWERS, VisualReasoner
@@ -59,9 +58,8 @@ FILES = {
 class VisualReasoning(PairTask):
     """Statements about images, a `VisualReasoner`; nats per statement."""
 
-    primary_metric = "accuracy"
     unit = words = rows = "statements"
-    column = "statement"
+    column, credit = "statement", "accuracy"
     images_together = IMAGES
     model_config: VisualReasonerConfig
     data_config: StatementDataConfig
@@ -81,59 +79,45 @@ class VisualReasoning(PairTask):
         train, validation = (np.array(rows.values("truth"), np.int64) for rows in splits)
         return train, validation
 
-    def targets(self, validation: bool, rows: np.ndarray) -> dict[str, Tensor]:
-        """Return "labels" of statements."""
-        return {"labels": torch.from_numpy(self.truths[validation][rows])}
+    def targets(self, validation: bool, rows: np.ndarray) -> Tensor:
+        """Return the labels of statements."""
+        return torch.from_numpy(self.truths[validation][rows])
 
-    def blank_targets(self, count: int) -> dict[str, Tensor]:
-        """Return "labels" of a batch without data."""
-        return {"labels": torch.zeros(count, dtype=torch.long)}
+    def blank_targets(self, count: int) -> Tensor:
+        """Return labels of a batch without data."""
+        return torch.zeros(count, dtype=torch.long)
 
-    def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Sum the cross-entropy of the statements; "accuracy" is logged with it.
+    def nats(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross-entropy, summed over the statements."""
+        return F.cross_entropy(logits, targets, reduction="sum")
 
-        "broken" is the share of statements that stand in the place of others whose images could
-        not be read.
-        """
-        logits, labels = model(batch["images"], batch["samples"]).float(), batch["labels"]
-        right = (logits.detach().argmax(-1) == labels).sum()
-        total = F.cross_entropy(logits, labels, reduction="sum")
-        logs = {"accuracy": right, "broken": batch["broken"].sum()}
-        return Loss(total, torch.ones_like(labels).sum(), logs, units=len(labels))
-
-    def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Sum losses and right answers; one about an image that can't be read is wrong."""
-        logits, labels = model(batch["images"], batch["samples"]).float(), batch["labels"]
-        right = (logits.argmax(-1) == labels) & ~batch["broken"]
-        sums = {
-            "loss": F.cross_entropy(logits, labels, reduction="sum"),
-            "right": right.sum(),
-            "count": torch.ones_like(labels).sum(),
-            "broken": batch["broken"].sum(),
-        }
-        return Scores(sums, (batch["rows"], right))
+    def credits(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return which statements are judged rightly."""
+        return logits.argmax(-1) == targets
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return "loss", "accuracy" and "consistency"; "broken" statements, if there are any."""
-        rows, right = (torch.cat(parts).numpy() for parts in zip(*predictions, strict=True))
+        """Return "loss", "accuracy" and "consistency"; "broken" statements, if there are any.
+
+        One about an image that can't be read is judged wrongly.
+        """
+        rows, given = (torch.cat(parts).numpy() for parts in zip(*predictions, strict=True))
         said = self.splits.validation.take(rows).values("said")
         found = {
             "loss": sums["loss"] / sums["count"],
-            "accuracy": sums["right"] / sums["count"],
-            "consistency": consistency(said, right),
+            "accuracy": sums["accuracy"] / sums["count"],
+            "consistency": consistency(said, given == self.truths[True][rows]),
         }
         return found | ({"broken": sums["broken"]} if sums["broken"] else {})
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the labels' frequencies and the scores of the commoner label."""
         truths, held = self.truths
-        train = count_numbers(truths, len(ANSWERS))
-        rows = np.concatenate([*islice(self.validation_batches().plans, limit)])
-        labels = held[rows]
-        right = labels == train.argmax()
+        train, rows = count_numbers(truths, len(ANSWERS)), self.validation_rows(limit)
+        labels, given = held[rows], np.full(len(rows), train.argmax())
         nats = frequency_nats(train, count_numbers(labels, len(ANSWERS)))
-        sums = {"loss": nats, "right": int(right.sum()), "count": len(rows), "broken": 0}
-        return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(right))])
+        right = int((labels == given).sum())
+        sums = {"loss": nats, "accuracy": right, "count": len(rows), "broken": 0}
+        return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(given))])
 
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
         """Return how probable it is that statements are false, and that they are true."""

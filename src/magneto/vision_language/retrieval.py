@@ -80,15 +80,18 @@ class ImageTextRetrieval(CaptionedTask):
 
         A batch has "images", "samples" (images alone, then as many texts alone) and "broken".
         """
-        tokens, pairs, count = self.train_tokens, self.pairs, self.model_config.image_tokens
 
         def finish(batch: dict[str, Any], *_: np.ndarray) -> dict[str, Any]:
-            chosen = pairs[batch.pop("rows").numpy()].tolist()
-            texts = [tokens[row][caption] for row, caption in chosen]
-            return {**batch, "samples": join_samples(count, images=len(texts), alone=texts)}
+            return self._apart(batch, self.captions(batch.pop("rows").numpy()))
 
-        made = self.shuffled_rows(batch_size, seed, finish, pairs[:, 0])
+        made = self.shuffled_rows(batch_size, seed, finish, self.pairs[:, 0])
         return WholeBatchStream(made.plan, made.make, made.describe)
+
+    def _apart(self, batch: dict[str, Any], texts: Sequence[np.ndarray]) -> dict[str, Any]:
+        """Return a batch with "samples": its images alone, then texts alone."""
+        images = len(batch["images"])
+        samples = join_samples(self.model_config.image_tokens, images=images, alone=texts)
+        return {**batch, "samples": samples}
 
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Add all captions of the images.
@@ -99,26 +102,17 @@ class ImageTextRetrieval(CaptionedTask):
         rows = batch["rows"].numpy()
         own = [self.validation_tokens[row] for row in rows]
         counts = np.array([*map(len, own)])
-        texts = [text for each in own for text in each]
-        tokens = self.model_config.image_tokens
         return {
-            **batch,
-            "samples": join_samples(tokens, images=len(rows), alone=texts),
+            **self._apart(batch, [text for each in own for text in each]),
             "owners": torch.from_numpy(rows.repeat(counts)),
             "first": torch.from_numpy(counts.cumsum() - counts),
         }
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
         """Return black images and the longest captions apart; all of a batch."""
-        texts = self.longest_texts(examples)
-        tokens = self.model_config.image_tokens
-        return {
-            "images": self.black_images(examples),
-            "samples": join_samples(tokens, images=examples, alone=texts),
-            "broken": torch.zeros(examples, dtype=torch.bool),
-            "start": 0,
-            "total": examples,
-        }
+        broken = torch.zeros(examples, dtype=torch.bool)
+        batch = {"images": self.black_images(examples), "broken": broken}
+        return {**self._apart(batch, self.longest_texts(examples)), "start": 0, "total": examples}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Sum the contrastive loss of the pairs, whose negatives are all of the global batch.

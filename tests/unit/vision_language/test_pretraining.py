@@ -204,7 +204,7 @@ def test_streams_begin_anywhere_and_are_cut_each_for_itself(shared: MaskedDataMo
 
 def test_hidden_words_are_masked_and_asked_for(shared: MaskedDataModelling) -> None:
     batch = shared.train_stream(48, 3).batch(0)[0]
-    masked, tokenizer = batch["masked"], shared.data.tokenizer
+    masked, tokenizer = batch["masked"], shared.tokenizer
     given = masked.samples
     assert (given.token_ids[masked.words] == tokenizer.mask).all()
     assert int((given.token_ids == tokenizer.mask).sum()) == len(masked.words)
@@ -213,9 +213,9 @@ def test_hidden_words_are_masked_and_asked_for(shared: MaskedDataModelling) -> N
     restored[masked.words] = batch["words"]
     first = restored[: given.text_starts[1]]
     assert first[-1] == tokenizer.end
-    assert tokenizer.decode(first.tolist()) in set(shared.data.pairs[0].texts)
+    assert tokenizer.decode(first.tolist()) in set(shared.pairs[0].texts)
     # Half of the words of pairs.
-    plain = shared.data.words.plain[restored[: given.packing.language_paired].numpy()].sum()
+    plain = shared.masking.plain[restored[: given.packing.language_paired].numpy()].sum()
     assert abs(masked.paired_words / plain - 0.5) < 0.03
 
 
@@ -275,7 +275,7 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
         data__text_source=str(tmp_path / "text.txt"),
         data__text_validation_source=str(tmp_path / "held.txt"), data__validation_fraction=0.5,
     )  # fmt: skip
-    said = task.data.describe()
+    said = task.describe()
     assert "13 training pairs" in said and "texts of pairs cut" in said
     stream, model = task.train_stream(12, 1), task.build_model()
     for step in range(6):
@@ -292,7 +292,7 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
     # Captions in the place of texts alone.
     alone = build(data__source=str(tmp_path), data__text_source=None, data__tokenizer="bytes",
                   data__image_source=None)  # fmt: skip
-    assert alone.data.texts[0] is alone.data.paired_texts[0]
+    assert alone.texts[0] is alone.paired_texts[0]
 
 
 def test_a_finished_run_is_opened_without_its_data(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_the_largest_batch_has_all_three_kinds_in_their_shares() -> None:
     changes = {"data.batch_shares": [1, 2, 1], "model.max_length": 20}
     task: Any = load_recipe("vision-language-modelling/tiny", changes).build_task()
     made = task.dummy_batch(8)
-    samples, data = made["masked"].samples, task.data
+    samples, data = made["masked"].samples, task
     assert len(made["images"]) == 2 + 2
     assert len(samples.image_starts) == 4 and len(samples.text_starts) == 2 + 4
     assert len(samples.token_ids) == 2 * data.paired_text_length + 4 * data.text_length

@@ -233,7 +233,7 @@ def test_texts_stand_beside_their_images(tmp_path: Path) -> None:
             expected = [said[row] for row in batch["rows"].tolist() for _ in range(2)]
             assert texts_of(task, batch) == expected
             left, right = batch["images"][:, 0, 0, 0].unflatten(0, (-1, 2)).unbind(1)
-            assert ((left < right) == (batch["labels"] == 1)).all()
+            assert ((left < right) == (batch["targets"] == 1)).all()
             assert not batch["broken"].any() and len(batch["images"]) == len(expected)
     every = torch.cat([batch["rows"] for batch in task.validation_batches()])
     assert sorted(every.tolist()) == list(range(12))
@@ -253,10 +253,10 @@ def test_what_is_broken_is_replaced_or_marked(tmp_path: Path) -> None:
     assert batch["broken"].sum() == 1
     model = task.build_model()
     loss, logits = task.loss(model, batch), model(batch["images"], batch["samples"])
-    torch.testing.assert_close(loss.total / loss.count, cross_entropy(logits, batch["labels"]))
+    torch.testing.assert_close(loss.total / loss.count, cross_entropy(logits, batch["targets"]))
     rows = task.splits.train
     assert texts_of(task, batch)[::2] == [rows.values("statement")[r] for r in batch["rows"]]
-    assert batch["labels"].tolist() == [rows.values("truth")[row] for row in batch["rows"]]
+    assert batch["targets"].tolist() == [rows.values("truth")[row] for row in batch["rows"]]
     halves = task.train_stream(12, 1).batch(0, 2, [0, 1])
     assert torch.cat([half["rows"] for half in halves]).tolist() == batch["rows"].tolist()
 
