@@ -276,7 +276,7 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
         data__text_validation_source=str(tmp_path / "held.txt"), data__validation_fraction=0.5,
     )  # fmt: skip
     said = task.describe()
-    assert "13 training pairs" in said and "texts of pairs cut" in said
+    assert "13 training pairs" in said and "1 text of pairs cut" in said
     stream, model = task.train_stream(12, 1), task.build_model()
     for step in range(6):
         (batch,) = stream.batch(step)
