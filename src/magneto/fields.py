@@ -44,6 +44,9 @@ Part = Annotated[float, Interval(gt=0, le=1)]
 Dropout = Annotated[float, Interval(ge=0, lt=1)]
 """A part of a whole that is taken away, never all of it."""
 
+# The mark of a field that says how a model is trained, or where, and not what it computes: it may
+# differ between runs that are compared, or of which one begins with the other.
+FREE = "free"
 NOUNS = {int: "whole number", float: "number", str: "text", bool: "true or false", Any: "anything"}
 BOOLEANS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 NOTHING = ("null", "none", "None", "")
@@ -52,6 +55,7 @@ STRICT = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
 WHOLE = re.compile(r"[+-]?\d+")
 
 Kind = TypeVar("Kind")
+Free = Annotated[Kind, FREE]
 Rule = TypeVar("Rule", bound=Callable[[Any], Iterator[str]])
 
 
@@ -282,17 +286,19 @@ class Annotation:
         kind: The type, without None and without bounds.
         optional: Whether None may be the value.
         bounds: Of the number, or of those of a list, in words; "" for none.
+        free: Whether nothing that a model computes depends on the field.
     """
 
     kind: Any
     optional: bool
     bounds: str
+    free: bool = False
 
     @classmethod
     @cache
     def of(cls, hint: Any) -> Annotation:
         """Take an annotation apart."""
-        optional, bounds = False, ""
+        optional, bounds, free = False, "", False
         while True:
             parts = get_args(hint)
             if get_origin(hint) in (Union, types.UnionType):
@@ -300,9 +306,10 @@ class Annotation:
                 hint = next(part for part in parts if part is not type(None))
             elif get_origin(hint) is Annotated:
                 bounds = next((range_words(p) for p in parts if isinstance(p, Interval)), bounds)
+                free = free or FREE in parts
                 hint = parts[0]
             else:
-                return cls(hint, optional, bounds)
+                return cls(hint, optional, bounds, free)
 
     @property
     def words(self) -> str:
@@ -350,6 +357,11 @@ def field_types(kind: type) -> dict[str, Any]:
     """Return the annotations of a dataclass's fields, by name."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def free_fields(kind: type) -> set[str]:
+    """Return the names of the fields on which nothing that is computed depends."""
+    return {name for name, hint in field_types(kind).items() if Annotation.of(hint).free}
 
 
 def part_of(hint: Any) -> Any:

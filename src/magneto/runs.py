@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magneto.config import ConfigError
+from magneto.fields import free_fields
 from magneto.files import read_json, user_path
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe, open_run, task_class
@@ -152,13 +153,6 @@ def other_data(run: Path, source: str) -> dict[str, Any]:
     return fields
 
 
-# Fields of a model that change no tensor, and nothing that its weights compute.
-FREE = frozenset({
-    *("dropout", "attention_dropout", "activation_dropout", "drop_path", "init"),
-    *("residual_dtype", "checkpoint_activations"),
-})  # fmt: skip
-
-
 def pretrained_run(config: Any) -> Path:
     """Return the directory that a configuration's `pretrained` names, for its placement."""
     return user_path((config.pretrained or "").replace("{placement}", config.row.name))
@@ -176,7 +170,7 @@ def check_same_encoder(run: Path, held: Any, config: Any, names: Iterable[str]) 
     Raises:
         ValueError: If they differ; names the options that make them alike.
     """
-    shared = [name for name in sorted({*names} - FREE) if hasattr(held, name)]
+    shared = [name for name in sorted({*names} - free_fields(type(config))) if hasattr(held, name)]
     different = [
         f"--model.{name} {_word(held, name)}"
         for name in shared

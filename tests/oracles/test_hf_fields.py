@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import PLACEMENTS, Placement, hf  # noqa: E402
 from magneto.hf.weights.conversion import load_weights, write_weights  # noqa: E402
-from magneto.hf.weights.layout import FREE  # noqa: E402
+from magneto.hf.weights.layout import not_held  # noqa: E402
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.theory.placement import VARIANTS  # noqa: E402
@@ -117,13 +117,14 @@ def values_of(config: Any, name: str) -> Iterator[Any]:
 
 
 # Of those that change no number, these are read by formats all the same.
-NO_NUMBER = FREE - {"layers", "rotary_base", "drop_path"} | {"placement"}
+HELD = {"layers", "rotary_base", "drop_path"}
 
 
 def mutations(model: nn.Module) -> Iterator[tuple[str, Any, nn.Module, Tensor]]:
     """Models of ours that differ from one in a field, and what they say."""
     config: Any = model.config
-    for name in [field.name for field in fields(config) if field.name not in NO_NUMBER]:
+    no_number = not_held(config) - HELD | {"placement"}
+    for name in [field.name for field in fields(config) if field.name not in no_number]:
         for value in [value for value in values_of(config, name) if value != getattr(config, name)]:
             try:
                 made = shaken(type(model)(replace(config, **{name: value})))
@@ -154,7 +155,7 @@ def silent_fields(model: nn.Module, write: Any, read: Any) -> list[Any]:
             continue
         again = read(written)
         models = [again, written] if isinstance(written, nn.Module) else [again]
-        kept = name in FREE or getattr(again.config, name) == value
+        kept = name in not_held(model.config) or getattr(again.config, name) == value
         if not kept and name not in OTHERWISE:
             silent.append((name, value))
         if not all(same(each, answer) for each in models):

@@ -93,7 +93,8 @@ def describe_images(given: argparse.Namespace) -> int:
 
     if not given.prompt:
         raise ConfigError(["name an image, or a folder of them: magneto generate RUN photo.jpg"])
-    how = CaptionSearch(3 if given.beams is None else given.beams, given.length_penalty)
+    beams = 3 if given.beams is None else given.beams
+    how = CaptionSearch(beams=beams, length_penalty=given.length_penalty)
     paths = image_paths([given.prompt])
     opened: Any = load_run(given.run, given.weights, {}, verb="generate")
     broken: list[dict[str, str]] = []

@@ -23,8 +23,9 @@ from magneto.commands.shared import (
     standard_input_as_file,
 )
 from magneto.config import ConfigError
+from magneto.fields import configuration
 from magneto.files import plain, write_text
-from magneto.nn.config import wrong_sizes
+from magneto.nn.config import Beams, Width
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
 from magneto.speech.audio import header_seconds, is_recording, raw_pieces, sound_pieces
@@ -71,6 +72,14 @@ def parser() -> Parser:
     return made
 
 
+@configuration
+class SearchOptions:
+    """How wide a search is."""
+
+    beams: Beams
+    symbols_per_frame: Width
+
+
 def recognition_search_options(made: Any) -> None:
     """Add how transcripts are searched for, but for the width of a beam."""
     made.add_argument(
@@ -87,12 +96,10 @@ def search_of(given: argparse.Namespace, count: int = 1) -> Search:
     """Return the search that was asked for, of so many hypotheses."""
     from magneto.speech.decoding import GreedySearch, ModifiedBeamSearch
 
-    sizes = {"beams": given.beams, "symbols_per_frame": given.symbols_per_frame}
-    if wrong := wrong_sizes(sizes):
-        raise ConfigError(wrong)
+    how = SearchOptions(beams=given.beams, symbols_per_frame=given.symbols_per_frame)
     if given.search == "modified":
-        return ModifiedBeamSearch(width=given.beams, count=count)
-    return GreedySearch(given.symbols_per_frame)
+        return ModifiedBeamSearch(width=how.beams, count=count)
+    return GreedySearch(how.symbols_per_frame)
 
 
 def main(words: Sequence[str]) -> int:

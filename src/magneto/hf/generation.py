@@ -15,22 +15,28 @@ places are left, fairseq takes the first of them, transformers the best of all.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from magneto.config import ConfigError
+from magneto.fields import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    Part,
+    PositiveInt,
+    configuration,
+    rule,
+)
 from magneto.functional.cross_entropy import IGNORED
 from magneto.hf.configuration import MagnetoConfig, MagnetoSeq2SeqConfig
 from magneto.hf.language import MagnetoForCausalLM, MagnetoForSeq2SeqLM
 from magneto.language.models import LanguageModel
-from magneto.nn.config import wrong_sizes
+from magneto.nn.config import Beams, Width
 from magneto.translation.model import TranslationModel
 
 Tokens = list[int]
@@ -38,46 +44,31 @@ Tokens = list[int]
 SCORED_ROWS = 2048
 
 
-@dataclass(frozen=True)
+@configuration
 class Sampling:
-    """How to choose the next token.
+    """How to choose the next token."""
 
-    Attributes:
-        new_tokens: At most so many.
-        temperature: 0 for the most likely token.
-        top_k: Choose among so many; 0 for all.
-        top_p: Choose among the most likely tokens that together have this probability.
-        beams: Beam search with so many beams instead of sampling, if more than 1.
-        count: Continuations to return.
-        seed: Of the sampling.
-
-    Raises:
-        ValueError: For values that make no sense, alone or together; all of them in one message.
-    """
-
-    new_tokens: int = 100
-    temperature: float = 0.8
-    top_k: int = 50
-    top_p: float = 1.0
-    beams: int = 1
-    count: int = 1
+    new_tokens: Width = 100
+    """At most so many."""
+    temperature: NonNegativeFloat = 0.8
+    """0 for the most likely token."""
+    top_k: NonNegativeInt = 50
+    """Choose among so many; 0 for all."""
+    top_p: Part = 1.0
+    """Choose among the most likely tokens that together have this probability."""
+    beams: Beams = 1
+    """Beam search with so many beams instead of sampling, if more than 1."""
+    count: Annotated[int, Interval(ge=1, le=10_000)] = 1
+    """Continuations to return."""
     seed: int = 0
+    """Of the sampling."""
 
-    def __post_init__(self) -> None:
-        names = ("new_tokens", "beams", "count")
-        wrong = wrong_sizes({name: getattr(self, name) for name in names})
-        if self.temperature < 0:
-            wrong.append(f"temperature must not be negative: {self.temperature}")
-        if self.top_k < 0:
-            wrong.append(f"top_k must not be negative: {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            wrong.append(f"top_p must be above 0 and at most 1, not {self.top_p}")
+    @rule
+    def _there_are_so_many(self) -> Iterator[str]:
         if self.beams > 1 and self.count > self.beams:
-            wrong.append(f"beam search with {self.beams} beams has at most as many results")
+            yield f"beam search with {self.beams} beams has at most as many results"
         if self.beams == 1 and self.temperature == 0 and self.count > 1:
-            wrong.append("without sampling there is one continuation: count must be 1")
-        if wrong:
-            raise ConfigError(wrong)
+            yield "without sampling there is one continuation: count must be 1"
 
     @property
     def samples(self) -> bool:
@@ -119,36 +110,25 @@ def generate(model: LanguageModel, tokenizer: Any, prompt: str, how: Sampling) -
     return [tokenizer.decode(row) for row in output.tolist()]
 
 
-@dataclass(frozen=True)
+@configuration
 class BeamSearch:
-    """How to search for translations; the defaults are the paper's and fairseq's.
+    """How to search for translations; the defaults are the paper's and fairseq's."""
 
-    Attributes:
-        beams: Hypotheses kept at each step; 1 takes the most likely token each time.
-        length_penalty: Power of the length by which summed log-probabilities are divided.
-        count: Translations to return, best first.
-        longest: Tokens of a translation at most, its end not counted (fairseq's --max-len-b).
-        batch_size: Sentences at a time.
-
-    Raises:
-        ValueError: For values that make no sense; all of them in one message.
-    """
-
-    beams: int = 5
+    beams: Beams = 5
+    """Hypotheses kept at each step; 1 takes the most likely token each time."""
     length_penalty: float = 1.0
-    count: int = 1
-    longest: int = 200
-    batch_size: int = 64
+    """Power of the length by which summed log-probabilities are divided."""
+    count: PositiveInt = 1
+    """Translations to return, best first."""
+    longest: Width = 200
+    """Tokens of a translation at most, its end not counted (fairseq's --max-len-b)."""
+    batch_size: Width = 64
+    """Sentences at a time."""
 
-    def __post_init__(self) -> None:
-        names = ("beams", "count", "longest", "batch_size")
-        wrong = wrong_sizes({name: getattr(self, name) for name in names})
-        if not math.isfinite(self.length_penalty):
-            wrong.append(f"length_penalty must be a finite number, not {self.length_penalty}")
-        if self.count > self.beams >= 1:
-            wrong.append(f"a search with {self.beams} beams has no {self.count} best")
-        if wrong:
-            raise ConfigError(wrong)
+    @rule
+    def _there_are_so_many(self) -> Iterator[str]:
+        if self.count > self.beams:
+            yield f"a search with {self.beams} beams has no {self.count} best"
 
 
 class FairseqEnds(LogitsProcessor):

@@ -383,7 +383,7 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
             raise ValueError("config needs bos_token_id, eos_token_id, pad_token_id, mask_token_id")
         writer = CaptionWriter(self.core, self.core.config, special)
         images = like_weights(self.core, pixel_values)
-        found = writer.search(images, CaptionSearch(num_beams, length_penalty))
+        found = writer.search(images, CaptionSearch(beams=num_beams, length_penalty=length_penalty))
         rows = [torch.tensor(tokens, dtype=torch.long) for tokens in found]
         made = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=special.pad)
         return made.to(pixel_values.device)

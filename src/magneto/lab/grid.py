@@ -15,17 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from magneto.config import ConfigError
+from magneto.fields import free_fields
 from magneto.files import Damaged, read_object, write_json
 from magneto.recipe import Recipe, load_recipe
+from magneto.training.config import TrainingConfig
 
 PLACEMENT, RATE, SEED = "model.placement", "training.learning_rate", "seed"
 SPEC_FILE = "sweep.json"
-# Fields that change how fast a run goes and what it writes, not what comes out; and a placement's
-# own rates, in whose place the grid's are.
-WITHOUT_EFFECT = (
-    *("training.num_workers", "training.threads", "training.async_save", "training.tensorboard"),
-    *("training.device", "training.save_every", "training.log_every", "learning_rates"),
-)
 
 
 @dataclass(frozen=True)
@@ -238,7 +234,9 @@ def refuse_edited(folder: Path, sweep: Sweep) -> None:
 
     now = plainly(sweep.load(sweep.cells()[0]))
     found = differences(sweep.base, now)
-    edited = [line for name, line in found if not name.startswith(WITHOUT_EFFECT)]
+    # Nor does it matter what a placement's own rates are, in whose place the grid's are.
+    free = ("learning_rates", *(f"training.{name}" for name in free_fields(TrainingConfig)))
+    edited = [line for name, line in found if not name.startswith(free)]
     if edited:
         raise ConfigError([f"{folder} began with another {sweep.recipe}: {', '.join(edited)}; "
                            "undo the edit, or give another --out"])  # fmt: skip

@@ -11,7 +11,7 @@ from annotated_types import Interval
 from magneto.config import LARGEST
 from magneto.data.sources import SPLIT_NAMES, wrong_builtin
 from magneto.data.tokenizer import END, MOST_TOKENS, SPECIAL
-from magneto.fields import Dropout, NonNegativeInt, PositiveInt, Share, configuration, rule
+from magneto.fields import Dropout, Free, NonNegativeInt, PositiveInt, Share, configuration, rule
 from magneto.nn.config import TransformerConfig
 
 Vocabulary = Annotated[int, Interval(ge=1, le=MOST_TOKENS)]
@@ -28,7 +28,7 @@ class LanguageModelConfig(TransformerConfig):
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
     """"sqrt_width" multiplies embeddings, N(0, 1/width), to unit variance, as the paper's theory
     has its input and as fairseq does."""
-    loss_chunk: NonNegativeInt = 1024
+    loss_chunk: Free[NonNegativeInt] = 1024
     """Rows of logits that exist at once in the loss; 0 for all."""
 
 
@@ -50,7 +50,7 @@ class MaskedLanguageModelConfig(TextEncoderConfig):
 
     tie_embeddings: bool = True
     """Whether the output matrix is the embedding table."""
-    loss_chunk: NonNegativeInt = 1024
+    loss_chunk: Free[NonNegativeInt] = 1024
     """Rows of logits that exist at once in the loss; 0 for all."""
 
 
@@ -185,7 +185,7 @@ class TextClassifierConfig(TextEncoderConfig):
     pooling: Literal["first", "mean"] = "first"
     """What the head reads: the "first" feature (BERT's), or the "mean" of all, which learns more
     from few texts where nothing was pre-trained."""
-    pretrained: str | None = None
+    pretrained: Free[str | None] = None
     """Directory of a run whose encoder and tokenizer to begin with, of the same shape as this;
     "{placement}" in it stands for the placement's name. None begins from scratch."""
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
 from annotated_types import Interval
 
-from magneto.fields import Dropout, NonNegativeInt, PositiveFloat, PositiveInt, configuration, rule
+from magneto.fields import (
+    Dropout,
+    Free,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    configuration,
+    rule,
+)
 from magneto.theory.placement import Depth, Placement, Stack, find_placement
 
 Activation = Literal[
@@ -23,15 +31,11 @@ ADDED_POSITIONS = ("none", "learned", "sinusoidal")
 RELATIVE_POSITIONS = ("t5", "transformer_xl", "alibi")
 Experts = Literal["decoupled", "shared_attention"]
 BaseInit = Literal["xavier_normal", "xavier_uniform", "normal", "truncated_normal"]
-# Sizes beyond these are slips of the keyboard: of layers, of what a search keeps, and of widths, of
-# which one matrix of the widest needs a petabyte.
-MOST = {
-    "layers": 100_000, "encoder_layers": 100_000, "decoder_layers": 100_000,
-    "beams": 1_000, "count": 10_000,
-}  # fmt: skip
-MOST_WIDTH = 1 << 24
-Width = Annotated[int, Interval(ge=1, le=MOST_WIDTH)]
+# Sizes beyond these are slips of the keyboard: one matrix of the widest needs a petabyte.
+Width = Annotated[int, Interval(ge=1, le=1 << 24)]
 Layers = Annotated[int, Interval(ge=1, le=100_000)]
+Beams = Annotated[int, Interval(ge=1, le=1_000)]
+"""What a search keeps at each step."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +95,18 @@ class TransformerConfig:
     """Whether linear layers and layer norms have biases."""
     unbiased: tuple[Biased, ...] = ()
     """Projections that have none all the same; BEiT's keys have none."""
-    dropout: Dropout = 0.0
+    dropout: Free[Dropout] = 0.0
     """Of embeddings and of each branch before it joins the residual stream."""
-    embedding_dropout: Dropout | None = None
+    embedding_dropout: Free[Dropout | None] = None
     """Of embeddings where it is not `dropout`."""
-    attention_dropout: Dropout = 0.0
+    attention_dropout: Free[Dropout] = 0.0
     """Of attention probabilities."""
-    activation_dropout: Dropout = 0.0
+    activation_dropout: Free[Dropout] = 0.0
     """Of the feed-forward network's inner layer."""
     layer_scale: float | None = None
     """LayerScale (arXiv 2103.17239): the initial value of a learned factor per channel on each
     branch; None for none."""
-    drop_path: Dropout = 0.0
+    drop_path: Free[Dropout] = 0.0
     """Chance that a sample skips a branch, growing linearly from 0 to this in depth."""
     positions: Positions = "none"
     """How order is told: "learned" and "sinusoidal" are added to the embeddings, "rotary" turns
@@ -122,11 +126,11 @@ class TransformerConfig:
     pre-training. By default they are not stretched."""
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     """Norm of the embeddings after positions are added (BERT and BART have one)."""
-    init: BaseInit = "xavier_normal"
+    init: Free[BaseInit] = "xavier_normal"
     """Base initialisation, before the placement's gain."""
-    residual_dtype: Literal["input", "float32", "bfloat16"] = "input"
+    residual_dtype: Free[Literal["input", "float32", "bfloat16"]] = "input"
     """Storage of the residual stream: as the input, or forced."""
-    checkpoint_activations: bool = False
+    checkpoint_activations: Free[bool] = False
     """Recompute each layer in the backward pass instead of storing it."""
 
     @rule
@@ -244,17 +248,3 @@ class MultiwayConfig(TransformerConfig):
             yield "windows: a multiway encoder has none, its tokens stand in two dimensions"
         if self.encoder_layers is not None:
             yield "encoder_layers: a multiway encoder has layers"
-
-
-def wrong_sizes(sizes: Mapping[str, int]) -> list[str]:
-    """Return a line for each size, by its name, that no model or search has."""
-    lines = []
-    for name, size in sizes.items():
-        most = MOST.get(name, MOST_WIDTH)
-        if size < 1:
-            lines.append(f"{name} must be 1 or more, not {size}")
-        elif size > most:
-            square = f" (one matrix of such queries needs {4 * size**2 / 1e12:,.0f} TB)"
-            memory = square if name == "width" else ""
-            lines.append(f"{name} must be at most {most:,}, not {size:,}{memory}")
-    return lines

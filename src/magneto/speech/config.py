@@ -11,6 +11,7 @@ from magneto.config import LARGEST
 from magneto.data.sources import wrong_builtin
 from magneto.fields import (
     Dropout,
+    Free,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -250,7 +251,7 @@ class TransducerConfig(TransformerConfig):
     kl_weight: NonNegativeFloat = 0.0
     """Of the symmetric divergence of these layers' posteriors from the last layer's. It holds the
     logits of some frames of the lattice at once, and costs as much time again."""
-    pretrained: str | None = None
+    pretrained: Free[str | None] = None
     """Directory of a run of the same shape to begin with, for example of easier data; None to begin
     anew. Its labels and means are not taken from it: give `data.tokenizer RUN/assets/tokenizer` and
     `data.cmvn RUN/assets/cmvn.json`."""

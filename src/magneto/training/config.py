@@ -11,6 +11,7 @@ from annotated_types import Interval
 
 from magneto.fields import (
     Dropout,
+    Free,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -67,7 +68,7 @@ class TrainingConfig:
     """Whether to compile the model (minutes at the start, faster steps on a GPU)."""
     ema_decay: Share | None = None
     """Decay of an exponential moving average of the weights, which is then evaluated."""
-    log_every: PositiveInt = 10
+    log_every: Free[PositiveInt] = 10
     """Steps between rows of metrics."""
     evaluate_every: NonNegativeInt = 0
     """Steps between evaluations; 0 for one at the end."""
@@ -77,17 +78,17 @@ class TrainingConfig:
     """Evaluations without a better one, by the task's metric, after which training ends; the best
     weights are then the final ones, also where it reaches the last step. None trains to the last
     step and keeps its weights."""
-    save_every: NonNegativeInt = 0
+    save_every: Free[NonNegativeInt] = 0
     """Steps between checkpoints; 0 for one at the end."""
     keep_checkpoints: PositiveInt = 2
     """How many undamaged checkpoints stay."""
-    async_save: bool = False
+    async_save: Free[bool] = False
     """Copy what is saved to the CPU's memory and write it while training goes on."""
     average_checkpoints: NonNegativeInt = 0
     """Average the weights of so many checkpoints at the end; 0 for none."""
     average_by: Literal["last", "best"] = "last"
     """Average the last ones or the best ones."""
-    device: str = "auto"
+    device: Free[str] = "auto"
     """"auto", "cpu", "cuda" or any name torch knows."""
     distributed: Literal["auto", "none", "ddp", "fsdp", "hybrid"] = "auto"
     """"auto" is ddp under torchrun and one process elsewhere; "hybrid" shards the model within a
@@ -99,13 +100,13 @@ class TrainingConfig:
     half as high again as then, counts towards divergence."""
     divergence_patience: PositiveInt = 100
     """Steps in a row after which the run is called diverged."""
-    tensorboard: bool = True
+    tensorboard: Free[bool] = True
     """Whether to write TensorBoard files."""
     tracker: Literal["none", "wandb"] = "none"
     """"wandb" also sends the curves to Weights & Biases, as --wandb does."""
-    threads: Annotated[int, Interval(ge=1, le=4096)] | None = None
+    threads: Free[Annotated[int, Interval(ge=1, le=4096)] | None] = None
     """CPU threads of torch in each process; None leaves the choice to torch."""
-    num_workers: Annotated[int, Interval(ge=0, le=1024)] = 0
+    num_workers: Free[Annotated[int, Interval(ge=0, le=1024)]] = 0
     """Processes per rank that make batches (decode, augment); 0 for a thread of the rank's own. The
     batches do not depend on it."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Interval
 
 from magneto.config import LARGEST
-from magneto.fields import Dropout, NonNegativeInt, PositiveInt, Share, configuration, rule
+from magneto.fields import Dropout, Free, NonNegativeInt, PositiveInt, Share, configuration, rule
 from magneto.nn.config import TransformerConfig
 
 Texts = tuple[str, str]
@@ -23,9 +23,9 @@ class TranslationConfig(TransformerConfig):
     """Tokens of the shared vocabulary; None for as many as the data's has."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
     """"sqrt_width" multiplies embeddings, N(0, 1/width), to unit variance."""
-    label_smoothing: Dropout = 0.0
+    label_smoothing: Free[Dropout] = 0.0
     """Share of the target spread over the vocabulary, in training only."""
-    loss_chunk: NonNegativeInt = 1024
+    loss_chunk: Free[NonNegativeInt] = 1024
     """Rows of logits that exist at once in the loss; 0 for all."""
 
 

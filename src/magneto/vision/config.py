@@ -12,6 +12,7 @@ from magneto.data.files import existing_path
 from magneto.data.sources import wrong_builtin
 from magneto.fields import (
     Dropout,
+    Free,
     NonNegativeFloat,
     NonNegativeInt,
     Part,
@@ -200,15 +201,15 @@ class ImageClassifierConfig(ImageEncoderConfig):
     stack's last norm has not seen, with that norm after it ("mean_then_norm", as BEiT-3 does; the
     mean alone where a placement, such as Post-LN, has no last norm); or the "first" feature, the
     class token's (as ViT does)."""
-    objective: Literal["cross_entropy", "binary_cross_entropy"] = "cross_entropy"
+    objective: Free[Literal["cross_entropy", "binary_cross_entropy"]] = "cross_entropy"
     """What training minimises: "cross_entropy" over the classes, or "binary_cross_entropy" of each
     class by itself, summed over the classes (arXiv 2110.00476, section 4.1)."""
-    label_smoothing: Dropout = 0.0
+    label_smoothing: Free[Dropout] = 0.0
     """Share of a label that is spread over all classes (0.1 in the paper)."""
-    layer_decay: Part = 1.0
+    layer_decay: Free[Part] = 1.0
     """Each layer learns at the rate of the one above it times this; 1 for none (0.65 and 0.8 in the
     paper)."""
-    pretrained: str | None = None
+    pretrained: Free[str | None] = None
     """Directory of a run of images whose patches, positions and encoder to begin with;
     "{placement}" in it stands for the placement's name. None begins from scratch."""
 
@@ -310,7 +311,7 @@ class ImageModelConfig(ImageEncoderConfig):
     second guess."""
     aggregation_depth: Layers = 2
     """Layers of that stack."""
-    loss_chunk: NonNegativeInt = 1024
+    loss_chunk: Free[NonNegativeInt] = 1024
     """Rows of logits that exist at once in the loss; 0 for all."""
 
     @rule
@@ -377,9 +378,9 @@ class SegmenterConfig(ImageEncoderConfig):
     once, learned positions interpolated to its size."""
     stride: PositiveInt = 341
     """Pixels between two windows."""
-    layer_decay: Part = 1.0
+    layer_decay: Free[Part] = 1.0
     """Each layer learns at the rate of the one above it times this; 1 for none."""
-    pretrained: str | None = None
+    pretrained: Free[str | None] = None
     """Directory of a run whose patches, positions and encoder to begin with; "{placement}" in it
     stands for the placement's name. None begins from scratch."""
 

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from magneto.config import ConfigError
 from magneto.data.tokenizer import Tokenizer
-from magneto.nn.config import wrong_sizes
+from magneto.fields import configuration
+from magneto.nn.config import Beams
 from magneto.nn.multiway import Packing
 from magneto.vision_language.config import ImageCaptionerConfig
 from magneto.vision_language.samples import Samples
@@ -35,24 +35,14 @@ def left_to_right(packing: Packing, image_tokens: int) -> Packing:
     return replace(packing, attention_mask=allowed[None])
 
 
-@dataclass(frozen=True)
+@configuration
 class CaptionSearch:
-    """How to search for captions; the defaults are those of BEiT-3's released code.
+    """How to search for captions; the defaults are those of BEiT-3's released code."""
 
-    Attributes:
-        beams: Captions kept at each step; 1 takes the likeliest word each time.
-        length_penalty: Power of the length by which summed log-probabilities are divided.
-
-    Raises:
-        ConfigError: For values that make no sense.
-    """
-
-    beams: int = 3
+    beams: Beams = 3
+    """Captions kept at each step; 1 takes the likeliest word each time."""
     length_penalty: float = 0.6
-
-    def __post_init__(self) -> None:
-        if wrong := wrong_sizes({"beams": self.beams}):
-            raise ConfigError(wrong)
+    """Power of the length by which summed log-probabilities are divided."""
 
 
 @dataclass(frozen=True)

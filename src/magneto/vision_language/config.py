@@ -11,6 +11,7 @@ from magneto.config import LARGEST
 from magneto.data.sources import wrong_builtin
 from magneto.fields import (
     Dropout,
+    Free,
     NonNegativeInt,
     Part,
     PositiveFloat,
@@ -86,7 +87,7 @@ class VisionLanguageConfig(MultiwayConfig):
 class FineTunedConfig(VisionLanguageConfig):
     """What the models have in common that begin with a pre-trained encoder."""
 
-    pretrained: str | None = None
+    pretrained: Free[str | None] = None
     """Directory of a run of vision and language whose embeddings and layers to begin with, and
     whose tokenizer and normalisation of images are used; "{placement}" in it stands for the
     placement's name. None begins from scratch."""
@@ -170,7 +171,7 @@ class MaskedDataModelConfig(VisionLanguageConfig):
 
     codes: Codes | None = None
     """Of the image tokenizer; None for as many as it has."""
-    loss_chunk: NonNegativeInt = 1024
+    loss_chunk: Free[NonNegativeInt] = 1024
     """Rows of logits that exist at once in the loss; 0 for all."""
 
     @rule
@@ -248,7 +249,7 @@ class QuestionAnsweringConfig(PairPoolingConfig):
     """To choose from; None for as many as the data has (3129 of VQA v2)."""
     final_norm: Literal["placement", "none"] = "none"
     """"none", as in BEiT-3's fine-tuning: the pooler begins with a norm of its own."""
-    head_rate: PositiveFloat = 1.0
+    head_rate: Free[PositiveFloat] = 1.0
     """Multiple of the learning rate of the head above the pooler (20 in BEiT-3's released
     fine-tuning; the paper names none)."""
 
@@ -303,7 +304,7 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
 class VisualReasonerConfig(PairPoolingConfig):
     """A vision-language encoder with a head that says whether a statement is true."""
 
-    head_scale: PositiveFloat = 1.0
+    head_scale: Free[PositiveFloat] = 1.0
     """Of the first values of the head's matrices. BEiT-3's released fine-tuning has 0.001; small
     models from scratch stay at chance with it."""
 
@@ -347,7 +348,7 @@ class ImageTextRetrieverConfig(FineTunedConfig):
     `<s>` (BEiT-3); "mean": the mean of the patches', and of the text's tokens'."""
     embedding_width: Width | None = None
     """Of the vectors that are compared; None for the encoder's width (BEiT-3)."""
-    temperature: Annotated[float, Interval(ge=0.01, le=1)] = 0.07
+    temperature: Free[Annotated[float, Interval(ge=0.01, le=1)]] = 0.07
     """That similarities are divided by at first; it is learnt (0.07 in CLIP and BEiT-3), and stays
     0.01 or more, as in CLIP."""
 
@@ -356,10 +357,10 @@ class ImageTextRetrieverConfig(FineTunedConfig):
 class ImageCaptionerConfig(FineTunedConfig):
     """An encoder that reads a text from left to right beside an image, and a head over words."""
 
-    label_smoothing: Dropout = 0.1
+    label_smoothing: Free[Dropout] = 0.1
     """Share of a target that is spread over all tokens in training (0.1 in BEiT-3's released
     fine-tuning)."""
-    loss_chunk: PositiveInt = 1024
+    loss_chunk: Free[PositiveInt] = 1024
     """Guessed words whose logits exist at once."""
 
 

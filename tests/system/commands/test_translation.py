@@ -167,14 +167,14 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
         (f"{translate} --to dd", "no language 'dd' (there is de, en, fr)"),
         (translate, "--to de|en|fr"),
         (f"{translate} --to de --n-best 6", "1 to --beams (5)"),
-        (f"{translate} --to de --beams 0", "beams must be 1 or more"),
+        (f"{translate} --to de --beams 0", "beams must be 1 to 1,000"),
         (f"{translate} --to de --length-penalty nan", "length_penalty must be a finite number"),
         (f"{translate} --to de --batchsize 2", "did you mean --batch-size?"),
         (f"{translate} --to de tests.en", "no file tests.en; did you mean test.en?"),
         (f"{evaluate} --directions en-it", "--directions en-it: not among the 4; nearest: "),
         (f"{evaluate} --data test --directions en-it", "no test text for en-it: it has de-en, "),
         (f"{evaluate} --data nothing", "no parallel text nothing"),
-        (f"{evaluate} --beams 0", "beams must be 1 or more"),
+        (f"{evaluate} --beams 0", "beams must be 1 to 1,000"),
     ):
         assert main(words.split()) == 2
         captured = capsys.readouterr()

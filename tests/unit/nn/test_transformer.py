@@ -15,7 +15,6 @@ from magneto import (
     TransformerConfig,
 )
 from magneto.nn.block import GATED, PLAIN
-from magneto.nn.config import wrong_sizes
 from magneto.nn.position import T5Table
 from magneto.theory.placement import VARIANTS
 
@@ -377,17 +376,3 @@ def test_features_compile_in_one_graph() -> None:
     x = torch.randn(2, 5, 32)
     compiled = torch.compile(lambda y: model.features(y, (0, 2)), fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x), model.features(x, (0, 2)))
-
-
-def test_each_size_that_no_model_has_is_a_line() -> None:
-    assert not wrong_sizes({"width": 1 << 24, "layers": 100_000, "heads": 1, "beams": 1_000})
-    assert wrong_sizes({"beams": 10**7, "count": 10**7}) == [
-        "beams must be at most 1,000, not 10,000,000",
-        "count must be at most 10,000, not 10,000,000",
-    ]
-    assert wrong_sizes({"layers": 0, "encoder_layers": 100_001, "width": 10**9}) == [
-        "layers must be 1 or more, not 0",
-        "encoder_layers must be at most 100,000, not 100,001",
-        "width must be at most 16,777,216, not 1,000,000,000 "
-        "(one matrix of such queries needs 4,000,000 TB)",
-    ]

@@ -130,8 +130,8 @@ def test_impossible_values_are_named() -> None:
         CaptioningDataConfig(mask_ratio=0.0)
     with pytest.raises(ConfigError, match="label_smoothing must be in"):
         ImageCaptionerConfig(**SIZES, label_smoothing=1.0)
-    with pytest.raises(ConfigError, match="beams must be 1 or more"):
-        CaptionSearch(0)
+    with pytest.raises(ConfigError, match="beams must be 1 to 1,000"):
+        CaptionSearch(beams=0)
 
 
 def test_drawn_scenes_have_captions_of_their_own() -> None:
@@ -179,7 +179,7 @@ def test_many_beams_find_the_best_of_all() -> None:
         logs = {tuple(tokens): log_probability(made, image, tokens) for tokens in all_captions()}
         for penalty in (0.0, 0.6, 2.0):
             best = max(logs, key=lambda tokens: logs[tokens] / len(tokens) ** penalty)
-            (found,) = made.search(image, CaptionSearch(64, penalty))
+            (found,) = made.search(image, CaptionSearch(beams=64, length_penalty=penalty))
             assert tuple(found) == tuple(token for token in best if token != 2)
 
 
@@ -195,7 +195,7 @@ def test_one_beam_is_greedy_and_images_do_not_mix() -> None:
             assert scores[0, 3:].eq(-torch.inf).all()  # special tokens are in no caption
             written.append(int(scores.argmax()))
         assert tokens[: len(written)] == written
-        (found,) = made.search(image[None], CaptionSearch(1, 0.0))
+        (found,) = made.search(image[None], CaptionSearch(beams=1, length_penalty=0.0))
         assert found == [token for token in written if token != 2]
 
 

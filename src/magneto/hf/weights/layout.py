@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from magneto.fields import free_fields
 from magneto.nn.config import TransformerConfig
 
 State = dict[str, Tensor]
@@ -22,12 +23,6 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-# Say how a model is trained, or where its numbers lie, not what it computes.
-FREE = {
-    "init", "loss_chunk", "residual_dtype", "checkpoint_activations", "drop_path", "rotary_base",
-    "label_smoothing", "layers", "pretrained", "objective", "layer_decay", "head_rate",
-    "temperature",
-}  # fmt: skip
 
 
 def same(value: Any) -> Any:
@@ -310,8 +305,14 @@ def _computed_by(config: TransformerConfig) -> dict[str, Any]:
         "windows": [config.window(layer) for layer in range(config.layers)],
         "max_length": config.max_length if config.positions == "learned" else None,
     }
-    left_out = FREE - {"layers"} if config.encoder_layers is None else FREE
-    return {name: value for name, value in values.items() if name not in {*left_out, "placement"}}
+    left_out = not_held(config) | {"placement"}
+    return {name: value for name, value in values.items() if name not in left_out}
+
+
+def not_held(config: TransformerConfig) -> set[str]:
+    """Return the fields of ours that no format holds. Dropout, of training too, some do."""
+    free = {name for name in free_fields(type(config)) if not name.endswith("dropout")}
+    return free | {"rotary_base"} | (set() if config.encoder_layers is None else {"layers"})
 
 
 def nothing(*configs: Any) -> dict[str, Any]:
