@@ -20,7 +20,7 @@ from magneto.theory.placement import VARIANTS  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
-from magneto.vision.encoder import ImageClassifier  # noqa: E402
+from magneto.vision.models import ImageClassifier  # noqa: E402
 from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
 from magneto.vision_language.model import QuestionAnswerer  # noqa: E402
 from tests.oracles.hf_models import THEIRS, answers, shaken, theirs  # noqa: E402

@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 from magneto.hf.weights.conversion import load_weight_file, save_weight_file, write_weights
 from magneto.hf.weights.timm import FORMATS, TABLE
 from magneto.vision.config import ImageClassifierConfig
-from magneto.vision.encoder import ImageClassifier
+from magneto.vision.models import ImageClassifier
 from tests.oracles.hf_models import shaken
 from tests.unit.nn.grids import timm_module
 

@@ -16,7 +16,6 @@ from magneto.vision.augmentation import FILL, LARGEST, OPERATIONS, enhanced, res
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig
 from magneto.vision.decoding import PixelPicture
-from magneto.vision.frozen_features import NEIGHBOURS, neighbour_accuracy
 from magneto.vision.segmentation import confusion, segmentation_scores
 from magneto.vision.targets import BlockMasking
 from magneto.vision.transforms import Box, centre_crop, cut
@@ -134,23 +133,6 @@ def test_masks_are_resized_to_the_nearest() -> None:
         wanted = Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST)
         found = resized_mask(mask, height, width, (0, 0, height, width))
         assert (found != np.asarray(wanted)).mean() < 0.03  # where two pixels are as near
-
-
-def test_neighbours_are_scikit_learns() -> None:
-    from sklearn.neighbors import KNeighborsClassifier
-
-    random = np.random.default_rng(0)
-    known, asked = random.normal(size=(60, 5)), random.normal(size=(30, 5))
-    labels, wanted = random.integers(0, 3, 60), random.integers(0, 3, 30)
-    theirs = KNeighborsClassifier(
-        NEIGHBOURS, metric="cosine", weights=lambda d: np.exp((1 - d) / 0.07)
-    )
-    expected = theirs.fit(known, labels).score(asked, wanted)
-    features = [torch.from_numpy(value).float() for value in (known, asked)]
-    found = neighbour_accuracy(
-        features[0], torch.from_numpy(labels), features[1], torch.from_numpy(wanted)
-    )
-    assert found == pytest.approx(expected)
 
 
 def test_confusion_is_scikit_learn_s() -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from magneto.vision.config import ImageTokenizerConfig
-from magneto.vision.segmenter import FCNHead, FeaturePyramid, GroupNorm, UperNetHead
+from magneto.vision.models import FCNHead, FeaturePyramid, GroupNorm, UperNetHead
 from magneto.vision.targets import weights_digest
 from magneto.vision.tokenizer import FLAT, build_teacher, gradient_histograms
 

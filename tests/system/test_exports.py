@@ -46,7 +46,7 @@ from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.decoding import EncodedPicture  # noqa: E402
-from magneto.vision.encoder import ImageClassifier  # noqa: E402
+from magneto.vision.models import ImageClassifier  # noqa: E402
 from magneto.vision.transforms import CentreCrop, Reading, validation_transform  # noqa: E402
 from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWriter  # noqa: E402
 from magneto.vision_language.config import (  # noqa: E402

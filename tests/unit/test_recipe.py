@@ -14,7 +14,7 @@ from magneto.recipe import build_recipe, load_recipe, open_run, recipe_names
 from magneto.theory.placement import PLACEMENTS
 from magneto.training.loop import train
 from magneto.translation.model import TranslationModel
-from magneto.vision.encoder import ImageClassifier
+from magneto.vision.models import ImageClassifier
 from tests.shrunken import shrunken
 
 # Millions: Pre-LN, by the arithmetic of the paper's table (its Sub-LN adds 0.20, 0.39 and 0.59).

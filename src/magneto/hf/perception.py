@@ -31,8 +31,7 @@ from magneto.hf.wrapper import (
 from magneto.speech.decoding import GreedySearch, Search
 from magneto.speech.model import Transducer
 from magneto.vision.config import IGNORED
-from magneto.vision.encoder import ImageClassifier, new_head
-from magneto.vision.segmenter import Segmenter, pixel_logits, resize
+from magneto.vision.models import ImageClassifier, Segmenter, new_head, pixel_logits, resize
 
 
 class MagnetoForImageClassification(MagnetoPreTrainedModel):

@@ -19,7 +19,7 @@ from magneto.speech.batching import heard_frames, pad_features
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.features import OWN, FilterBank, Normaliser, SpeechFeatures
 from magneto.vision.decoding import PixelPicture, orientation, rgb, turned
-from magneto.vision.segmenter import classes_of
+from magneto.vision.models import classes_of
 from magneto.vision.transforms import CentreCrop, Reading, fitted, from_image
 from magneto.vision_language.samples import WholeImage
 

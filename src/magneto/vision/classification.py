@@ -23,9 +23,9 @@ from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.batches import Finish
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig, given_names
 from magneto.vision.decoding import Picture
-from magneto.vision.encoder import ImageClassifier
 from magneto.vision.image_task import FineTuning, Prediction
 from magneto.vision.images import UNLABELLED, ImageSplits, load_images
+from magneto.vision.models import ImageClassifier
 from magneto.vision.transforms import validation_transform
 
 # Bins of the expected calibration error, of equal width (arXiv 1706.04599).
@@ -36,12 +36,9 @@ PICTURED_BATCHES, MISTAKES = 16, 12
 
 @dataclass(frozen=True)
 class Mixing:
-    """How a pair is mixed.
+    """How a pair is mixed: an image's own label has a share, its neighbour's the rest.
 
-    Attributes:
-        share: Of an image's own label; its neighbour's has the rest.
-        box: Rows and columns that come from the neighbour, by CutMix; None mixes all pixels by
-            `share`.
+    CutMix takes a box, rows and columns, of the neighbour; without one all pixels are mixed.
     """
 
     share: float = 1.0

@@ -54,10 +54,6 @@ class EncodedPicture:
         content: Of the file.
         refused: Told why, if simplejpeg refuses what Pillow then decodes.
 
-    Attributes:
-        height: In pixels.
-        width: In pixels.
-
     Raises:
         BrokenImage: If it is no image that Pillow knows, or is larger than `MOST_PIXELS`.
     """
@@ -113,11 +109,7 @@ def simplejpeg() -> Any:
 
 
 def open_by_pillow(content: bytes) -> Any:
-    """Open an image with Pillow, which reads its header alone.
-
-    Raises:
-        BrokenImage: If Pillow can't, or if it is too large.
-    """
+    """Open an image with Pillow, which reads its header alone; it may be a `BrokenImage`."""
     with guarded(BrokenImage):
         library = pillow()
         try:
@@ -168,11 +160,7 @@ def decode_jpeg(content: bytes, scale: int) -> np.ndarray | None:
 
 
 def decode_by_pillow(image: Any, scale: int) -> np.ndarray:
-    """Decode an opened image to RGB, uint8 (height, width, 3), not turned yet.
-
-    Raises:
-        BrokenImage: If it is cut off or damaged, or has pixels of no known range.
-    """
+    """Decode an opened image to RGB, uint8 (height, width, 3), not turned yet."""
     with guarded(BrokenImage):
         if scale > 1:
             image.draft(None, (image.width // scale, image.height // scale))
@@ -219,11 +207,9 @@ def decode_mask(content: bytes) -> np.ndarray:
 
 
 class Pixels(MediaColumn):
-    """A column of decoded images in memory.
+    """A column of decoded images in memory, whose brightest pixel can be `peak`.
 
-    Args:
-        pixels: uint8 (count, height, width, channels); of masks (count, height, width).
-        peak: Value of the brightest pixel there can be.
+    They are uint8 (count, height, width, channels); masks (count, height, width).
     """
 
     def __init__(self, pixels: np.ndarray, peak: int = 255) -> None:
@@ -253,20 +239,12 @@ class Pixels(MediaColumn):
 
 
 def open_image(value: Any, refused: Callable[[str], None]) -> Picture:
-    """Open what a column of images has in a row, whose pixels can then be decoded.
-
-    Raises:
-        BrokenImage: If it is no image, or can't be read.
-    """
+    """Open what a column of images has in a row; it may be a `BrokenImage`."""
     with guarded(BrokenImage):
         return value if isinstance(value, PixelPicture) else EncodedPicture(value.read(), refused)
 
 
 def open_mask(value: Any) -> np.ndarray:
-    """Return what a column of masks has in a row: numbers of classes, uint8 (height, width).
-
-    Raises:
-        BrokenImage: If it is no mask, or can't be read.
-    """
+    """Return what a column of masks has in a row; see `decode_mask`."""
     with guarded(BrokenImage, "its mask: "):
         return value.pixels() if isinstance(value, PixelPicture) else decode_mask(value.read())

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from magneto.figures import Panel, Section, confusion_matrix, image_grid, image_panels
 from magneto.training.task import Figure
 from magneto.vision.config import IGNORED
-from magneto.vision.encoder import ImageEncoder
+from magneto.vision.models import ImageEncoder
 from magneto.vision.transforms import Reading, with_channels
 
 # Of the figure of codes: rows, and patches in each.
@@ -94,13 +94,7 @@ def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Fig
 
 
 def mistakes_figure(images: Tensor, words: Sequence[str], reading: Reading) -> Figure:
-    """Show wrong answers; there is at least one.
-
-    Args:
-        images: As the model reads them, the surest mistakes first.
-        words: Of each its class, the answer, and the probability that the model gave it.
-        reading: The form of the images.
-    """
+    """Show wrong answers, the surest first, with words to each; there is at least one."""
     caption = (
         f"The {len(images)} wrong answers that the model was surest of: the image's label, the "
         "answer, and the probability that the model gave it."
@@ -116,7 +110,7 @@ def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: 
     """Show how much of each patch the last layer takes for some of its vectors.
 
     Args:
-        model: An `ImageEncoder` on its device.
+        model: On its device.
         images: As the model reads them, (count, channels, height, width).
         seen: The same from -1 to 1.
         asking: The vectors that ask: the class token, or all patches.
@@ -142,11 +136,8 @@ def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: 
 def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
     """Show patches that share a code: a row each, of codes from the commonest to the rarest used.
 
-    Args:
-        images: In [-1, 1], (images, channels, height, width).
-        codes: Of their patches, (images, patches).
-        count: Of codes that there are.
-        size: Of a patch, in pixels.
+    Of images in [-1, 1], (images, channels, height, width), and the codes of their patches,
+    (images, patches); there are `count` codes, a patch's side is `size` pixels.
     """
     patches, flat = patches_of(images, size).flatten(0, 1), codes.flatten()
     times = flat.bincount(minlength=count)
@@ -168,10 +159,7 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
 
 
 def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
-    """Show images above the same images with each patch replaced by the mean patch of its code.
-
-    Args are those of `codes_figure`.
-    """
+    """Show images above the same with each patch the mean patch of its code; see `codes_figure`."""
     rebuilt = image_of(mean_patches(images, codes, count, size)[codes])
     error = (rebuilt - images).square().mean() / (images - images.mean(0)).square().mean()
     caption = ("Above: validation images. Below: each patch is the mean of all validation patches "
@@ -187,8 +175,8 @@ def guesses_figure(
 ) -> Figure:
     """Show images, what the model sees of them, and both codes and guesses as mean patches.
 
-    Args are those of `codes_figure`, and of the first images the numbers of the `hidden` patches
-    and the model's `guesses` in their places, (some, hidden) each.
+    As `codes_figure`; of the first images are the numbers of the `hidden` patches and the model's
+    `guesses` in their places, (some, hidden) each.
     """
     means, some = mean_patches(images, codes, count, size), len(hidden)
     right = (guesses == codes[:some].gather(1, hidden)).float().mean()
@@ -235,13 +223,7 @@ def overlay(pixels: np.ndarray, classes: np.ndarray, colours: np.ndarray) -> np.
 def overlay_panels(
     panels: Sequence[Panel], shown: Sequence[np.ndarray], names: Sequence[str]
 ) -> bytes:
-    """Draw panels in a row, beside a legend of the classes in them, the largest first.
-
-    Args:
-        panels: Of images of one size.
-        shown: Classes that the legend names, uint8 (height, width) each.
-        names: Of all classes.
-    """
+    """Draw panels in a row, beside a legend of the classes that are shown, the largest first."""
     counts = np.bincount(np.concatenate([x.ravel() for x in shown]), minlength=256)[: len(names)]
     order = [number for number in np.argsort(-counts, kind="stable") if counts[number]]
     shares, colours = 100 * counts / max(counts.sum(), 1), class_colours(len(names)) / 255
@@ -251,13 +233,7 @@ def overlay_panels(
 
 
 def overlay_png(image: np.ndarray, classes: np.ndarray, names: Sequence[str]) -> bytes:
-    """Return a PNG of an image with its classes laid over it, and a legend of those that are there.
-
-    Args:
-        image: uint8 (height, width, channels).
-        classes: uint8 (height, width).
-        names: Of all classes.
-    """
+    """Return a PNG of an image with its classes laid over it, and a legend; see `overlay`."""
     painted = overlay(image, classes, class_colours(len(names)))
     return overlay_panels([Panel(painted)], [classes], names)
 

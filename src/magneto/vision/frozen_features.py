@@ -24,19 +24,16 @@ from magneto.vision.images import UNLABELLED
 
 # Neighbours that vote, and the temperature of their weights: DINO's (arXiv 2104.14294).
 NEIGHBOURS, TEMPERATURE = 20, 0.07
-# Iterations of the linear probe at most; images that are compared with all others at once.
-ITERATIONS, PIECE = 300, 1024
+# Of the linear probe, at most.
+ITERATIONS = 300
 POOLINGS = {"class_token": "[CLS]", "mean": "mean"}
 
 
 @dataclass(frozen=True)
 class Features:
-    """The features of some images.
+    """The features of some images, by pooling: float32 (layers + 1, images, width).
 
-    Attributes:
-        layers: By pooling, float32 (layers + 1, images, width); the first are the embeddings.
-        labels: int64 (images).
-        broken: Images that could not be read, which are left out.
+    The first layer is the embeddings. Images that could not be read are left out, and counted.
     """
 
     layers: dict[str, Tensor]
@@ -50,13 +47,8 @@ def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
 
     Each position's features are brought to mean 0 and variance 1 first, by a layer norm without
     weights: the residual stream's scale differs from layer to layer, and between placements.
-
-    Args:
-        model: An `ImageEncoder`.
-        images: (batch, channels, height, width).
-
-    Returns:
-        By pooling, float32 (layers + 1, batch, width), on the CPU.
+    From (batch, channels, height, width) to float32 (layers + 1, batch, width) by pooling, on the
+    CPU.
     """
     encoder, grid = model.encoder, model.config.grid
     x = model.embed(images)
@@ -71,13 +63,7 @@ def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
 def collect_features(
     task: ImageTask, model: Any, limit: int | None = None, progress: Progress = SILENT
 ) -> list[Features]:
-    """Return the features of a task's training and validation images.
-
-    Args:
-        task: Prepared.
-        model: In evaluation mode.
-        limit: Of batches of each; None for all.
-        progress: Shows it.
+    """Return the features of a task's training and validation images, of `limit` batches each.
 
     Raises:
         ValueError: If an image has no label, or none can be read.
@@ -126,14 +112,7 @@ def score_features(
 def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
     """Return the accuracy of scikit-learn's logistic regression, C = 1, on standardised features.
 
-    Args:
-        known: Features to learn from, (images, width).
-        labels: Their labels.
-        asked: Features of other images.
-        wanted: Their labels.
-
-    Raises:
-        ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
+    It learns the labels of the known features, (images, width), and is asked for those wanted.
     """
     linear = import_extra("sklearn.linear_model", "vision", "a linear probe needs scikit-learn")
     mean, deviation = known.mean(0), known.std(0).clamp_min(1e-6)
@@ -152,14 +131,13 @@ def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Ten
 
     Arguments are those of `linear_accuracy`.
     """
-    known, classes = F.normalize(known, dim=1), int(labels.max()) + 1
-    count, right = min(NEIGHBOURS, len(known)), 0
-    for rows, answers in zip(asked.split(PIECE), wanted.split(PIECE), strict=True):
-        near, which = (F.normalize(rows, dim=1) @ known.T).topk(count, 1)
-        weights = (near / TEMPERATURE).exp()
-        votes = torch.zeros(len(rows), classes).scatter_add(1, labels[which], weights)
-        right += int((votes.argmax(1) == answers).sum())
-    return right / len(wanted)
+    neighbors = import_extra("sklearn.neighbors", "vision", "neighbours need scikit-learn")
+    vote = neighbors.KNeighborsClassifier(
+        min(NEIGHBOURS, len(known)),
+        metric="cosine",
+        weights=lambda distances: np.exp((1 - distances) / TEMPERATURE),
+    )
+    return vote.fit(known.numpy(), labels.numpy()).score(asked.numpy(), wanted.numpy())
 
 
 def score_lines(scores: Sequence[dict[str, Any]]) -> list[str]:

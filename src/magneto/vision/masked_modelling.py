@@ -22,19 +22,9 @@ from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.config import ImageModelConfig, ImageModellingDataConfig
-from magneto.vision.encoder import ImageEncoder
 from magneto.vision.image_task import ImageTask, patches_read
+from magneto.vision.models import ImageEncoder
 from magneto.vision.targets import SAMPLED_BATCHES, BlockMasking, CodeTargets, load_targets
-
-
-class NoAggregation(nn.Module):
-    """What stands where there is no second guess."""
-
-    layers: tuple[int, ...] = ()
-
-    def forward(self, features: list[Tensor]) -> list[Tensor]:
-        """Return no further features."""
-        return []
 
 
 class PatchAggregation(nn.Module):
@@ -45,17 +35,14 @@ class PatchAggregation(nn.Module):
     relative bias where the model has one, are its own.
     """
 
-    def __init__(self, config: ImageModelConfig, layer: int) -> None:
+    def __init__(self, config: ImageModelConfig) -> None:
         super().__init__()
-        # From the numbers of layers to those that are read, which count from 0.
-        self.layers = (layer - 1,)
         shape = replace(config, layers=config.aggregation_depth, aggregation_layer=None)
         self.encoder = Encoder(replace(shape, positions="none", drop_path=0.0))
 
-    def forward(self, features: list[Tensor]) -> list[Tensor]:
+    def forward(self, middle: Tensor, last: Tensor) -> Tensor:
         """From features of the middle and the last layer to those of the second guess."""
-        middle, last = features
-        return [self.encoder(torch.cat((last[:, :1], middle[:, 1:]), dim=1))]
+        return self.encoder(torch.cat((last[:, :1], middle[:, 1:]), dim=1))
 
 
 class MaskedImageModel(ImageEncoder):
@@ -69,9 +56,10 @@ class MaskedImageModel(ImageEncoder):
             raise ValueError("codes are not known: prepare the task, which asks the tokenizer")
         super().__init__(config)
         self.mask_token = MaskToken(config.width)
-        middle = config.aggregation_layer
-        self.aggregation = NoAggregation() if middle is None else PatchAggregation(config, middle)
-        self.read = (*self.aggregation.layers, config.layers - 1)
+        middle, last = config.aggregation_layer, config.layers - 1
+        self.aggregation = None if middle is None else PatchAggregation(config)
+        # Layers that are read, counted from 0.
+        self.read = (last,) if middle is None else (middle - 1, last)
         self.head = NormalLinear(config.width, config.codes, bias=True, std=NORMAL_STD)
 
     def hide(self, patches: Tensor, hidden: Tensor) -> Tensor:
@@ -82,16 +70,14 @@ class MaskedImageModel(ImageEncoder):
     def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
         """Return what the head reads at the hidden places: of the guess, and of a second one.
 
-        Args:
-            images: (batch, channels, height, width).
-            hidden: Numbers of the hidden patches, (batch, count).
-
-        Returns:
-            Each (batch, count, width).
+        From (batch, channels, height, width) and the numbers of the hidden patches, (batch, count),
+        to (batch, count, width) each.
         """
         x = self.class_token(self.hide(self.embedding(images), hidden))
         read = self.encoder.features(x, self.read)
-        found = [self.encoder.final_norm(read[-1]), *self.aggregation(read)]
+        found = [self.encoder.final_norm(read[-1])]
+        if self.aggregation is not None:
+            found.append(self.aggregation(*read))
         index = (hidden + self.config.prefix)[..., None].expand(-1, -1, x.shape[-1])
         return [features.gather(1, index) for features in found]
 

@@ -23,7 +23,7 @@ from magneto.vision.config import IGNORED, SegmentationDataConfig, SegmenterConf
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import FineTuning, Prediction
 from magneto.vision.images import ImageSplit
-from magneto.vision.segmenter import Segmenter, classes_of, pixel_logits, resize
+from magneto.vision.models import Segmenter, classes_of, pixel_logits, resize
 from magneto.vision.transforms import fitted
 
 # Masks that the baseline, and the check of a source, read.

@@ -23,7 +23,7 @@ from magneto.files import user_path
 from magneto.functional.cross_entropy import without_autocast
 from magneto.nn.init import Projection
 from magneto.vision.config import BUILTIN_TOKENIZER, ImageModelConfig, ImageTokenizerConfig
-from magneto.vision.encoder import ImageEncoder
+from magneto.vision.models import ImageEncoder
 from magneto.vision.transforms import NORMALISATIONS
 
 # Share of the grid that a block has at least: 16 of BEiT's 196 patches.
@@ -102,14 +102,9 @@ class BlockMasking:
 
 
 def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
-    """Return the number of the vector that is most similar to each row, by cosine.
+    """Return the number of the vector, of (count, width), that is most similar to each row.
 
-    Args:
-        rows: (rows, width).
-        vectors: (count, width), of length 1.
-
-    Returns:
-        (rows,), int64; of equal ones the first.
+    By cosine; the vectors have length 1. Of equal ones the first.
     """
     return torch.cat([(part @ vectors.t()).argmax(-1) for part in rows.split(CHUNK)])
 
@@ -119,16 +114,7 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
     """Cluster directions, beginning with rows drawn at random.
 
     A cluster that gets no row stays as it is. Where there are fewer rows than clusters, the rest
-    are directions drawn at random.
-
-    Args:
-        rows: (rows, width), of length 1.
-        count: Of clusters.
-        iterations: Of assigning rows and taking means.
-        seed: Of the draws.
-
-    Returns:
-        (count, width), of length 1.
+    are directions drawn at random. From (rows, width) to (count, width), both of length 1.
     """
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=draw)[:count].to(rows.device)
@@ -144,11 +130,8 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
 class Codebook(nn.Module):
     """`codes` directions of `width` numbers, and how much each is used.
 
-    Args:
-        codes: How many.
-        width: Of each.
-        decay: Of the moving averages of directions and of use.
-        revive_below: A code is revived when its use falls below this multiple of 1 / `codes`.
+    Both are moving averages with this `decay`. A code is revived when its use falls below
+    `revive_below` / `codes`.
     """
 
     vectors: Tensor
@@ -183,11 +166,8 @@ class Codebook(nn.Module):
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Find each feature's code; in training, remember what was seen.
 
-        Args:
-            features: (..., width), of length 1.
-
-        Returns:
-            Numbers of the codes, (...), and their vectors, (..., width); without gradients.
+        From (..., width), of length 1, to numbers of the codes, (...), and their vectors,
+        (..., width); without gradients.
         """
         with torch.no_grad():
             rows, directions = features.detach().flatten(0, -2), self.directions()
@@ -210,10 +190,7 @@ class Codebook(nn.Module):
     def end_step(self, add_up: Callable[[Tensor], Tensor]) -> None:
         """Move each code towards the mean of its features, and revive codes out of use.
 
-        The same on all ranks, and however a batch was cut.
-
-        Args:
-            add_up: Returns the sum of all ranks' tensors.
+        The same on all ranks, whose tensors `add_up` adds, and however a batch was cut.
         """
         seen = add_up(self.seen)
         sums, counts = seen[..., :-1].sum(0), seen[..., -1].sum(0)
@@ -290,12 +267,7 @@ def patch_pixels(images: Tensor, size: int) -> Tensor:
 class PatchTokenizer(nn.Module):
     """From an image to a code per patch without an encoder: k-means of the patches' own pixels.
 
-    Args:
-        config: Of the model, with `codes`.
-        batches: Of images in [-1, 1], (batch, channels, height, width), whose patches are
-            clustered.
-        seed: Of k-means.
-        iterations: Of k-means.
+    The patches of batches of images in [-1, 1], (batch, channels, height, width), are clustered.
     """
 
     vectors: Tensor
@@ -332,11 +304,7 @@ def weights_digest(module: nn.Module) -> str:
 
 
 class CodeTargets(nn.Module):
-    """A frozen tokenizer that reads what the model reads: pixels of the same view.
-
-    Args:
-        tokenizer: Encodes images in [-1, 1].
-        normalisation: Of the model's images; it is undone.
+    """A frozen tokenizer that reads what the model reads: the same view, its normalisation undone.
 
     Attributes:
         codes: How many there are.

@@ -20,7 +20,7 @@ from magneto.hf.weights.conversion import write_weights  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
-from magneto.vision.encoder import ImageClassifier  # noqa: E402
+from magneto.vision.models import ImageClassifier  # noqa: E402
 from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
 from magneto.vision_language.model import QuestionAnswerer  # noqa: E402
 from tests.oracles.test_hf_beit3_tokenizer import train as train_spm  # noqa: E402

@@ -15,7 +15,7 @@ from magneto.hf.export import wrap  # noqa: E402
 from magneto.language.config import LanguageModelConfig, TextClassifierConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextClassifier  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
-from magneto.vision.encoder import ImageClassifier  # noqa: E402
+from magneto.vision.models import ImageClassifier  # noqa: E402
 
 STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
 

@@ -32,7 +32,7 @@ from magneto.training.task import Loss, place_companion
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
 from magneto.vision.config import ImageClassifierConfig
-from magneto.vision.encoder import ImageClassifier
+from magneto.vision.models import ImageClassifier
 from tests.unit.training.toy import Moving, Toy, ToyData
 
 CPU = torch.device("cpu")

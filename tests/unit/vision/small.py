@@ -19,8 +19,7 @@ from magneto.training.logging import TrainingResult
 from magneto.training.loop import train
 from magneto.training.task import Task, place_companion
 from magneto.vision.config import ImageClassifierConfig, SegmenterConfig
-from magneto.vision.encoder import ImageClassifier
-from magneto.vision.segmenter import Segmenter
+from magneto.vision.models import ImageClassifier, Segmenter
 from magneto.vision.tokenizer import ImageTokenization
 from magneto.weights import open_tensors
 from tests.unit.vision.image_files import write_colours, write_pairs

@@ -71,12 +71,12 @@ def test_a_second_guess_sees_the_top_through_the_class_token_alone() -> None:
     model, (images, hidden, _) = model_of(aggregation_layer=2), batch()
     x = model.class_token(model.hide(model.embedding(images), hidden))
     middle, last = model.encoder.features(x, (1, 2))
-    again = model.aggregation([middle, last])[0]
+    again = model.aggregation(middle, last)
     other = last.clone()
     other[:, 1:] += 1
-    assert torch.equal(model.aggregation([middle, other])[0], again)
+    assert torch.equal(model.aggregation(middle, other), again)
     other[:, 0] += torch.arange(16)
-    assert not torch.allclose(model.aggregation([middle, other])[0], again)
+    assert not torch.allclose(model.aggregation(middle, other), again)
     index = (hidden + 1)[..., None].expand(-1, -1, 16)
     assert torch.equal(model.features(images, hidden)[1], again.gather(1, index))
 

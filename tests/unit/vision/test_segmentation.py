@@ -13,6 +13,7 @@ from magneto.training.task import figures_of
 from magneto.vision.config import SegmentationDataConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import BROKEN
+from magneto.vision.models import pixel_logits
 from magneto.vision.segmentation import (
     MaskReading,
     Segmentation,
@@ -20,7 +21,6 @@ from magneto.vision.segmentation import (
     read_pair,
     segmentation_scores,
 )
-from magneto.vision.segmenter import pixel_logits
 from magneto.vision.transforms import fitted, fitted_size
 from tests.evaluating import measured, taught
 from tests.unit.vision.image_files import encoded, write, write_pairs

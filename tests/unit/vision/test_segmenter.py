@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.position import resize_positions
-from magneto.vision.segmenter import (
+from magneto.vision.models import (
     SegmentationLogits,
     UperNetHead,
     classes_of,

@@ -36,7 +36,7 @@ from magneto.hf.weights.layout import (
 )
 from magneto.hf.weights.timm import head_count
 from magneto.vision.config import ImageClassifierConfig
-from magneto.vision.encoder import ImageClassifier
+from magneto.vision.models import ImageClassifier
 from magneto.vision_language.config import (
     ImageCaptionerConfig,
     ImageTextRetrieverConfig,

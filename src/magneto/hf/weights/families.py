@@ -46,7 +46,7 @@ from magneto.language.models import (
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
 from magneto.vision.config import ImageClassifierConfig
-from magneto.vision.encoder import ImageClassifier
+from magneto.vision.models import ImageClassifier
 
 SIZES = {
     "width": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",

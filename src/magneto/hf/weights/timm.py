@@ -32,7 +32,7 @@ from magneto.hf.weights.layout import (
     tensor,
 )
 from magneto.vision.config import ImageClassifierConfig
-from magneto.vision.encoder import ImageClassifier
+from magneto.vision.models import ImageClassifier
 
 CONFIG = "config.json"
 # Heads of those widths at which timm's models have heads of another width than 64.

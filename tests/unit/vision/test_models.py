@@ -5,7 +5,12 @@ import torch
 from torch.nn import functional as F
 
 from magneto.nn.embedding import ConvolutionalStem, PatchEmbedding
-from magneto.vision.frozen_features import layer_features, linear_accuracy
+from magneto.vision.frozen_features import (
+    NEIGHBOURS,
+    layer_features,
+    linear_accuracy,
+    neighbour_accuracy,
+)
 from tests.unit.vision.small import small_classifier
 
 
@@ -56,7 +61,12 @@ def test_every_layer_s_features() -> None:
     assert list(layer_features(small_classifier(class_token="none"), images)) == ["mean"]
 
 
-def test_a_linear_probe_of_one_class_alone() -> None:
+def test_probes() -> None:
+    """Of one class alone; one equal image outvotes all others, which are less alike."""
     pytest.importorskip("sklearn")
     some = torch.randn(4, 3)
     assert linear_accuracy(some, torch.ones(4).long(), some, torch.tensor([1, 1, 0, 1])) == 0.75
+    known = torch.cat((torch.tensor([[1.0, 0]]), torch.tensor([[0.5, 1]]).expand(NEIGHBOURS, 2)))
+    labels, asked = torch.tensor([0] + [1] * NEIGHBOURS), torch.tensor([[1.0, 0.0]])
+    assert neighbour_accuracy(known, labels, asked, torch.tensor([0])) == 1
+    assert neighbour_accuracy(known[1:], labels[1:], asked, torch.tensor([0])) == 0

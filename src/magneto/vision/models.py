@@ -1,11 +1,11 @@
-"""Segmentation models: a ViT, a pyramid of features, UperNet; and images of any size through them.
+"""Models of images: an encoder over patches, a classifier, and a segmenter with its windows.
 
 UperNet is arXiv 1807.10221, its pyramid pooling arXiv 1612.01105; the FCN head is arXiv 1411.4038.
 The pyramid is BEiT's (paper's recipe for ADE20k). Resizing never aligns corners. Norms of the heads
 are group norms, each image by itself, so that micro-batches and ranks change no result; published
 recipes have batch norm, whose statistics are no sum over examples.
 
-A model's logits are resized to the image's own size, and the classes are chosen there; choosing
+A segmenter's logits are resized to the image's own size, and the classes are chosen there; choosing
 first and resizing classes costs several points of mIoU (mmsegmentation's issue 1965).
 """
 
@@ -21,20 +21,68 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import Grid
+from magneto.nn.embedding import ClassToken, ConvolutionalStem, PatchEmbedding
+from magneto.nn.init import NormalLinear
 from magneto.nn.position import resize_positions
-from magneto.vision.config import SegmenterConfig
-from magneto.vision.encoder import ImageEncoder
+from magneto.nn.transformer import Encoder
+from magneto.vision.config import ImageClassifierConfig, ImageEncoderConfig, SegmenterConfig
 
+STEMS = {"linear": PatchEmbedding, "convolutions": ConvolutionalStem}
+# Of a pyramid: each is half as large as the one before.
 LEVELS = 4
-"""Of a pyramid: each is half as large as the one before."""
+# Groups at most and channels of a group at least (arXiv 1803.08494): a map pooled to one place has
+# no other values than its channels.
 GROUPS, LEAST = 32, 16
-"""Groups at most and channels of a group at least (arXiv 1803.08494): a map pooled to one place has
-no other values than its channels."""
-
+# What a segmenter reads at once.
 WINDOWS = 16
-"""What the model reads at once."""
 Place = tuple[slice, slice]
 """Rows and columns of a window."""
+
+
+class ImageEncoder(nn.Module):
+    """Patches, a class token before them if there is one, and the stack."""
+
+    config: Any  # that of the model which is built on it
+
+    def __init__(self, config: ImageEncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = STEMS[config.stem](config.channels, config.patch_size, config.width)
+        self.class_token = ClassToken(config.width) if config.prefix else nn.Identity()
+        self.encoder = Encoder(config)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to what the stack reads, (batch, length, width)."""
+        return self.class_token(self.embedding(images))
+
+
+def new_head(config: ImageClassifierConfig) -> nn.Module:
+    """Draw a head small: the first loss is ln classes.
+
+    Raises:
+        ValueError: If the configuration leaves the classes open.
+    """
+    if config.classes is None:
+        raise ValueError("classes is not set")
+    return NormalLinear(config.width, config.classes, bias=True, std=0.001)
+
+
+class ImageClassifier(ImageEncoder):
+    """An encoder, its features pooled, a head drawn small: the first loss is ln classes."""
+
+    def __init__(self, config: ImageClassifierConfig) -> None:
+        super().__init__(config)
+        # The parameters are the same wherever the last norm stands.
+        self.pooled_norm: nn.Module = nn.Identity()
+        if config.pooling == "mean_then_norm":
+            self.pooled_norm, self.encoder.final_norm = self.encoder.final_norm, nn.Identity()
+        self.pooled = slice(0, 1) if config.pooling == "first" else slice(config.prefix, None)
+        self.head = new_head(config)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(batch, channels, height, width) to logits (batch, classes)."""
+        features = self.encoder(self.embed(images))
+        return self.head(self.pooled_norm(features[:, self.pooled].mean(dim=1)))
 
 
 class GroupNorm(nn.GroupNorm):
