@@ -128,6 +128,13 @@ class TransformerConfig:
     """Norm of the embeddings after positions are added (BERT and BART have one)."""
     init: Free[BaseInit] = "xavier_normal"
     """Base initialisation, before the placement's gain."""
+    parametrization: Free[Literal["standard", "mup"]] = "standard"
+    """"mup" is the maximal update parametrisation (arXiv 2203.03466): initial values and learning
+    rates by width, so that the best rate of a narrow model is that of a wide one. Heads must keep
+    their width."""
+    base_width: Free[Width | None] = None
+    """Width at which "mup" is the standard parametrisation; that of the model whose rate is
+    known."""
     residual_dtype: Free[Literal["input", "float32", "bfloat16"]] = "input"
     """Storage of the residual stream: as the input, or forced."""
     checkpoint_activations: Free[bool] = False
@@ -167,6 +174,33 @@ class TransformerConfig:
         if self.grid_positions != "none" and self.positions not in ADDED_POSITIONS:
             added = ", ".join(ADDED_POSITIONS)
             yield f"positions is one of {added} beside grid_positions; not {self.positions!r}"
+
+    @rule
+    def _mup_has_a_base(self) -> Iterator[str]:
+        if self.parametrization == "standard":
+            return
+        if self.base_width is None:
+            yield "base_width: parametrization 'mup' needs the width at which it is the standard one"
+        elif any(size * self.base_width % self.width for size in self._sizes_of_width().values()):
+            sizes = ", ".join(f"{name} {size}" for name, size in self._sizes_of_width().items())
+            yield (f"base_width ({self.base_width}) / width ({self.width}) must divide the other "
+                   f"sizes into whole numbers: {sizes}")  # fmt: skip
+        if getattr(self, "tie_embeddings", False):
+            yield ("tie_embeddings: 'mup' scales the output matrix and the embedding differently; "
+                   "give false")  # fmt: skip
+
+    def _sizes_of_width(self) -> dict[str, int]:
+        """Return the sizes that grow with the width, so that heads keep theirs."""
+        sizes = {"heads": self.heads, "ffn_width": self.ffn_width}
+        return sizes if self.key_value_heads is None else {
+            **sizes, "key_value_heads": self.key_value_heads,
+        }  # fmt: skip
+
+    def at_base_width(self) -> Self:
+        """Return the configuration at its base width, with heads as wide as here."""
+        base = self.base_width or self.width
+        sizes = {name: size * base // self.width for name, size in self._sizes_of_width().items()}
+        return replace(self, width=base, parametrization="standard", base_width=None, **sizes)
 
     @property
     def input_dropout(self) -> float:

@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from magneto.data.stream import BatchStream, map_tensors, named_tensors, to_device
+from magneto.nn.parametrization import scale_initial_values, width_scales
 from magneto.training.checkpoint import load_pieces, model_pieces
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import (
@@ -104,6 +105,7 @@ def initial_model(
             say(f"each rank builds the whole model before it is sharded: {reason}")
         torch.manual_seed(seed)
         model = shard_model(task.build_model().to(world.device), world)
+    scale_initial_values(model, width_scales(model))
     given = task.initial_weights()
     pieces = model_pieces(model)
     load_pieces({name: piece for name, piece in pieces.items() if name in given}, given, "the task")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from magneto.nn.parametrization import Scale, width_scales
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, all_reduce_sum, any_rank, local_shard
 
@@ -27,7 +28,8 @@ def build_optimizer(
     """Build AdamW (one fused kernel) or SGD over the model's parameters.
 
     Only matrices of linear and convolutional layers decay: norms, biases, scales and embedding
-    tables do not.
+    tables do not. Of a model of maximal update parametrisation rates are multiplied by it, too, and
+    decay divided.
 
     Args:
         model: Without a wrapper around it, so that its names are the task's.
@@ -35,10 +37,14 @@ def build_optimizer(
         multipliers: Of the learning rate, by parameter's name; 1 where there is none.
 
     Raises:
-        ValueError: If a multiplier is of a parameter that the model has not.
+        ValueError: If a multiplier is of a parameter that the model has not, or SGD is asked for
+            with parametrization "mup", whose rates are Adam's.
     """
     rate = config.learning_rate or 0.0
-    groups = parameter_groups(model, config.weight_decay, multipliers or {})
+    scales = width_scales(model)
+    if scales and config.optimizer == "sgd":
+        raise ValueError("model.parametrization mup: its rates are for training.optimizer adamw")
+    groups = parameter_groups(model, config.weight_decay, multipliers or {}, scales)
     for group in groups:
         group["lr"] = rate * group["multiplier"]
     if config.optimizer == "sgd":
@@ -48,9 +54,18 @@ def build_optimizer(
 
 
 def parameter_groups(
-    model: nn.Module, weight_decay: float, multipliers: Mapping[str, float]
+    model: nn.Module,
+    weight_decay: float,
+    multipliers: Mapping[str, float],
+    scales: Mapping[str, Scale],
 ) -> list[dict[str, Any]]:
     """Group the trained parameters by decay and by the multiple of the rate.
+
+    Args:
+        model: Whose parameters they are.
+        weight_decay: Of matrices.
+        multipliers: Of the rate, by name.
+        scales: Of the rate too, by name; decay is divided by them.
 
     Raises:
         ValueError: If a multiplier is of a parameter that the model has not.
@@ -59,10 +74,12 @@ def parameter_groups(
     if unknown:
         raise ValueError(f"a learning-rate multiplier is of {unknown[0]}, which the model has not")
     by_id = {id(p): multipliers[n] for n, p in named_parameters(model) if n in multipliers}
+    scale_by_id = {id(p): scales[n].rate for n, p in named_parameters(model) if n in scales}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameters, decay in zip(split_parameters(model), (weight_decay, 0.0), strict=True):
         for parameter in parameters:
-            key = (decay, by_id.get(id(parameter), 1.0))
+            scale = scale_by_id.get(id(parameter), 1.0)
+            key = (decay / scale, scale * by_id.get(id(parameter), 1.0))
             groups.setdefault(key, []).append(parameter)
     return [
         {"params": parameters, "weight_decay": decay, "multiplier": multiplier}
