@@ -46,6 +46,8 @@ $(VENV)/.stamp-dev: $(VENV)/.stamp-core
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[text,vision,speech,hf,dev]'
 	# Our formats are held against timm's own classes, which compute nothing with its torchvision.
 	$(BIN)/python -m pip install --quiet --no-deps timm==1.0.31
+	# Maximal update parametrisation is held against its authors' package, which asks for torchvision.
+	$(BIN)/python -m pip install --quiet --no-deps mup==1.0.0
 	@touch $@
 
 $(VENV)/.stamp-bench: $(VENV)/.stamp-dev

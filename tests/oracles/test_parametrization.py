@@ -1,4 +1,4 @@
-"""Maximal update parametrisation: rates, decay and initial scales are those of the package `mup`."""
+"""Maximal update parametrisation: rates, decay and initial scales of the package `mup`."""
 
 import math
 

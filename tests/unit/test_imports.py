@@ -31,7 +31,13 @@ ALLOWED = {
     "tasks": set(),
     "nn": {"theory", "config", "fields"},
     "data": GROUND,
-    "training": {"nn.parametrization", "functional", "tasks", *(f"data.{module}" for module in TO_THE_LOOP), *GROUND},
+    "training": {
+        "nn.parametrization",
+        "functional",
+        "tasks",
+        *(f"data.{module}" for module in TO_THE_LOOP),
+        *GROUND,
+    },
     "recipe": {
         *("config", "fields", "files", "tasks", "theory", "training.config", "nn.config"),
         *(f"{field}.config" for field in FIELDS),

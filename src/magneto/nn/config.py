@@ -180,7 +180,7 @@ class TransformerConfig:
         if self.parametrization == "standard":
             return
         if self.base_width is None:
-            yield "base_width: parametrization 'mup' needs the width at which it is the standard one"
+            yield "base_width: 'mup' needs the width at which it is the standard parametrization"
         elif any(size * self.base_width % self.width for size in self._sizes_of_width().values()):
             sizes = ", ".join(f"{name} {size}" for name, size in self._sizes_of_width().items())
             yield (f"base_width ({self.base_width}) / width ({self.width}) must divide the other "
