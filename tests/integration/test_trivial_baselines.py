@@ -22,7 +22,7 @@ from magneto.language.config import (
     TextDataConfig,
 )
 from magneto.language.masked_lm import MaskedLanguageModeling
-from magneto.translation import batching
+from magneto.translation import prepare as prepare_module
 from magneto.translation.config import ParallelDataConfig, TranslationConfig
 from magneto.translation.task import Translation
 from magneto.vision.classification import ImageClassification
@@ -107,7 +107,7 @@ def test_translation(
     directions: tuple | None, counts: dict, asked: list, tmp_path: Path, monkeypatch
 ) -> None:
     """Trained on aba = cd, ab = dc and a = c; asked for aa = c in both directions or one."""
-    monkeypatch.setattr(batching, "SIDES", 2)
+    monkeypatch.setattr(prepare_module, "SIDES", 2)
     for name, lines in (("train", ["aba|cd", "ab|dc", "a|c"]), ("held", ["aa|c"])):
         for side, language in enumerate(("en", "de")):
             text = "\n".join(line.split("|")[side] for line in lines) + "\n"

@@ -5,7 +5,7 @@ import pytest
 
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.features import FilterBank
-from magneto.speech.scores import text_normaliser
+from magneto.speech.task import text_normaliser
 from tests.unit.speech.wavs import tone
 
 RANDOM = np.random.default_rng(0)

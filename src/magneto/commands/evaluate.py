@@ -40,7 +40,7 @@ from magneto.progress import ProgressBars
 from magneto.recipe import open_run
 
 if TYPE_CHECKING:
-    from magneto.speech.scores import TextNormaliser
+    from magneto.speech.task import TextNormaliser
 
 # Behind a metric's name: of a 95 % confidence interval.
 HALF_WIDTH = "_half_width"
@@ -152,7 +152,7 @@ def evaluate_metrics(given: argparse.Namespace, overrides: dict[str, Any]) -> in
     speech = open_run(given.run, overrides).task == "transducer"
     report, normaliser = ProgressBars(quiet=not is_main_process()), None
     if given.normaliser:
-        from magneto.speech.scores import text_normaliser
+        from magneto.speech.task import text_normaliser
 
         normaliser = text_normaliser(given.normaliser)
     found: dict[str, dict[str, Any]] = {}
@@ -223,7 +223,7 @@ def recognition_metrics(
         `utterances`, `words`, and `wer_half_width` of a 95 % confidence interval over utterances;
         error rates of normalised texts.
     """
-    from magneto.speech.scores import half_width_of_rate, normalised_rates, word_errors
+    from magneto.speech.task import half_width_of_rate, normalised_rates, word_errors
 
     if given.write:
         path = given.write / f"{split or 'validation'}.jsonl"
@@ -236,7 +236,7 @@ def recognition_metrics(
         "utterances": len(answers),
         "words": word_errors(references, hypotheses).units,
     }
-    return found | (normalised_rates(answers, normaliser) if normaliser else {})
+    return found | (normalised_rates(answers, normaliser.normalise) if normaliser else {})
 
 
 def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[str, Any]:

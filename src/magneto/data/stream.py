@@ -266,6 +266,51 @@ def in_blocks(
     return plan
 
 
+def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> list[np.ndarray]:
+    """Cut examples of like length into groups that fit when each is padded to its longest.
+
+    Args:
+        order: Their numbers, sorted by length.
+        sizes: (examples, sizes): what each is padded to, as of its source and of its target.
+        budgets: The largest padded volume of a group by each size: budget i is of how many there
+            are times the largest of sizes 0 to i. One example alone may have more.
+    """
+    sizes = sizes[order]
+    groups, start = [], 0
+    while start < len(order):
+        most = max(budgets[0] // max(int(sizes[start, 0]), 1), 1)
+        widest = np.maximum.accumulate(sizes[start : start + most], axis=0)
+        padded = np.cumprod(widest, axis=1) * np.arange(1, len(widest) + 1)[:, None]
+        stop = start + max(int((padded <= np.asarray(budgets)).all(1).sum()), 1)
+        groups.append(order[start:stop])
+        start = stop
+    return groups
+
+
+def group_stream(
+    block: Callable[[int], Sequence[np.ndarray]],
+    batch_size: int,
+    make: Callable[[np.ndarray], Any],
+    name: Callable[[np.ndarray], str],
+) -> BatchStream:
+    """Return batches that are lists of groups, each group padded to its own longest example.
+
+    Args:
+        block: From a block's number to its groups, each rows that tell its examples.
+        batch_size: Groups of a global batch.
+        make: From the rows of a group to tensors.
+        name: Of the example of a row, for messages.
+    """
+
+    def make_groups(piece: Sequence[np.ndarray]) -> list[Any]:
+        return [make_named(make, group, name) for group in piece]
+
+    def describe(piece: Sequence[np.ndarray]) -> str:
+        return listed([name(example) for group in piece for example in group])
+
+    return BatchStream(in_blocks(block, batch_size), make_groups, describe)
+
+
 def joined(
     streams: Mapping[str, BatchStream], join: Callable[[dict[str, Any]], Any]
 ) -> BatchStream:

@@ -34,7 +34,7 @@ from magneto.hf.tokenizer import (
     translation_tokenizer,
 )
 from magneto.hf.wrapper import MagnetoPreTrainedModel
-from magneto.speech.vocabulary import SpeechVocabulary
+from magneto.speech.batching import SpeechVocabulary
 from magneto.translation.prepare import load_vocabulary
 from magneto.vision.config import given_names
 

@@ -1,36 +1,45 @@
-"""Groups of utterances of like length, padded to the longest of each.
+"""Labels of transcripts, and groups of utterances of like length, padded to the longest of each.
 
-An epoch's utterances are shuffled and cut in blocks; a block is sorted by frames and tokens and cut
-in groups, within two budgets: of padded frames, which the encoder goes through, and of padded
-frames times tokens, which the transducer loss goes through. The groups are shuffled. All is a
-function of (seed, epoch), so that a run resumes exactly.
+Label 0 is blank; the others are a tokenizer's tokens. An epoch's utterances are shuffled and cut in
+blocks; a block is sorted by frames and tokens and cut in groups, within two budgets: of padded
+frames, which the encoder goes through, and of padded frames times tokens, which the transducer loss
+goes through. The groups are shuffled. All is a function of (seed, epoch), so that a run resumes
+exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from magneto.data.cache import cache_directory, content_digest, fingerprint, is_kept, made_whole
 from magneto.data.stream import (
     BatchStream,
     LazyBatches,
+    cut_groups,
     epoch_order,
-    in_blocks,
-    listed,
-    make_named,
+    group_stream,
     mixed_order,
+    with_draw,
+)
+from magneto.data.tokenizer import (
+    END,
+    Tokenizer,
+    import_tokenizers,
+    load_tokenizer,
+    train_bpe,
+    train_sentencepiece,
 )
 from magneto.progress import SILENT, Progress
 from magneto.speech.audio import NO_FRAMES, NON_FINITE
-from magneto.speech.config import SpeechDataConfig
-from magneto.speech.data import SpeechSplits, Utterances, load_speech
+from magneto.speech.config import BLANK, SpeechDataConfig
+from magneto.speech.data import load_speech
 from magneto.speech.features import (
     CMVN_FILE,
     Augmentation,
@@ -38,15 +47,80 @@ from magneto.speech.features import (
     FilterBank,
     Normalise,
     Normaliser,
-    StoredFeatures,
     make_normaliser,
 )
-from magneto.speech.vocabulary import BLANK, SpeechVocabulary, make_vocabulary
 
+UNKNOWN = "<unk>"
+# Tokenizers that are learnt from the training transcripts.
+TRAINED = ("characters", "bpe", "sentencepiece")
+# Transcripts that SentencePiece learns from, at most: all of LibriSpeech's.
+SAMPLE = 300_000
 # The fewest frames of a row, so that every front-end makes a feature of it.
 MIN_FRAMES = 8
 # Utterances whose frames differ by less, as a factor, are sorted by tokens.
 LIKE_FRAMES = 1.1
+
+
+class SpeechVocabulary:
+    """A tokenizer whose numbers are moved up by one, so that 0 is blank with any tokenizer.
+
+    Attributes:
+        tokenizer: Of the transcripts.
+        size: Tokens and blank.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.size = tokenizer.vocab_size + 1
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the labels of each text, int32; never blank."""
+        return [np.array(t, np.int32) + 1 for t in self.tokenizer.encode(list(texts))]
+
+    def decode(self, labels: Iterable[int]) -> str:
+        """Return the text of labels; blanks are left out."""
+        return self.tokenizer.decode([int(label) - 1 for label in labels if label != BLANK])
+
+    def pieces(self) -> list[str]:
+        """Return what each label stands for; nothing for blank."""
+        return ["", *self.tokenizer.pieces()]
+
+
+def make_vocabulary(config: SpeechDataConfig, texts: Sequence[str]) -> SpeechVocabulary:
+    """Load the tokenizer that a configuration names, or learn it from transcripts, once.
+
+    Raises:
+        FileNotFoundError: If there is no such tokenizer.
+        ValueError: If the transcripts are too few for the vocabulary.
+    """
+    if config.tokenizer not in TRAINED:
+        return SpeechVocabulary(load_tokenizer(config.tokenizer))
+    digest = content_digest(*(text.encode("utf-8", errors="surrogatepass") for text in texts))
+    name = fingerprint(digest, config.tokenizer, config.vocab_size)
+    held = cache_directory() / f"speech-tokenizer-{name}"
+    if not is_kept(held):
+        with made_whole(held) as aside:
+            if config.tokenizer == "sentencepiece":
+                model = train_sentencepiece(texts, "unigram", config.vocab_size, SAMPLE)
+                (aside / "tokenizer.model").write_bytes(model)
+            elif config.tokenizer == "bpe":
+                train_bpe(texts, config.vocab_size, aside / "tokenizer.json")
+            else:
+                train_characters(texts, aside / "tokenizer.json")
+    return SpeechVocabulary(load_tokenizer(held))
+
+
+def train_characters(texts: Iterable[str], path: Path) -> None:
+    """Write a tokenizer.json with a token per character of the texts; others become `<unk>`."""
+    tokenizers = import_tokenizers()
+    characters = sorted({character for text in texts for character in text})
+    numbers = {piece: number for number, piece in enumerate([END, UNKNOWN, *characters])}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, UNKNOWN))
+    each = tokenizers.Regex(r"[\s\S]")
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Split(each, "isolated")
+    inner.decoder = tokenizers.decoders.Fuse()
+    inner.add_special_tokens([END, UNKNOWN])
+    inner.save(str(path))
 
 
 def heard_frames(frames: int) -> int:
@@ -118,21 +192,35 @@ class BatchMaker:
     ) -> None:
         self.source, self.labels, self.normaliser = source, labels, normaliser
         self.ids, self.texts = source.utterances.ids, source.utterances.texts
-        self.mel_bins = source.mel_bins
 
-    def lengths(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
-        """Return (utterances, 2) frames, by the headers, and labels.
+    def groups(
+        self,
+        numbers: np.ndarray,
+        config: SpeechDataConfig,
+        random: np.random.Generator,
+        speeds: np.ndarray | float = 1.0,
+    ) -> list[np.ndarray]:
+        """Sort utterances by length and cut them into groups, short ones first.
 
         Args:
-            speeds: At which each is played.
+            numbers: Of the utterances.
+            config: Of the largest groups.
+            random: Orders utterances of equal lengths.
+            speeds: At which every utterance of the split is played.
         """
+        shuffled = numbers[random.permutation(len(numbers))]
         frames = np.maximum(self.source.frames(speeds), MIN_FRAMES)
-        return np.stack([frames, [len(each) for each in self.labels]], 1)
+        labels = np.array([len(each) for each in self.labels], np.int64)
+        like = (np.log(frames[shuffled]) / np.log(LIKE_FRAMES)).astype(int)
+        # Labels rise and fall in turn, so that they don't jump from one kind of length to the next.
+        falling = np.where(like % 2, labels[shuffled], -labels[shuffled])
+        order = shuffled[np.lexsort((falling, like))]
+        budgets = (config.max_frames, config.max_cells)
+        return cut_groups(order, np.stack([frames, labels + 1], 1), budgets)
 
     def evaluation_batch(self, numbers: np.ndarray) -> SpeechBatch:
         """Return a group of utterances as they are; of broken ones, what can be read."""
-        found = [self._normalised(*self.source.features(number)) for number in numbers]
-        return self._padded(numbers, [each for each, _ in found], [why for _, why in found])
+        return self._padded(numbers, [self._normalised(*self.source.features(n)) for n in numbers])
 
     def training_batch(
         self, numbers: np.ndarray, speeds: np.ndarray, augmentation: Augmentation, seed: Seed
@@ -145,87 +233,48 @@ class BatchMaker:
             augmentation: How they are varied.
             seed: Of the run, and the epoch.
         """
-        features, problems = [], []
-        for number in numbers:
-            its = (*seed, int(number))
+        found = []
+        for number in numbers.tolist():
+            its = (*seed, number)
+            vary = partial(augmentation.sound, speed=float(speeds[number]), seed=its)
+            features, problem = self._normalised(*self.source.features(number, vary))
+            features = features[:0] if problem else augmentation.features(features, its)
+            found.append((features, problem))
+        return self._padded(numbers, found)
 
-            def vary(samples: np.ndarray, its: Any = its, number: int = number) -> np.ndarray:
-                return augmentation.sound(samples, float(speeds[number]), its)
-
-            found, problem = self._normalised(*self.source.features(number, vary))
-            if problem:
-                found = None
-            features.append(None if found is None else augmentation.features(found, its))
-            problems.append(problem)
-        return self._padded(numbers, features, problems)
-
-    def _normalised(self, features: np.ndarray, problem: str) -> tuple[np.ndarray | None, str]:
-        """Return normalised features, None if there are none that are finite; and the problem."""
+    def _normalised(self, features: np.ndarray, problem: str) -> tuple[np.ndarray, str]:
+        """Return normalised features, none where they are not finite; and what is wrong."""
         if len(features) == 0:
-            return None, problem or NO_FRAMES
+            return features, problem or NO_FRAMES
         found = self.normaliser(features)
-        return (found, problem) if np.isfinite(found).all() else (None, problem or NON_FINITE)
+        return (found, problem) if np.isfinite(found).all() else (found[:0], problem or NON_FINITE)
 
-    def _padded(
-        self, numbers: np.ndarray, found: Sequence[np.ndarray | None], problems: list[str]
-    ) -> SpeechBatch:
+    def _padded(self, numbers: np.ndarray, found: Sequence[tuple[np.ndarray, str]]) -> SpeechBatch:
+        features = [each for each, _ in found]
         labels = [
-            self.labels[number] if each is not None else self.labels[number][:0]
-            for number, each in zip(numbers, found, strict=True)
+            self.labels[number] if len(each) else self.labels[number][:0]
+            for number, each in zip(numbers, features, strict=True)
         ]
-        lengths = [MIN_FRAMES if each is None else max(len(each), MIN_FRAMES) for each in found]
-        none = np.zeros((0, self.mel_bins), np.float32)
-        features = pad_features([none if each is None else each for each in found], self.mel_bins)
+        lengths = [max(len(each), MIN_FRAMES) for each in features]
         targets = np.full((len(numbers), max(len(each) for each in labels)), BLANK, np.int64)
         for row, label in enumerate(labels):
             targets[row, : len(label)] = label
         return SpeechBatch(
-            features,
+            pad_features(features, self.source.mel_bins),
             torch.tensor(lengths),
             torch.from_numpy(targets),
             torch.tensor([len(label) for label in labels]),
             [(length, len(label)) for length, label in zip(lengths, labels, strict=True)],
-            torch.tensor([float(each is not None) for each in found]),
+            torch.tensor([float(len(each) > 0) for each in features]),
             [self.ids[number] for number in numbers],
-            problems,
+            [problem for _, problem in found],
             [self.texts[number] for number in numbers],
-            sum(len(each) for each in found if each is not None),
+            sum(map(len, features)),
         )
 
 
 Seed = tuple[int, int]
 """Of a run, and the epoch."""
-
-
-def cut_groups(
-    lengths: np.ndarray, max_frames: int, max_cells: int, random: np.random.Generator
-) -> list[np.ndarray]:
-    """Sort utterances by length and cut them into groups.
-
-    Args:
-        lengths: (utterances, 2) of frames and labels.
-        max_frames: Largest count x longest frames of a group; one utterance alone may have more.
-        max_cells: Likewise, x (most labels + 1).
-        random: Orders utterances of equal lengths.
-
-    Returns:
-        Numbers of the utterances of each group, short ones first.
-    """
-    shuffled = random.permutation(len(lengths))
-    frames, labels = lengths[shuffled].T
-    like = (np.log(np.maximum(frames, 1)) / np.log(LIKE_FRAMES)).astype(int)
-    # Labels rise and fall in turn, so that they don't jump from one kind of length to the next.
-    order = shuffled[np.lexsort((np.where(like % 2, labels, -labels), like))]
-    groups, start = [], 0
-    while start < len(order):
-        most = max(max_frames // max(int(lengths[order[start], 0]), 1), 1)
-        here = np.maximum.accumulate(lengths[order[start : start + most]], axis=0)
-        padded = here[:, 0] * np.arange(1, len(here) + 1)
-        fits = (padded <= max_frames) & (padded * (here[:, 1] + 1) <= max_cells)
-        stop = start + max(int(fits.sum()), 1)
-        groups.append(order[start:stop])
-        start = stop
-    return groups
 
 
 class PreparedSpeech:
@@ -248,27 +297,20 @@ class PreparedSpeech:
     """
 
     def __init__(self, config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> None:
-        self.config, self.seed = config, seed
-        self.splits: SpeechSplits = load_speech(config, seed, progress)
+        self.config = config
+        self.splits = load_speech(config, seed, progress)
         for line in self.splits.describe(config.source):
             progress.say(line)
         train, validation = self.splits.train, self.splits.validation
-        self.vocabulary: SpeechVocabulary = make_vocabulary(config, train.texts)
+        self.vocabulary = make_vocabulary(config, train.texts)
         self.filter_bank = FilterBank(config)
-        source = self._source(train, progress)
+        source = Features(train, self.filter_bank, progress)
         self.normaliser = make_normaliser(config, source, progress)
-        self.train_maker = BatchMaker(source, self.vocabulary.encode(train.texts), self.normaliser)
-        self.validation_maker = BatchMaker(
-            self._source(validation, progress),
-            self.vocabulary.encode(validation.texts),
-            self.normaliser,
+        held = Features(validation, self.filter_bank, progress)
+        self.train_maker, self.validation_maker = (
+            BatchMaker(each, self.vocabulary.encode(each.utterances.texts), self.normaliser)
+            for each in (source, held)
         )
-        self._cut = partial(cut_groups, max_frames=config.max_frames, max_cells=config.max_cells)
-
-    def _source(self, split: Utterances, progress: Progress) -> Features:
-        if self.config.cached:
-            return StoredFeatures(split, self.filter_bank, progress)
-        return Features(split, self.filter_bank)
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return batches of groups, varied anew in each epoch; a piece is a list of groups.
@@ -277,51 +319,40 @@ class PreparedSpeech:
             batch_size: Groups of a global batch.
             seed: Of the order and of what is varied.
         """
-        maker, block = self.train_maker, self.config.block
-        augmentation = Augmentation(self.config.augmentation, self.config.sample_rate)
+        maker, config = self.train_maker, self.config
+        augmentation = Augmentation(config.augmentation, config.sample_rate)
         count = len(maker.ids)
 
         @lru_cache(maxsize=2)
         def speeds(epoch: int) -> np.ndarray:
             return augmentation.speeds(count, seed, epoch)
 
-        def groups(epoch: int) -> list[tuple[int, np.ndarray]]:
-            """Return the epoch, and the numbers of the utterances, of each of its groups."""
-            lengths = maker.lengths(speeds(epoch))
+        def groups(epoch: int) -> list[np.ndarray]:
+            """Return the groups of an epoch, rows (epoch, number of the utterance)."""
             order = epoch_order(count, seed, epoch)
             random = np.random.default_rng([seed, epoch, 1])
             found: list[np.ndarray] = []
-            for start in range(0, count, block):
-                numbers = order[start : start + block]
-                found += [numbers[group] for group in self._cut(lengths[numbers], random=random)]
-            return [(epoch, found[place]) for place in random.permutation(len(found))]
+            for start in range(0, count, config.block):
+                numbers = order[start : start + config.block]
+                found += maker.groups(numbers, config, random, speeds(epoch))
+            return [with_draw(found[place], epoch) for place in random.permutation(len(found))]
 
-        def make(piece: list[tuple[int, np.ndarray]]) -> list[SpeechBatch]:
-            return [
-                make_named(
-                    partial(maker.training_batch, speeds=speeds(epoch), augmentation=augmentation,
-                            seed=(seed, epoch)),
-                    numbers,
-                    lambda number: f"utterance {maker.ids[number]}",
-                )
-                for epoch, numbers in piece
-            ]  # fmt: skip
+        def make(rows: np.ndarray) -> SpeechBatch:
+            epoch = int(rows[0, 0])
+            return maker.training_batch(rows[:, 1], speeds(epoch), augmentation, (seed, epoch))
 
-        def describe(piece: list[tuple[int, np.ndarray]]) -> str:
-            return f"utterances {listed([maker.ids[n] for _, group in piece for n in group])}"
-
-        return BatchStream(in_blocks(groups, batch_size), make, describe)
+        return group_stream(groups, batch_size, make, lambda row: f"utterance {maker.ids[row[1]]}")
 
     def validation_batches(self) -> Sequence[SpeechBatch]:
         """Return the groups of the validation split, in mixed order."""
-        random = np.random.default_rng(0)
-        groups = self._cut(self.validation_maker.lengths(), random=random)
+        maker, random = self.validation_maker, np.random.default_rng(0)
+        groups = maker.groups(np.arange(len(maker.ids)), self.config, random)
         plans = [groups[number] for number in mixed_order(len(groups))]
-        return LazyBatches(plans, self.validation_maker.evaluation_batch)
+        return LazyBatches(plans, maker.evaluation_batch)
 
     def save(self, directory: Path) -> None:
         """Write what a run's model needs later: tokenizer and means."""
         (directory / "tokenizer").mkdir()
-        self.vocabulary.save(directory / "tokenizer")
+        self.vocabulary.tokenizer.save(directory / "tokenizer")
         if isinstance(self.normaliser, Normaliser):
             self.normaliser.save(directory / CMVN_FILE)

@@ -23,6 +23,8 @@ from magneto.fields import (
 )
 from magneto.nn.config import Layers, TransformerConfig, Width
 
+# The label that says nothing; a tokenizer's token n is label n + 1, so that any tokenizer will do.
+BLANK = 0
 # Labels written at one frame at most: without a limit a model can write them there for ever; one or
 # ten make no difference to a trained one.
 SYMBOLS_PER_FRAME = 10

@@ -15,9 +15,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from magneto.speech.config import SYMBOLS_PER_FRAME
+from magneto.speech.config import BLANK, SYMBOLS_PER_FRAME
 from magneto.speech.model import State, Transducer
-from magneto.speech.vocabulary import BLANK
 
 # Frames that are looked at together.
 LOOK_AHEAD = 8

@@ -7,16 +7,16 @@ of the utterance), so that it depends neither on how batches are cut nor on who 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
+from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole, map_numbers
 from magneto.data.problems import BadRecord, guarded
-from magneto.files import user_path, write_json
+from magneto.files import read_json, user_path, write_json
 from magneto.progress import SILENT, Progress
 from magneto.speech.audio import UNREADABLE, resampled
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig
@@ -203,23 +203,6 @@ class SpeechFeatures:
         return self.normaliser(self.filter_bank(samples))
 
 
-def normaliser_of(parts: Iterable[np.ndarray]) -> Normaliser:
-    """Return mean and deviation of all frames of some utterances, (frames, mel bins) each.
-
-    Raises:
-        ValueError: If there are none.
-    """
-    count, sums, squares = 0, np.zeros(1), np.zeros(1)
-    for part in parts:
-        exact = part.astype(np.float64)
-        count, sums, squares = count + len(exact), sums + exact.sum(0), squares + (exact**2).sum(0)
-    if count == 0:
-        raise ValueError("no training utterance could be read")
-    mean = sums / count
-    deviation = np.maximum(np.sqrt(np.maximum(squares / count - mean**2, 0)), LEAST_DEVIATION)
-    return Normaliser(mean.astype(np.float32), deviation.astype(np.float32), count)
-
-
 Vary = Callable[[np.ndarray], np.ndarray]
 """From samples to samples."""
 
@@ -227,42 +210,8 @@ Vary = Callable[[np.ndarray], np.ndarray]
 class Features:
     """Features of a split's utterances, computed each time that they are asked for.
 
-    Args:
-        utterances: The split.
-        filter_bank: What computes them.
-    """
-
-    def __init__(self, utterances: Utterances, filter_bank: FilterBank) -> None:
-        self.utterances, self.filter_bank = utterances, filter_bank
-        self.mel_bins = filter_bank.config.features.mel_bins
-
-    @property
-    def fingerprint(self) -> str:
-        """A name for them, which changes with a recording: of what is kept in the cache."""
-        config = self.filter_bank.config
-        return fingerprint(
-            state_of(self.utterances.table), repr(config.features), config.sample_rate
-        )
-
-    def frames(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
-        """Return the frames of each utterance by its header, played at a speed."""
-        samples = self.utterances.seconds * self.utterances.sample_rate / speeds
-        return np.asarray(self.filter_bank.frames(np.ceil(samples).astype(np.int64)))
-
-    def features(self, number: int, vary: Vary = np.asarray) -> tuple[np.ndarray, str]:
-        """Return (frames, mel bins) of an utterance, and what is wrong with it."""
-        try:
-            with guarded():
-                found = self.utterances.sound(number)
-                return self.filter_bank(vary(found.samples)), found.problem
-        except BadRecord:
-            return np.zeros((0, self.mel_bins), np.float32), UNREADABLE
-
-
-class StoredFeatures(Features):
-    """Features that are computed once, and kept in the cache's directory.
-
-    They are float32 as they were computed: an hour of 80 of them, 100 frames a second, is 115 MB.
+    With `data.cached` they are computed once, and kept in the cache's directory: float32 as they
+    were computed, an hour of 80 of them, 100 frames a second, is 115 MB.
 
     Args:
         utterances: The split.
@@ -273,40 +222,62 @@ class StoredFeatures(Features):
     def __init__(
         self, utterances: Utterances, filter_bank: FilterBank, progress: Progress = SILENT
     ) -> None:
-        super().__init__(utterances, filter_bank)
-        held = cache_directory() / f"speech-features-{self.fingerprint}"
-        if not is_kept(held, progress):
-            with made_whole(held) as aside:
-                self._fill(aside, progress)
-        self._offsets = np.load(held / "offsets.npy", allow_pickle=False)
-        self._problems = json.loads((held / "problems.json").read_text(encoding="utf-8"))
-        count = int(self._offsets[-1])
-        self._frames = (
-            np.memmap(held / "features.bin", np.float32, mode="r", shape=(count, self.mel_bins))
-            if count
-            else np.zeros((0, self.mel_bins), np.float32)
-        )  # what is empty can't be mapped
+        self.utterances, self.filter_bank = utterances, filter_bank
+        self.mel_bins = filter_bank.config.features.mel_bins
+        self._kept: np.ndarray | None = None
+        if filter_bank.config.cached:
+            held = cache_directory() / f"speech-features-{self.fingerprint}"
+            if not is_kept(held, progress):
+                with made_whole(held) as aside:
+                    self._fill(aside, progress)
+            self._offsets = np.load(held / "offsets.npy", allow_pickle=False)
+            self._problems = read_json(held / "problems.json")
+            kept = map_numbers(held / "features.bin", np.float32)
+            self._kept = kept.reshape(-1, self.mel_bins)
+
+    @property
+    def fingerprint(self) -> str:
+        """A name for them, which changes with a recording: of what is kept in the cache."""
+        config = self.filter_bank.config
+        return fingerprint(
+            state_of(self.utterances.table), repr(config.features), config.sample_rate
+        )
 
     def _fill(self, directory: Path, progress: Progress) -> None:
         lengths, problems = [0], []
         with (directory / "features.bin").open("wb") as file:
             for number in range(len(self.utterances)):
-                features, problem = super().features(number)
+                features, problem = self.features(number)
                 features.tofile(file)
                 lengths.append(len(features))
                 problems.append(problem)
                 progress.update("computing features", number + 1, len(self.utterances))
         np.save(directory / "offsets.npy", np.cumsum(lengths), allow_pickle=False)
-        (directory / "problems.json").write_text(json.dumps(problems), encoding="utf-8")
+        write_json(directory / "problems.json", problems)
 
     def frames(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
-        """Return the frames of each utterance; nothing stored is played at another speed."""
-        return np.diff(self._offsets)
+        """Return the frames of each utterance by its header, played at a speed; or those kept."""
+        if self._kept is not None:
+            return np.diff(self._offsets)
+        samples = self.utterances.seconds * self.utterances.sample_rate / speeds
+        return np.asarray(self.filter_bank.frames(np.ceil(samples).astype(np.int64)))
 
     def features(self, number: int, vary: Vary = np.asarray) -> tuple[np.ndarray, str]:
-        """Return (frames, mel bins) of an utterance as they were stored, and what is wrong."""
-        start, stop = self._offsets[number : number + 2]
-        return np.array(self._frames[start:stop]), self._problems[number]
+        """Return (frames, mel bins) of an utterance, and what is wrong with it.
+
+        Args:
+            number: Of the utterance.
+            vary: What is done to its samples; nothing to those that are kept.
+        """
+        if self._kept is not None:
+            start, stop = self._offsets[number : number + 2]
+            return np.array(self._kept[start:stop]), self._problems[number]
+        try:
+            with guarded():
+                found = self.utterances.sound(number)
+                return self.filter_bank(vary(found.samples)), found.problem
+        except BadRecord:
+            return np.zeros((0, self.mel_bins), np.float32), UNREADABLE
 
 
 def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progress) -> Normalise:
@@ -328,16 +299,22 @@ def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progre
         order = np.random.default_rng(CMVN_SEED).permutation(len(source.utterances))
         chosen = order[:CMVN_UTTERANCES]
 
-        def usable() -> Iterator[np.ndarray]:
-            for done, number in enumerate(chosen, 1):
-                features, problem = source.features(number)
-                if not problem and np.isfinite(features).all():
-                    yield features
-                progress.update("taking means of features", done, len(chosen))
-
-        found = normaliser_of(usable())
+        count, sums, squares = 0, np.zeros(1), np.zeros(1)
+        for done, number in enumerate(chosen, 1):
+            features, problem = source.features(number)
+            if not problem and np.isfinite(features).all():
+                exact = features.astype(np.float64)
+                count += len(exact)
+                sums, squares = sums + exact.sum(0), squares + (exact**2).sum(0)
+            progress.update("taking means of features", done, len(chosen))
+        if count == 0:
+            raise ValueError("no training utterance could be read")
+        mean = sums / count
+        deviation = np.maximum(np.sqrt(np.maximum(squares / count - mean**2, 0)), LEAST_DEVIATION)
         with made_whole(held) as aside:
-            found.save(aside / CMVN_FILE)
+            Normaliser(mean.astype(np.float32), deviation.astype(np.float32), count).save(
+                aside / CMVN_FILE
+            )
     return load_normaliser(held / CMVN_FILE, source.mel_bins)
 
 

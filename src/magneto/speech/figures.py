@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +18,8 @@ from magneto.speech.config import SUBSAMPLING
 from magneto.speech.decoding import Hypothesis
 from magneto.speech.long_audio import timed_words
 from magneto.speech.model import Transducer
-from magneto.speech.scores import WordRow, errors_by_word
+from magneto.speech.task import SpeechRecognition, import_jiwer, spaced
 from magneto.training.task import Figure
-
-if TYPE_CHECKING:
-    from magneto.speech.task import SpeechRecognition
 
 # Batches that are transcribed for the table of errors; and its rows.
 BATCHES = 16
@@ -50,6 +48,57 @@ class Example:
     hypothesis: Hypothesis
     alignment: TransducerAlignment
     labels: list[int]
+
+
+@dataclass(frozen=True)
+class WordRow:
+    """What became of one word of the references.
+
+    Attributes:
+        word: The word; "" in the row of what was inserted.
+        said: How often it is in the references.
+        right: How often it was recognised.
+        missing: How often it was left out.
+        instead: What was written for it, most frequent first, with how often.
+    """
+
+    word: str
+    said: int
+    right: int
+    missing: int
+    instead: list[tuple[str, int]]
+
+
+def errors_by_word(references: Sequence[str], hypotheses: Sequence[str]) -> list[WordRow]:
+    """Return what became of each word of the references, most errors first; insertions last."""
+    library = import_jiwer()
+    pairs = [(spaced(r), spaced(h)) for r, h in zip(references, hypotheses, strict=True)]
+    inserted = Counter(word for r, h in pairs if not r for word in h.split())
+    pairs = [pair for pair in pairs if pair[0]]
+    said, right, missing = Counter[str](), Counter[str](), Counter[str]()
+    instead: dict[str, Counter[str]] = {}
+    found: Any = library.process_words(*map(list, zip(*pairs, strict=True))) if pairs else None
+    for row in range(len(pairs)):
+        reference, answer = pairs[row][0].split(), pairs[row][1].split()
+        said.update(reference)
+        for chunk in found.alignments[row]:
+            theirs = reference[chunk.ref_start_idx : chunk.ref_end_idx]
+            ours = answer[chunk.hyp_start_idx : chunk.hyp_end_idx]
+            if chunk.type == "equal":
+                right.update(theirs)
+            elif chunk.type == "delete":
+                missing.update(theirs)
+            elif chunk.type == "insert":
+                inserted.update(ours)
+            else:
+                for word, wrong in zip(theirs, ours, strict=True):
+                    instead.setdefault(word, Counter())[wrong] += 1
+    rows = [
+        WordRow(w, n, right[w], missing[w], instead.get(w, Counter()).most_common())
+        for w, n in said.items()
+    ]
+    rows.sort(key=lambda row: (row.right - row.said, row.word))
+    return [*rows, WordRow("", 0, 0, 0, inserted.most_common())]
 
 
 @torch.no_grad()

@@ -9,12 +9,11 @@ from itertools import islice, takewhile
 import numpy as np
 import torch
 
-from magneto.speech.batching import heard_frames, pad_features
+from magneto.speech.batching import SpeechVocabulary, heard_frames, pad_features
 from magneto.speech.config import SUBSAMPLING, SpeechDataConfig
 from magneto.speech.decoding import Hypothesis, Search
 from magneto.speech.features import SpeechFeatures
 from magneto.speech.model import Transducer
-from magneto.speech.vocabulary import SpeechVocabulary
 
 
 @dataclass(frozen=True)

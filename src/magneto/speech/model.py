@@ -19,8 +19,7 @@ from magneto.functional.cross_entropy import without_autocast
 from magneto.functional.transducer import joiner_transducer_loss
 from magneto.nn.embedding import Table
 from magneto.nn.transformer import Encoder
-from magneto.speech.config import SUBSAMPLING, TransducerConfig
-from magneto.speech.vocabulary import BLANK
+from magneto.speech.config import BLANK, SUBSAMPLING, TransducerConfig
 
 
 class Convolution(nn.Conv2d):

@@ -1,11 +1,12 @@
-"""Speech recognition with a transducer (paper, section 6)."""
+"""Speech recognition with a transducer (paper, section 6), and its error rates, by jiwer."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -14,17 +15,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from magneto.config import ConfigError, nearest
 from magneto.data.problems import listed
 from magneto.data.stream import BatchStream
-from magneto.files import user_path
+from magneto.files import import_extra, user_path
 from magneto.progress import SILENT, Progress
-from magneto.speech.batching import PreparedSpeech, SpeechBatch
+from magneto.speech.batching import (
+    TRAINED,
+    PreparedSpeech,
+    SpeechBatch,
+    SpeechVocabulary,
+    make_vocabulary,
+)
 from magneto.speech.config import SpeechDataConfig, TransducerConfig
 from magneto.speech.decoding import GreedySearch, Search
 from magneto.speech.features import CMVN_FILE
 from magneto.speech.model import Transducer
-from magneto.speech.scores import character_errors, import_jiwer, word_errors
-from magneto.speech.vocabulary import TRAINED, SpeechVocabulary, make_vocabulary
 from magneto.training.task import DIGEST_FILE, NON_FINITE, Figure, Loss, Scores, Task
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
@@ -37,6 +43,19 @@ REMEMBERED = 100_000
 LEFT_OUT = "utterance left out of training"
 NO_FINITE_LOSS = "utterance whose loss was not finite"
 UNREADABLE = "validation utterance that is not as it should be"
+# What a normal value is within of its mean, 95 % of the time, in standard deviations.
+NORMAL = 1.959964
+# By name: class in transformers' copy of Whisper's normalisers (arXiv 2212.04356, appendix C), what
+# it is made of, and what is to be known. The English one turns British spellings into American ones
+# by a table that is not in transformers.
+NORMALISERS = {
+    "whisper-english": ("EnglishTextNormalizer", ({},), ", British spellings left as they are"),
+    "whisper-basic": ("BasicTextNormalizer", (), ""),
+}
+WHISPER = "transformers.models.whisper.english_normalizer"
+
+Answer = tuple[str, str, str]
+"""Id, reference and hypothesis of an utterance."""
 
 
 class SpeechRecognition(Task):
@@ -254,10 +273,70 @@ def run(model: nn.Module, group: SpeechBatch) -> Any:
     )  # fmt: skip
 
 
-def error_rates(answers: Sequence[tuple[str, str, str]]) -> dict[str, float]:
-    """Return the error rates of (id, reference, hypothesis)."""
-    references = [reference for _, reference, _ in answers]
-    hypotheses = [hypothesis for _, _, hypothesis in answers]
+@dataclass(frozen=True)
+class ErrorCounts:
+    """How transcripts differ from references: in how many units, which are words or characters."""
+
+    hits: int = 0
+    substitutions: int = 0
+    deletions: int = 0
+    insertions: int = 0
+
+    @property
+    def units(self) -> int:
+        """Units of the references."""
+        return self.hits + self.substitutions + self.deletions
+
+    @property
+    def errors(self) -> int:
+        """Units that are others, missing, or too many."""
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def rate(self) -> float:
+        """Errors per unit of the references: 0.05 is 5 %; above 1 with many insertions."""
+        return self.errors / max(self.units, 1)
+
+
+def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCounts:
+    """Count errors of words, as they are written: nothing is normalised but spaces."""
+    return _errors(references, hypotheses, "process_words", str.split)
+
+
+def character_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCounts:
+    """Count errors of characters, single spaces included."""
+    return _errors(references, hypotheses, "process_characters", list)
+
+
+def _errors(
+    references: Sequence[str], hypotheses: Sequence[str], name: str, units: Any
+) -> ErrorCounts:
+    """Count errors; jiwer takes no empty reference, all of whose answer is too many."""
+    library = import_jiwer()
+    pairs = [(spaced(r), spaced(h)) for r, h in zip(references, hypotheses, strict=True)]
+    inserted = sum(len(units(h)) for r, h in pairs if not r)
+    there = [pair for pair in pairs if pair[0]]
+    if not there:
+        return ErrorCounts(insertions=inserted)
+    found = getattr(library, name)(*map(list, zip(*there, strict=True)))
+    return ErrorCounts(
+        found.hits, found.substitutions, found.deletions, found.insertions + inserted
+    )
+
+
+def spaced(text: str) -> str:
+    """Return a text with single spaces between words."""
+    return " ".join(text.split())
+
+
+def import_jiwer() -> Any:
+    """Import jiwer, or say which extra has it."""
+    return import_extra("jiwer", "speech", "word error rates need jiwer")
+
+
+def error_rates(answers: Sequence[Answer]) -> dict[str, float]:
+    """Return the error rates of utterances, as `SpeechRecognition.summarise` gives them."""
+    references, hypotheses = ([answer[place] for answer in answers] for place in (1, 2))
     words = word_errors(references, hypotheses)
     count = max(words.units, 1)
     return {
@@ -267,6 +346,59 @@ def error_rates(answers: Sequence[tuple[str, str, str]]) -> dict[str, float]:
         "deletions": words.deletions / count,
         "insertions": words.insertions / count,
         "empty": sum(not text.strip() for text in hypotheses) / max(len(hypotheses), 1),
+    }
+
+
+def half_width_of_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
+    """Return the half-width of a 95 % confidence interval of a word error rate.
+
+    By the variance of a ratio over utterances, which are taken as independent; nan for fewer than
+    two with words.
+    """
+    each = [word_errors([r], [h]) for r, h in zip(references, hypotheses, strict=True)]
+    units = sum(found.units for found in each)
+    if sum(found.units > 0 for found in each) < 2:
+        return math.nan
+    rate = sum(found.errors for found in each) / units
+    square = sum((found.errors - rate * found.units) ** 2 for found in each)
+    return NORMAL * math.sqrt(square * len(each) / (len(each) - 1)) / units
+
+
+@dataclass(frozen=True)
+class TextNormaliser:
+    """What brings texts to one form, and its name and version, as they stand beside a score."""
+
+    normalise: Callable[[str], str]
+    title: str
+
+
+def text_normaliser(name: str) -> TextNormaliser:
+    """Return a normaliser by its name, one of `NORMALISERS`.
+
+    Raises:
+        ConfigError: If there is none of this name.
+        ModuleNotFoundError: If transformers is not installed.
+    """
+    if name not in NORMALISERS:
+        raise ConfigError([f"no normaliser {name!r}{nearest(name, list(NORMALISERS))}"])
+    kind, arguments, note = NORMALISERS[name]
+    module, library = (
+        import_extra(each, "hf", f"the normaliser {name} needs transformers")
+        for each in (WHISPER, "transformers")
+    )
+    title = f"{name} (transformers {library.__version__}{note})"
+    return TextNormaliser(getattr(module, kind)(*arguments), title)
+
+
+def normalised_rates(
+    answers: Sequence[Answer], normalise: Callable[[str], str]
+) -> dict[str, float]:
+    """Return the error rates of normalised texts."""
+    references, hypotheses = ([normalise(each[place]) for each in answers] for place in (1, 2))
+    return {
+        "wer_normalised": word_errors(references, hypotheses).rate,
+        "cer_normalised": character_errors(references, hypotheses).rate,
+        "wer_normalised_half_width": half_width_of_rate(references, hypotheses),
     }
 
 

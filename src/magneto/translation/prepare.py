@@ -1,9 +1,15 @@
-"""Parallel text prepared: filtered and tokenised once, kept as memory-mapped numbers.
+"""Parallel text, filtered and tokenised once, kept as memory-mapped numbers; and batches of it.
 
 The numbers of a model are those of a joint tokenizer, then a tag for each language.
 
 A cache holds the vocabulary, index.json and, per split, tokens.bin (first side, second side, next
 pair, ...) and offsets.bin (where each side begins). Its name is a fingerprint of all it is made of.
+
+A batch is a list of groups of sentences of like length, of about the same number of tokens each.
+Directions are sampled by temperature, block by block: a block takes from every direction its share,
+going on where the block before stopped, so that no sentence of a direction is seen twice before
+all of it was seen once. A block is sorted by length, cut into groups, and the groups are shuffled.
+All is a function of (seed, block), so that a run resumes exactly.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from magneto.config import nearest
 from magneto.data.cache import (
@@ -29,8 +36,10 @@ from magneto.data.cache import (
     map_numbers,
 )
 from magneto.data.problems import EMPTY, Counts
+from magneto.data.stream import BatchStream, cut_groups, group_stream
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe, train_sentencepiece
 from magneto.files import read_json, user_path
+from magneto.functional.cross_entropy import IGNORED
 from magneto.progress import Progress
 from magneto.translation.config import (
     BEYOND_LIMIT,
@@ -51,6 +60,12 @@ BATCH = 1024
 TRAINED = ("bpe", "sentencepiece")
 # Characters a tokenizer is trained on, shared evenly among the pairs of languages.
 TOKENIZER_CHARACTERS = 50_000_000
+# Sides of sentences whose tokens are counted at a time; an even number.
+SIDES = 1 << 20
+
+Group = dict[str, Any]
+"""source, source_mask (batch, source length); target, targets (batch, target length): tensors.
+predicted: targets that count; cells: places of both sides; real: those that are not padding."""
 
 
 class TranslationVocabulary:
@@ -79,13 +94,9 @@ class TranslationVocabulary:
             ValueError: If the language is not known; names the nearest.
         """
         if language not in self.languages:
-            hint = nearest(language, self.languages)
-            raise ValueError(f"no language {language!r}{hint} (there is {self.describe()})")
+            hint, there = nearest(language, self.languages), ", ".join(self.languages)
+            raise ValueError(f"no language {language!r}{hint} (there is {there})")
         return self.tokenizer.vocab_size + self.languages.index(language)
-
-    def describe(self) -> str:
-        """List the languages."""
-        return ", ".join(self.languages)
 
     def encode_source(self, texts: list[str], language: str) -> list[list[int]]:
         """Return what the encoder reads to translate texts into `language`: tag, tokens, end."""
@@ -142,11 +153,6 @@ class ParallelSplit:
     tokens: np.ndarray
     offsets: np.ndarray
     ranges: dict[Pair, tuple[int, int]]
-
-    def lengths(self, pair: Pair) -> np.ndarray:
-        """Return (examples, 2) tokens of both sides."""
-        start, stop = self.ranges[pair]
-        return np.diff(self.offsets[2 * start : 2 * stop + 1]).reshape(-1, 2)
 
     def side(self, example: int, side: int) -> np.ndarray:
         """Return the tokens of one side of an example."""
@@ -360,3 +366,159 @@ def _open(directory: Path) -> PreparedParallel:
     directions = [tuple(direction) for direction in index["directions"]]
     vocabulary = load_vocabulary(directory)
     return PreparedParallel(vocabulary, directions, **splits, counts=counts, digest=index["digest"])
+
+
+def temperature_shares(sizes: Sequence[int], temperature: float) -> np.ndarray:
+    """Return each direction's share of what is sampled: size ** (1 / temperature), normalised."""
+    weights = np.asarray(sizes, np.float64) ** (1 / temperature)
+    return weights / weights.sum()
+
+
+def endless(count: int, start: int, stop: int, seed: Sequence[int]) -> np.ndarray:
+    """Return places start to stop of an endless row of permutations of `count` numbers."""
+    parts = [np.zeros(0, np.int64)]
+    while start < stop:
+        epoch, offset = divmod(start, count)
+        order = np.random.default_rng([*seed, epoch]).permutation(count)
+        parts.append(order[offset : offset + stop - start])
+        start += len(parts[-1])
+    return np.concatenate(parts)
+
+
+def length_groups(
+    lengths: np.ndarray, budget: int, random: np.random.Generator
+) -> list[np.ndarray]:
+    """Sort examples by length and cut them into groups.
+
+    Args:
+        lengths: (examples, 2) of source and target.
+        budget: Largest count x longest side of a group.
+        random: Orders examples of equal lengths.
+
+    Returns:
+        Numbers of the examples of each group, short ones first.
+    """
+    shuffled = random.permutation(len(lengths))
+    source, target = lengths[shuffled].T
+    # Sources rise and fall in turn, so that they don't jump where the target length changes.
+    order = shuffled[np.lexsort((np.where(target % 2, source, -source), target))]
+    return cut_groups(order, lengths.max(1, keepdims=True), [budget])
+
+
+def longest_group(max_tokens: int, max_length: int) -> Group:
+    """Return a group of the longest sentences, as many as fit; their tokens mean nothing."""
+    shape = (max(max_tokens // max_length, 1), max_length)
+    tokens = torch.zeros(shape, dtype=torch.long)
+    tensors = {name: tokens.clone() for name in ("source", "target", "targets")}
+    mask = torch.ones(shape, dtype=torch.bool)
+    cells = 2 * tokens.numel()
+    numbers = {"predicted": tokens.numel(), "real": cells, "cells": cells}
+    return {**tensors, "source_mask": mask, **numbers}
+
+
+class GroupMaker:
+    """Makes groups from a split's examples.
+
+    Args:
+        split: Prepared text.
+        vocabulary: Its tags and end.
+        directions: From which language to which.
+    """
+
+    def __init__(
+        self,
+        split: ParallelSplit,
+        vocabulary: TranslationVocabulary,
+        directions: Sequence[Pair],
+    ) -> None:
+        self.split, self.end = split, vocabulary.end
+        pairs = [(min(direction), max(direction)) for direction in directions]
+        ranges = [split.ranges.get(pair, (0, 0)) for pair in pairs]
+        there = [n for n, (start, stop) in enumerate(ranges) if stop > start]
+        self.directions = [directions[n] for n in there]
+        self.ranges = [ranges[n] for n in there]
+        self.sizes = [stop - start for start, stop in self.ranges]
+        self.tags = [vocabulary.tag(target) for _, target in self.directions]
+        self.flipped = [source > target for source, target in self.directions]
+
+    def lengths(self, direction: int, numbers: np.ndarray) -> np.ndarray:
+        """Return (examples, 2) tokens of source and target, with tag and end."""
+        start, stop = self.ranges[direction]
+        offsets = self.split.offsets[2 * start : 2 * stop + 1]
+        found = np.diff(offsets).reshape(-1, 2)[numbers]
+        return (found[:, ::-1] if self.flipped[direction] else found) + np.array([2, 1])
+
+    def target_counts(self, size: int) -> np.ndarray:
+        """Return how often each of `size` tokens is a target, ends included, (size,)."""
+        counts = np.zeros(size, np.int64)
+        for (start, stop), flipped in zip(self.ranges, self.flipped, strict=True):
+            offsets = self.split.offsets[2 * start : 2 * stop + 1]
+            for first in range(0, len(offsets) - 1, SIDES):
+                part = offsets[first : first + SIDES + 1]
+                side = np.arange(len(part) - 1) % 2 != flipped
+                places = np.repeat(side, np.diff(part))
+                counts += np.bincount(self.split.tokens[part[0] : part[-1]][places], minlength=size)
+            counts[self.end] += stop - start
+        return counts
+
+    def make(self, directions: np.ndarray, numbers: np.ndarray) -> Group:
+        """Return a padded group of examples (direction, number within it)."""
+        rows = [self.sides(d, n) for d, n in zip(directions, numbers, strict=True)]
+        widths = [max(len(row[side]) for row in rows) for side in (0, 1)]
+        source = np.full((len(rows), widths[0] + 2), self.end)
+        mask = np.zeros(source.shape, bool)
+        target = np.full((len(rows), widths[1] + 1), self.end)
+        targets = np.full(target.shape, IGNORED)
+        for row, (direction, (one, other)) in enumerate(zip(directions, rows, strict=True)):
+            source[row, 0] = self.tags[direction]
+            source[row, 1 : len(one) + 1] = one
+            mask[row, : len(one) + 2] = True
+            target[row, 1 : len(other) + 1] = other
+            targets[row, : len(other)] = other
+            targets[row, len(other)] = self.end
+        tensors = {"source": source, "source_mask": mask, "target": target, "targets": targets}
+        predicted = sum(len(other) + 1 for _, other in rows)
+        return {name: torch.from_numpy(value) for name, value in tensors.items()} | {
+            "predicted": predicted,
+            "real": predicted + int(mask.sum()),
+            "cells": source.size + target.size,
+        }
+
+    def sides(self, direction: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens of the source and the target of an example, without tag and end."""
+        example, flipped = self.ranges[direction][0] + number, self.flipped[direction]
+        return self.split.side(example, flipped), self.split.side(example, not flipped)
+
+
+def training_stream(
+    maker: GroupMaker, batch_size: int, config: ParallelDataConfig, seed: int
+) -> BatchStream:
+    """Return batches of groups; a piece of a batch is a list of groups.
+
+    Args:
+        maker: Of groups.
+        batch_size: Groups of a global batch.
+        config: Of their size, of the sampling over directions, of blocks.
+        seed: Of the order.
+    """
+    shares = temperature_shares(maker.sizes, config.temperature)
+    size = min(config.block, sum(maker.sizes))
+
+    def groups(number: int) -> list[np.ndarray]:
+        """Choose the examples of a block, rows (direction, number), and cut them into groups."""
+        rows, lengths = [], []
+        for direction, (share, count) in enumerate(zip(shares, maker.sizes, strict=True)):
+            start, stop = (int(share * size * block) for block in (number, number + 1))
+            chosen = endless(count, start, stop, (seed, direction))
+            rows.append(np.stack([np.full_like(chosen, direction), chosen], axis=1))
+            lengths.append(maker.lengths(direction, chosen))
+        random = np.random.default_rng([seed, number])
+        examples = np.concatenate(rows)
+        found = length_groups(np.concatenate(lengths), config.max_tokens, random)
+        return [examples[found[place]] for place in random.permutation(len(found))]
+
+    def name(example: np.ndarray) -> str:
+        source, target = maker.directions[example[0]]
+        return f"sentence {example[1]} of {source}-{target}"
+
+    return group_stream(groups, batch_size, lambda rows: maker.make(*rows.T), name)

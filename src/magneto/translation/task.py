@@ -20,7 +20,6 @@ from magneto.files import user_path
 from magneto.functional.cross_entropy import count_targets, frequency_nats
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
-from magneto.translation.batching import Group, GroupMaker, cut_groups, group_stream, longest_group
 from magneto.translation.config import (
     ParallelDataConfig,
     Texts,
@@ -28,12 +27,17 @@ from magneto.translation.config import (
 )
 from magneto.translation.model import TranslationModel
 from magneto.translation.prepare import (
+    Group,
+    GroupMaker,
     Pair,
     PreparedParallel,
     TranslationVocabulary,
     known_tags,
+    length_groups,
     load_vocabulary,
+    longest_group,
     prepare_parallel,
+    training_stream,
 )
 from magneto.translation.text import read_validation_texts
 from magneto.translation.translator import TextTranslator, score_translations
@@ -101,9 +105,8 @@ class Translation(Task):
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return groups of sentences of like length, `batch_size` groups at a time."""
-        data = self.data_config
         maker = GroupMaker(self.text.train, self.vocabulary, self.text.directions)
-        return group_stream(maker, batch_size, data.max_tokens, data.temperature, data.block, seed)
+        return training_stream(maker, batch_size, self.data_config, seed)
 
     def dummy_batch(self, examples: int) -> list[Group]:
         """Return groups of the longest sentences, as many as fit."""
@@ -138,7 +141,7 @@ class Translation(Task):
         numbers = np.concatenate([np.arange(size) for size in sizes])
         lengths = np.concatenate([maker.lengths(i, np.arange(n)) for i, n in enumerate(sizes)])
         random = np.random.default_rng(EVALUATION_SEED)
-        groups = cut_groups(lengths, self.data_config.max_tokens, random)
+        groups = length_groups(lengths, self.data_config.max_tokens, random)
         order = random.permutation(len(groups))
         return [(directions[groups[i]], numbers[groups[i]]) for i in order]
 

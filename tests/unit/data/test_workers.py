@@ -25,7 +25,7 @@ from magneto.recipe import load_recipe
 from magneto.training.logging import read_metrics
 from magneto.training.loop import Hook, Stop, train
 from tests.unit.data.test_stream import nested
-from tests.unit.translation import test_batching as translation
+from tests.unit.translation import test_prepare as translation
 
 BATCH = 8
 SELF = Path("/proc/self/maps")

@@ -11,7 +11,7 @@ import torch
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer
 from magneto.speech import audio
 from magneto.speech.audio import BLOCK, raw_pieces, read_sound, sound_pieces
-from magneto.speech.batching import MIN_FRAMES
+from magneto.speech.batching import MIN_FRAMES, SpeechVocabulary, train_characters
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Hypothesis
 from magneto.speech.long_audio import (
@@ -22,7 +22,6 @@ from magneto.speech.long_audio import (
     cut_windows,
     timed_words,
 )
-from magneto.speech.vocabulary import SpeechVocabulary, train_characters
 from tests.unit.speech.searching import small_model
 
 

@@ -1,17 +1,18 @@
-"""Speech recognition as a task: what is counted, what is left out, what a run keeps."""
+"""Speech recognition as a task: what is counted, left out, drawn, and what a run keeps."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("jiwer")
 pytest.importorskip("soundfile")
 
+from magneto.config import ConfigError
 from magneto.data.stream import BatchStream
 from magneto.runs import load_run
 from magneto.speech import batching
@@ -22,12 +23,21 @@ from magneto.speech.config import (
     SyntheticConfig,
     TransducerConfig,
 )
-from magneto.speech.task import LEFT_OUT, NO_FINITE_LOSS, SpeechRecognition
+from magneto.speech.figures import WordRow, best_path_line, draw_errors, errors_by_word
+from magneto.speech.task import (
+    LEFT_OUT,
+    NO_FINITE_LOSS,
+    ErrorCounts,
+    SpeechRecognition,
+    character_errors,
+    text_normaliser,
+    word_errors,
+)
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import one_process
 from magneto.training.loop import train
 from magneto.training.model import initial_model
-from magneto.training.task import NON_FINITE
+from magneto.training.task import NON_FINITE, figures_of
 from tests.problems import listed
 from tests.said import Said
 from tests.unit.speech.searching import SIZES
@@ -66,15 +76,14 @@ def test_padding_is_the_share_of_places_without_a_frame() -> None:
     torch.manual_seed(0)
     model = task.build_model()
     (group, *_) = task.train_stream(1, 1).batch(0)[0]
-    maker = task.speech.train_maker
-    numbers = np.array([row for row, id in enumerate(maker.ids) if id in group.ids])
-    whole = maker.evaluation_batch(numbers)
-    features = [maker.source.features(int(number))[0] for number in numbers]
-    lost = maker._padded(numbers, [*features[:-1], None], [*[""] * (len(numbers) - 1), "broken"])
-    for batch, real in ((whole, sum(map(len, features))), (lost, sum(map(len, features[:-1])))):
+    weights, real = group.weights.clone(), group.feature_lengths.sum() - group.feature_lengths[-1]
+    weights[-1] = 0
+    lost = replace(group, weights=weights, frames=int(real))
+    for batch in (group, lost):
         found = task.loss(model, [batch])
         share = found.logs["padding"] / found.count
-        assert float(share) == pytest.approx(1 - real / batch.features[..., 0].numel())
+        assert float(share) == pytest.approx(1 - batch.frames / batch.features[..., 0].numel())
+    assert found.count == len(group.ids) - 1
 
 
 def test_no_utterance_is_left_out_of_evaluation() -> None:
@@ -120,6 +129,42 @@ def test_what_does_not_fit_is_refused() -> None:
     task = SpeechRecognition(replace(MODEL, vocab_size=3), DATA, 1)
     with pytest.raises(ValueError, match=r"model\.vocab_size"):
         task.prepare()
+    with pytest.raises(ConfigError, match=r"no normaliser 'whisper_english'.*whisper-english"):
+        text_normaliser("whisper_english")
+
+
+def test_errors_of_words_and_characters() -> None:
+    references = ["one two three", "four  five", "", "six"]
+    hypotheses = ["one too three three", "five", "a b", ""]
+    found = word_errors(references, hypotheses)
+    assert found == ErrorCounts(hits=3, substitutions=1, deletions=2, insertions=3)
+    assert found.units == 6 and found.rate == 1.0
+    assert character_errors(["ab c"], ["abc"]) == ErrorCounts(3, 0, 1, 0)
+    assert word_errors([], []).rate == 0
+    assert word_errors(["", ""], ["", "x"]) == ErrorCounts(insertions=1)
+    rows = errors_by_word(["one two one", "two", ""], ["one too", "two two", "x"])
+    assert [(r.word, r.said, r.right, r.missing, r.instead) for r in rows] == [
+        ("one", 2, 1, 1, []), ("two", 2, 1, 0, [("too", 1)]), ("", 0, 0, 0, [("x", 1), ("two", 1)]),
+    ]  # fmt: skip
+    assert "4 words, of which 2 are right" in draw_errors(rows, 3).caption
+    assert "no errors" in draw_errors([WordRow("", 0, 0, 0, [])], 1).image
+
+
+def test_the_three_figures() -> None:
+    task = made()
+    task.prepare()
+    torch.manual_seed(0)
+    figures = figures_of(task, task.build_model().eval())
+    assert [figure.name for figure in figures] == ["spectrogram", "alignment", "errors-by-word"]
+    assert all(figure.image[:4] == b"\x89PNG" for figure in figures[:2])
+    assert ">written instead<" in figures[2].image
+    best, total = map(float, re.findall(r"-\d+\.\d+", figures[1].caption))
+    assert best <= total < 0
+    words = sum(len(text.split()) for text in task.speech.splits.validation.texts)
+    assert f"5 validation utterances with {words} words" in figures[2].caption
+    times, heights = best_path_line([1, 1, 3], 5)  # a path rises at its labels
+    assert times == [0.0, 1.5, 1.5, 1.5, 1.5, 3.5, 3.5, 5.0]
+    assert heights == [0.0, 0, 1, 1, 2, 2, 3, 3.0]
 
 
 # A step is an epoch.

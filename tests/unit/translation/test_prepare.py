@@ -1,22 +1,28 @@
-"""What is prepared is written whole, counted for both splits, and held no longer than needed."""
+"""Text is prepared once and counted; groups hold what they may, waste little and miss nothing."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from magneto.data.problems import EMPTY, Counts
-from magneto.data.tokenizer import train_sentencepiece
+from magneto.data.stream import BatchStream
+from magneto.data.tokenizer import ByteTokenizer, train_sentencepiece
+from magneto.functional.cross_entropy import IGNORED
 from magneto.progress import SILENT
-from magneto.translation.config import (
-    BEYOND_LIMIT,
-    DUPLICATE,
-    KEPT,
-    READ,
-    TOO_LONG,
-    ParallelDataConfig,
+from magneto.translation.config import ParallelDataConfig
+from magneto.translation.prepare import (
+    GroupMaker,
+    ParallelSplit,
+    Preparation,
+    PreparedParallel,
+    TranslationVocabulary,
+    endless,
+    load_vocabulary,
+    prepare_parallel,
+    temperature_shares,
+    training_stream,
 )
-from magneto.translation.prepare import Preparation, PreparedParallel, prepare_parallel
 
 PAIRS = [("de", "en"), ("en", "fr")]
 LINES = 3000  # more than two batches
@@ -32,25 +38,9 @@ def source(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def config(source: Path, **changes) -> ParallelDataConfig:
-    return ParallelDataConfig(
-        source=str(source), **{"tokenizer": "bytes", "max_length": 50, **changes}
-    )
-
-
 def prepare(source: Path, **changes) -> PreparedParallel:
-    return prepare_parallel(config(source, **changes), SILENT)
-
-
-def test_both_splits_are_counted(source: Path) -> None:
-    counts = prepare(source).counts
-    expected = Counts({READ: LINES + 1, KEPT: LINES, TOO_LONG: 1})
-    assert counts["train"] == dict.fromkeys(PAIRS, expected)
-    expected = Counts({READ: 42, KEPT: 20, EMPTY: 1, TOO_LONG: 1, DUPLICATE: 20})
-    assert counts["validation"] == dict.fromkeys(PAIRS, expected)
-    counts = prepare(source, validation_limit=5).counts["validation"]["de", "en"]
-    assert counts == {READ: 42, KEPT: 5, EMPTY: 1, DUPLICATE: 20, BEYOND_LIMIT: 16}
-    assert "16 beyond the limit" in counts.describe(KEPT, READ)
+    values = {"tokenizer": "bytes", "max_length": 50, **changes}
+    return prepare_parallel(ParallelDataConfig(source=str(source), **values), SILENT)
 
 
 def test_what_is_left_out_is_said_of_both_splits(source: Path) -> None:
@@ -64,8 +54,10 @@ def test_what_is_left_out_is_said_of_both_splits(source: Path) -> None:
         f"validation: de-en: {valid}",
         f"validation: 1 directions, 20 pairs, {numbers[1]} tokens",
     ]
-    alone = prepare(source, validation_source=str(source), directions=("en-de",))
-    assert all(line.startswith("validation: ") for line in alone.describe("here"))
+    alone = prepare(source, validation_source=str(source), validation_limit=5)
+    said = list(alone.describe("here"))
+    assert all(line.startswith("validation: ") for line in said)
+    assert "5 kept" in said[0] and "beyond the limit" in said[0]
 
 
 def test_every_batch_is_written_in_order(source: Path) -> None:
@@ -91,32 +83,23 @@ def test_sentencepiece_learns_from_as_many_lines_as_it_is_told(source, monkeypat
         prepared = prepare(source, tokenizer="sentencepiece", vocab_size=290, tokenizer_lines=lines)
     assert asked == [700, 900]  # another number is another vocabulary; the same is found
     [tokens] = prepared.vocabulary.encode_source(["the house 7"], "de")
-    assert tokens[0] == prepared.vocabulary.tag("de") and tokens[-1] == prepared.vocabulary.end
     assert prepared.vocabulary.decode(tokens[1:]) == "the house 7"
-    with pytest.raises(ValueError, match="tokenizer_lines must be 1 or more"):
-        config(source, tokenizer_lines=0)
 
 
-def test_the_vocabulary_that_came_out_finds_the_same_tokens(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_prepared_once_and_anew_when_anything_changes(
+    source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run keeps its vocabulary; to open it must not tokenise the text again."""
     first = prepare(source, tokenizer="bpe", vocab_size=300)
-    (tmp_path / "run").mkdir()
-    first.vocabulary.save(tmp_path / "run")
-    monkeypatch.setattr(Preparation, "fill", lambda *_: pytest.fail("tokenised again"))
-    again = prepare(source, tokenizer=str(tmp_path / "run"), vocab_size=300)
-    assert np.array_equal(again.train.tokens, first.train.tokens)
-
-
-def test_prepared_once_and_anew_when_anything_changes(source: Path, cache: Path) -> None:
-    prepare(source)
-    made = {p: p.stat().st_mtime_ns for p in cache.rglob("*.bin")}
-    prepare(source)
-    assert made == {p: p.stat().st_mtime_ns for p in cache.rglob("*.bin")}
-    prepare(source, max_ratio=2)
-    prepare(source, directions=("en-de",))
-    assert len(list(cache.glob("parallel-*"))) == 3
+    (source / "run").mkdir()
+    first.vocabulary.save(source / "run")
+    prepare(source, tokenizer="bpe", vocab_size=300, max_ratio=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Preparation, "fill", lambda *_: pytest.fail("tokenised again"))
+        for tokenizer in ("bpe", str(source / "run")):
+            again = prepare(source, tokenizer=tokenizer, vocab_size=300)
+            assert np.array_equal(again.train.tokens, first.train.tokens)
+    assert len([path for path in cache.glob("parallel-*") if not path.is_symlink()]) == 2
 
 
 def test_a_joint_tokenizer_and_an_older_vocabulary(source: Path, tmp_path: Path) -> None:
@@ -130,3 +113,105 @@ def test_a_joint_tokenizer_and_an_older_vocabulary(source: Path, tmp_path: Path)
     assert again.vocabulary.languages == ("de", "en") and again.directions == [("de", "en")]
     with pytest.raises(ValueError, match=r"no language 'fr' \(there is de, en\)"):
         prepare(source, tokenizer=str(saved))
+
+
+DE, FR = PAIRS
+DIRECTIONS = [("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en")]
+
+
+def vocabulary() -> TranslationVocabulary:
+    return TranslationVocabulary(ByteTokenizer(), ["de", "en", "fr"])
+
+
+def maker() -> GroupMaker:
+    """Sides of lengths like those of captions; the first tokens of a side tell the example."""
+    random = np.random.default_rng(0)
+    ranges, lengths, stop = {}, [], 0
+    for pair, size in {DE: 3000, FR: 300}.items():
+        ranges[pair] = (stop, stop + size)
+        stop += size
+        one = random.gamma(8, 2, size).astype(int) + 2
+        lengths.append(np.stack([one, (one * random.normal(1.1, 0.2, size)).clip(2)], 1))
+    lengths = np.concatenate(lengths).astype(int)
+    offsets = np.concatenate([[0], lengths.ravel().cumsum()])
+    tokens = np.arange(offsets[-1]) % 256
+    numbers = np.arange(stop)
+    for side in (0, 1):
+        tokens[offsets[2 * numbers + side]] = numbers % 256
+        tokens[offsets[2 * numbers + side] + 1] = numbers // 256
+    split = ParallelSplit(tokens.astype(np.uint16), offsets, ranges)
+    return GroupMaker(split, vocabulary(), DIRECTIONS)
+
+
+def stream(batch_size: int = 4, temperature: float = 1.0, block: int = 100_000) -> BatchStream:
+    config = ParallelDataConfig(max_tokens=512, temperature=temperature, block=block)
+    return training_stream(maker(), batch_size, config, seed=3)
+
+
+def examples(group: dict) -> list[tuple[int, int]]:
+    """Tag and example of each row of a group."""
+    return [(row[0].item(), row[1].item() + 256 * row[2].item()) for row in group["source"]]
+
+
+def test_an_epoch_has_every_example_once_in_groups_that_waste_little() -> None:
+    groups, seen, count, cells, real = stream(batch_size=1).batches(), Counter(), 0, 0, 0
+    while seen.total() < 6600:
+        for group in next(groups)[0]:
+            seen.update(examples(group))
+            rows, width = group["target"].shape
+            assert rows * max(width, group["source"].shape[1]) <= 512
+            count, cells, real = count + 1, cells + group["cells"], real + group["real"]
+    assert max(seen.values()) == 1 and len(seen) == 6600
+    assert {tag for tag, _ in seen} == {260, 261, 262}
+    assert 1 - real / cells < 0.1
+    made = maker()
+    longest = [made.lengths(i, np.arange(n)).max(1).sum() for i, n in enumerate(made.sizes)]
+    assert count < 1.15 * sum(longest) / 512
+
+
+def test_a_group_is_what_the_model_reads() -> None:
+    made = maker()
+    group = made.make(np.array([0, 2]), np.array([5, 9]))
+    tag, end = vocabulary().tag, vocabulary().end
+    for row, (example, to, side) in enumerate(((5, "de", 1), (9, "en", 0))):
+        source = made.split.side(example, side).tolist()
+        target = made.split.side(example, 1 - side).tolist()
+        assert group["source"][row][group["source_mask"][row]].tolist() == [tag(to), *source, end]
+        assert group["target"][row][: len(target) + 1].tolist() == [end, *target]
+        answers = group["targets"][row]
+        assert answers[answers != IGNORED].tolist() == [*target, end]
+    assert group["predicted"] == (group["targets"] != IGNORED).sum()
+    assert group["real"] == group["predicted"] + group["source_mask"].sum()
+    assert group["cells"] == group["source"].numel() + group["target"].numel()
+
+
+def test_temperature() -> None:
+    assert temperature_shares([900, 100], 1).tolist() == [0.9, 0.1]
+    assert temperature_shares([900, 100], 2) == pytest.approx([0.75, 0.25])
+    rows: Counter = Counter()
+    groups = stream(temperature=2.0, block=1000).batches()
+    for _ in range(300):
+        rows.update(example < 3000 for group in next(groups)[0] for _, example in examples(group))
+    share = np.sqrt(3000) / (np.sqrt(3000) + np.sqrt(300))
+    assert rows[True] / rows.total() == pytest.approx(share, abs=0.02)
+
+
+def test_small_directions_come_again_only_when_all_was_seen() -> None:
+    numbers = np.concatenate([endless(10, start, start + 7, (1,)) for start in range(0, 70, 7)])
+    assert all(sorted(numbers[i : i + 10]) == list(range(10)) for i in range(0, 70, 10))
+    assert numbers[:10].tolist() != numbers[10:20].tolist()
+
+
+def test_vocabulary_round_trip(tmp_path: Path) -> None:
+    made = vocabulary()
+    [tokens] = made.encode_source(["Hé"], "fr")
+    assert tokens == [made.tag("fr"), *"Hé".encode(), made.end]
+    assert made.decode([*"Hé".encode(), made.tag("en"), made.end, 65]) == "Hé"
+    made.save(tmp_path)
+    again = load_vocabulary(tmp_path)
+    assert (again.languages, again.size, again.end) == (made.languages, made.size, made.end)
+    with pytest.raises(ValueError, match=r"no language 'dee'; did you mean de\?"):
+        made.tag("dee")
+    (tmp_path / "tags.txt").unlink()
+    with pytest.raises(FileNotFoundError, match="no translation vocabulary"):
+        load_vocabulary(tmp_path)

@@ -25,10 +25,10 @@ SIZES = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Digits spelt in two made-up languages: a word a digit, one of them backwards."""
-    random = np.random.default_rng(0)
+    random, place = np.random.default_rng(0), tmp_path_factory.mktemp("text")
     rows = [random.integers(0, 10, random.integers(1, 7)) for _ in range(1500)]
     for name, letters, step in (
         ("en", "abcdefghij", 1),
@@ -36,8 +36,8 @@ def text(tmp_path: Path) -> Path:
         ("yy", "0123456789", 1),
     ):
         lines = ("".join(letters[digit] for digit in row[::step]) for row in rows)
-        (tmp_path / f"text.{name}").write_text("\n".join(lines) + "\n")
-    return tmp_path / "text"
+        (place / f"text.{name}").write_text("\n".join(lines) + "\n")
+    return place / "text"
 
 
 def translation(text: Path, model: dict | None = None, **data) -> Translation:
@@ -81,10 +81,10 @@ def test_tiny_knows_more_than_frequencies(tmp_path: Path) -> None:
 
 
 def test_label_smoothing_is_torchs_and_off_in_evaluation(text: Path) -> None:
+    """Groups add up, and padding changes nothing."""
     task = translation(text, model={"label_smoothing": 0.1, "loss_chunk": 7})
     model = task.build_model()
-    [batch] = task.train_stream(1, 1).batch(0)
-    [group] = batch
+    [[group]] = task.train_stream(1, 1).batch(0)
     logits = model(group["source"], group["target"], group["source_mask"]).flatten(0, 1)
     smoothed, plain = (
         torch.nn.functional.cross_entropy(
@@ -92,30 +92,18 @@ def test_label_smoothing_is_torchs_and_off_in_evaluation(text: Path) -> None:
         ).item()
         for share in (0.1, 0.0)
     )
-    loss = task.loss(model, batch)
+    loss = task.loss(model, [group])
     assert loss.total.item() == pytest.approx(smoothed, rel=1e-5)
     assert loss.logs["nll"].item() == pytest.approx(plain, rel=1e-5)
     assert loss.count == loss.units == (group["targets"] != -100).sum()
     padding = 1 - group["real"] / group["cells"]
     assert (loss.logs["padding"] / loss.count).item() == pytest.approx(padding, rel=1e-4)
-    assert task.loss(model.eval(), batch).total.item() == pytest.approx(plain, rel=1e-5)
-
-
-def test_groups_add_up_and_padding_changes_nothing(text: Path) -> None:
-    task = translation(text)
-    model = task.build_model().eval()
-    [batch] = task.train_stream(3, 1).batch(0)
-    together = task.loss(model, batch)
-    alone = [task.loss(model, [group]) for group in batch]
-    assert together.total.item() == pytest.approx(
-        sum(part.total.item() for part in alone), rel=1e-6
-    )
-    group = batch[0]
+    model.eval()
     wide = dict(group)
     for name, filler in (("source", 65), ("source_mask", False), ("target", 65), ("targets", -100)):
         wide[name] = torch.nn.functional.pad(group[name], (0, 5), value=filler)
-    found, padded = (task.loss(model, [g]).total.item() for g in (group, wide))
-    assert padded == pytest.approx(found, rel=1e-5)
+    for batch, count in (([group], 1), ([wide], 1), ([group, wide], 2)):
+        assert task.loss(model, batch).total.item() == pytest.approx(count * plain, rel=1e-5)
 
 
 def test_evaluation_sees_every_sentence_in_every_direction(text: Path) -> None:
@@ -151,42 +139,51 @@ def run(text: Path, out: Path, **changes) -> list[dict]:
     recipe.save(out / "recipe.yaml")
     again, report = (out / "checkpoints").exists(), ProgressBars(quiet=True)
     train(recipe.build_task(), recipe.training, out, seed=1, resume=again, report=report)
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return rows_of(out)
 
 
-def test_micro_batches_agree(text: Path, tmp_path: Path) -> None:
-    one = run(text, tmp_path / "one")
+@pytest.fixture(scope="module")
+def whole(text: Path, tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
+    """Return a run of twelve steps."""
+    place = tmp_path_factory.mktemp("translation") / "whole"
+    run(text, place)
+    return place
+
+
+def rows_of(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_micro_batches_agree(text: Path, whole: Path, tmp_path: Path) -> None:
     for parts in (2, 4):
-        cut = run(text, tmp_path / f"cut{parts}", **{"training.gradient_accumulation_steps": parts})
-        for mine, theirs in zip(one, cut, strict=True):
+        changes = {"training.gradient_accumulation_steps": parts, "training.steps": 6}
+        cut = run(text, tmp_path / f"cut{parts}", **changes)
+        for mine, theirs in zip(rows_of(whole), cut, strict=False):
             key = "loss" if "loss" in mine else "validation_loss"
             assert theirs[key] == pytest.approx(mine[key], rel=1e-5)
 
 
-def test_resumed_is_bit_equal(text: Path, tmp_path: Path) -> None:
-    whole = run(text, tmp_path / "whole")
+def test_resumed_is_bit_equal(text: Path, whole: Path, tmp_path: Path) -> None:
     run(text, tmp_path / "broken", **{"training.steps": 6})
     resumed = run(text, tmp_path / "broken")
     kept = ("step", "loss", "nll", "padding", "validation_loss", "gradient_norm")
     pick = lambda rows: [{k: row[k] for k in kept if k in row} for row in rows if row["step"] > 6]  # noqa: E731
-    assert pick(whole) == pick(resumed) and len(pick(whole)) == 7
+    assert pick(rows_of(whole)) == pick(resumed) and len(pick(resumed)) == 7
 
 
 def test_a_run_is_evaluated_on_other_text_with_its_own_vocabulary(
-    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(text, tmp_path / "run")
     other = tmp_path / "other"
     other.mkdir()
     for name, lines in (("en", "ab\ncd\n"), ("yy", "01\n23\n")):
         (other / f"test.{name}").write_text(lines)
-    capsys.readouterr()
-    assert main(["evaluate", str(tmp_path / "run"), "--data", str(other), "--json"]) == 0
+    assert main(["evaluate", str(whole), "--data", str(other), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert 0 < found["loss"] < 6
-    vocabulary = load_vocabulary(tmp_path / "run" / "assets" / "tokenizer")
+    vocabulary = load_vocabulary(whole / "assets" / "tokenizer")
     assert vocabulary.languages == ("en", "xx", "yy")
-    alone = translation(tmp_path / "gone", tokenizer=str(tmp_path / "run" / "assets" / "tokenizer"))
+    alone = translation(tmp_path / "gone", tokenizer=str(whole / "assets" / "tokenizer"))
     assert alone.build_model().config.vocab_size == vocabulary.size  # no text is needed
 
 
@@ -194,27 +191,22 @@ def test_a_run_is_evaluated_on_other_text_with_its_own_vocabulary(
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_two_ranks_equal_one_process(text: Path, tmp_path: Path, cache: Path, kind: str) -> None:
     """Ranks tokenise once, cut one batch between them, and sum over all of its tokens."""
-    changes = {
-        "data.tokenizer": "bpe",
-        "data.vocab_size": 300,
-        "training.gradient_accumulation_steps": 2,
-    }
+    changes = {"data.tokenizer": "bpe", "data.vocab_size": 300}
+    changes |= {"training.gradient_accumulation_steps": 2}
     one = run(text, tmp_path / "one", **changes)
     values = yaml.safe_load((tmp_path / "one" / "recipe.yaml").read_text())
     values["training"] |= {"gradient_accumulation_steps": 1, "distributed": kind}
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(values))
     shutil.rmtree(cache)
     run_ranks(2, "-m", "magneto", "train", f"{tmp_path}/two.yaml", "--out", f"{tmp_path}/two")
-    two = [json.loads(x) for x in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
-    for mine, theirs in zip(one, two, strict=True):
+    for mine, theirs in zip(one, rows_of(tmp_path / "two"), strict=True):
         for key in {"loss", "nll", "padding", "validation_loss"} & mine.keys():
             assert theirs[key] == pytest.approx(mine[key], rel=1e-5)
 
 
-def test_bleu_may_choose_the_best_checkpoint(text: Path, tmp_path: Path) -> None:
+def test_bleu_may_choose_the_best_checkpoint(text: Path, whole: Path, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("sacrebleu")
-    plain = run(text, tmp_path / "loss")
     changes = {"data.select_by": "bleu", "data.bleu_sentences": 5}
     rows = run(text, tmp_path / "bleu", **changes)
     found = [row["validation_bleu"] for row in rows if "validation_bleu" in row]
@@ -222,19 +214,20 @@ def test_bleu_may_choose_the_best_checkpoint(text: Path, tmp_path: Path) -> None
     best = json.loads((tmp_path / "bleu" / "best" / "state.json").read_text())
     assert best["metrics"]["bleu"] == max(found)
     # To translate between steps changes no step.
-    losses = [[row["loss"] for row in each if "loss" in row] for each in (plain, rows)]
+    losses = [[row["loss"] for row in each if "loss" in row] for each in (rows_of(whole), rows)]
     assert losses[0] == losses[1]
 
 
 def test_bleu_and_shares_of_a_model_are_refused_before_any_work(
-    text: Path, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
+    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
     words = ["train", "translation/tiny", "--data", str(text), "--out", str(tmp_path / "run")]
     words += ["--data.select_by", "bleu", "--data.languages", "null", "--distributed", "fsdp"]
     assert main(words) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "data.select_by bleu" in err and "use ddp" in err
-    assert not (tmp_path / "run").exists() and not cache.exists()
+    assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
 
 
 def test_scoring_reads_nothing_from_the_device(text: Path, monkeypatch) -> None:

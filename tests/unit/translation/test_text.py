@@ -1,24 +1,40 @@
-"""Parallel text of every form is read, aligned, and told apart by split and language."""
+"""Parallel text of every form is read, aligned, told apart by split and language, and held out."""
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from magneto.data.problems import HALF_CHARACTERS, INVALID_UTF8, MALFORMED, Counts
-from magneto.translation.config import Texts
-from magneto.translation.text import LACKING, line_pairs, open_parallel
+from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, Counts
+from magneto.progress import SILENT
+from magneto.translation.config import (
+    DUPLICATE,
+    HELD_OUT,
+    KEPT,
+    READ,
+    TOO_LONG,
+    UNLIKE,
+    ParallelDataConfig,
+    Texts,
+    split_direction,
+)
+from magneto.translation.phrases import phrase_languages, phrases
+from magneto.translation.prepare import PreparedParallel, prepare_parallel
+from magneto.translation.text import LACKING, open_parallel, unlike, wanted_directions
 
 MARK = "\ufeff"
 TWO = [{"en": "one", "de": "eins"}, {"en": "three", "de": "drei"}]
 
 
-def write(folder: Path, files: dict[str, str]) -> Path:
-    folder.mkdir(exist_ok=True)
+def write(folder: Path, files: dict[str, str | list[str]]) -> Path:
+    """Write texts, or lines, into a folder."""
+    folder.mkdir(exist_ok=True, parents=True)
     for name, text in files.items():
         pack = gzip.compress if name.endswith(".gz") else bytes
-        (folder / name).write_bytes(pack(text.encode()))
+        whole = text if isinstance(text, str) else "".join(f"{line}\n" for line in text)
+        (folder / name).write_bytes(pack(whole.encode()))
     return folder
 
 
@@ -50,27 +66,22 @@ def test_line_pairs_by_stem_folder_and_split(tmp_path: Path) -> None:
     text = open_parallel(str(folder), None)
     assert text.languages == ["de", "en", "fr"]
     assert text.pairs("validation") == {("de", "en")} == text.pairs("test")
+    wmt = write(tmp_path / "wmt", {
+        "newstest-src.eng.txt": "one\n", "newstest-ref.deu.txt": "eins\n",
+        "newstest-ref.zho-CN.txt.gz": "一\n",
+    })  # fmt: skip
+    assert read(wmt, "eng", "zho-CN") == [("one", "一")]
 
 
 def test_folders_tell_the_split(tmp_path: Path) -> None:
     """What lies in dev/ or test/ is not trained on; a folder above the source says nothing."""
     for name in ("Train", "dev", "test"):
-        write(tmp_path / "dev", {})
         write(tmp_path / "dev" / name, {"a.en": f"{name}\n", "a.de": f"{name}\n"})
-        (tmp_path / "dev" / "tables" / name).mkdir(parents=True)
         write(tmp_path / "dev" / "tables" / name, {"a.tsv": f"en\tde\n{name}\t{name}\n"})
     for source in (tmp_path / "dev", tmp_path / "dev" / "tables"):
         for split, name in (("train", "Train"), ("validation", "dev"), ("test", "test")):
             assert read(source, "en", "de", split) == [(name, name)]
     assert read(tmp_path / "dev" / "test", "en", "de") == [("test", "test")]
-
-
-def test_wmt_names_are_one_stem(tmp_path: Path) -> None:
-    folder = write(tmp_path / "text", {
-        "newstest-src.eng.txt": "one\n", "newstest-ref.deu.txt": "eins\n",
-        "newstest-ref.zho-CN.txt.gz": "一\n",
-    })  # fmt: skip
-    assert read(folder, "eng", "zho-CN") == [("one", "一")]
 
 
 RECORDS = {
@@ -85,7 +96,7 @@ RECORDS = {
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_records(tmp_path: Path, name: str) -> None:
-    path = write(tmp_path / "text", {name: RECORDS[name]}) / name
+    path = write(tmp_path / "text", {name: RECORDS[name], "train.log": "a\n", "b.py": "b\n"}) / name
     found, counts = counted(path, "de", "en")
     assert found == [("eins", "one"), ("drei", "three")]
     assert counts == {MALFORMED: 1}
@@ -112,23 +123,6 @@ def test_a_language_that_comes_late_is_found_and_what_lacks_it_counted(tmp_path:
     assert found == [("late", "tard")] and counts == {LACKING: 1400}
 
 
-def test_what_is_odd_in_a_record_is_counted(tmp_path: Path) -> None:
-    odd = {"en": "a \ud83d", "de": "b \U0001f600"}
-    path = write(tmp_path / "text", {"a.jsonl": "[" * 200_000 + "\n" + objects([odd])}) / "a.jsonl"
-    found, counts = counted(path, "en", "de")
-    assert found == [("a \ufffd", "b \U0001f600")]
-    assert counts == {MALFORMED: 1, HALF_CHARACTERS: 1}
-    (tmp_path / "b.tsv").write_bytes(b"en\tde\none\xff\teins\n")
-    found, counts = counted(tmp_path / "b.tsv", "en", "de")
-    assert found == [("one\ufffd", "eins")] and counts == {INVALID_UTF8: 1}
-
-
-@pytest.mark.parametrize("others", [("train.log",), ("train.log", "train.py"), ("train.foo",)])
-def test_logs_beside_a_table_are_no_languages(tmp_path: Path, others: tuple[str, ...]) -> None:
-    files = {"train.tsv": "en\tde\none\teins\n", **dict.fromkeys(others, "a\nb\n")}
-    assert read(write(tmp_path / "text", files), "de", "en") == [("eins", "one")]
-
-
 def test_line_pairs_in_a_wanted_language_come_before_records(tmp_path: Path) -> None:
     files = {"train.tsv": "en\tde\none\teins\n", "a.foo": "x\n", "a.swiss": "y\n"}
     folder = str(write(tmp_path / "text", files))
@@ -137,28 +131,22 @@ def test_line_pairs_in_a_wanted_language_come_before_records(tmp_path: Path) -> 
     assert list(named.read("swiss", "foo", "train", Counts())) == [("y", "x")]
 
 
-def test_a_text_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
-    write(tmp_path, {"a.en": "one\n", "a.de": "eins\n", "a.en.txt": "another\n"})
-    for source in (tmp_path, tmp_path / "a"):
-        with pytest.raises(ValueError, match=r"two files for one text: .*a\.en and .*a\.en\.txt"):
-            open_parallel(str(source), None)
-    assert line_pairs([tmp_path / "b.en", tmp_path / "b.en.gz"], frozenset()) == {}
-
-
 def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
     folder = write(tmp_path / "text", {"a.en": "x\ny\n", "a.de": "z\n", "b.tsv": "x y\tz\n"})
-    with pytest.raises(ValueError, match=r"a\.en has more lines than .*a\.de, which has 1"):
-        read(folder / "a", "en", "de")
-    with pytest.raises(FileNotFoundError, match=r"no parallel text .*did you mean .*text"):
-        open_parallel(str(tmp_path / "tekst"), None)
-    with pytest.raises(ValueError, match=r"b\.tsv does not say its languages: .*en<TAB>de"):
-        open_parallel(str(folder / "b.tsv"), None)
-    with pytest.raises(ValueError, match="give the stem of line pairs"):
-        open_parallel(str(folder / "a.en"), None)
-    with pytest.raises(ValueError, match="no parallel text in"):
-        open_parallel(str(write(tmp_path / "empty", {"a.en": "x"})), None)
-    with pytest.raises(ValueError, match="there is builtin:phrases"):
-        open_parallel("builtin:phrase", None)
+    empty = write(tmp_path / "empty", {"a.en": "x"})
+    twice = write(tmp_path / "twice", {"a.en": "one\n", "a.de": "eins\n", "a.en.txt": "other\n"})
+    for source, match in (
+        (folder / "a", r"a\.en has more lines than .*a\.de, which has 1"),
+        (tmp_path / "tekst", r"no parallel text .*did you mean .*text"),
+        (folder / "b.tsv", r"b\.tsv does not say its languages: .*en<TAB>de"),
+        (folder / "a.en", "give the stem of line pairs"),
+        (empty, "no parallel text in"),
+        (twice, r"two files for one text: .*a\.en and .*a\.en\.txt"),
+        ("builtin:phrase", "there is builtin:phrases"),
+        ("builtin:phrases:dee,en", r"builtin:phrases has no 'dee'; did you mean"),
+    ):
+        with pytest.raises((ValueError, FileNotFoundError), match=match):
+            read(source, "en", "de")
 
 
 def test_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
@@ -180,10 +168,117 @@ def test_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
     assert found == [("fr 0", "validation 0"), ("fr 1", "validation 1")]
 
 
-def test_the_built_in_phrases_take_their_languages_in_the_source() -> None:
+def test_built_in_phrases_are_the_same_in_every_pair() -> None:
     pytest.importorskip("babel")
+    languages = phrase_languages()
+    assert 90 < len(languages) < 200 and {"en", "de", "zh", "ar", "sw", "ta"} <= set(languages)
+    german, finnish = (list(phrases("en", name, 300)) for name in ("de", "fi"))
+    assert len(german) > 280
+    assert [en for en, _ in german] == [en for en, _ in finnish]
+    assert [(b, a) for a, b in german] == list(phrases("de", "en", 300))
+    assert sum(a == b for a, b in german) < 0.05 * len(german)
+    assert ("December 1990", "Dezember 1990") in german
+    # Units without words are left out.
+    assert not any("length-" in zh or "mass-" in zh for _, zh in phrases("en", "zh", 500))
     assert open_parallel("builtin:phrases:de,en", None).pairs("train") == {("de", "en")}
     text = open_parallel("builtin:phrases", ("en", "sv"))
     assert text.pairs("train") == {("en", "sv")} and text.pairs("validation") == set()
-    with pytest.raises(ValueError, match=r"builtin:phrases has no 'dee'; did you mean"):
-        open_parallel("builtin:phrases:dee,en", None)
+
+
+THERE = {("de", "en"), ("de", "fr"), ("en", "fr")}
+
+
+def directions(**changes) -> list[tuple[str, str]]:
+    config = ParallelDataConfig(source="text", **changes)
+    there = {pair for pair in THERE if not config.languages or {*pair} <= {*config.languages}}
+    return wanted_directions(config, there, ["de", "en", "fr"])
+
+
+def test_all_directions_with_the_pivot_or_those_given() -> None:
+    assert directions() == [("en", "de"), ("en", "fr"), ("de", "en"), ("fr", "en")]
+    assert directions(languages=("fr", "en")) == [("en", "fr"), ("fr", "en")]
+    # The languages a model knows may be more than there are, where directions are given.
+    assert directions(directions=("de-fr",), languages=("de", "fr", "xx")) == [("de", "fr")]
+    assert split_direction("eng>zho-CN") == ("eng", "zho-CN")
+    alone = wanted_directions(ParallelDataConfig(), {("src", "tgt")}, ["src", "tgt"])
+    assert alone == [("src", "tgt"), ("tgt", "src")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"languages": ("en", "de", "frr")}, "frr (data.languages) with en to train on; did you m"),
+        ({"languages": ("de", "fr")}, "languages lack en (the pivot language)"),
+        ({"languages": ("de", "fr"), "directions": ("de-en",)}, "lack en (a direction's)"),
+        ({"pivot_language": "eng"}, "with eng (data.pivot_language): it has de, en, fr; give --da"),
+        ({"directions": ("en-es",)}, "text has no text for en-es: it has de, en, fr"),
+        ({"directions": ("en",), "languages": ("en",)}, "directions are two languages"),
+    ],
+)
+def test_a_language_that_is_not_there_is_an_error(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        directions(**changes)
+
+
+def prepare(source: Path, **changes) -> PreparedParallel:
+    values = {"tokenizer": "bytes", "max_length": 100, **changes}
+    return prepare_parallel(ParallelDataConfig(source=str(source), **values), SILENT)
+
+
+def sentences(prepared: PreparedParallel, split: str, pair: tuple[str, str]) -> list:
+    part = getattr(prepared, split)
+    decode = prepared.vocabulary.tokenizer.decode
+    return [
+        tuple(decode(part.side(number, side).tolist()) for side in (0, 1))
+        for number in range(*part.ranges[pair])
+    ]
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    odd = [("sentence 5", "Satz 5"), (" ", "leer"), ("x" * 99, "y" * 40), ("x" * 50, "kurz"),
+           ("Hi", "Guten Tag"), ("bad ", "x")]  # fmt: skip
+    lines = [*((f"sentence {i}", f"Satz {i}") for i in range(300)), *odd]
+    folder = write(tmp_path, {
+        "train.en": [a for a, _ in lines], "train.de": [b for _, b in lines],
+        "dev.en": ["sentence 7", "new"], "dev.de": ["Satz 7", "neu"],
+    })  # fmt: skip
+    raw = (folder / "train.en").read_bytes().replace(b"bad ", b"bad \xff")
+    (folder / "train.en").write_bytes(raw)
+    prepared = prepare(folder)
+    counts = prepared.counts["train"]["de", "en"]
+    kinds = (EMPTY, DUPLICATE, HELD_OUT, TOO_LONG, UNLIKE, INVALID_UTF8)
+    assert counts == {READ: 306, KEPT: 301, **dict.fromkeys(kinds, 1)}
+    assert sentences(prepared, "validation", ("de", "en")) == [
+        ("Satz 7", "sentence 7"), ("neu", "new"),
+    ]  # fmt: skip
+    train = sentences(prepared, "train", ("de", "en"))
+    assert ("Guten Tag", "Hi") in train and ("Satz 7", "sentence 7") not in train
+
+
+def test_scripts_are_not_of_unlike_length() -> None:
+    english = "The situation in the country has become more difficult"
+    assert not unlike((english, "该国局势变得更加困难"), 4)  # 5 characters to one, 2 bytes
+    assert not unlike((english[:21], "நாட்டின் நிலைமை மிகவும்"), 3)  # as many characters
+    assert unlike((english, "Die"), 4) and unlike(("Die", english), 4)
+
+
+def test_a_held_out_sentence_is_held_out_in_every_language(tmp_path: Path) -> None:
+    texts = {f"a.{name}": [f"{name} {i}" for i in range(400)] for name in ("en", "de", "zh")}
+    folder = write(tmp_path, texts)
+    prepared = prepare(folder, validation_fraction=0.2)
+    german = {en for _, en in sentences(prepared, "validation", ("de", "en"))}
+    chinese = {en for en, _ in sentences(prepared, "validation", ("en", "zh"))}
+    assert german == chinese and 40 < len(german) < 120
+    assert german.isdisjoint(en for _, en in sentences(prepared, "train", ("de", "en")))
+    for fraction, held in ((1e-9, 1), (1 - 1e-9, 399)):  # no side is left empty
+        prepared = prepare(folder, validation_fraction=fraction)
+        assert len(sentences(prepared, "validation", ("de", "en"))) == held
+
+
+def test_evaluating_on_other_text_trains_on_nothing(tmp_path: Path) -> None:
+    folder = write(tmp_path, {"test.en": ["one", "two"], "test.de": ["eins", "zwei"]})
+    prepared = prepare(folder, validation_source=str(folder))
+    assert sentences(prepared, "validation", ("de", "en")) == [("eins", "one"), ("zwei", "two")]
+    assert prepared.train.ranges == {("de", "en"): (0, 0)}
+    with pytest.raises(ValueError, match="no text in two languages to train on"):
+        prepare(folder)
