@@ -30,19 +30,15 @@ def test_our_sizes_are_understood() -> None:
     assert hf.MagnetoSeq2SeqConfig(encoder_layers=1, decoder_layers=2).num_hidden_layers == 2
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
+def test_unknown_sizes_are_refused() -> None:
+    for given, words in (
         ({"hidden_size": 32}, "MagnetoConfig has no hidden_size; did you mean width?"),
-        ({"num_hidden_layers": 2}, "did you mean layers?"),
         ({"widht": 32}, "has no widht; did you mean width?"),
         ({"mixture_of_experts": 8}, "has no mixture_of_experts$"),
         ({"core": {"vocab_size": 40}, "width": 32}, "width must be given in core"),
-    ],
-)
-def test_unknown_sizes_are_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        hf.MagnetoConfig(**given)
+    ):
+        with pytest.raises(ValueError, match=words):
+            hf.MagnetoConfig(**given)
 
 
 def test_a_size_cannot_be_changed_beside_the_core(tmp_path: Path) -> None:
@@ -56,15 +52,9 @@ def test_a_row_under_anothers_name_is_refused() -> None:
     row = replace(PLACEMENTS["sub"], feed_forward=("before",))
     model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=40, placement=row))
     values = {**STACK, "vocab_size": 40, "placement": row}
-    for make in (
-        lambda: wrap(model),
-        lambda: hf.MagnetoConfig(**values),
-        lambda: hf.MagnetoConfig(core=values),
-    ):
+    for make in (lambda: wrap(model), lambda: hf.MagnetoConfig(core=values)):
         with pytest.raises(ValueError, match="'sub' is another row in the table"):
             make()
-    with pytest.raises(ValueError, match="no placement 'mine'"):
-        hf.MagnetoConfig(**values | {"placement": replace(row, name="mine")})
 
 
 def test_a_row_of_the_table_is_kept_by_its_name(tmp_path: Path) -> None:

@@ -16,8 +16,6 @@ from magneto.hf.configuration import CONFIGURATIONS  # noqa: E402
 from magneto.hf.export import auto_class  # noqa: E402
 from tests.unit.hf.kinds import IDS, KINDS, MASK, PIXELS, SEEN, TEXTS, inputs, says, wrapped  # noqa: E402
 
-STATES = [*TEXTS, "MagnetoForTransducer", "MagnetoForImageClassification"]
-
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", KINDS)
@@ -45,11 +43,7 @@ def test_a_directory_gives_back_the_model(name: str, tmp_path: Path) -> None:
 def test_classes_that_the_table_makes_are_found_by_name() -> None:
     """So that configurations are pickled, and models with them."""
     for config in CONFIGURATIONS:
-        assert getattr(hf, config.__name__) is config
-        assert pickle.loads(pickle.dumps(config)) is config
-    model = wrapped("MagnetoForVisualReasoning")
-    again = pickle.loads(pickle.dumps(model.config))
-    assert type(again) is type(model.config) and again.core == model.config.core
+        assert pickle.loads(pickle.dumps(config)) is getattr(hf, config.__name__)
 
 
 def test_our_initialisation_survives() -> None:
@@ -143,40 +137,12 @@ def test_hidden_states(name: str) -> None:
 
 
 def test_another_attention_than_torchs_is_refused(tmp_path: Path) -> None:
-    hf.register()
-    wrapped("MagnetoForCausalLM").save_pretrained(tmp_path)
-    load = transformers.AutoModelForCausalLM.from_pretrained
-    with pytest.raises(ValueError, match="Flash Attention 2"):
-        load(tmp_path, attn_implementation="flash_attention_2")
+    model = wrapped("MagnetoForCausalLM")
+    model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="attn_implementation is sdpa here, not 'eager'"):
-        load(tmp_path, attn_implementation="eager")
-    model = load(tmp_path, attn_implementation="sdpa")
+        type(model).from_pretrained(tmp_path, attn_implementation="eager")
     with pytest.raises(ValueError, match="attn_implementation is sdpa here, not 'eager'"):
         model.set_attn_implementation("eager")
-
-
-def test_push_to_hub_uploads_what_save_pretrained_writes(monkeypatch: Any) -> None:
-    """It is transformers' own; here its last step, the upload, is looked at instead of done."""
-    from huggingface_hub.errors import EntryNotFoundError
-    from transformers.utils import hub
-
-    sent: set[str] = set()
-
-    class Api:
-        def create_repo(self, name: str, **_: Any) -> Any:
-            return type("Repo", (), {"repo_id": name})()
-
-    def upload(self: Any, folder: Any, *_: Any, **__: Any) -> None:
-        sent.update(path.name for path in Path(folder).iterdir())
-
-    def no_card(*_: Any, **__: Any) -> None:
-        raise EntryNotFoundError("none yet")
-
-    monkeypatch.setattr(hub, "hf_api", Api)
-    monkeypatch.setattr(hub.ModelCard, "load", no_card)
-    monkeypatch.setattr(hub.PushToHubMixin, "_upload_modified_files", upload)
-    wrapped("MagnetoForCausalLM").push_to_hub("me/mine")
-    assert {"config.json", "model.safetensors", "magneto_classes.py"} <= sent
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -44,24 +44,6 @@ def test_pictures_become_what_the_model_reads() -> None:
         hf.MagnetoImageProcessor(0)([array, array[1:]])
 
 
-def test_an_array_is_one_picture_or_several() -> None:
-    several = np.random.default_rng(0).integers(0, 256, (3, 9, 7, 3), np.uint8)
-    for processor in (hf.MagnetoImageProcessor(6), hf.MagnetoImageProcessor(0)):
-        found = processor.preprocess(several, return_tensors="np")["pixel_values"]
-        alike = processor.preprocess(list(several), return_tensors="np")["pixel_values"]
-        alone = processor.preprocess(several[1], return_tensors="np")["pixel_values"]
-        assert found.shape[:2] == (3, 3) and np.array_equal(found, alike)
-        assert np.array_equal(alone, found[1:2])
-
-
-def test_the_ratio_is_kept() -> None:
-    processor = hf.MagnetoImageProcessor(0, fit=(2048, 512))
-    found = processor(np.zeros((256, 400, 3), np.uint8), return_tensors="pt")["pixel_values"]
-    assert found.shape == (1, 3, 512, 800) and (found == -1).all()
-    own = hf.MagnetoImageProcessor(0)(np.zeros((25, 40), np.uint8), return_tensors="np")
-    assert own["pixel_values"].shape == (1, 3, 25, 40)
-
-
 def odd_files() -> dict[str, bytes]:
     pixels = photo()
     turned = Image.Exif()
@@ -104,17 +86,20 @@ def picture(height: int, width: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
 
 
-def test_all_of_a_picture_is_read() -> None:
-    wide = picture(10, 30)
+def test_all_of_a_picture_is_read_or_its_ratio_kept() -> None:
+    """An array is one picture, or several as a list of them."""
+    several = np.random.default_rng(0).integers(0, 256, (3, 10, 30, 3), np.uint8)
     for normalisation in ("half", "imagenet"):
         processor = hf.MagnetoImageProcessor(8, 3, normalisation)
-        found = processor([wide, wide], return_tensors="pt")["pixel_values"]
+        found = processor(several, return_tensors="pt")["pixel_values"]
         transform = WholeImage(Reading(8, 3, normalisation))
-        expected = transform(PixelPicture(wide), np.random.default_rng(0))
+        expected = transform(PixelPicture(several[1]), np.random.default_rng(0))
         assert torch.equal(found[1], torch.from_numpy(expected))
-    changed = wide.copy()
-    changed[:, 0] = 255
-    assert not np.array_equal(processor(wide)["pixel_values"], processor(changed)["pixel_values"])
+        for given, rows in ((list(several), found), (several[1], found[1:2])):
+            assert torch.equal(processor(given, return_tensors="pt")["pixel_values"], rows)
+    processor = hf.MagnetoImageProcessor(0, fit=(2048, 512))
+    found = processor(np.zeros((256, 400, 3), np.uint8), return_tensors="pt")["pixel_values"]
+    assert found.shape == (1, 3, 512, 800) and (found == -1).all()
 
 
 def test_texts_are_framed_and_cut_as_in_training(tokenizer: Any) -> None:
@@ -125,26 +110,12 @@ def test_texts_are_framed_and_cut_as_in_training(tokenizer: Any) -> None:
         ids = tokenizer.encode([text])[0]
         assert row[mask.bool()].tolist() == frame_text(ids, tokenizer, 7).tolist()
     assert set(read) == {"input_ids", "attention_mask"}
-    assert processor(text=TEXTS[0])["input_ids"].shape == (1, 7)
-
-
-def test_several_pictures_of_a_statement(tokenizer: Any) -> None:
-    fast = encoder_tokenizer(tokenizer, 7, FRAMED)
-    processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoImageProcessor(8), fast)
     one, two = picture(9, 9), picture(9, 12)
-    pixels = processor(images=[[one, two], [two, one]])["pixel_values"]
     flat = processor(images=[one, two, two, one])["pixel_values"]
-    assert pixels.shape == (2, 2, 3, 8, 8)
-    assert torch.equal(pixels.flatten(0, 1), flat)
-
-
-def test_one_picture_without_a_list_and_none_by_its_name(tokenizer: Any) -> None:
-    fast = encoder_tokenizer(tokenizer, 7, FRAMED)
-    processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoImageProcessor(8), fast)
-    one = Image.fromarray(picture(9, 12))
-    expected = processor(images=[one])["pixel_values"]
-    for given in (one, np.asarray(one)):
-        assert torch.equal(processor(images=given, text="a circle")["pixel_values"], expected)
+    pixels = processor(images=[[one, two], [two, one]])["pixel_values"]  # two of each statement
+    assert torch.equal(pixels.flatten(0, 1), flat) and pixels.shape == (2, 2, 3, 8, 8)
+    alone = processor(images=Image.fromarray(one), text="a circle")["pixel_values"]
+    assert torch.equal(alone, flat[:1])
     for named in ("cat.png", ["cat.png"], Path("cat.png")):
         with pytest.raises(TypeError, match=r"open cat\.png by PIL\.Image\.open"):
             processor(images=named)
@@ -160,15 +131,6 @@ def test_bytes_are_for_our_own_reading(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path).encode(["a"]) == load_tokenizer("bytes").encode(["a"])
 
 
-def test_another_sample_rate_is_refused() -> None:
-    extractor = hf.MagnetoSpeechFeatureExtractor(8000)
-    assert extractor(np.zeros(800, np.float32))["input_features"].shape == (1, 8, 80)
-    masks = extractor([np.zeros(800, np.float32), np.zeros(0, np.float32)])["attention_mask"]
-    assert masks.sum(1).tolist() == [8, 0]  # three frames are filled up, as in training
-    with pytest.raises(ValueError, match="resample"):
-        extractor(np.zeros(800, np.float32), sampling_rate=16000)
-
-
 def test_sounds_in_an_array_are_its_rows_and_what_is_no_sound_is_refused() -> None:
     extractor = hf.MagnetoSpeechFeatureExtractor(8000)
     sounds = np.random.default_rng(0).standard_normal((2, 800)).astype(np.float32)
@@ -177,8 +139,11 @@ def test_sounds_in_an_array_are_its_rows_and_what_is_no_sound_is_refused() -> No
     for given in (sounds, torch.from_numpy(sounds), sounds.tolist()):
         np.testing.assert_array_equal(extractor(given)["input_features"], wanted)
     np.testing.assert_array_equal(extractor(sounds[0].tolist())["input_features"], wanted[:1])
-    for wrong in (sounds.T, [sounds]):
-        with pytest.raises(ValueError, match="must be mono"):
+    masks = extractor([sounds[0], sounds[0, :0]])["attention_mask"]
+    assert masks.sum(1).tolist() == [8, 0]  # three frames are filled up, as in training
+    for wrong, words in ((sounds.T, "must be mono"), ([sounds], "must be mono"),
+                         (np.zeros(800, np.int16), "divide 16-bit ones by 32768")):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
             extractor(wrong)
-    with pytest.raises(ValueError, match="divide 16-bit ones by 32768"):
-        extractor(np.zeros(800, np.int16))
+    with pytest.raises(ValueError, match="resample"):
+        extractor(sounds[0], sampling_rate=16000)

@@ -48,25 +48,15 @@ def mask() -> torch.Tensor:
     [("sinusoidal", 1, None), ("learned", 3, None), ("rotary", 3, "static"), ("t5", 1, "static")],
 )  # fmt: skip
 def test_generation_with_cache_equals_without(positions: str, beams: int, kind: str | None) -> None:
-    cache = {} if kind is None else {"cache_implementation": kind}
+    """And padding of the source changes no translation."""
     wrapped = wrap(core(positions=positions))
-    settings = {
-        "attention_mask": mask(),
-        "max_new_tokens": 12,
-        "do_sample": False,
-        "num_beams": beams,
-    }
-    settings["no_repeat_ngram_size"] = 2  # a model with tied weights likes to repeat itself
-    with_cache = wrapped.generate(ids(), **settings, **cache)
-    assert torch.equal(with_cache, wrapped.generate(ids(), use_cache=False, **settings))
-    assert with_cache.unique().numel() > 6
-
-
-def test_padding_of_the_source_changes_no_translation() -> None:
-    wrapped = wrap(core())
-    alone = wrapped.generate(ids()[1:, :6], max_new_tokens=8, do_sample=False)
-    beside = wrapped.generate(ids(), attention_mask=mask(), max_new_tokens=8, do_sample=False)
-    assert torch.equal(alone[0], beside[1, : alone.shape[1]])
+    how: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "num_beams": beams}
+    how["no_repeat_ngram_size"] = 2  # a model with tied weights likes to repeat itself
+    written = wrapped.generate(ids(), attention_mask=mask(), cache_implementation=kind, **how)
+    without = wrapped.generate(ids(), attention_mask=mask(), use_cache=False, **how)
+    assert torch.equal(written, without) and written.unique().numel() > 6
+    alone = wrapped.generate(ids()[1:, :6], **how)[0]
+    assert torch.equal(alone, written[1, : len(alone)])
 
 
 def test_loss_and_what_the_decoder_reads() -> None:
