@@ -17,7 +17,6 @@ from magneto.hf.weights.layout import (  # noqa: E402
     pairs_of,
     read_state,
     without_prefix,
-    write_state,
 )
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
@@ -197,83 +196,32 @@ def test_what_has_no_counterpart_in_torch_is_named() -> None:
 
 
 def test_what_has_no_counterpart_here_is_named(tmp_path: Path) -> None:
+    """Fields are tried one by one in `test_hf_fields`; these are said by their values."""
     scaled = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
-    both_positions = {"use_shared_relative_position_bias": True}
-    for name, changes, words in [
-        ("GPT2LMHeadModel", {"scale_attn_by_inverse_layer_idx": True}, "_layer_idx=True has no"),
-        ("GPT2LMHeadModel", {"activation_function": "tanh"}, "no activation 'tanh'"),
-        ("LlamaForCausalLM", {"attention_bias": True}, "attention_bias=True has no counterpart"),
-        ("LlamaForCausalLM", {"rope_parameters": scaled}, "only rope_type 'default'"),
-        ("BartForConditionalGeneration", {"decoder_ffn_dim": 40}, "bart with encoder_ffn_dim=24"),
-        ("MarianMTModel", {"encoder_layerdrop": 0.1}, r"encoder_layerdrop=0\.1 has no counterpart"),
-        ("BeitForImageClassification", both_positions, "use_shared_relative_position_bias=True"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            hf.load(theirs(name, **changes))
     rounded = theirs("LlamaForCausalLM")
     rounded.config.quantization_config = {"quant_method": "bitnet"}
-    with pytest.raises(ValueError, match="quantization_config has no counterpart"):
-        hf.load(rounded)
     opt = transformers.OPTConfig(hidden_size=32, ffn_dim=32, num_hidden_layers=1, vocab_size=24,
                                  num_attention_heads=4, word_embed_proj_dim=32)  # fmt: skip
-    with pytest.raises(ValueError, match=r"'opt' model.*gpt2, .* vit, beit, kosmos"):
-        hf.load(transformers.OPTForCausalLM(opt))
-    with pytest.raises(ValueError, match="Linear is no model of transformers"):
-        hf.load(nn.Linear(2, 2))
+    for model, words in (
+        (theirs("LlamaForCausalLM", attention_bias=True), "attention_bias=True has no counterpart"),
+        (theirs("LlamaForCausalLM", rope_parameters=scaled), "only rope_type 'default'"),
+        (rounded, "quantization_config has no counterpart"),
+        (transformers.OPTForCausalLM(opt), r"'opt' model.*gpt2, .* vit, beit, kosmos"),
+        (nn.Linear(2, 2), "Linear is no model of transformers"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            hf.load(model)
     with pytest.raises(FileNotFoundError, match="no Hugging Face model"):
         hf.load(tmp_path / "nothing")
 
 
-def test_what_the_other_format_cannot_hold_is_named() -> None:
-    values: dict[str, Any] = {
-        "width": 16, "layers": 2, "heads": 2, "ffn_width": 24, "vocab_size": 24,
-        "positions": "learned", "embedding_scale": "none", "placement": "pre",
-    }  # fmt: skip
-    rotary = {"norm": "rmsnorm", "bias": False, "positions": "rotary", "activation": "swiglu"}
-    for name, changes, words in [
-        (
-            "gpt2",
-            {"placement": "sub"},
-            "gpt2 cannot hold this model: placement is 'sub' here",
-        ),
-        ("gpt2", {"key_value_heads": 1}, "key_value_heads is 1 here, 2 there"),
-        ("gpt2", {"bias": False}, "bias is False here"),
-        ("llama", {**rotary, "windows": (4,)}, r"windows is \[4, 4\] here, \[None, None\] there"),
-        ("kosmos_2_text_model", {"placement": "sub"}, "computes what was trained here"),
-        ("bert", {}, "'bert' has no counterpart of a LanguageModel; there is gpt2, kosmos"),
-    ]:
-        model = LanguageModel(LanguageModelConfig(**values | changes))
-        with pytest.raises(ValueError, match=words):
-            hf.to_transformers(model, name)
-
-
-def test_dropout_of_embeddings_alone() -> None:
-    """GPT-2's three rates are told apart: each by itself, and in training it drops embeddings."""
-    rates = {"embd_pdrop": 0.9, "resid_pdrop": 0.0, "attn_pdrop": 0.0}
-    ours = hf.load(theirs("GPT2LMHeadModel", **rates))
-    back = hf.to_transformers(ours, "gpt2").config
-    assert {key: getattr(back, key) for key in rates} == rates
-    seen: list[Tensor] = []
-    first = ours.get_submodule("decoder.layers.0")
-    first.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    ours.train()(IDS)
-    assert (seen[0] == 0).float().mean().item() == pytest.approx(0.9, abs=0.1)
-
-
-def test_weights_that_do_not_fit_are_named() -> None:
-    pairs = pairs_of(None, {"qkv": ("q", "k"), "out": "o"})
-    whole = {name: torch.ones(2, 2) for name in ("q.weight", "k.weight", "o.weight")}
-    assert read_state(pairs, whole)["qkv.weight"].shape == (4, 2)
-    with pytest.raises(ValueError, match=r"have q\.weight but not k\.weight"):
-        read_state(pairs, {"q.weight": whole["q.weight"]})
-    with pytest.raises(ValueError, match="no place here for the tensor 'x' and 1 more"):
-        read_state(pairs, whole | {"x": torch.ones(1), "y": torch.ones(1)})
-    with pytest.raises(ValueError, match="no place there for our tensor 'x'"):
-        write_state(pairs, {"x": torch.ones(1)})
-    with pytest.raises(ValueError, match="tensor 'bias' is missing"):
-        fill(nn.Linear(2, 2), {"weight": torch.ones(2, 2)})
-    with pytest.raises(ValueError, match=r"weight is \(3, 2\), not \(2, 2\)"):
-        fill(nn.Linear(2, 2), {"weight": torch.ones(3, 2)})
+def test_positions_that_kosmos2_computes_are_no_trained_ones() -> None:
+    model = LanguageModel(LanguageModelConfig(
+        width=16, layers=2, heads=2, ffn_width=24, vocab_size=24, positions="learned",
+        embedding_scale="none",
+    ))  # fmt: skip
+    with pytest.raises(ValueError, match="computes what was trained here"):
+        hf.to_transformers(model, "kosmos_2_text_model")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from magneto.hf.weights.conversion import load_weights, write_weights  # noqa: E
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
+from tests.oracles.hf_models import shaken  # noqa: E402
 
 WIDTH, INNER, WORDS, ROWS = 32, 48, 97, 40
 SHAPES = {
@@ -111,32 +112,24 @@ def test_an_encoder_there_and_back_is_bit_equal() -> None:
         assert all(torch.equal(back[name], tensor) for name, tensor in given.items())
 
 
-def test_what_torchscale_built_wrongly_is_refused() -> None:
-    with pytest.raises(ValueError, match="Pre-LN with DeepNorm's alpha"):
-        load_weights(decoder(False, True), args("deepnorm", "decoder"))
-    with pytest.raises(ValueError, match="none on top: torchscale built it Post-LN"):
-        load_weights(decoder(True, False), args("sub", "decoder"))
-    state = decoder(True, True)
-    del state["embed_positions.weight"]
-    state["self_attn_relative_position.relative_attention_bias.weight"] = torch.randn(32, 4)
-    with pytest.raises(ValueError, match="counterpart only in an encoder"):
-        load_weights(state, args("sub", "decoder"))
-
-
-def test_what_is_missing_or_unknown_is_named() -> None:
-    state = decoder(True, True)
-    with pytest.raises(ValueError, match="give encoder_attention_heads or decoder"):
-        load_weights(state, {})
-    with pytest.raises(ValueError, match="multiway=True has no counterpart"):
-        load_weights(state, args("sub", "decoder") | {"multiway": True})
-    with pytest.raises(ValueError, match=r"no place here for the tensor 'decoder\.extra'"):
-        load_weights(state | {"extra": torch.ones(1)}, args("sub", "decoder"))
-    with pytest.raises(ValueError, match="no activation 'tanh'"):
-        load_weights(state, args("sub", "decoder") | {"activation_fn": "tanh"})
-    with pytest.raises(ValueError, match="neither timm's nor torchscale's"):
-        load_weights({"weight": torch.ones(1)}, args("sub", "encoder"))
-    with pytest.raises(ValueError, match="only models with embeddings"):
-        load_weights(stack(2, True, True), args("sub", "encoder"))
+def test_what_does_not_fit_is_named() -> None:
+    """Also what torchscale built wrongly."""
+    state, sub = decoder(True, True), args("sub", "decoder")
+    relative = {name: tensor for name, tensor in state.items() if name != "embed_positions.weight"}
+    relative["self_attn_relative_position.relative_attention_bias.weight"] = torch.randn(32, 4)
+    for given, values, words in (
+        (decoder(False, True), args("deepnorm", "decoder"), "Pre-LN with DeepNorm's alpha"),
+        (decoder(True, False), sub, "none on top: torchscale built it Post-LN"),
+        (relative, sub, "counterpart only in an encoder"),
+        (state, {}, "give encoder_attention_heads or decoder"),
+        (state, sub | {"multiway": True}, "multiway=True has no counterpart"),
+        (state | {"extra": torch.ones(1)}, sub, r"no place here for the tensor 'decoder\.extra'"),
+        (state, sub | {"activation_fn": "tanh"}, "no activation 'tanh'"),
+        ({"weight": torch.ones(1)}, sub, "neither timm's nor torchscale's"),
+        (stack(2, True, True), args("sub", "encoder"), "only models with embeddings"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            load_weights(given, values)
     rotary = LanguageModelConfig(
         width=32, layers=1, heads=4, ffn_width=48, vocab_size=9, positions="rotary"
     )
@@ -144,14 +137,6 @@ def test_what_is_missing_or_unknown_is_named() -> None:
         write_weights(LanguageModel(rotary), "torchscale")
     with pytest.raises(ValueError, match="no counterpart of a Linear"):
         write_weights(nn.Linear(1, 1), "torchscale")
-
-
-def shaken(model: nn.Module) -> nn.Module:
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return model.eval()
 
 
 @pytest.mark.parametrize("positions", ["learned", "relative"])
