@@ -44,7 +44,7 @@ from magneto.speech.decoding import GreedySearch  # noqa: E402
 from magneto.speech.features import SpeechFeatures  # noqa: E402
 from magneto.translation.config import TranslationConfig  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402
-from magneto.vision.config import ImageClassifierConfig  # noqa: E402
+from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig  # noqa: E402
 from magneto.vision.decoding import EncodedPicture  # noqa: E402
 from magneto.vision.models import ImageClassifier  # noqa: E402
 from magneto.vision.transforms import CentreCrop, Reading, validation_transform  # noqa: E402
@@ -208,30 +208,26 @@ sys.stdin = io.StringIO()  # nobody answers a question
 for trust in (False, None):
     made = transformers.AutoTokenizer.from_pretrained("out", trust_remote_code=trust)
     print(type(made).__module__.split(".")[0], made("A function").input_ids)
+made = transformers.AutoTokenizer.from_pretrained("pieces", trust_remote_code=True)
+made.save_pretrained("again")
+made = transformers.AutoTokenizer.from_pretrained("again", trust_remote_code=True)
+print(made("lazy dogs").input_ids)
 """
 
 
-def test_a_bpe_tokenizer_needs_no_code(tmp_path: Path, newcomer: Newcomer, bpe: Any) -> None:
-    model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=bpe.vocab_size))
-    export_text(model, bpe, tmp_path / "out", 32)
-    (tmp_path / "out" / f"{MODULE}.py").write_text("raise RuntimeError('it was run')")
-    said = newcomer.run(tmp_path, NO_CODE)
-    assert said.count(f"transformers {bpe.encode(['A function'])[0]}") == 2
-
-
-def test_a_sentencepiece_tokenizer_loads_by_its_auto_class(
-    tmp_path: Path, newcomer: Newcomer
-) -> None:
+def test_tokenizers_load_by_their_auto_class(tmp_path: Path, newcomer: Newcomer, bpe: Any) -> None:
+    """That of a BPE needs no code; SentencePiece's does."""
     pytest.importorskip("sentencepiece")
     lines = [f"The quick brown fox {number} jumps over the lazy dog." for number in range(200)]
     (tmp_path / "sp.model").write_bytes(train_sentencepiece(lines, "bpe", 300, 200))
-    tokenizer = load_tokenizer(tmp_path / "sp.model")
-    model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=300))
-    export_text(model, tokenizer, tmp_path / "out", 32)
-    load = "transformers.AutoTokenizer.from_pretrained({!r}, trust_remote_code=True)"
-    code = f"import transformers; made = {load.format('out')}; made.save_pretrained('again'); "
-    said = newcomer.run(tmp_path, f"{code}print({load.format('again')}('lazy dogs').input_ids)")
-    assert json.loads(said) == tokenizer.encode(["lazy dogs"])[0]
+    pieces = load_tokenizer(tmp_path / "sp.model")
+    for tokenizer, name in ((bpe, "out"), (pieces, "pieces")):
+        config = LanguageModelConfig(**STACK, vocab_size=tokenizer.vocab_size)
+        export_text(LanguageModel(config), tokenizer, tmp_path / name, 32)
+    (tmp_path / "out" / f"{MODULE}.py").write_text("raise RuntimeError('it was run')")
+    said = newcomer.run(tmp_path, NO_CODE)
+    assert said.count(f"transformers {bpe.encode(['A function'])[0]}") == 2
+    assert json.loads(said.splitlines()[-1]) == pieces.encode(["lazy dogs"])[0]
 
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
@@ -260,14 +256,6 @@ def test_who_comes_second_is_told_so(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-COLOURS = {"apple": "red", "grass": "lime", "sky": "blue"}
-IMAGES = """--model.width 16 --model.layers 2 --model.heads 2 --model.ffn_width 24
---model.max_length 5 --model.image_size 8 --model.patch_size 4 --model.channels 3
---model.class_token learned --model.classes 4 --training.batch_size 6 --training.steps 4
---training.warmup_steps 2 --training.learning_rate 1e-2 --training.evaluate_every 0
---training.save_every 0 --training.tensorboard false --training.device cpu
---data.normalisation imagenet --data.resize 10""".split()  # noqa: SIM905
-
 # What a newcomer runs; nothing of ours is imported by name.
 LOAD_IMAGES = """
 import json, torch
@@ -284,37 +272,23 @@ print(json.dumps({"labels": model.config.id2label, "logits": logits.tolist(),
 """
 
 
-def write_images(folder: Path) -> None:
-    for name, colour in COLOURS.items():
-        (folder / name).mkdir(parents=True)
-        for number in range(4):
-            image = Image.new("RGB", (14 + number, 12), colour)
-            Image.blend(image, Image.new("RGB", image.size, "grey"), number / 8).save(
-                folder / name / f"{number}.png"
-            )
-
-
-def test_an_exported_run_says_the_same_in_a_new_process(tmp_path: Path, newcomer: Newcomer) -> None:
-    for split in ("train", "val"):
-        write_images(tmp_path / "images" / split)
-    run = tmp_path / "run"
-    words = ["--data", str(tmp_path / "images"), "--out", str(run), *IMAGES]
-    assert main(["train", "image-classification/tiny", *words]) == 0
-    assert main(["export", str(run), str(tmp_path / "hub")]) == 0
+@torch.no_grad()
+def test_a_classifier_says_the_same_of_an_image(tmp_path: Path, newcomer: Newcomer) -> None:
+    classes, sizes = ("apple", "grass", "sky"), {"image_size": 8, "patch_size": 4, "channels": 3}
+    model = filled(ImageClassifier(ImageClassifierConfig(**STACK, **sizes, classes=4)))
+    data = ImageClassificationDataConfig(normalisation="imagenet", resize=10, classes=classes)
+    auto = export_model("image-classification", model, data, tmp_path / "hub")
+    assert auto == "AutoModelForImageClassification"
     asked = Image.new("RGB", (21, 13), "blue")
     asked.paste("red", (0, 0, 7, 13))
     asked.save(tmp_path / "asked.png")
     found = json.loads(newcomer.run(tmp_path, LOAD_IMAGES))
     assert list(found["labels"].values()) == ["apple", "grass", "sky", "3"]
-
-    opened = load_run(run, "auto", {"training.device": "cpu"})
-    task = opened.task
-    transform = validation_transform(task.data_config, task.reading)  # type: ignore[attr-defined]
-    picture = EncodedPicture((tmp_path / "asked.png").read_bytes())
-    pixels = torch.from_numpy(transform(picture, None))[None]  # type: ignore[arg-type]
+    picture: Any = EncodedPicture((tmp_path / "asked.png").read_bytes())
+    transform: Any = validation_transform(data, Reading(8, 3, "imagenet"))
+    pixels = torch.from_numpy(transform(picture, None))[None]
     assert torch.equal(torch.tensor(found["pixels"]), pixels)
-    with torch.no_grad():
-        logits = opened.model.cpu().eval()(pixels)
+    logits = model(pixels)
     torch.testing.assert_close(torch.tensor(found["logits"]), logits, rtol=0, atol=1e-6)
     said = {each["label"]: each["score"] for each in found["said"]}
     shares = [said[name] for name in ("apple", "grass", "sky", "3")]
@@ -337,9 +311,11 @@ np.savez(sys.argv[3], *[texts, features.detach().numpy()])
 """
 
 
+@torch.no_grad()
 def test_a_new_process_hears_the_same(tmp_path: Path, newcomer: Newcomer) -> None:
     pytest.importorskip("jiwer")
-    run = train_small(tmp_path / "run")
+    with torch.enable_grad():
+        run = train_small(tmp_path / "run")
     assert main(["export", str(run), str(tmp_path / "hf")]) == 0
     random = np.random.default_rng(0)
     sounds = [random.standard_normal(n).astype(np.float32) for n in (8000, 5000)]
@@ -351,9 +327,8 @@ def test_a_new_process_hears_the_same(tmp_path: Path, newcomer: Newcomer) -> Non
     features = SpeechFeatures(opened.recipe.data)
     for row, sound in enumerate(sounds):
         heard = torch.from_numpy(features(sound))[None]
-        with torch.no_grad():
-            encoded, lengths = opened.model.encode(heard, torch.tensor([heard.shape[1]]))
-            labels = GreedySearch()(opened.model, encoded, lengths)[0][0].labels
+        encoded, lengths = opened.model.encode(heard, torch.tensor([heard.shape[1]]))
+        labels = GreedySearch()(opened.model, encoded, lengths)[0][0].labels
         count = int(lengths[0])
         np.testing.assert_allclose(found["arr_1"][row, :count], encoded[0].numpy(), atol=1e-4)
         assert found["arr_0"][row].split() == opened.task.vocabulary.decode(labels).split()

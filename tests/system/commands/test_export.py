@@ -43,72 +43,34 @@ def exported(place: Path, name: str, recipe: str, data: Path, *words: str) -> tu
 
 
 @torch.no_grad()
-def test_masked_language_model(place: Path, capsys) -> None:
-    text = place / "text.jsonl"
-    rows = (" ".join(sentence(number + k) for k in range(12)) for number in range(60))
-    text.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
-    small = ["--model.layers", "1", "--data.max_length", "24", "--data.vocab_size", "300"]
-    opened, out = exported(place, "masked", "masked-lm/tiny", text, *small)
-    said = capsys.readouterr().out
-    assert "AutoModelForMaskedLM" in said and "load_tokenizer" not in said
-    hf.register()
-    words = transformers.AutoTokenizer.from_pretrained(out)
-    task: Any = opened.task
-    ours = task.text.tokenizer
-    assert words.model_max_length == 24
-    ids = words("the cat sat", return_tensors="pt")["input_ids"]
-    assert ids.tolist() == [[ours.begin, *ours.encode(["the cat sat"])[0]]]
-    loaded = transformers.AutoModelForMaskedLM.from_pretrained(out).eval()
-    assert torch.equal(loaded(ids).logits, opened.model(ids))
-
-    features = transformers.pipeline("feature-extraction", model=str(out))("the cat sat")
-    expected = opened.model.text_encoder(ids)[0]
-    assert (torch.tensor(features[0]) - expected).abs().max() <= 1e-5
-
-    pipe = transformers.pipeline("fill-mask", model=str(out), top_k=3)
-    guesses = pipe(f"the cat {words.mask_token} on a mat")
-    before, after = ours.encode(["the cat ", " on a mat"])
-    row = [ours.begin, *before, ours.mask, *after]
-    shares = opened.model(torch.tensor([row]))[0, 1 + len(before)].softmax(-1)
-    assert [guess["token"] for guess in guesses] == shares.topk(3).indices.tolist()
-    assert guesses[0]["score"] == pytest.approx(shares.max().item(), rel=1e-4)
-
-
-@pytest.mark.parametrize(("kind", "types"), [("pair", 2), ("single", 0)])
-@torch.no_grad()
-def test_text_classifier(place: Path, kind: str, types: int, capsys) -> None:
-    name = f"{kind}-{types}"
+def test_text_classifier(place: Path, capsys) -> None:
+    """Of pairs, with token types: put together as in training, and named."""
     rows = [
         {"text": sentence(n), "other": sentence(n + n % 3), "label": ["no", "yes", "maybe"][n % 3]}
         for n in range(120)
     ]
-    data = place / f"{name}.jsonl"
+    data = place / "pairs.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    small = ["--model.layers", "1", "--model.token_types", str(types), "--data.vocab_size", "300"]
-    if kind == "pair":
-        small += ["--data.pair_column", "other", "--model.pooling", "mean"]
-    opened, out = exported(place, name, "text-classification/tiny", data, *small)
+    small = """--model.layers 1 --model.token_types 2 --data.vocab_size 300
+    --data.pair_column other --model.pooling mean""".split()  # noqa: SIM905
+    opened, out = exported(place, "pairs", "text-classification/tiny", data, *small)
     assert "AutoModelForSequenceClassification" in capsys.readouterr().out
     task: Any = opened.task
     held = next(iter(task.texts.validation.values()))
     batch = task._batch(task.validation, np.zeros(len(held)), np.arange(4))
     shown = [held[row] for row in range(4)]
-
     hf.register()
     words = transformers.AutoTokenizer.from_pretrained(out)
-    pairs = [row["pair"] for row in shown] if kind == "pair" else None
-    given = words([row["text"] for row in shown], pairs, padding=True, return_tensors="pt")
-    assert torch.equal(given["input_ids"], batch["tokens"])
+    texts, pairs = ([row[name] for row in shown] for name in ("text", "pair"))
+    given = words(texts, pairs, padding=True, return_tensors="pt")
+    assert torch.equal(given["input_ids"], batch["tokens"]) and "token_type_ids" in given
     assert torch.equal(given["attention_mask"].bool(), batch["mask"])
-    assert ("token_type_ids" in given) == (types > 1)
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
     expected = task.answers(opened.model, batch)
     assert torch.equal(loaded(**given).logits, expected)
-
     pipe = transformers.pipeline("text-classification", model=str(out), top_k=None)
-    text: Any = shown[0]["text"]
-    text = {"text": text, "text_pair": shown[0]["pair"]} if pairs else text
-    answers = {answer["label"]: answer["score"] for answer in pipe([text])[0]}
+    found = pipe([{"text": texts[0], "text_pair": pairs[0]}])[0]
+    answers = {answer["label"]: answer["score"] for answer in found}
     shares = expected[0].softmax(-1).tolist()
     assert answers == pytest.approx(dict(zip(task.texts.labels, shares, strict=True)), rel=1e-4)
 

@@ -1,4 +1,4 @@
-"""SentencePiece models in transformers cut texts as in training, and pipelines take them."""
+"""Tokenizers in transformers cut texts as in training, and pipelines take them."""
 
 import random
 from pathlib import Path
@@ -11,7 +11,13 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")
 
 from magneto import hf  # noqa: E402
-from magneto.data.tokenizer import SentencePieceTokenizer, load_tokenizer, train_sentencepiece  # noqa: E402
+from magneto.data.tokenizer import (  # noqa: E402
+    SPECIAL,
+    SentencePieceTokenizer,
+    load_tokenizer,
+    train_bpe,
+    train_sentencepiece,
+)
 from magneto.hf.tokenizer import encoder_tokenizer, transformers_tokenizer  # noqa: E402
 from magneto.hf.tokenizer import translation_tokenizer as for_translation  # noqa: E402
 from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig  # noqa: E402
@@ -110,15 +116,28 @@ def test_a_translation_s_tags(ours: Any, tmp_path: Path) -> None:
     assert made.decode(source, skip_special_tokens=True).strip() == "the fox  jumps"
 
 
+@pytest.mark.parametrize("kind", ["unigram", "byte-bpe"])
 @torch.no_grad()
-def test_an_exported_directory_runs_in_a_pipeline(ours: Any, tmp_path: Path) -> None:
+def test_an_exported_directory_runs_in_a_pipeline(kind: str, tmp_path: Path) -> None:
     hf.register()
+    lines = [f"The quick brown fox {i} jumps over the lazy dog. AAA hahaha!" for i in range(200)]
+    path = tmp_path / ("sp.model" if kind == "unigram" else "tokenizer.json")
+    if kind == "unigram":
+        path.write_bytes(train_sentencepiece(lines, "unigram", 320, 200))
+    else:
+        train_bpe(lines, 320, path, SPECIAL)
+    ours = load_tokenizer(path)
     masked = MaskedLanguageModel(MaskedLanguageModelConfig(**SIZE)).eval()
     export_text(masked, ours, tmp_path / "masked", 32, hf.MASKED)
-    pipe = transformers.pipeline("fill-mask", model=str(tmp_path / "masked"), top_k=3)
+    place = str(tmp_path / "masked")
+    pipe = transformers.pipeline("fill-mask", model=place, top_k=3)
     guesses = pipe("The lazy <mask>.")
     row = pipe.tokenizer("The lazy <mask>.")["input_ids"]
+    assert row[0] == ours.begin and pipe.tokenizer.model_max_length == 32
     shares = masked(torch.tensor([row]))[0, row.index(ours.mask)].softmax(-1)
     assert [guess["token"] for guess in guesses] == shares.topk(3).indices.tolist()
+    features = transformers.pipeline("feature-extraction", model=place)("The lazy dog.")
+    ids = torch.tensor([[ours.begin, *ours.encode(["The lazy dog."])[0]]])
+    assert (torch.tensor(features[0]) - masked.text_encoder(ids)[0]).abs().max() <= 1e-5
     assert not (tmp_path / "masked" / "tokenizer.model").exists()
     assert load_tokenizer(tmp_path / "masked").encode(ODD) == ours.encode(ODD)
