@@ -245,7 +245,7 @@ def split(words: str) -> list[str]:
 def table(comparison: dict[str, Any]) -> str:
     """Write the grid of mean scores, as the report has them, and the answer for a terminal."""
     from magneto.lab.outcome import decimals_for, group_cells, rate_text
-    from magneto.lab.report.words import baseline_sentence, brief_group_text, reason_sentences
+    from magneto.lab.report.report import baseline_sentence, brief_group_text, reason_sentences
 
     groups = group_cells(comparison)
     decimals = decimals_for([group.mean for group in groups.values()])

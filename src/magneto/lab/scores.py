@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -130,17 +130,9 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
         ConfigError: If a run is of another task, is there twice, or is no seed of its row.
         Damaged: If a result or a score is none.
     """
-    from magneto.training.checkpoint import ASSETS
-    from magneto.training.task import DIGEST_FILE
-
     found = [run for folder in folders for run in (
         comparison(folder) if (folder / SPEC_FILE).is_file() else [single(folder)])]  # fmt: skip
-    digests: dict[str, set[str]] = {}
-    for run in found:
-        file = run.directory / ASSETS / DIGEST_FILE
-        own = digests.setdefault(source_of(run.recipe), set())
-        own |= {file.read_text("utf-8")} if file.is_file() else set()
-    names = source_names(digests)
+    names = source_names([source_of(run.recipe) for run in found])
     runs = [measured(run, names[source_of(run.recipe)], preset, weights) for run in found]
     check_seeds(runs)
     return with_columns_apart(runs)
@@ -356,21 +348,7 @@ def name_of(source: str) -> str:
     return source.rstrip("/").replace(":", "/").rpartition("/")[2] or source
 
 
-def source_names(digests: Mapping[str, Set[str]]) -> dict[str, str]:
-    """Return a name of each source: its last part, or all of it where other data is called so too.
-
-    Two paths that end alike are of the same data if a run of each has the same digest: a set may
-    lie in other places on other machines.
-
-    Args:
-        digests: Of the data of the runs on each source, as far as they are known.
-    """
-    first: dict[str, str] = {}
-    for source, own in digests.items():
-        same = (first[other] for other in first
-                if name_of(other) == name_of(source) and own & digests[other])  # fmt: skip
-        first[source] = next(same, source)
-    alike = Counter(map(name_of, set(first.values())))
-    return {
-        source: name_of(one) if alike[name_of(one)] == 1 else one for source, one in first.items()
-    }
+def source_names(sources: Sequence[str]) -> dict[str, str]:
+    """Return a name of each source: its last part, or all of it where another is called so too."""
+    alike = Counter(map(name_of, set(sources)))
+    return {one: name_of(one) if alike[name_of(one)] == 1 else one for one in sources}

@@ -7,8 +7,10 @@ Beside it lie the same figures as files, for whoever writes about them.
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,29 +19,41 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from magneto.files import write_bytes
-from magneto.lab.outcome import decimals_for, group_cells, rate_text
-from magneto.lab.report.curves import SERIES, curve_kind, draw_curves, draw_run, with_curves
-from magneto.lab.report.figures import draw_activations, draw_scores, draw_updates
-from magneto.lab.report.plot import Drawing, series_of, swatch
-from magneto.lab.report.words import (
-    baseline_sentence,
-    facts,
-    grid_rows,
-    growth_rows,
-    judged_sentence,
-    layer_rows,
-    reason_sentences,
-    run_rows,
-    seeds_text,
-    subtitle,
-    summary_rows,
-    write_csv,
-    write_curves,
+from magneto.lab.outcome import (
+    DIVERGED,
+    MARGIN,
+    STUCK,
+    Group,
+    Summary,
+    decimals_for,
+    failures,
+    group_cells,
+    part,
+    plus_minus,
+    rate_text,
+    title_of,
 )
+from magneto.lab.report.figures import (
+    SERIES,
+    curve_kind,
+    draw_activations,
+    draw_curves,
+    draw_run,
+    draw_scores,
+    draw_updates,
+    with_curves,
+)
+from magneto.lab.report.plot import Drawing, series_of, swatch
 from magneto.training.task import Figure
 
 PAGE, TEXT = "report.html", "report.md"
 TABLE, CURVES, FIGURES = "report.csv", "curves.csv", "figures"
+COLUMNS = (
+    *("recipe", "metric", "placement", "learning_rate", "seed", "status", "score", "loss"),
+    *("initial_loss", "diverged_at", "reason", "steps", "seconds"),
+)
+CURVE_COLUMNS = ("placement", "learning_rate", "seed", "status", "curve_of", "step", "loss")
+Groups = Mapping[tuple[str, float], Group]
 
 
 def write_report(comparison: Mapping[str, Any], directory: Path, downloads: bool = True) -> Path:
@@ -135,6 +149,290 @@ def script_json(drawings: Sequence[Drawing]) -> str:
     """Write the points of all figures as JSON that can stand inside a script element."""
     hits = {drawing.name: drawing.hits for drawing in drawings}
     return json.dumps(hits, separators=(",", ":")).replace("<", "\\u003c")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a table.
+
+    Attributes:
+        text: What it says.
+        key: What its column is sorted by; None comes last.
+        best: Whether it is the best of its kind.
+    """
+
+    text: str
+    key: float | str | None = None
+    best: bool = False
+
+
+def subtitle(comparison: Mapping[str, Any]) -> str:
+    """Say what was compared: layers, width, steps, seeds and the size of the grid."""
+    config = comparison["config"]
+    model, training = config.get("model") or {}, config.get("training") or {}
+    depth = f"{model['layers']} layers" if model.get("layers") else ""
+    if model.get("encoder_layers"):
+        depth = f"{model['encoder_layers']} + {model['decoder_layers']} layers"
+    width = f"width {model['width']}" if model.get("width") else ""
+    steps = f"{training['steps']} steps" if training.get("steps") else ""
+    counts = [("placement", "placements"), ("learning rate", "learning_rates")]
+    grid = [
+        f"{len(comparison[key])} {name}{'s' if len(comparison[key]) > 1 else ''}"
+        for name, key in counts
+    ]
+    grid.append(seeds_text(comparison))
+    return ", ".join([said for said in (depth, width, steps) if said] + [" × ".join(grid)])
+
+
+def seeds_text(comparison: Mapping[str, Any]) -> str:
+    """Say over how many seeds: "3 seeds", "1 seed, 5 near each row's best rate"."""
+    everywhere = set(comparison["seeds"])
+    near = everywhere | set(comparison.get("seeds_near_best") or ())
+    said = f"{len(everywhere)} seed{'s' if len(everywhere) > 1 else ''}"
+    more = f", {len(near)} at each row's best learning rate and its neighbours"
+    return said + (more if len(near) > len(everywhere) else "")
+
+
+def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
+    """Say why rows learned at no rate, as far as a probe at their smallest rate found a reason."""
+    reasons = (comparison.get("measured") or {}).get("reasons", {})
+    rate = rate_text(min(map(float, comparison["learning_rates"])))
+    return [
+        f"Why {title_of(row)} did not learn, by a probe at {rate}: "
+        + ("; ".join(found) if found else "nothing in its first steps foretells it")
+        + "."
+        for row, found in reasons.items()
+    ]
+
+
+def summary_rows(
+    comparison: Mapping[str, Any], groups: Groups, decimals: int
+) -> list[dict[str, Any]]:
+    """Return a row for each placement; the best of several scores is marked."""
+    rows = [Summary(**row) for row in comparison["summary"]]
+    known = [row.score for row in rows if row.score is not None]
+    known = known if len(known) > 1 else []
+    best = max(known, default=None) if comparison["higher_is_better"] else min(known, default=None)
+    return [
+        {
+            "title": row.title,
+            "best": best is not None and row.score == best,
+            "entries": summary_entries(row, groups, decimals),
+        }
+        for row in rows
+    ]
+
+
+def summary_entries(row: Summary, groups: Groups, decimals: int) -> list[Entry]:
+    """Return best rate, score there, largest stable rate, next rate, sensitivity, failed runs."""
+    best, count = row.best_learning_rate, len(row.stable_seeds)
+    partial = "" if best is None else part(groups[row.placement, float(best)])
+    beyond = " (above the largest stable)" if row.best_beyond_stable else ""
+    seeds = "" if row.largest_stable_rate is None else f" ({count} seed{'s' * (count != 1)})"
+    sensitivity = row.sensitivity
+    return [
+        Entry(rate_text(best) + beyond, best),
+        Entry(plus_minus(row.score, row.interval, decimals) + partial, row.score),
+        Entry(rate_text(row.largest_stable_rate) + seeds, row.largest_stable_rate),
+        Entry(next_text(row), row.next_rate),
+        Entry("–" if sensitivity is None else f"{sensitivity:.3f}", sensitivity),
+        Entry(failed_text(row), row.diverged + row.stuck),
+    ]
+
+
+def failed_text(row: Summary) -> str:
+    """Say how many runs of a placement failed, and how: "3 of 18: 1 diverged, 2 did not learn"."""
+    kinds = [(row.diverged, DIVERGED), (row.stuck, STUCK)]
+    there = [(count, kind) for count, kind in kinds if count]
+    if len(there) == 1:
+        return f"{there[0][0]} of {row.ended} {there[0][1]}"
+    said = ", ".join(f"{count} {kind}" for count, kind in there)
+    return f"{row.diverged + row.stuck} of {row.ended}{f': {said}' if said else ''}"
+
+
+def next_text(row: Summary) -> str:
+    """Say what the next rate was that was tried, and how many of its seeds failed."""
+    if row.next_rate is None:
+        return "none" if row.largest_stable_rate is not None else "–"
+    failed, count = row.failed_there
+    if not failed:
+        return f"{rate_text(row.next_rate)}: no result yet of every run"
+    return f"{rate_text(row.next_rate)}: {failed} of {count} failed"
+
+
+def grid_rows(
+    comparison: Mapping[str, Any], groups: Groups, rates: Sequence[float], decimals: int
+) -> list[dict[str, Any]]:
+    """Return a row for each placement; in each column the best mean of a whole group is marked."""
+    best: dict[float, float] = {}
+    choose = max if comparison["higher_is_better"] else min
+    for rate in rates:
+        there = [groups[name, rate] for name in comparison["placements"]]
+        means = [g.mean for g in there if g.mean is not None and not g.failed]
+        if means:
+            best[rate] = choose(means)
+    rows = []
+    for summary in comparison["summary"]:
+        mine = [(rate, groups[summary["placement"], rate]) for rate in rates]
+        entries = [
+            Entry(
+                group_text(group, decimals),
+                group.mean,
+                not group.failed and group.mean is not None and group.mean == best.get(rate),
+            )
+            for rate, group in mine
+        ]
+        rows.append({"title": summary["title"], "entries": entries})
+    return rows
+
+
+def group_text(group: Group, decimals: int) -> str:
+    """Write the mean of the seeds that learned, and what became of the others."""
+    lost = failures(group)
+    if group.mean is None and lost:
+        return f"{lost}{part(group)}"
+    text = plus_minus(group.mean, group.interval, decimals)
+    return f"{text}{f' ({lost})' if lost else ''}{part(group)}"
+
+
+def brief_group_text(group: Group, decimals: int) -> str:
+    """Write the same mean in a few characters: "6.127 (4/5)" is that of four seeds of five."""
+    if group.mean is None:
+        kinds = {(True, False): "diverged", (False, True): "not learned", (True, True): "failed"}
+        return kinds.get((group.diverged > 0, group.stuck > 0), "-") + part(group)
+    planned = group.seeds + group.missing
+    learned = f" ({len(group.scores)}/{planned})" if len(group.scores) < planned else ""
+    return f"{group.mean:.{decimals}f}{learned}"
+
+
+def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return how one SGD step's change of the output grows with depth, measured and bounded."""
+    measured = comparison.get("measured") or {}
+    titles = {row["placement"]: row["title"] for row in comparison["summary"]}
+    rows: dict[str, dict[str, str]] = {}
+    for found in measured.get("growth", ()):
+        if found["optimizer"] != "sgd" or found["placement"] not in titles:
+            continue
+        bounds = measured["bounds"].get(found["placement"], {}).get("paper")
+        row = rows.setdefault(
+            found["placement"],
+            {
+                "title": titles[found["placement"]],
+                "bound": f"× {bounds[-1] / bounds[0]:.2f}" if bounds else "–",
+                "depths": "{} to {}".format(*found["depths"]),
+            },
+        )
+        ends = [end for end in found["ratio_range"] if end is not None]
+        said = " to ".join(f"{end:.0f}" if abs(end) >= 10 else f"{end:.2f}" for end in ends)
+        interval = f" ({said})" if len(ends) == 2 else ""
+        row[found["reading"]] = f"× {found['ratio']:.2f}{interval}"
+    return list(rows.values())
+
+
+def layer_rows(comparison: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Return each layer's name with the RMS of its output in every placement."""
+    activations = (comparison.get("measured") or {}).get("activations", {})
+    columns = [activations.get(name, {}) for name in comparison["placements"]]
+    names = dict.fromkeys(layer for column in columns for layer in column)
+    values = {layer: [column.get(layer) for column in columns] for layer in names}
+    return [
+        (layer, ["–" if value is None else f"{value:.3g}" for value in row])
+        for layer, row in values.items()
+    ]
+
+
+def run_rows(cells: Sequence[Mapping[str, Any]], decimals: int) -> list[dict[str, Any]]:
+    """Return a row for each run."""
+    return [
+        {
+            "placement": cell["placement"],
+            "entries": [
+                Entry(rate_text(cell["learning_rate"]), cell["learning_rate"]),
+                Entry(str(cell["seed"]), cell["seed"]),
+                Entry(cell["status"], cell["status"]),
+                Entry(plus_minus(cell["score"], None, decimals), cell["score"]),
+            ],
+            "note": ("" if cell["diverged_at"] is None else f"at step {cell['diverged_at']}: ")
+            + str(cell["reason"] or ""),
+        }
+        for cell in cells
+    ]
+
+
+def judged_sentence(comparison: Mapping[str, Any]) -> str:
+    """Say how rows are told apart, where several of them have several seeds; "" elsewhere."""
+    if sum(len(row["scores"]) > 1 for row in comparison["summary"]) < 2:
+        return ""
+    return (
+        "Two rows differ beyond noise if Welch's t test over their seeds says so by Holm's method "
+        "over all pairs of rows: of reports on rows of equal "
+        "means and like spread at most 5 % name a difference. "
+    )
+
+
+def baseline_sentence(comparison: Mapping[str, Any]) -> str:
+    """Say what a run had to beat to count as one that learned; "" without a baseline."""
+    if comparison.get("baseline") is None:
+        return ""
+    side = "above" if comparison["higher_is_better"] else "below"
+    return (
+        f"The trivial baseline of this task has {comparison['metric']} "
+        f"{comparison['baseline']:.4g} on the same data; a run that does not end {side} "
+        f"{comparison['threshold']:.4g} ({MARGIN:.0%} of the way from it to the best possible "
+        "score) did not learn."
+    )
+
+
+def facts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return names and texts: what was compared, by which programs, on what machine.
+
+    Args:
+        comparison: What `comparison.collect` returns.
+    """
+    cells = comparison["cells"]
+    done = [cell for cell in cells if cell["status"] != "missing"]
+    hours = sum(cell["seconds"] or 0 for cell in done) / 3600
+    spent = f"{hours:.1f} hours" if hours >= 0.1 else f"{hours * 60:.1f} minutes"
+    near = ", ".join(map(str, comparison.get("seeds_near_best") or ()))
+    overrides = " ".join(f"--{key} {value}" for key, value in comparison["overrides"].items())
+    return [
+        ("recipe", str(comparison["recipe"])),
+        ("changed in all runs", overrides or "nothing"),
+        ("seeds", ", ".join(str(seed) for seed in comparison["seeds"])),
+        *([("seeds near the best rate", near)] if near else []),
+        ("runs", f"{len(done)} of {len(cells)}; {spent} of training, one after the other"),
+        ("summed up", str(comparison["created"])),
+        *(
+            (name, ", ".join(values) if isinstance(values, list) else str(values))
+            for name, values in comparison["environment"].items()
+        ),
+    ]
+
+
+def write_csv(comparison: Mapping[str, Any]) -> str:
+    """Return every cell of the grid as a row of CSV."""
+    shared = {name: comparison[name] for name in ("recipe", "metric")}
+    return _csv(COLUMNS, (shared | dict(cell) for cell in comparison["cells"]))
+
+
+def write_curves(comparison: Mapping[str, Any]) -> str:
+    """Return every point of every loss curve as a row of CSV."""
+    return _csv(
+        CURVE_COLUMNS,
+        (
+            dict(cell) | {"step": step, "loss": loss}
+            for cell in comparison["cells"]
+            for step, loss in cell["curve"]
+        ),
+    )
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
 
 
 @dataclass(frozen=True)

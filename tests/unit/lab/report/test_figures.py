@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from magneto.lab.outcome import Group, Judge, Scored, group_cells
-from magneto.lab.report.curves import draw_curves, thinned
-from magneto.lab.report.figures import draw_scores, failure_marks
+from magneto.lab.report.figures import draw_curves, draw_scores, failure_marks, thinned
 from magneto.lab.report.plot import Plot, series_of
 from tests.unit.lab.invented import assemble
 

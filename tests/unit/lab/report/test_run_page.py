@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from xml.etree import ElementTree
 
-from magneto.lab.report.curves import draw_run
+from magneto.lab.report.figures import draw_run
 from magneto.lab.report.report import RunPage, write_run_page
 from magneto.training.task import Figure
 
