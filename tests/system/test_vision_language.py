@@ -13,7 +13,7 @@ from magneto.recipe import load_recipe
 from magneto.vision_language.config import FineTunedConfig, MaskedDataModelConfig
 from magneto.vision_language.model import MaskedDataModel, VisionLanguageEncoder
 from magneto.vision_language.pretrained import (
-    exported_config,
+    held_config,
     is_exported,
     load_pretrained,
     pretrained_reading,
@@ -217,7 +217,7 @@ def test_fine_tuning_begins_with_converted_weights(released: Path) -> None:
     """At another image size, with its tokenizer, by the ordinary option."""
     name = "beit3_small_patch16_32.pth"
     converted = convert(released, name, "--tokenizer", released / "beit3.spm")
-    assert is_exported(converted) and exported_config(converted).image_size == 32
+    assert is_exported(converted) and held_config(converted).image_size == 32
     changes = {f"model.{name}": value for name, value in SIZES.items()}
     changes |= {"model.embedding_scale": "none", "model.pretrained": str(converted)}
     recipe = load_recipe("visual-question-answering/tiny", changes)

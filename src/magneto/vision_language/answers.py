@@ -103,13 +103,7 @@ def normalise_answer(answer: str) -> str:
 def question_accuracy(
     answer: str, annotators: Sequence[str], when: When = "where_annotators_disagree"
 ) -> float:
-    """Return how right an answer is, 0 to 1.
-
-    Args:
-        answer: To score.
-        annotators: The answers of all annotators, usually ten.
-        when: Answers are normalised; "where_annotators_disagree" is the official rule.
-    """
+    """Return how right an answer is, 0 to 1, by the answers of all annotators, usually ten."""
     answer, known = tidy(answer), [tidy(one) for one in annotators]
     if when == "always" or len(set(known)) > 1:
         answer, known = normalise_answer(answer), [normalise_answer(one) for one in known]
@@ -182,9 +176,8 @@ def share_known(questions: Iterable[Sequence[str]], known: Iterable[str], lookup
 def read_answers(name: str) -> list[str]:
     """Read the answers to choose from, in order.
 
-    Args:
-        name: Path of a JSON list, as a run keeps it; of text with an answer in each line; or of
-            lines of JSON with "answer" and "label" (BEiT-3's answer2label.txt).
+    A file is a JSON list, as a run keeps it; text with an answer in each line; or lines of JSON
+    with "answer" and "label" (BEiT-3's answer2label.txt).
 
     Raises:
         FileNotFoundError: If there is no such file; names the nearest.

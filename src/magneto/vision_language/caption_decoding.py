@@ -22,12 +22,7 @@ from magneto.vision_language.samples import Samples
 
 
 def left_to_right(packing: Packing, image_tokens: int) -> Packing:
-    """Return a packing of pairs in which words see no later words, and images see no words.
-
-    Args:
-        packing: Of pairs alone.
-        image_tokens: Of each image.
-    """
+    """Return a packing of pairs in which words see no later words, and images see no words."""
     place = torch.arange(packing.length, device=packing.vision_place.device)
     query, key = place[:, None], place[None]
     # Padding stands behind all words, which do not see it.
@@ -47,14 +42,9 @@ class CaptionSearch:
 
 @dataclass(frozen=True)
 class CaptionWriter:
-    """Writes captions with a model.
+    """Writes captions with an `ImageCaptioner`, maybe wrapped for ranks, in evaluation mode.
 
     Every step reads the image and the words so far anew: nothing is cached.
-
-    Attributes:
-        model: An `ImageCaptioner`, maybe wrapped for ranks, in evaluation mode.
-        config: Its configuration.
-        tokenizer: Of its words.
     """
 
     model: nn.Module
@@ -64,12 +54,8 @@ class CaptionWriter:
     def greedy(self, images: Tensor) -> Tensor:
         """Return the likeliest words one after another; nothing waits for the device.
 
-        Args:
-            images: (images, channels, height, width).
-
-        Returns:
-            (images, max_length - 1) tokens, `<s>` left out; what follows the first `</s>` means
-            nothing.
+        They are (images, max_length - 1) tokens, `<s>` left out; what follows the first `</s>`
+        means nothing.
         """
         written = torch.full((len(images), 1), self.tokenizer.begin, device=images.device)
         for _ in range(self.config.max_length - 1):
@@ -78,12 +64,7 @@ class CaptionWriter:
         return written[:, 1:]
 
     def next_words(self, images: Tensor, written: Tensor) -> Tensor:
-        """Return the log-probabilities of the next word, (captions, vocab_size).
-
-        Args:
-            images: (captions, channels, height, width).
-            written: (captions, length) tokens from `<s>` on.
-        """
+        """Return the log-probabilities of the word after (captions, length) tokens, `<s>` first."""
         mask: Any = self.tokenizer.mask
         ends = torch.full_like(written[:, :1], mask)
         count, length = written.shape[0], written.shape[1] + 1
@@ -148,12 +129,7 @@ class CaptionWriter:
 
 
 def even_samples(tokens: Tensor, image_tokens: int) -> Samples:
-    """Return texts of one length, each with an image, as samples; made on their device.
-
-    Args:
-        tokens: (pairs, length).
-        image_tokens: Vision tokens of an image.
-    """
+    """Return texts of one length, (pairs, length), each with an image, made on their device."""
     count, length = tokens.shape
     row = image_tokens + length
 

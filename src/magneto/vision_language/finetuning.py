@@ -25,7 +25,6 @@ from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextT
 from magneto.vision_language.pretrained import Pretrained, load_pretrained, pretrained_reading
 from magneto.vision_language.samples import (
     WholeImage,
-    WholeImageAugmentation,
     frame_text,
     join_samples,
 )
@@ -122,7 +121,7 @@ class FineTunedTask(ImageTextTask):
         """
         rows = self.splits.train
         numbers = np.arange(len(rows)) if places is None else places
-        transform = WholeImageAugmentation(self.reading, self.data_config.augmentation)
+        transform = WholeImage(self.reading, self.data_config.augmentation)
 
         def example(number: int, random: np.random.Generator) -> dict[str, Any]:
             return {"images": self._read(rows, transform, int(numbers[number]), random),

@@ -48,18 +48,10 @@ Pooling = Callable[[Tensor, Tensor, Samples], Tensor]
 """From features of both modalities to one vector of each image, or of each text."""
 
 
-class NoMaskToken(nn.Module):
-    """What stands where no patch is ever hidden: in all models but that of pre-training."""
-
-    def forward(self, patches: Tensor, hidden: Tensor | None) -> Tensor:
-        """Return the patches, (images, patches, width)."""
-        return patches
-
-
 class VisionEmbedding(nn.Module):
     """From images to vision tokens: patches, a class token before them, learned positions."""
 
-    def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module) -> None:
+    def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None) -> None:
         super().__init__()
         width = config.width
         self.patches = PatchEmbedding(config.channels, config.patch_size, width)
@@ -69,7 +61,10 @@ class VisionEmbedding(nn.Module):
 
     def forward(self, images: Tensor, hidden: Tensor | None) -> Tensor:
         """(images, channels, height, width) to (images * image_tokens, width)."""
-        patches = self.class_token(self.mask_token(self.patches(images), hidden))
+        patches = self.patches(images)
+        if self.mask_token is not None:
+            patches = self.mask_token(patches, hidden)
+        patches = self.class_token(patches)
         places = torch.arange(patches.shape[1], device=patches.device)
         return (patches + self.positions(places)).flatten(0, 1)
 
@@ -98,15 +93,12 @@ class VisionLanguageEncoder(nn.Module):
     Args:
         config: With `vocab_size`.
         mask_token: What stands in place of hidden patches, in pre-training `MaskToken`.
-
-    Raises:
-        ValueError: If `vocab_size` is None.
     """
 
     def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None = None) -> None:
         super().__init__()
         self.config = config
-        self.vision_embedding = VisionEmbedding(config, mask_token or NoMaskToken())
+        self.vision_embedding = VisionEmbedding(config, mask_token)
         self.text_embedding = PackedTextEmbedding(config)
         self.transformer = MultiwayEncoder(config)
         if config.final_norm == "none":
@@ -136,16 +128,10 @@ class VisionLanguageEncoder(nn.Module):
 
     @torch.no_grad()
     def attention_weights(self, images: Tensor, samples: Samples, layer: int = -1) -> Tensor:
-        """Return what share each token gives to each other one in a layer, for pictures.
+        """Return what share each token gives to each other one in a layer, 0 the lowest.
 
-        Args:
-            images: As in `forward`.
-            samples: As in `forward`.
-            layer: Its number from 0; -1 is the topmost.
-
-        Returns:
-            (samples, heads, length, length), queries by keys; of a pair the first `image_tokens`
-            are the image's, its class token first, and then come its words.
+        It is (samples, heads, length, length), queries by keys; of a pair the first `image_tokens`
+        are the image's, its class token first, and then come its words.
         """
         layer = layer % len(self.transformer.layers)
         vision, language = self.embed(images, samples)
@@ -159,11 +145,6 @@ def interpolate_positions(
 
     Positions of patches are interpolated as in the released BEiT-3: bicubic, the class token's
     stays. Of the positions of words the first `max_length` are taken.
-
-    Args:
-        state: Tensors by name, of a model with one `VisionLanguageEncoder`.
-        old: Configuration of the model they come from.
-        new: Of the model they are for.
 
     Raises:
         ValueError: If the new model reads longer texts than the old one.
@@ -219,11 +200,7 @@ def read_pairs(parts: Sequence[Pooling], streams: Streams, samples: Samples) -> 
 
 
 class MaskedDataModel(nn.Module):
-    """`VisionLanguageEncoder`, and two linear heads that see the hidden places alone.
-
-    Raises:
-        ValueError: If `vocab_size` or `codes` is None.
-    """
+    """`VisionLanguageEncoder`, and two linear heads that see the hidden places alone."""
 
     def __init__(self, config: MaskedDataModelConfig) -> None:
         super().__init__()
@@ -270,17 +247,6 @@ class MaskedDataModel(nn.Module):
         )
 
 
-class Pooler(nn.Sequential):
-    """A norm, a linear layer and tanh over the features that are read."""
-
-    def __init__(self, config: QuestionAnsweringConfig) -> None:
-        super().__init__(
-            build_norm("layernorm", config.width, config),
-            NormalLinear(config.width, config.width, bias=True, std=NORMAL_STD),
-            nn.Tanh(),
-        )
-
-
 class AnswerHead(nn.Sequential):
     """A hidden layer of twice the width, and a logit for each answer."""
 
@@ -297,9 +263,6 @@ class QuestionAnswerer(nn.Module):
     """BEiT-3's model of VQA: features that have read image and question answer.
 
     In BEiT-3 they are those of the image's class token; see `QuestionAnsweringConfig.pooling`.
-
-    Raises:
-        ValueError: If the number of answers or the vocabulary is not known.
     """
 
     def __init__(self, config: QuestionAnsweringConfig) -> None:
@@ -310,19 +273,15 @@ class QuestionAnswerer(nn.Module):
         self.encoder = VisionLanguageEncoder(config)
         poolings = {"first": first_of_image, "mask_token": mask_of_text}
         self.parts = (poolings[config.pooling],)
-        self.pooler = Pooler(config)
+        self.pooler = nn.Sequential(
+            build_norm("layernorm", config.width, config),
+            NormalLinear(config.width, config.width, bias=True, std=NORMAL_STD),
+            nn.Tanh(),
+        )
         self.head = AnswerHead(config, config.answers)
 
     def forward(self, images: Tensor, samples: Samples) -> Tensor:
-        """Answer the questions of a batch.
-
-        Args:
-            images: (questions, channels, height, width).
-            samples: The questions, each beside its image.
-
-        Returns:
-            Logits, (questions, answers).
-        """
+        """Return logits (questions, answers) of questions, each beside its image."""
         read = read_pairs(self.parts, self.encoder(images, samples), samples)
         return self.head(self.pooler(read))
 
@@ -354,26 +313,16 @@ class VisualReasoner(nn.Module):
         )
 
     def forward(self, images: Tensor, samples: Samples) -> Tensor:
-        """Judge statements.
+        """Return logits (statements, 2) of false and true.
 
-        Args:
-            images: (statements * images, channels, height, width), those of a statement one after
-                the other.
-            samples: As many pairs: each image with its statement.
-
-        Returns:
-            Logits (statements, 2) of false and true.
+        The images of a statement come one after the other, each with the statement in `samples`.
         """
         read = read_pairs(self.parts, self.encoder(images, samples), samples)
         return self.head(read.unflatten(0, (-1, IMAGES)).flatten(1))
 
 
 class SimilarityScale(nn.Module):
-    """What similarities are multiplied by: the exponential of a learnt number.
-
-    Args:
-        temperature: One divided by what it is at first.
-    """
+    """What similarities are multiplied by: the exponential of a learnt number."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -386,7 +335,7 @@ class SimilarityScale(nn.Module):
         nn.init.constant_(self.logarithm, -math.log(self.temperature))
 
     def forward(self) -> Tensor:
-        """Return the scale, a scalar."""
+        """Return the scale, a scalar: 1 / temperature at first."""
         return self.logarithm.float().clamp(max=math.log(MOST_SCALE)).exp()
 
 
@@ -412,15 +361,10 @@ class ImageTextRetriever(nn.Module):
         self.scale = SimilarityScale(config.temperature)
 
     def forward(self, images: Tensor, samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
-        """Embed images and texts; their numbers may differ.
+        """Embed as many images and texts as there are, each alone in `samples`.
 
-        Args:
-            images: (images, channels, height, width).
-            samples: As many images alone, then texts alone.
-
-        Returns:
-            Vectors of length 1 of the images, (images, embedding_width), and of the texts, (texts,
-            embedding_width), in float32; and what similarities are multiplied by, a scalar.
+        Returned are vectors of length 1 of the images, (images, embedding_width), and of the texts,
+        (texts, embedding_width), in float32; and what similarities are multiplied by, a scalar.
         """
         vision, language = self.encoder(images, samples)
         of_images, of_texts = (part(vision, language, samples) for part in self.parts)
@@ -431,10 +375,7 @@ class ImageTextRetriever(nn.Module):
 def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
     """Return the loss of each pair, (pairs,): half of each direction's cross-entropy, in nats.
 
-    Args:
-        images: (pairs, width), of length 1 each.
-        texts: (pairs, width), likewise; text i belongs to image i, and to no other.
-        scale: A scalar by which similarities are multiplied.
+    Both are (pairs, width), of length 1 each: text i belongs to image i, and to no other.
     """
     with without_autocast(images):
         logits = scale * images @ texts.T
@@ -444,11 +385,7 @@ def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
 
 
 class ImageCaptioner(nn.Module):
-    """An encoder, and a linear head over the vocabulary that reads the places to be filled in.
-
-    Raises:
-        ValueError: If `vocab_size` is None.
-    """
+    """An encoder, and a linear head over the vocabulary that reads the places to be filled in."""
 
     def __init__(self, config: ImageCaptionerConfig) -> None:
         super().__init__()
@@ -461,16 +398,13 @@ class ImageCaptioner(nn.Module):
     def forward(
         self, images: Tensor, samples: Samples, words: Tensor, targets: Tensor | None = None
     ) -> Tensor | CrossEntropyLoss:
-        """Return logits, or with targets the loss, whose logits never exist all at once.
+        """Return logits (words, vocab_size), or with targets the summed loss, made in chunks.
 
         Args:
             images: (pairs, channels, height, width).
             samples: As many pairs, packed by `left_to_right`.
             words: (words,) numbers of the places to be filled in, among the language tokens.
             targets: (words,) what belongs there.
-
-        Returns:
-            Logits (words, vocab_size), or the summed cross-entropy.
         """
         vision, language = self.encoder(images, samples)
         # The image's features are read by nobody; with this their experts have gradients, of zeros,

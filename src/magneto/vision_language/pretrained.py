@@ -62,9 +62,7 @@ class Pretrained:
 def pretrained_reading(config: FineTunedConfig) -> tuple[str, str]:
     """Return how the run that `pretrained` names reads texts and images.
 
-    Returns:
-        The directory of its tokenizer, and the normalisation of its images, one of
-        `magneto.vision.transforms.NORMALISATIONS`.
+    It is the directory of its tokenizer, and one of `magneto.vision.transforms.NORMALISATIONS`.
 
     Raises:
         FileNotFoundError: If there is no such run, or it has lost its tokenizer.
@@ -72,9 +70,8 @@ def pretrained_reading(config: FineTunedConfig) -> tuple[str, str]:
     """
     run = pretrained_run(config)
     if not is_exported(run):
-        recipe = open_run(run)
-        check_kind(run, recipe.model)
-        return run_tokenizer(run), recipe.data.normalisation
+        held_config(run)
+        return run_tokenizer(run), open_run(run).data.normalisation
     try:
         load_tokenizer(run)
     except FileNotFoundError as error:
@@ -88,22 +85,20 @@ def pretrained_reading(config: FineTunedConfig) -> tuple[str, str]:
 def load_pretrained(model: nn.Module, config: FineTunedConfig) -> Pretrained:
     """Find the weights of the encoder of the run that `pretrained` names.
 
-    Args:
-        model: That shall have them, with a `VisionLanguageEncoder` called `encoder`; its shapes are
-            looked at, not its values, so it may be on torch's "meta" device.
-        config: Its configuration.
+    The model that shall have them has a `VisionLanguageEncoder` called `encoder`; its shapes are
+    looked at, not its values, so it may be on torch's "meta" device.
 
     Raises:
         FileNotFoundError: If there is no such run, or it has no weights.
         ValueError: If its encoder is another one; names the options that would fit.
     """
     run = pretrained_run(config)
-    held: Any = exported_config(run) if is_exported(run) else open_run(run).model
-    check_kind(run, held)
+    held = held_config(run)
     check_same_encoder(run, held, config, SAME)
     stored = exported_tensors(run) if is_exported(run) else open_tensors(find_weights(run))
-    here = {n: t for n, t in model.state_dict().items() if n.startswith(PREFIX)}
-    state = {name: stored[name].read() for name in here if name in stored}
+    there = model.state_dict()
+    state = {name: stored[name].read() for name in there
+             if name.startswith(PREFIX) and name in stored}  # fmt: skip
     if not state:
         raise ValueError(f"{run} has no tensor called {PREFIX}...: {WANTED}")
     try:
@@ -111,18 +106,12 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> Pretrained:
     except ValueError as error:
         raise ValueError(f"{run}: {error}") from error
     for name, tensor in state.items():
-        if tensor.shape != here[name].shape:
+        if tensor.shape != there[name].shape:
             raise ValueError(f"{run} has another encoder: {name} is {tuple(tensor.shape)}, the "
-                             f"model has {tuple(here[name].shape)}")  # fmt: skip
-    missing = [name for name in model.state_dict() if name not in state]
+                             f"model has {tuple(there[name].shape)}")  # fmt: skip
+    missing = [name for name in there if name not in state]
     weights = {name: in_memory(name, tensor) for name, tensor in state.items()}
     return Pretrained(run, weights, missing, sorted(stored.keys() - state.keys()))
-
-
-def check_kind(run: Path, held: Any) -> None:
-    """Raise ValueError if a run's model configuration is not of vision and language."""
-    if getattr(held, "image_grid", None) is None:
-        raise ValueError(f"{run} is no run of vision and language: {WANTED}")
 
 
 def is_exported(folder: Path) -> bool:
@@ -130,12 +119,21 @@ def is_exported(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and not (folder / "recipe.yaml").is_file()
 
 
-def exported_config(folder: Path) -> VisionLanguageConfig:
-    """Return the configuration of the folder's encoder."""
-    core: Any = read_object(folder / CONFIG).get("core")
+def held_config(run: Path) -> Any:
+    """Return the configuration of a run's model, or of an exported one's encoder.
+
+    Raises:
+        ValueError: If it is not of vision and language.
+    """
+    if not is_exported(run):
+        held = open_run(run).model
+        if getattr(held, "image_grid", None) is None:
+            raise ValueError(f"{run} is no run of vision and language: {WANTED}")
+        return held
+    core: Any = read_object(run / CONFIG).get("core")
     names = {field.name for field in fields(VisionLanguageConfig)}
     if not isinstance(core, dict) or not {"experts", "image_size"} <= core.keys():
-        raise ValueError(f"{folder} is no model of vision and language")
+        raise ValueError(f"{run} is no model of vision and language")
     return VisionLanguageConfig(**{name: core[name] for name in names & core.keys()})
 
 

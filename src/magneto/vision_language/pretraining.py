@@ -448,11 +448,5 @@ def by_kind(patches: Tensor, words: Tensor, masked: MaskedSamples) -> dict[str, 
 
 
 def hidden_codes(targets: nn.Module, images: Tensor, patches: Tensor) -> Tensor:
-    """Return the codes of the hidden patches of images, (hidden patches,).
-
-    Args:
-        targets: A `CodeTargets`, on the images' device.
-        images: (images, channels, height, width); there may be none in validation.
-        patches: Numbers of the hidden ones, image * patches of an image + patch.
-    """
+    """Return the codes of the hidden patches of images; in validation there may be none."""
     return targets(images).flatten().index_select(0, patches) if len(images) else patches

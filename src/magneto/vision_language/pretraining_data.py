@@ -78,16 +78,9 @@ def close_texts(texts: Iterable[str], tokenizer: Tokenizer) -> ClosedTexts:
 def hide_words(
     masking: Masking, ratio: float, row: np.ndarray, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hide a share of the words of a text, one at least.
+    """Hide a share of a text's tokens that are no special ones, one at least.
 
-    Args:
-        masking: Which, and by what.
-        ratio: Share of the tokens that are no special ones.
-        row: Tokens of the text, (length,).
-        draw: What is drawn from.
-
-    Returns:
-        What is seen, and what is to be guessed in each place, or `IGNORED`; (length,) both.
+    Returned is what is seen, and what is to be guessed in each place, or `IGNORED`; (length,) both.
     """
     most = max(1, round(ratio * int(masking.plain[row].sum())))
     chosen = masking.choose(row, draw, most)
@@ -106,12 +99,8 @@ def image_examples(
 ) -> Example:
     """Return what makes "images", "patches" (hidden ones) and "blank" of an image's index.
 
-    Args:
-        images: Of a split.
-        transform: What is done to one.
-        patches: Which of its patches are hidden.
-        blank: Stands for an image that can't be read, of which nothing is guessed then; None raises
-            `BrokenImage`.
+    `blank` stands for an image that can't be read, of which nothing is guessed then; None raises
+    `BrokenImage`.
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -166,13 +155,8 @@ def pair_examples(
 def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
     """Make a batch of stacked examples of each stream, by the names of `PARTS`.
 
-    Args:
-        image_tokens: Vision tokens of an image: one more than its patches.
-        pieces: What `image_examples`, `text_examples` and `pair_examples` make.
-
-    Returns:
-        "images", of images alone, then of pairs; "masked", a `MaskedSamples`; "words", the hidden
-        ones, (hidden words,); "blank", boolean (images,).
+    It has "images", of images alone, then of pairs; "masked", a `MaskedSamples`; "words", the
+    hidden ones, (hidden words,); "blank", boolean (images,).
     """
     images, texts, pairs = (pieces[name] for name in PARTS)
     lengths = pairs["length"].tolist()

@@ -335,11 +335,7 @@ def by_id(
 
 
 def question_of(row: Any) -> tuple[int, tuple[int, str]]:
-    """Return a record as a question's id, its image's id and its text.
-
-    Raises:
-        BadRecord: If it has no text, or no two whole numbers as ids: its image would be another's.
-    """
+    """Return a record as a question's id, its image's id and its text; ids are whole numbers."""
     number, image = whole_number(row, "question_id"), whole_number(row, "image_id")
     if not isinstance(row.get("question"), str):
         raise BadRecord("no text")
@@ -360,13 +356,8 @@ def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
 def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
     """Choose the images to validate on, so that everybody can choose the same ones.
 
-    They are the `count` images with the smallest BLAKE2b digests (8 bytes) of the text "SEED:ID":
-    of VQA v2, 1000 of val2014's with the seed 0.
-
-    Args:
-        ids: COCO's ids of the images to choose from.
-        count: How many.
-        seed: Another one chooses others.
+    They are the `count` images with the smallest BLAKE2b digests (8 bytes) of the text "SEED:ID",
+    where ID is COCO's: of VQA v2, 1000 of val2014's with the seed 0.
     """
     ranks = {n: hashlib.blake2b(f"{seed}:{n}".encode(), digest_size=8).digest() for n in ids}
     return set(sorted(ranks, key=ranks.__getitem__)[:count])
@@ -383,11 +374,9 @@ def check_held_out(
 ) -> None:
     """See that a run held out what it is measured on.
 
-    In another folder than that of its own data, images with the same names may have other
-    questions; so there it is said, and not refused.
-
-    Raises:
-        ValueError: If it was trained on some of them; names what measures the others.
+    If it was trained on some of them, it is refused, and said what measures the others. In another
+    folder than that of its own data, images with the same names may have other questions; so there
+    it is said, and not refused.
     """
     assert config.held_out is not None
     run = Path(config.held_out).parents[1]

@@ -229,17 +229,13 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
 
     Where similarities are equal, the answer counts as found after all that are as similar: a model
     that says the same of everything finds nothing, nor does one whose embeddings are no numbers.
+    "text_recall_at_1" is of the texts of an image, "image_recall_at_1" of the image of a text.
 
     Args:
         images: (images, width), of length 1 each.
         texts: (texts, width), likewise.
         owners: (texts,) the number of each text's image; every image has one text or more.
-        broken: (images,) True where an image could not be read: what asks with it, or asks for it,
-            finds nothing.
-
-    Returns:
-        "text_recall_at_1", the texts of an image, and so on; "image_recall_at_1", the image of a
-        text; and "mean_recall", the mean of the six.
+        broken: (images,) True where an image could not be read: it finds and is found never.
     """
     numbers = torch.arange(len(images))
     found = {}
@@ -256,13 +252,8 @@ def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor)
     """Return at which place, from 0, each query finds its first right answer, (queries,).
 
     A right answer whose similarity is not finite is not found: `NOWHERE` stands for a query that
-    finds none. A wrong one whose similarity is no number stands before all.
-
-    Args:
-        queries: (queries, width).
-        answers: (answers, width).
-        wanted: (queries,) the number of the image that each query belongs to.
-        given: (answers,) likewise of each answer.
+    finds none. A wrong one whose similarity is no number stands before all. `wanted` and `given`
+    are the numbers of the images that queries and answers belong to.
     """
     found = []
     for start in range(0, len(queries), PIECE):
@@ -276,13 +267,10 @@ def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor)
 
 
 def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
-    """Return by rank the recall of a random order.
+    """Return by rank the recall of a random order of `count` answers.
 
-    It is one less the share of orders in which the first places have no right answer.
-
-    Args:
-        count: Answers that there are.
-        right: How many queries (values) have how many right answers (keys).
+    It is one less the share of orders in which the first places have no right answer. `right` says
+    how many queries (values) have how many right answers (keys).
     """
     found, queries = {}, sum(right.values())
     for rank in RANKS:
@@ -293,13 +281,7 @@ def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
 
 
 def gather_at(part: Tensor, start: int, total: int) -> Tensor:
-    """Return the rows of all ranks, each rank's at its own place; without a gradient.
-
-    Args:
-        part: (rows, width) of this rank.
-        start: Where they begin among all.
-        total: Rows of all ranks together.
-    """
+    """Return the `total` rows of all ranks, this rank's from `start` on; without a gradient."""
     whole = part.new_zeros(total, part.shape[1])
     whole[start : start + len(part)] = part.detach()
     if dist.is_available() and dist.is_initialized() and len(part) < total:
@@ -314,14 +296,8 @@ def piece_loss(
 
     Its value is the losses of the piece's own pairs. Its gradient with respect to the piece's
     embeddings is that of the sum over *all* pairs, where the piece is also a negative; with respect
-    to the scale it is that of its own pairs, so that pieces add up.
-
-    Args:
-        images: (pairs of the piece, width), with a gradient.
-        texts: Likewise.
-        scale: A scalar, with a gradient.
-        everything: All images and all texts of the global batch, (pairs, width), without one.
-        start: Where the piece begins among all.
+    to the scale it is that of its own pairs, so that pieces add up. `everything` is all images and
+    all texts of the global batch, (pairs, width), without a gradient.
     """
     stop = start + len(images)
     own = slice(start, stop)

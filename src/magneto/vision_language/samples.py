@@ -59,9 +59,8 @@ class MaskedSamples:
     Attributes:
         samples: Images alone, pairs and texts alone; hidden words are masked in it.
         hidden: Boolean, (images, patches): True where a patch is hidden.
-        patches: (hidden patches,) number of each: image * patches of an image + patch. Those of
-            images alone come first.
-        words: (hidden words,) number of each among the language tokens. Those of pairs come first.
+        patches: (hidden patches,) image * patches of an image + patch; of images alone come first.
+        words: (hidden words,) number of each among the language tokens; of pairs come first.
         alone_patches: How many of the hidden patches are of images alone.
         paired_words: How many of the hidden words are of pairs.
     """
@@ -124,11 +123,7 @@ def frame_text(
 ) -> np.ndarray:
     """Return `<s>`, a text's tokens and `</s>`, int64; of what is too long the end is cut.
 
-    Args:
-        tokens: Of the text.
-        tokenizer: That made them.
-        max_length: Of what is returned.
-        closing: Tokens that stand between the text and `</s>`, and are not cut.
+    Tokens that are closing stand between the text and `</s>`, and are not cut.
     """
     kept = tokens[: max_length - 2 - len(closing)]
     return np.array([tokenizer.begin, *kept, *closing, tokenizer.end], np.int64)
@@ -141,33 +136,21 @@ def squared(picture: Picture, size: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class WholeImage:
-    """What validation images go through.
+    """What images go through.
 
     Attributes:
         reading: The form in which the model reads them.
+        augmentation: Of training images: "centre" is all of the image here, "random_resized" cuts
+            out a part. None draws nothing.
     """
 
     reading: Reading
-
-    def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        """Transform a picture; nothing is drawn."""
-        return self.reading.normalise(squared(picture, self.reading.size))
-
-
-@dataclass(frozen=True)
-class WholeImageAugmentation:
-    """What training images go through.
-
-    Attributes:
-        reading: The form in which the model reads them.
-        config: What is done. "centre" is all of the image here; "random_resized" cuts out a part.
-    """
-
-    reading: Reading
-    config: AugmentationConfig
+    augmentation: AugmentationConfig | None = None
 
     def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
         """Transform a picture."""
-        if self.config.crop == "centre":
+        if self.augmentation is None:
+            return self.reading.normalise(squared(picture, self.reading.size))
+        if self.augmentation.crop == "centre":
             picture = PixelPicture(squared(picture, self.reading.size))
-        return Augmentation(self.reading, self.config)(picture, random)
+        return Augmentation(self.reading, self.augmentation)(picture, random)

@@ -81,11 +81,7 @@ class ImageRows:
         return self.table.values(name)
 
     def open(self, index: int) -> list[Picture]:
-        """Open the images of a row.
-
-        Raises:
-            BrokenImage: If one is missing, can't be read, or is no image.
-        """
+        """Open the images of a row; raise BrokenImage if one can't be read."""
         return [images.open(index) for images in self.images]
 
     def name(self, index: int) -> str:
@@ -110,10 +106,8 @@ class ImageRows:
 class RowSplits:
     """What a source has.
 
-    Attributes:
-        train: To train on; the files of all images are there.
-        validation: To validate on; a row whose image is missing counts as wrong.
-        counts: What was met while reading.
+    The files of all images to train on are there; a validation row whose image is missing counts as
+    wrong.
     """
 
     train: ImageRows
@@ -136,7 +130,7 @@ def load_rows(
         config: Which source, and what is held out.
         tables: Reads a source.
         problems: Told of missing images, by name.
-        counts: Of what was met; told how many are missing.
+        counts: Told how many are missing.
         wanted: The split to validate on. For "validation" another one may stand, or rows that are
             held out; any other has to be there.
         names: Of the columns of images.
@@ -205,12 +199,8 @@ def find_columns(
 ) -> Table:
     """Return a table whose columns are called as a task calls them; rows without an image go.
 
-    Args:
-        table: As its source has it.
-        images: The task's names of columns of images, and those in the recipe.
-        words: Likewise of other columns that the task reads.
-        folder: That paths are relative to; None is the table's own.
-        counts: Told of rows without an image.
+    Images and words are the task's names of columns, with those in the recipe. Paths are relative
+    to the folder, or to the table's own.
 
     Raises:
         ValueError: If there is no such column, or no row has an image.

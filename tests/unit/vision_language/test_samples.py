@@ -13,7 +13,6 @@ from magneto.vision.decoding import PixelPicture
 from magneto.vision.transforms import Reading
 from magneto.vision_language.samples import (
     WholeImage,
-    WholeImageAugmentation,
     first_tokens,
     frame_text,
     join_samples,
@@ -81,16 +80,16 @@ def test_the_ends_are_seen() -> None:
     seen = WholeImage(READING)(wide_picture(), random)
     assert seen.shape == (3, 8, 8)
     assert (seen[:, :, [0, -1]] > 0.9).all() and (seen[:, :, 3:5] < -0.9).all()
-    plain = WholeImageAugmentation(READING, AugmentationConfig())
+    plain = WholeImage(READING, AugmentationConfig())
     np.testing.assert_array_equal(plain(wide_picture(), random), seen)
 
 
 def test_augmentation_is_applied() -> None:
     config = AugmentationConfig(crop="random_resized", crop_scale=(0.2, 0.3))
-    seen = WholeImageAugmentation(READING, config)(wide_picture(), np.random.default_rng(0))
+    seen = WholeImage(READING, config)(wide_picture(), np.random.default_rng(0))
     assert not np.array_equal(seen, WholeImage(READING)(wide_picture(), np.random.default_rng(0)))
     pixels = np.zeros((8, 8, 3), np.uint8)
     pixels[:, :2] = 255
-    mirrored = WholeImageAugmentation(READING, AugmentationConfig(flip=1.0))
+    mirrored = WholeImage(READING, AugmentationConfig(flip=1.0))
     seen = mirrored(PixelPicture(pixels), np.random.default_rng(0))
     assert (seen[:, :, -2:] == 1).all() and (seen[:, :, :6] == -1).all()
