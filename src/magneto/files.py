@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 MANIFEST = "manifest.json"
+# Of a file in a manifest: when it was changed, in nanoseconds.
+CHANGED = "changed"
 LOCK_FILE = ".lock"
 # Seconds between looks at a lock that is waited for.
 POLL_SECONDS = 0.5
@@ -254,22 +256,20 @@ def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> Non
 def check_directory(path: Path) -> None:
     """Compare a directory with its manifest.
 
+    A file of which the manifest has the time of change, and which has it still, is taken as it is.
+
     Raises:
         Damaged: If a file is missing, or has another size or checksum.
     """
     try:
-        manifest = read_json(path / MANIFEST)
-    except (OSError, Damaged) as error:
+        for name, written in read_json(path / MANIFEST).items():
+            file, changed = path / name, written.pop(CHANGED, None)
+            state = file.stat()
+            untouched = (state.st_size, state.st_mtime_ns) == (written["bytes"], changed)
+            if not untouched and fingerprint(file, sync=False) != written:
+                raise Damaged(f"{file} is not as it was written")
+    except (OSError, AttributeError, KeyError, TypeError) as error:
         raise Damaged(f"{path}: {error}") from error
-    if not isinstance(manifest, dict):
-        raise Damaged(f"{path / MANIFEST} is not as it was written")
-    for name, expected in manifest.items():
-        try:
-            found = fingerprint(path / name, sync=False)
-        except OSError as error:
-            raise Damaged(f"{path}: {error}") from error
-        if found != expected:
-            raise Damaged(f"{path / name} is not as it was written")
 
 
 def fingerprint(path: Path, sync: bool = True) -> dict[str, int]:

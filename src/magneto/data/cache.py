@@ -1,7 +1,6 @@
 """The cache of prepared data: named by files and settings, written whole, opened as it was written.
 
-Of each file of a directory of the cache the manifest has size, time of change and one checksum. The
-checksum is compared where size or time are others, as of a copy.
+Of each file of a directory of the cache the manifest has size, checksum and time of change.
 """
 
 from __future__ import annotations
@@ -20,21 +19,20 @@ import numpy as np
 
 from magneto import files
 from magneto.files import (
+    CHANGED,
     MANIFEST,
     Damaged,
     aside_path,
+    check_directory,
     clear_dead,
     directory_aside,
-    read_json,
     sync_to_disk,
     write_json,
 )
 from magneto.progress import SILENT, Progress
 
 # Of all that is kept: another number where the same files and settings give something else.
-VERSION = 2
-# Of a file in the manifest: when it was changed, in nanoseconds.
-TIME = "changed"
+VERSION = 3
 
 
 def cache_directory() -> Path:
@@ -92,7 +90,7 @@ def is_kept(held: Path, progress: Progress = SILENT) -> bool:
     if not held.exists():
         return False
     try:
-        check_as_written(held)
+        check_directory(held)
     except Damaged as error:
         progress.say(f"{error}: made again")
         damaged = held.resolve()
@@ -102,23 +100,6 @@ def is_kept(held: Path, progress: Progress = SILENT) -> bool:
         shutil.rmtree(aside, ignore_errors=True)
         return False
     return True
-
-
-def check_as_written(directory: Path) -> None:
-    """Compare a directory of the cache with its manifest.
-
-    Raises:
-        Damaged: If a file is not as it was written, or there is no manifest.
-    """
-    try:
-        for name, written in read_json(directory / MANIFEST).items():
-            path, time = directory / name, written.pop(TIME)
-            state = path.stat()
-            untouched = (state.st_size, state.st_mtime_ns) == (written["bytes"], time)
-            if not untouched and files.fingerprint(path, sync=False) != written:
-                raise Damaged(f"{path} is not as it was written")
-    except (FileNotFoundError, AttributeError, KeyError, TypeError) as error:
-        raise Damaged(f"{directory}: {error}") from error
 
 
 def make_writable(folder: Path) -> None:
@@ -152,7 +133,8 @@ def made_whole(path: Path) -> Iterator[Path]:
     with directory_aside(path) as aside:
         yield aside
         manifest = {
-            str(file.relative_to(aside)): files.fingerprint(file) | {TIME: file.stat().st_mtime_ns}
+            str(file.relative_to(aside)): files.fingerprint(file)
+            | {CHANGED: file.stat().st_mtime_ns}
             for file in sorted(aside.rglob("*"))
             if file.is_file()
         }

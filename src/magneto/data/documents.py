@@ -34,13 +34,15 @@ from magneto.data.files import (
     unpacked_name,
     walk_files,
 )
-from magneto.data.problems import EMPTY, BadRecord, Counts, listed, read_each
+from magneto.data.problems import EMPTY, OTHER_SPLITS, BadRecord, Counts, listed, read_each
 from magneto.data.sources import (
     HubDataset,
     check_builtin,
     find_source,
     hub_files,
+    named_splits,
     split_of,
+    split_of_record,
 )
 
 ENDINGS = (".txt", *RECORDS, ".tar")
@@ -71,7 +73,8 @@ def read_documents(
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
     """Return what yields the documents of each split that a source has.
 
-    Files are "train", unless their names or those of their folders say of all splits what they are.
+    Files are "train", unless their names or those of their folders say of all splits what they are,
+    or their records do in a field "split".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.
@@ -98,11 +101,14 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
         chosen = dataset.chosen_splits(found.config)
         return {split: partial(rows, name) for split, name in chosen.items()}
 
-    def texts(files: Sequence[Path], counts: Counts) -> Iterator[str]:
-        each = (_file_documents(path, field, unit, counts) for path in files)
+    def texts(files: Sequence[Path], split: str, counts: Counts) -> Iterator[str]:
+        each = (_file_documents(path, field, unit, split, counts) for path in files)
         return _counted(chain.from_iterable(each), counts)
 
-    return {split: partial(texts, files) for split, files in files_by_split(source).items()}
+    files = files_by_split(source)
+    if {*files} == {"train"} and (named := named_splits(files["train"])):
+        return {split: partial(texts, files["train"], split) for split in named}
+    return {split: partial(texts, own, "") for split, own in files.items()}
 
 
 def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
@@ -128,7 +134,7 @@ def files_by_split(source: str) -> dict[str, list[Path]]:
     """
     folder, files = existing_path(source), source_files(source, ENDINGS)
     words = [path.relative_to(folder).parts[0] if path != folder else "" for path in files]
-    named = [split_of(word.lower()) for word in words]
+    named = [split_of(word) for word in words]
     if "train" not in named:
         return {"train": files}
     parts: dict[str, list[Path]] = {}
@@ -146,7 +152,9 @@ def _counted(texts: Iterable[str], counts: Counts) -> Iterator[str]:
             counts[EMPTY] += 1
 
 
-def _file_documents(path: Path, field: str, unit: str, counts: Counts) -> Iterator[str]:
+def _file_documents(path: Path, field: str, unit: str, split: str, counts: Counts) -> Iterator[str]:
+    """Yield the documents of a file, of records those of a split, if one is given."""
+    read = partial(_text, field=field, split=split, counts=counts)
     if is_table(path):
         header, rows = open_table(path, counts)
         if header and field not in header:
@@ -154,15 +162,21 @@ def _file_documents(path: Path, field: str, unit: str, counts: Counts) -> Iterat
             raise ValueError(f"{path} has no column {field!r} among {there}: name it, "
                              "data.text_field; if its first line names no columns, write one above "
                              "it")  # fmt: skip
-        return read_rows(path, rows, header, counts, partial(_text, field=field))
+        return read_rows(path, rows, header, counts, read)
     if unpacked_name(path).endswith((*RECORDS, ".tar")):
-        return stream_records(path, counts, partial(_text, field=field))
+        return stream_records(path, counts, read)
+    if split not in ("", "train"):
+        return iter(())
     if unit == LINE:
         return (line.rstrip("\r\n") for line in _pieces(path, counts))
     return _plain_documents(path, counts)
 
 
-def _text(record: Any, field: str) -> str:
+def _text(record: Any, field: str, split: str = "", counts: Counts | None = None) -> str | None:
+    if split and (own := split_of_record(record)) != split:
+        if own is None and split == "train" and counts is not None:
+            counts[OTHER_SPLITS] += 1
+        return None
     text = record.get(field)
     if not isinstance(text, str):
         raise BadRecord(f"no text in {field!r}")

@@ -40,6 +40,7 @@ from magneto.data.sources import (
     Source,
     has_parquet,
     parse_source,
+    split_of,
     standard_splits,
 )
 from magneto.data.table import NO_CLASS, USUAL, Classes, Table, by_split, table_of, whole_table
@@ -239,9 +240,8 @@ def shards_by_split(source: Path, shards: Sequence[Path]) -> dict[str, list[Path
     parts: dict[str, list[Path]] = {}
     for shard in shards:
         place = shard.relative_to(source if source.is_dir() else source.parent)
-        words = re.findall("[a-z]+", str(place.with_suffix("")).lower())
-        split = next(iter(standard_splits(dict(zip(words, words, strict=True)))), "train")
-        parts.setdefault(split, []).append(shard)
+        split = split_of(str(place.with_suffix("")))
+        parts.setdefault(split or "train", []).append(shard)
     return parts
 
 

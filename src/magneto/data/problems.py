@@ -30,6 +30,7 @@ HALF_CHARACTERS = "records with halves of a character replaced"
 LONG_LINES = "over-long lines left out"
 NO_FILES = "pipes, devices, broken links and unreadable folders left out"
 EMPTY = "empty texts left out"
+OTHER_SPLITS = "rows of a split that is none of train, validation and test left out"
 
 
 def listed(words: Sequence[Any], most: int = LISTED) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from magneto.config import ConfigError
-from magneto.data.files import walk_files
+from magneto.data.files import RECORDS, stream_records, unpacked_name, walk_files
+from magneto.data.problems import Counts
 from magneto.files import import_extra, user_path
 
 T = TypeVar("T")
@@ -28,7 +29,7 @@ SPLIT_NAMES = {
 SPLITS = {name: split for split, names in SPLIT_NAMES.items() for name in names}
 # In the order in which a source to validate on is looked through.
 VALIDATED = ("validation", "test", "train")
-SPLIT_WORD = re.compile(rf"(?:^|[._-])({'|'.join(SPLITS)})(?=$|[._\d-])")
+SPLIT_WORD = re.compile(rf"(?:^|[./_-])({'|'.join(SPLITS)})(?=$|[./_\d-])")
 
 
 def standard_splits(
@@ -70,9 +71,29 @@ def held_below(keys: Iterable[str], fraction: float) -> float:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a word in a name stands for; None if no word does."""
-    found = SPLIT_WORD.search(name)
-    return SPLITS[found[1]] if found else None
+    """Return the split that the last such word in a name or a path stands for; None without one."""
+    found = SPLIT_WORD.findall(name.lower())
+    return SPLITS[found[-1]] if found else None
+
+
+def split_of_record(record: Mapping[str, Any]) -> str | None:
+    """Return the split that a record names in its field "split"; one without it is of "train"."""
+    return SPLITS.get(str(record.get("split", "train")).strip().lower())
+
+
+def named_splits(files: Iterable[Path]) -> set[str]:
+    """Return the splits that the records of files name; none where none is of "train".
+
+    No more is read than it takes to know whether there is a validation split.
+    """
+    found: set[str | None] = set()
+    for path in files:
+        if unpacked_name(path).endswith(RECORDS):
+            for record in stream_records(path, Counts()):
+                if "split" not in record or {"train", "validation"} <= found:
+                    break
+                found.add(split_of_record(record))
+    return {split for split in found if split} if "train" in found else set()
 
 
 def held_out(text: str, fraction: float) -> bool:

@@ -24,7 +24,7 @@ import numpy as np
 from magneto.config import nearest, shown
 from magneto.data.cache import content_digest
 from magneto.data.media import MediaColumn
-from magneto.data.problems import BadRecord, Counts, counted, guarded, listed
+from magneto.data.problems import OTHER_SPLITS, BadRecord, Counts, counted, guarded, listed
 from magneto.data.sources import SPLIT_NAMES, SPLITS, VALIDATED, hash_of, held_below
 
 # What columns are usually called, best first.
@@ -53,7 +53,6 @@ USUAL = {
     "truth": ("truth", "label", "answer", "true", "is_true", "target"),
 }  # fmt: skip
 FROM_TEST = "to validate on, from its test split"
-OTHER_SPLITS = "rows of a split that is none of train, validation and test left out"
 TEST_UNUSED = "of its test split, not used"
 # Media of which the digest takes the bytes, spread over the table; of all others it takes name and
 # size.
@@ -61,6 +60,8 @@ SAMPLED = 256
 NO_CLASS = -1
 # Of the rows that are to be held out; where there would be fewer, further values are.
 LEAST_SHARE = 0.5
+# Of the same rows, where one value has so many that others would hold out too few: that is said.
+MOST_SHARE = 2.0
 
 
 class Classes(Sequence[str | None]):
@@ -284,4 +285,7 @@ def hold_out(
         if abs(found + rows[number] - wanted) < wanted - found and (~chosen).sum() > 1:
             chosen[number] = True
     held = chosen[kind]
+    if counts is not None and held.sum() > max(MOST_SHARE * wanted, 1):
+        counts[f"rows held out where about {wanted:,.0f} were asked for, as few values of {key!r} "
+               "have most rows"] += int(held.sum())  # fmt: skip
     return table.take(~held), table.take(held)

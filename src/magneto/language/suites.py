@@ -19,7 +19,7 @@ from typing import Any
 from magneto.config import ConfigError
 from magneto.data.files import RECORDS, has_ending, stream_records, walk_files
 from magneto.data.problems import BadRecord, NothingWrong, guarded
-from magneto.data.sources import SPLITS, HubDataset, Source, parse_source
+from magneto.data.sources import HubDataset, Source, parse_source, split_of
 from magneto.files import nearest_path, user_path
 
 POSSESSIVE = ("my", "his", "her", "our", "their")
@@ -301,7 +301,7 @@ def _folder_splits(suite: Suite, folder: Path) -> Splits:
         words = re.split(r"[^a-z0-9]+", name)
         if not {*words} & {*suite.aliases}:
             continue
-        split = next((SPLITS[word] for word in reversed(words) if word in SPLITS), "")
+        split = split_of(name) or ""
         if split in found:
             which = f"{split or 'question'} files for {suite.name}"
             raise ConfigError([f"--data: two {which}: {found[split][0]} and {path}; give one"])

@@ -222,7 +222,7 @@ def named(there: Mapping[str, Any], wanted: str) -> tuple[str, ...]:
     A single split is for training, and so are those whose names say nothing if none says "train".
     """
     # A folder within another ("data/dev") tells by any part of its place.
-    kinds = {name: split_of(name.lower().replace("/", ".")) for name in there}
+    kinds = {name: split_of(name) for name in there}
     if len(kinds) == 1:
         kinds = dict.fromkeys(kinds, "train")
     elif "train" not in kinds.values():

@@ -36,6 +36,7 @@ from magneto.data.problems import (
     INVALID_UTF8,
     LONG_LINES,
     MALFORMED,
+    OTHER_SPLITS,
     BadRecord,
     Counts,
     read_each,
@@ -49,7 +50,9 @@ from magneto.data.sources import (
     hash_of,
     held_below,
     hub_files,
+    named_splits,
     split_of,
+    split_of_record,
 )
 from magneto.files import nearest_path, user_path
 from magneto.translation.config import (
@@ -154,16 +157,16 @@ def open_parallel(
         Part(split_below(source, Path(stem)), frozenset(files), partial(aligned, files))
         for stem, files in lines.items()
     ]
-    parts += [record_part(path, split_below(source, path)) for path in records]
+    for path in records:
+        parts += record_parts(path, split_below(source, path))
     return ParallelText(parts, wanted)
 
 
 def split_below(source: str, path: Path) -> str:
     """Return the split that a file's name tells, or its folder's in the source; or "train"."""
     root = user_path(source)
-    names = path.relative_to(root).parts if root in path.parents else (path.name,)
-    told = (split_of(name.lower()) for name in reversed(names))
-    return next(filter(None, told), "train")
+    name = str(path.relative_to(root)) if root in path.parents else path.name
+    return split_of(name) or "train"
 
 
 def parallel_fingerprint(
@@ -266,8 +269,10 @@ def bare(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def record_part(path: Path, split: str) -> Part:
+def record_parts(path: Path, split: str) -> list[Part]:
     """Return a file of records; it is read through to find its languages, but for a table.
+
+    A file whose name tells no other split has a part for each that its records name.
 
     Raises:
         ValueError: If a table does not name two languages in its first line.
@@ -280,10 +285,18 @@ def record_part(path: Path, split: str) -> Part:
     else:
         names = {code for record in stream_records(path, Counts(), sentences) for code in record}
 
-    def read(first: str, second: str, counts: Counts) -> Iterator[Texts]:
-        return of_languages(stream_records(path, counts, several), first, second, counts)
+    def read(own: str | None, first: str, second: str, counts: Counts) -> Iterator[Texts]:
+        def of_split(record: Any) -> dict[str, str] | None:
+            split = split_of_record(record) if own else None
+            if own == "train" and split is None:
+                counts[OTHER_SPLITS] += 1
+            return several(record) if split == own else None
 
-    return Part(split, frozenset(names), read)
+        return of_languages(stream_records(path, counts, of_split), first, second, counts)
+
+    named = sorted(named_splits([path])) if split == "train" else []
+    parts = [(own, own) for own in named] or [(split, None)]
+    return [Part(name, frozenset(names), partial(read, own)) for name, own in parts]
 
 
 def hub_parts(source: Source, wanted: tuple[str, ...] | None) -> list[Part]:

@@ -18,7 +18,7 @@ from magneto.data.documents import (
     open_documents,
     read_documents,
 )
-from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, Counts
+from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, OTHER_SPLITS, Counts
 
 
 def read(source: str) -> tuple[str, Counts]:
@@ -107,6 +107,21 @@ def test_files_are_of_the_split_that_they_are_named_after(tmp_path: Path) -> Non
     for path in tmp_path.glob("train*"):
         path.unlink()
     assert texts(tmp_path) == ["notes", "test-00", "valid-00"]
+
+
+def test_a_field_split_of_records_is_followed(tmp_path: Path) -> None:
+    words = ["train", "dev", "unsure", "Train", "test", None]
+    rows = [{"text": f"{n}"} | ({"split": word} if word else {}) for n, word in enumerate(words)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "a.txt").write_text("6")
+    counts = Counts()
+    found = {
+        split: list(read(counts)) for split, read in open_documents(str(tmp_path), "text").items()
+    }
+    assert found == {"train": ["0", "3", "5", "6"], "validation": ["1"]}
+    assert counts[OTHER_SPLITS] == 1
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "split": "hand"}')
+    assert texts(tmp_path) == ["a", "6"]
 
 
 def test_parquet_and_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, Counts
+from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, OTHER_SPLITS, Counts
 from magneto.progress import SILENT
 from magneto.translation.config import (
     DUPLICATE,
@@ -112,6 +112,15 @@ def test_parquet(tmp_path: Path, nested: bool) -> None:
     assert read(tmp_path, "de", "en") == [("eins", "one"), ("drei", "three")]
     assert read(tmp_path, "de", "en", "test") == [("eins", "one")]
     assert read(tmp_path / "test.parquet", "de", "en") == [("eins", "one")]
+
+
+def test_a_column_split_is_followed(tmp_path: Path) -> None:
+    lines = ["en\tde\tsplit", "one\teins\ttrain", "two\tzwei\tdev", "three\tdrei\tunsure"]
+    (tmp_path / "a.tsv").write_text("\n".join(lines))
+    text, counts = open_parallel(str(tmp_path / "a.tsv"), None), Counts()
+    found = {split: list(text.read("de", "en", split, counts)) for split in ("train", "validation")}
+    assert found == {"train": [("eins", "one")], "validation": [("zwei", "two")]}
+    assert counts[OTHER_SPLITS] == 1 and text.languages == ["de", "en"]
 
 
 def test_a_language_that_comes_late_is_found_and_what_lacks_it_counted(tmp_path: Path) -> None:
