@@ -137,7 +137,7 @@ def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> Non
     assert [each.problem for each in read[:5]] == ["", "", "", NO_SAMPLES, MISSING]
     assert len(read[0].samples) == 16000 and len(read[3].samples) == 0
     first, second = found.describe("x")
-    assert "x, train: 1 utterances, 7 read (" in first and "1 too long" in first
+    assert "x, train: 1 utterance, 7 read (" in first and "1 too long" in first
     assert "7 utterances, 7 read (" in second
 
 
