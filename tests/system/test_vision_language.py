@@ -18,8 +18,6 @@ from magneto.vision_language.pretrained import (
     load_pretrained,
     pretrained_reading,
 )
-from magneto.vision_language.scenes import scene_statements
-from magneto.weights import open_tensors
 from tests.unit.vision_language.folders import COLOURS, png
 from tests.unit.vision_language.small_tasks import (
     caption_task,
@@ -255,50 +253,3 @@ def test_an_encoder_without_a_head(released: Path, tmp_path: Path) -> None:
     config = FineTunedConfig(**SIZES, vocab_size=PIECES, pretrained=str(tmp_path))
     with pytest.raises(ValueError, match="is no model of vision and language"):
         load_pretrained(torch.nn.Linear(1, 1), config)
-
-
-SMALL = [*(f"--model.{name}={value}" for name, value in
-           {"width": 32, "layers": 2, "heads": 2, "ffn_width": 64}.items()),
-         *(f"--training.{name}={value}" for name, value in
-           {"steps": 4, "batch_size": 12, "warmup_steps": 1, "evaluate_every": 2, "save_every": 2,
-            "evaluate_limit": 1, "tensorboard": "false", "device": "cpu"}.items())]  # fmt: skip
-# The task of each head, and the metric by which its runs are chosen.
-HEADS = {
-    "visual-question-answering": "accuracy", "visual-reasoning": "accuracy",
-    "image-text-retrieval": "mean_recall", "image-captioning": "cider",
-}  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_whole_chain(
-    tmp_path: Path, module_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    """Pre-training; each head begins with it, keeps its tokenizer, and needs it no more."""
-    from PIL import Image
-
-    monkeypatch.setenv("MAGNETO_CACHE", str(module_cache))
-    scenes, pre = scene_statements()["validation"], tmp_path / "pre"
-    for side in ("left", "right"):
-        Image.fromarray(scenes[0][side].pixels()).save(tmp_path / f"{side}.png")
-    assert main(["train", "vision-language-modelling/tiny", "--out", str(pre), *SMALL]) == 0
-    for task in HEADS:
-        words = ["train", f"{task}/tiny", "--out", str(tmp_path / task), *SMALL]
-        assert main([*words, "--model.pretrained", str(pre)]) == 0
-    first, gone = open_tensors(pre / "best"), tmp_path / "gone"
-    tokenizer = (pre / "assets" / "tokenizer" / "tokenizer.json").read_bytes()
-    names = [name for name in first if name.startswith("encoder.transformer")]
-    matrices = {name: first[name].read() for name in names if len(first[name].shape) == 2}
-    assert len(matrices) == 16
-    pre.rename(gone)
-    for task, metric in HEADS.items():
-        made = tmp_path / task
-        kept = json.loads((made / "result.json").read_text())
-        assert kept["status"] == "finished" and kept["step"] == 4
-        assert said(capsys, "evaluate", made, "--limit", 1)[metric] == kept["best"]["value"]
-        assert (made / "assets" / "tokenizer" / "tokenizer.json").read_bytes() == tokenizer
-        assert main(["report", str(made), "--out", str(tmp_path / "report")]) == 0
-        assert (tmp_path / "report" / "report.html").stat().st_size > 10_000
-        # After two steps the matrices are nearly those of that run; drawn anew they would not be.
-        now = open_tensors(made / "checkpoints" / "step-00000002")
-        for key, old in matrices.items():
-            assert 0 <= (now[key].read() - old).norm() < 0.2 * old.norm(), (task, key)

@@ -8,11 +8,10 @@ import torch
 
 from magneto.weights import open_tensors
 from tests.ranks import run_ranks
-from tests.unit.vision_language.small_tasks import retrieval_task, run
-from tests.unit.vision_language.trained import train_model
+from tests.unit.vision_language.small_tasks import retrieval_task, run, train_model
 
 pytestmark = pytest.mark.distributed
-FOLDER = "tests/unit/vision_language"
+SCRIPT = "tests/unit/vision_language/small_tasks.py"
 
 
 def check(one: Path, two: Path, **tolerance: Any) -> None:
@@ -26,8 +25,8 @@ def check(one: Path, two: Path, **tolerance: Any) -> None:
 def test_pre_training(tmp_path: Path, strategy: str) -> None:
     pytest.importorskip("tokenizers")
     train_model(tmp_path / "one")
-    script = f"{FOLDER}/trained.py"
-    run_ranks(2, script, str(tmp_path / "two"), f"training__distributed={strategy}")
+    words = ["vision-language-modelling", "", str(tmp_path / "two"), f"distributed={strategy}"]
+    run_ranks(2, SCRIPT, *words)
     check(tmp_path / "one", tmp_path / "two", rtol=1e-5, atol=1e-5)
 
 
@@ -37,6 +36,5 @@ def test_retrieval_has_the_negatives_of_the_whole_batch(tmp_path: Path) -> None:
     folder.mkdir()
     run(retrieval_task(folder), one, steps=3, batch_size=7)
     words = ["steps=3", "batch_size=7", "distributed=ddp", "gradient_accumulation_steps=2"]
-    script = f"{FOLDER}/small_tasks.py"
-    run_ranks(2, script, "image-text-retrieval", str(folder), str(two), *words)
+    run_ranks(2, SCRIPT, "image-text-retrieval", str(folder), str(two), *words)
     check(one, two, rtol=1e-4, atol=1e-5)

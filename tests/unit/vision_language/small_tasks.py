@@ -1,4 +1,5 @@
-"""Small tasks that begin with an encoder, on folders in the layouts of their fields' sets.
+"""Small tasks: of drawn scenes by masked data modelling; and what begins with an encoder, on
+folders in the layouts of their fields' sets.
 
 python small_tasks.py TASK FOLDER RUN [key=value ...]    trains one; fields of `training`
 """
@@ -11,8 +12,9 @@ from typing import Any
 import torch
 
 from magneto.progress import ProgressBars
-from magneto.recipe import Recipe, config_classes, task_class
+from magneto.recipe import RUN_FILE, Recipe, config_classes, load_recipe, task_class
 from magneto.training.config import TrainingConfig
+from magneto.training.logging import TrainingResult
 from magneto.training.loop import train
 from magneto.weights import open_tensors
 from tests.unit.vision_language.folders import write_karpathy, write_nlvr2, write_vqa
@@ -60,8 +62,37 @@ def run(task: Any, out: Path, **changes: Any) -> dict[str, torch.Tensor]:
     return {name: tensor.read() for name, tensor in open_tensors(out / "final").items()}
 
 
+SMALL: dict[str, Any] = {
+    "model.width": 16, "model.layers": 2, "model.heads": 2, "model.ffn_width": 32,
+    "model.image_size": 24, "model.patch_size": 8, "model.codes": 16, "model.max_length": 40,
+    "training.batch_size": 24, "training.steps": 6,
+    "training.warmup_steps": 0, "training.device": "cpu", "training.tensorboard": False,
+    "training.evaluate_every": 0, "training.evaluate_limit": 1, "training.save_every": 0,
+    "training.eps": 1e-3, "training.schedule": "constant", "data.text_length": 16,
+}  # fmt: skip
+
+
+def train_model(
+    run: Path, resume: bool = False, task: Any = None, **changes: Any
+) -> TrainingResult:
+    """Train the tiny recipe, smaller, with other fields changed (dots as two underscores).
+
+    The task may be one that is prepared already, where fields of training alone change.
+    """
+    given = {key.replace("__", "."): value for key, value in changes.items()}
+    recipe = load_recipe("vision-language-modelling/tiny", {**SMALL, **given})
+    return train(
+        task or recipe.build_task(), recipe.training, run, seed=recipe.seed, resume=resume,
+        report=ProgressBars(quiet=True), keep_recipe=lambda: recipe.save(run / RUN_FILE),
+        recipe=recipe.to_mapping(),
+    )  # fmt: skip
+
+
 if __name__ == "__main__":
     name, folder, out, *words = sys.argv[1:]
     given: dict[str, Any] = dict(word.split("=") for word in words)
-    numbers = {key: int(value) for key, value in given.items() if value.isdigit()}
-    run(TASKS[name](Path(folder)), Path(out), **{**given, **numbers})
+    if name == "vision-language-modelling":
+        train_model(Path(out), **{f"training__{key}": value for key, value in given.items()})
+    else:
+        numbers = {key: int(value) for key, value in given.items() if value.isdigit()}
+        run(TASKS[name](Path(folder)), Path(out), **{**given, **numbers})

@@ -1,22 +1,17 @@
 """Visual question answering as a task: sums, scores, runs that begin with another."""
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from magneto.runs import load_run
-from magneto.training.logging import write_plateau
-from magneto.vision_language.questions import image_keys
 from magneto.vision_language.tables import LOST, MISSING
 from tests.evaluating import measured, predicted
 from tests.said import Said
 from tests.unit.vision_language.folders import annotated, image_file, write_split, write_vqa
-from tests.unit.vision_language.small_tasks import question_task, run
+from tests.unit.vision_language.small_tasks import question_task
 
 
 def test_loss_is_the_sum_of_all_answers_over_questions(tmp_path: Path) -> None:
@@ -33,19 +28,6 @@ def test_loss_is_the_sum_of_all_answers_over_questions(tmp_path: Path) -> None:
     rates = task.rate_multipliers(model)
     assert set(rates.values()) == {20.0} and all(name.startswith("head.") for name in rates)
     assert question_task(tmp_path).rate_multipliers(model) == {}
-
-
-def test_the_splits_and_what_is_said_of_them(tmp_path: Path) -> None:
-    task, said = question_task(tmp_path, {"max_length": 12}), Said()
-    task.prepare(said)
-    train_part, held = task.splits.train, task.splits.validation
-    assert (len(train_part), len(held)) == (20, 4)
-    assert task.train_stream(4, 1).examples == 20
-    assert task.answers == ["blue", "no", "red", "yes"]
-    assert "20 training questions, 4 validation questions, 4 answers" in said.lines[0]
-    assert "raw look-up knows 85.00%, the normalised one 100.00%" in said.lines[0]
-    assert len(task.validation_tokens[0]) == 12
-    assert any("2 questions cut to model.max_length (12)" in line for line in said.lines)
 
 
 def test_scores_are_official_and_unknown_answers_count(tmp_path: Path) -> None:
@@ -91,25 +73,18 @@ def test_what_the_look_up_does_not_know_can_be_right(tmp_path: Path) -> None:
     assert task.baseline()["unknown"] == 0.5
 
 
-def test_images_that_can_not_be_read(tmp_path: Path) -> None:
-    """In training another question stands there; in validation it scores 0."""
+def test_a_question_about_a_missing_image_has_no_answer(tmp_path: Path) -> None:
+    """What was missing, and what the look-ups know, is said."""
     write_vqa(tmp_path)
     image_file(tmp_path, "train2014", 1).unlink()
-    image_file(tmp_path, "train2014", 2).write_bytes(b"no image")
     image_file(tmp_path, "val2014", 1003).unlink()
     task, said = question_task(tmp_path, validation_split="val2014"), Said()
     task.prepare(said)
     assert f"2 {MISSING}" in said.lines[0] and f"2 {LOST}" in said.lines[0]
-    assert len(task.splits.train) == 10
-    (batch,) = task.train_stream(10, 1).batch(0)
-    assert batch["broken"].sum() == 2
+    assert "10 training questions, 12 validation questions, 4 answers" in said.lines[0]
+    assert "raw look-up knows 85.00%, the normalised one 100.00%" in said.lines[0]
     given = task.given_answers(predicted(task, task.build_model()))
     assert {answer for number, answer in given if number in (10030, 10031)} == {""}
-    # Broken is one to train on and one to validate on; missing, one to train on.
-    assert task.problems.describe() == "broken image: 2; missing image: 1"
-    task.problems.keep_in(tmp_path)
-    listed = (tmp_path / "data_problems.tsv").read_text()
-    assert f"missing image\t{image_file(tmp_path, 'train2014', 1)}\tno such file" in listed
 
 
 def test_the_baseline_reads_questions_alone(tmp_path: Path) -> None:
@@ -136,25 +111,6 @@ def test_what_is_left_out_of_the_input(tmp_path: Path) -> None:
     assert batch["images"].any() and len(batch["samples"].token_ids) == 8  # <s> and </s>
 
 
-def test_a_run_keeps_what_it_needs(tmp_path: Path) -> None:
-    """It is opened, asked and gone on from where the questions are no more."""
-    task = question_task(tmp_path / "data", tokenizer="auto", vocab_size=300)
-    run(task, tmp_path / "run")
-    write_plateau(tmp_path / "run", {"loss": 0.1})
-    model, said = {"pretrained": str(tmp_path / "run"), "image_size": 16}, Said()
-    other = question_task(tmp_path / "data", model, tokenizer="auto")
-    other.prepare(said)
-    assert other.tokenizer.path == tmp_path / "run" / "assets" / "tokenizer" / "tokenizer.json"
-    assert "drawn anew" in said.lines[-2] and "has learnt nothing" in said.lines[-1]
-    weights = other.initial_weights()
-    assert weights["encoder.vision_embedding.positions.weight"].shape == (17, 16)
-    (tmp_path / "data").rename(tmp_path / "moved")
-    opened: Any = load_run(tmp_path / "run", "auto", {}, verb="predict")
-    assert opened.task.answers == task.answers and "splits" not in vars(opened.task)
-    held = json.loads((tmp_path / "run" / "assets" / "validation-images.json").read_text())
-    assert held == image_keys(task.splits.validation) and len(held) == 2
-
-
 def test_a_test_split_is_not_trained_with(tmp_path: Path) -> None:
     """It has no baseline, either: its answers are not public."""
     write_vqa(tmp_path)
@@ -170,19 +126,13 @@ def test_a_test_split_is_not_trained_with(tmp_path: Path) -> None:
 def test_mistakes_are_told(tmp_path: Path) -> None:
     write_vqa(tmp_path)
     for data, message in (
-        ({"least_answer_count": 99}, "0 answers are known"), ({"source": "builtin:nothing"},
-         "builtin:shapes"), ({"vocab_size": 10}, "vocab_size must be"),
-        ({"validation_images": 0}, "validation_images must be 1 or more"),
+        ({"least_answer_count": 99}, "0 answers are known"),
+        ({"source": "builtin:nothing"}, "builtin:shapes"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             question_task(tmp_path, **data).prepare()
-    for answers, message in ((5, r"4 answers to choose from.*model has 5"),
-                             (1, "answers must be 2 or more")):  # fmt: skip
-        with pytest.raises(ValueError, match=message):
-            question_task(tmp_path, {"answers": answers}).prepare()
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no image files in"):
-        question_task(tmp_path, source=str(tmp_path / "empty")).prepare()
+    with pytest.raises(ValueError, match=r"4 answers to choose from.*model has 5"):
+        question_task(tmp_path, {"answers": 5}).prepare()
     # What can be set helps where there are other answers, and is named only there.
     for split, first in (("train2014", 1), ("val2014", 1001)):
         asked = [{"image_id": first, "question": "Is it?", "question_id": first}]

@@ -101,16 +101,9 @@ def test_odd_rows_of_a_table_are_counted(tmp_path: Path) -> None:
     assert len(found.train) == 24 + 1 and len(found.validation) == 24 + 2
     assert found.counts[MALFORMED] == 4 and found.counts[MISSING] == found.counts[LOST] == 1
     assert problems.describe() == "missing image: 1"
-    for name, text, message in (
-        ("a.csv", "picture,question,answer\n0.png,x,y\n", "no column 'image'"),
-        ("b.csv", "image,asked,answer\n0.png,x,y\n", r"no column 'question'.*question_column"),
-        ("c.csv", "image,question,said\n0.png,x,y\n", r"no column 'answer'.*answer_column"),
-        ("d.tsv", "0.png\twhat is it?\ta dog\n", "above it: image<TAB>question<TAB>answer"),
-        ("e.csv", "image,question,answer\n0.png,x,\n", "no rows that can be used"),
-    ):
-        write(tmp_path / name, text.encode())
-        with pytest.raises(ValueError, match=message):
-            load(tmp_path / name)
+    write(tmp_path / "b.csv", b"image,asked,answer\n0.png,x,y\n")
+    with pytest.raises(ValueError, match=r"no column 'question'.*question_column"):
+        load(tmp_path / "b.csv")
     path = write_table(tmp_path / "f.jsonl", [{"p": r["image"], "q": r["question"],
                                                "a": r["answer"]} for r in rows])  # fmt: skip
     named = {"image_column": "p", "question_column": "q", "answer_column": "a"}
@@ -134,9 +127,8 @@ def test_vqa_is_split_by_images(tmp_path: Path) -> None:
         load("builtin:shapes", validation_split="test2015")
 
 
-@pytest.mark.parametrize("inner", [".", "annotations"])
-def test_questions_meet_their_annotations_and_images(tmp_path: Path, inner: str) -> None:
-    write_vqa(tmp_path, inner=inner)
+def test_questions_meet_their_annotations_and_images(tmp_path: Path) -> None:
+    write_vqa(tmp_path, inner="annotations")
     found = vqa(tmp_path, validation_split="val2014")
     assert (len(found.train), len(found.validation)) == (12, 12)
     rows = found.validation
@@ -172,15 +164,8 @@ def test_images_elsewhere_and_missing(tmp_path: Path) -> None:
         (tmp_path / name).rename(tmp_path / "images" / name)
     with pytest.raises(ValueError, match=r"there is no .*COCO_train2014_0.*1\.jpg.*image_folder"):
         vqa(tmp_path)
-    there = {"image_folder": str(tmp_path / "images"), "validation_split": "val2014"}
-    image_file(tmp_path / "images", "val2014", 1002).unlink()
-    found = vqa(tmp_path, **there)
-    assert len(found.train) == len(found.validation) == 12
-    assert found.counts[LOST] == 2 and not found.counts[MISSING]
-    for path in (tmp_path / "images" / "val2014").iterdir():
-        path.unlink()
-    with pytest.raises(ValueError, match=r"there is no .*COCO_val2014"):
-        vqa(tmp_path, **there)
+    found = vqa(tmp_path, image_folder=str(tmp_path / "images"), validation_split="val2014")
+    assert not found.counts[LOST] and not found.counts[MISSING]
 
 
 def test_odd_records_of_vqa_are_counted(tmp_path: Path) -> None:
@@ -215,17 +200,6 @@ def test_odd_records_of_vqa_are_counted(tmp_path: Path) -> None:
     assert read_split(tmp_path, "train2014", Counts()) == found
 
 
-def test_what_is_wrong_with_a_file_is_named(tmp_path: Path) -> None:
-    write_vqa(tmp_path)
-    path = tmp_path / "vqa" / "v2_mscoco_val2014_annotations.json"
-    path.write_text('{"questions": []}')
-    with pytest.raises(ValueError, match=r'v2_mscoco_val2014.* no list of "annotations"'):
-        vqa(tmp_path)
-    path.unlink()
-    with pytest.raises(FileNotFoundError, match="v2_mscoco_val2014_annotations"):
-        vqa(tmp_path)
-
-
 def test_held_out_images_are_those_of_the_published_rule() -> None:
     """The smallest digests: another order of the images, or more of them, keeps their ranks."""
     ids = list(range(1, 500))
@@ -234,9 +208,7 @@ def test_held_out_images_are_those_of_the_published_rule() -> None:
         number: hashlib.blake2b(b"0:%d" % number, digest_size=8).hexdigest() for number in ids
     }
     assert chosen == set(sorted(ids, key=digests.__getitem__)[:5])
-    assert held_out_images(reversed(ids), 5, 0) == chosen
-    assert held_out_images(ids, 9, 0) > chosen
-    assert held_out_images(ids, 5, 1) != chosen
+    assert held_out_images(reversed(ids), 5, 0) == chosen != held_out_images(ids, 5, 1)
 
 
 def test_what_a_run_was_trained_on() -> None:

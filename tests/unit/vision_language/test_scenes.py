@@ -81,16 +81,6 @@ def test_answers_are_right() -> None:
             assert answer(row["image"].pixels(), row["question"]) == row["answer"]
 
 
-def test_every_question_has_each_of_its_answers_equally_often() -> None:
-    for split in ("train", "validation"):
-        counts: dict[str, Counter] = defaultdict(Counter)
-        for question, word in of(questions()[split], "question", "answer"):
-            counts[question][word] += 1
-        assert len(counts) == 31
-        for question, found in counts.items():
-            assert len(set(found.values())) == 1 and len(found) >= 2, question
-
-
 def test_the_best_guess_from_text_alone_is_chance() -> None:
     """The commonest answer in training to each question, or to each statement, whatever is seen."""
     asked = {split: of(found, "question", "answer") for split, found in questions().items()}

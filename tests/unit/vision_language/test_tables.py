@@ -100,8 +100,6 @@ def test_splits_and_another_folder_of_images(tmp_path: Path) -> None:
         load(tmp_path)
     other = {"validation_source": str(tmp_path / "train.jsonl"), "image_folder": folder}
     assert captions(load(tmp_path / "val.jsonl", **other).validation) == captions(found.train)
-    with pytest.raises(ValueError, match="has no test split, it has train"):
-        load(tmp_path / "val.jsonl", validation_split="test", **other)
 
 
 def test_what_can_not_be_used_is_one_line(tmp_path: Path) -> None:
@@ -113,18 +111,11 @@ def test_what_can_not_be_used_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(BrokenImage):
         found.train.open(0)
     path = jsonl(tmp_path / "b.jsonl", [{"pictur": "a.png", "caption": "x"}])
-    with pytest.raises(ValueError, match=r"no column 'image' among 'pictur', 'caption': name it"):
-        load(path)
     with pytest.raises(ValueError, match=r"no column 'pictures' .*did you mean pictur\?"):
         load(path, image_column="pictures")
-    write(tmp_path / "c.tsv", b"bad.png\ta caption\n")
-    with pytest.raises(ValueError, match="write one above it: image<TAB>text"):
-        load(tmp_path / "c.tsv")
     write(tmp_path / "d.csv", b"image,text\nbad.png, \n")
     with pytest.raises(ValueError, match=r"no rows that can be used \(1 empty text"):
         load(tmp_path / "d.csv")
-    with pytest.raises(FileNotFoundError, match="no file or folder"):
-        load(tmp_path / "e.jsonl")
 
 
 def shard(path: Path, members: dict[str, bytes]) -> None:
