@@ -43,22 +43,13 @@ def test_it_says_what_a_training_takes_and_writes_nothing(
     found = json.loads(capsys.readouterr().out)
     assert (found["steps"], found["batch_size"], found["unit"]) == (50, 8, "texts")
     assert (found["units_per_step"], found["units"]) == (8, 400)
-    assert found["state_bytes"] == 16 * found["parameters"] > 0
+    assert found["peak_bytes"] > found["state_bytes"] == 16 * found["parameters"] > 0
     assert sum(found["parts"].values()) == found["parameters"] and len(found["parts"]) > 1
-    assert (
-        found["seconds"] == pytest.approx(50 * found["seconds_per_step"]) and found["seconds"] > 0
-    )
-    assert found["peak_bytes"] > found["state_bytes"]
+    assert found["seconds"] == pytest.approx(50 * found["seconds_per_step"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]
     assert main([*WORDS, "--data", str(rows)]) == 0
     words = capsys.readouterr().out
-    for each in (
-        "parameters",
-        "50, each of 8 examples",
-        "400, 8 a step",
-        "GB",
-        "no run was written",
-    ):
+    for each in ("parameters", "50, each of 8 examples", "GB", "no run was written"):
         assert each in words
 
 
@@ -66,8 +57,3 @@ def test_what_fills_the_memory_is_not_tried(rows: Path, monkeypatch, capsys) -> 
     monkeypatch.setattr("magneto.training.model.memory_of", lambda device: 1000)
     assert main([*WORDS, "--data", str(rows)]) == 2
     assert "the cpu here has 1e-06 GB" in capsys.readouterr().err
-
-
-def test_the_same_mistakes_are_found(rows: Path, capsys) -> None:
-    assert main([*WORDS, "--data", str(rows), "--model.width", "15"]) == 2
-    assert "width" in capsys.readouterr().err

@@ -94,28 +94,20 @@ def test_each_line_that_is_typed_is_answered(run: Path, capsys, monkeypatch) -> 
     assert typed.seen == "|a\taaa 1\n|b\tbbb 2\n|"
 
 
-def test_standard_input_that_is_closed(run: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("sys.stdin", None)
-    assert main(["predict", str(run)]) == 2
-    err = capsys.readouterr().err
-    assert err == "magneto: standard input must be open, or name a file\n"
-
-
-def test_one_json_object(run: Path, capsys) -> None:
+def test_one_json_object_and_mistakes(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     capsys.readouterr()
     assert main(["predict", str(run), "aaa 1", "bb " * 300, "--json", "--probabilities"]) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out)["texts"]
     assert found[0]["label"] == "a" and set(found[0]["probabilities"]) == {"a", "b"}
     assert "1 of 2 texts are read up to" in captured.err
-
-
-def test_mistakes_of_a_user(run: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "empty.txt").write_text("")
+    monkeypatch.setattr("sys.stdin", None)
     for words, answer in (
         (["lines.txt"], "no file or folder lines.txt"),
         ([str(tmp_path)], "is a folder"),
         ([str(tmp_path / "empty.txt")], "no text in"),
+        ([], "standard input must be open, or name a file"),
     ):
         assert main(["predict", str(run), *words]) == 2
         assert answer in capsys.readouterr().err

@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
-from magneto.commands.probe import brief, layer_table, read_time, short_names, thin
-from magneto.lab.probe import LayerReading
 
 SMALL = """--model.width 16 --model.layers 8 --model.heads 2 --model.ffn_width 32
 --data.tokenizer bytes --data.max_length 24 --training.batch_size 4 --training.device cpu
@@ -41,11 +39,12 @@ def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) 
 def test_json_is_one_object_and_the_file_is_the_same(
     book: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
+    """A trial is held against the trivial baseline."""
     words = ["--data", str(book), "--seeds", "0", "--json", "--out", str(tmp_path / "out")]
+    words += ["--trial", "0.1s", "--training.evaluate_limit", "1"]
     code, out, _ = outcome(capsys, *SMALL, *words)
     found = json.loads(out)
     assert code == 0 and json.loads((tmp_path / "out" / "probe.json").read_text()) == found
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["probe.json"]
     (probe,) = found["probes"]
     assert probe["placement"] == "sub" and probe["layers"] == [8] and probe["growth"] == []
     assert [step["step"] for step in probe["steps"]] == [1, 2]
@@ -57,17 +56,7 @@ def test_json_is_one_object_and_the_file_is_the_same(
     assert {finding["name"] for finding in probe["verdict"]["findings"]} == {
         "kept", "moved", "update", "distinct", "imbalance", "attention", "range", "loss",
     }  # fmt: skip
-
-
-def test_a_trial_is_held_against_the_baseline(
-    book: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    words = ["--data", str(book), "--seeds", "0", "--model.layers", "2", "--trial", "0.1s"]
-    words += ["--training.evaluate_limit", "1", "--out", str(tmp_path)]
-    code, out, _ = outcome(capsys, *SMALL, *words)
-    assert code == 0
-    assert "trial: has not learned yet after " in out and "the trivial baseline has " in out
-    (trial,) = json.loads((tmp_path / "probe.json").read_text())["trials"]
+    (trial,) = found["trials"]
     assert trial["status"] == "has not learned yet" and trial["score"] > trial["baseline"] * 0.98
 
 
@@ -90,12 +79,9 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture) -> None:
         (["--placements", ","], "names with commas"),
         (["--steps", "0"], "--steps must be 1 or more"),
         (["--depths", "6"], "two or more numbers"),
-        (["--depths", "6,x"], "numbers with commas"),
         (["--trial", "soon"], "a time such as 60s or 5m, not 'soon'"),
-        (["--trial", "0s"], "a time such as 60s"),
-        (["--trial", "60s", "--depths", "2,4"], "--depths does not look at"),
+        (["--trial", "1.5m", "--depths", "2,4"], "--depths does not look at"),
         (["--depths", "2,4", "--seeds", "0"], "--seeds must be 1 or more"),
-        (["--model.layer", "3"], "model.layers"),
         (["--data", "nowhere.txt"], "nowhere.txt"),
     ):
         code, out, err = outcome(capsys, *words)
@@ -114,17 +100,3 @@ def test_train_writes_what_layers_do(
     assert main([*words, "--out", str(tmp_path / "other"), "--probe-every", "1"]) == 2
     assert not (tmp_path / "other").exists()
     assert "2 steps or more" in capsys.readouterr().err
-
-
-def test_times() -> None:
-    assert [read_time(words) for words in ("60s", "1.5m", "90")] == [60, 90, 90]
-
-
-def test_tables_of_deep_models_are_thin() -> None:
-    assert thin(5, 9) == [0, 1, 2, 3, 4]
-    assert len(thin(72, 9)) == 9 and thin(72, 9)[0] == 0 and thin(72, 9)[-1] == 71
-    readings = [LayerReading(f"decoder.layers.{n}", activation_rms=1.0) for n in range(72)]
-    assert layer_table(readings, readings, 3).count("\n") == 10
-    assert short_names(["decoder.layers.0", "decoder.layers.1"]) == ["0", "1"]
-    assert short_names(["a.encoder.layers.0", "a.decoder.layers.1"]) == ["encoder 0", "decoder 1"]
-    assert [brief(v) for v in (40316, 145.2, 0.0667, 11.71)] == ["40316", "145", "0.067", "11.7"]
