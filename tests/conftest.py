@@ -9,6 +9,7 @@ os.environ["NUMBA_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as the command sets it
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test asks the hub
 # Matplotlib looks for its list of fonts at home, and takes seconds to make a new one.
 os.environ.setdefault("MPLCONFIGDIR", os.path.expanduser("~/.cache/matplotlib"))
 

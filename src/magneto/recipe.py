@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +109,19 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe
     values = read_yaml(path)
     if not isinstance(values, Mapping):
         raise ConfigError([f"{path}: a recipe holds keys and values"])
+    find_beside(path, str(values.get("task", "")))
     return build_recipe(name, override(values, overrides or {}))
+
+
+def find_beside(recipe: Path, task: str) -> None:
+    """Let a task of one's own be imported from the recipe's folder, where it is nowhere else."""
+    package, folder = task.partition(":")[0].partition(".")[0], recipe.resolve().parent
+    there = (folder / f"{package}.py").is_file() or (folder / package / "__init__.py").is_file()
+    if ":" in task and there and find_spec(package) is None:
+        sys.path.append(str(folder))
+        # Ranks and workers are processes of their own.
+        known = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = f"{known}{os.pathsep}{folder}" if known else str(folder)
 
 
 def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:

@@ -1,6 +1,8 @@
 """Every recipe parses, has the paper's size, and takes steps when it is shrunk."""
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -187,6 +189,17 @@ def test_mistakes_are_answered(changes: dict, lines: list[str]) -> None:
         load_recipe("causal-lm/tiny", changes)
     text = "\n".join(caught.value.lines)
     assert all(line in text for line in lines), text
+
+
+def test_a_task_is_found_beside_its_recipe(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    (tmp_path / "task_beside_a_recipe.py").write_text("class Own: pass\n")
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("task: task_beside_a_recipe:Own\n")
+    with pytest.raises(ConfigError, match="task_beside_a_recipe:Own is no task"):
+        load_recipe(str(recipe))
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == ["elsewhere", str(tmp_path)]
 
 
 def test_the_nearest_is_named_and_what_is_no_recipe_is_said(tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ import hashlib
 import logging
 import os
 import re
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from magneto.config import ConfigError
 from magneto.data.files import RECORDS, stream_records, unpacked_name, walk_files
@@ -181,6 +184,17 @@ def hub_files(source: Source) -> list[Path]:
     return sorted(walk_files(path)) if os.path.isdir(path) else [path] * os.path.isfile(path)
 
 
+def hub_is_known() -> bool:
+    """Return whether the hub's name has an address here; True where a proxy would know it."""
+    if getproxies():
+        return True
+    host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False
+
+
 class HubDataset:
     """A data set of the Hugging Face hub, or a folder like one.
 
@@ -195,6 +209,9 @@ class HubDataset:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        if not os.path.exists(source.name) and not hub_is_known():
+            # Without it, the library asks five times, for half a minute, before it looks here.
+            os.environ.setdefault("HF_HUB_OFFLINE", "1")
         self.library = import_extra("datasets", "hf", "hf: sources need datasets")
 
     def configs(self) -> list[str]:

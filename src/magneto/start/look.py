@@ -20,6 +20,8 @@ from magneto.vision.decoding import BrokenImage
 
 # Images that are opened to learn their sizes.
 OPENED = 200
+# An image with more pixels takes half a second and more to decode, in every epoch.
+MOST_PIXELS = 30_000_000
 # A model of small computers reads no more pixels a side, and no more patches a side.
 LARGEST_SIDE, PATCHES = 64, 8
 # Share of texts that are read whole.
@@ -75,8 +77,13 @@ def sizes_of(split: Any) -> tuple[np.ndarray, bool]:
         try:
             picture = split.open(index)
             sizes.append((picture.height, picture.width))
+            if picture.height * picture.width > MOST_PIXELS:
+                raise ValueError(f"{split.name(index)} has {picture.width} x {picture.height} "
+                                 "pixels, which are decoded each time it is drawn: shrink such "
+                                 "images first, to 512 pixels a side or so")  # fmt: skip
             if grey and len(sizes) <= OPENED // 4:
-                pixels = picture.pixels()
+                large = min(picture.height, picture.width) > 8 * LARGEST_SIDE
+                pixels = picture.pixels(8 if large else 1)
                 grey = bool((pixels == pixels[..., :1]).all())
         except BrokenImage:
             continue

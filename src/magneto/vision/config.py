@@ -353,14 +353,11 @@ class SegmenterConfig(ImageEncoderConfig):
     pixels; two patches or more."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] = 150
     """Of a pixel."""
-    feature_layers: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeInt] = (
-        3,
-        5,
-        7,
-        11,
+    feature_layers: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeInt] | None = (
+        None
     )
     """Four layers, counted from 0, whose features the heads read; the last is the top layer (3, 5,
-    7, 11 of 12; 7, 11, 15, 23 of 24)."""
+    7, 11 of 12; 7, 11, 15, 23 of 24). None spreads them evenly."""
     head_channels: Width = 768
     """Of UperNet (768 for base, 1024 for large)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)
@@ -393,10 +390,17 @@ class SegmenterConfig(ImageEncoderConfig):
 
     @rule
     def _feature_layers_rise(self) -> Iterator[str]:
-        top, layers = self.layers - 1, list(self.feature_layers)
+        top, layers = self.layers - 1, list(self.read_layers)
         if layers != sorted(layers) or layers[-1] != top:
             yield (f"feature_layers must rise from 0 or more to the top layer, {top}, "
                    f"not {layers}")  # fmt: skip
+
+    @property
+    def read_layers(self) -> tuple[int, ...]:
+        """The layers whose features the heads read: those that are set, or an even spread."""
+        return self.feature_layers or tuple(
+            max(self.layers * quarter // 4 - 1, 0) for quarter in (1, 2, 3, 4)
+        )
 
     @rule
     def _pyramid_has_scales(self) -> Iterator[str]:

@@ -241,7 +241,7 @@ class Segmenter(ImageEncoder):
     def features(self, images: Tensor) -> list[Tensor]:
         """(batch, channels, height, width) to four maps (batch, width, rows, columns)."""
         grid = self.config.grid
-        found = self.encoder.features(self.embed(images), self.config.feature_layers)
+        found = self.encoder.features(self.embed(images), self.config.read_layers)
         places = (features[:, grid.prefix :].transpose(1, 2) for features in found)
         return [x.unflatten(2, (grid.rows, grid.columns)) for x in places]
 

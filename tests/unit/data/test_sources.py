@@ -1,14 +1,23 @@
 """Names of sources are taken apart in one place; the hub that can't be reached is one line."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
 from magneto.config import ConfigError
+from magneto.data import sources
 from magneto.data.documents import read_documents
 from magneto.data.problems import Counts
-from magneto.data.sources import Source, check_builtin, hub_files, parse_source
+from magneto.data.sources import (
+    HubDataset,
+    Source,
+    check_builtin,
+    hub_files,
+    hub_is_known,
+    parse_source,
+)
 from magneto.language.config import ClassificationDataConfig
 from magneto.language.labelled_texts import read_texts
 from magneto.language.suites import SUITES, load_questions
@@ -39,6 +48,21 @@ def test_a_set_that_cannot_be_reached_is_one_line(kind: str, monkeypatch, caplog
     [line] = caught.value.lines
     assert line.startswith("cannot load hf:some/set") and "(not there)" in line and "--data" in line
     assert not caplog.records
+
+
+def test_a_hub_that_has_no_address_is_not_asked(monkeypatch) -> None:
+    pytest.importorskip("datasets")
+
+    def unknown(*given: object) -> None:
+        raise OSError("no such name")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    monkeypatch.setattr(sources, "getproxies", dict)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    HubDataset(Source("hf", "some/set"))
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+    monkeypatch.setattr(sources, "getproxies", lambda: {"https": "there"})
+    assert hub_is_known()
 
 
 @pytest.mark.parametrize(

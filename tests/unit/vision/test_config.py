@@ -52,6 +52,11 @@ def test_what_can_not_be_is_said() -> None:
             kind(**values)
 
 
+def test_features_are_of_layers_spread_over_the_depth() -> None:
+    spread = {layers: SegmenterConfig(layers=layers).read_layers for layers in (1, 2, 4, 12)}
+    assert spread == {1: (0, 0, 0, 0), 2: (0, 0, 0, 1), 4: (0, 1, 2, 3), 12: (2, 5, 8, 11)}
+
+
 def test_what_only_data_tells_has_to_be_known() -> None:
     with pytest.raises(ValueError, match="codes are not known"):
         MaskedImageModel(ImageModelConfig(**SIZES, max_length=17))
