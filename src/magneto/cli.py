@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": ("magneto.commands.evaluate", "measure a run's model on its validation data"),
     "report": ("magneto.commands.report", "a run as a page: curves, and what its model does"),
     "compare": ("magneto.commands.compare", "which placement, at which learning rate, and why"),
+    "ladder": ("magneto.commands.ladder", "which placement and rate a larger size will want"),
     "table": ("magneto.commands.table", "placements side by side; the paper's tables"),
     "plan": ("magneto.commands.plan", "memory and hours on so many GPUs, before"),
     "probe": ("magneto.commands.probe", "will this recipe train: theory, layers, a verdict"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, aligned, name_source, numbers, print_json
+from magneto.commands.shared import Parser, aligned, name_source, numbers, print_json, read_time
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.progress import ProgressBars
@@ -76,7 +76,7 @@ def main(words: Sequence[str]) -> int:
         command.error(f"--steps must be 1 or more, not {given.steps}")
     if given.seeds is not None and given.seeds < (1 if given.depths else 0):
         command.error(f"--seeds must be {1 if given.depths else 0} or more, not {given.seeds}")
-    if given.trial is not None and read_time(given.trial) and given.depths:
+    if given.trial is not None and read_time("--trial", given.trial) and given.depths:
         command.error("--trial trains the recipe, which --depths does not look at")
     recipes = load_each(given.recipe, overrides, given.placements)
     report, started = ProgressBars(), time.perf_counter()
@@ -124,7 +124,7 @@ def look_at_each(
         report.say(f"{made.placement.title}: {made.verdict.level}")
         found.append(made)
         if given.trial:
-            trials.append(run_trial(recipe, read_time(given.trial), report))
+            trials.append(run_trial(recipe, read_time("--trial", given.trial), report))
     answer: dict[str, Any] = {"probes": [made.to_mapping() for made in found]}
     if trials:
         answer["trials"] = [asdict(trial) for trial in trials]
@@ -166,22 +166,6 @@ def measure_depths(
         "updates": [vars(update) for update in updates],
     }
     return answer, growth_tables(grown, updates, bounds, depths)
-
-
-def read_time(words: str) -> float:
-    """Read a time such as "60s", "5m" or "90" (seconds), in seconds.
-
-    Raises:
-        ConfigError: If it is something else, or not above 0.
-    """
-    unit = {"s": 1, "m": 60}.get(words[-1:], 0)
-    try:
-        seconds = float(words[:-1]) * unit if unit else float(words)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise ConfigError([f"--trial takes a time such as 60s or 5m, not {words!r}"])
-    return seconds
 
 
 def diagnosis_lines(found: Sequence[Diagnosis], trials: Sequence[Trial] = ()) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import sys
@@ -169,6 +170,22 @@ def numbers(option: str, text: str, kind: type[Number] = int) -> list[Number]:
     if twice := [word for word, value in zip(words, found, strict=True) if found.count(value) > 1]:
         raise ConfigError([f"{option} has one number twice: {', '.join(twice)}"])
     return found
+
+
+def read_time(option: str, text: str) -> float:
+    """Read a time such as "60s", "5m", "2h" or "90" (seconds), in seconds.
+
+    Raises:
+        ConfigError: If it is something else, or not above 0; names the option.
+    """
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
+    try:
+        seconds = float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigError([f"{option} takes a time such as 60s, 5m or 2h, not {text!r}"])
+    return seconds
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:

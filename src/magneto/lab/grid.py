@@ -35,6 +35,8 @@ class Sweep:
         keep_weights: Whether cells keep their weights.
         further: Values of cells beyond the product: more seeds near each row's best rate.
         base: The first cell's recipe, when the folder began or grew.
+        probed: Whether a few steps of each cell are watched (`probe.ProbeHook`).
+        race: Whether a cell that is behind beyond noise at half its steps ends there.
     """
 
     recipe: str
@@ -43,6 +45,8 @@ class Sweep:
     keep_weights: bool = False
     further: list[dict[str, Any]] = field(default_factory=list)
     base: dict[str, Any] = field(default_factory=dict, compare=False)
+    probed: bool = False
+    race: bool = False
 
     def cells(self) -> list[Cell]:
         """List the cells: the last field varies fastest; further ones follow."""

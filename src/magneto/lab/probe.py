@@ -35,6 +35,8 @@ LIMITS = {"fp16": torch.finfo(torch.float16).max, "bf16": torch.finfo(torch.bflo
 # Where several modules of a layer have something to say, the largest counts, else the mean.
 LARGEST = ("activation_max", "attention_logit_max")
 Rows = slice | Tensor
+# What turns inputs into vectors: tokens, and patches of images.
+EMBEDDINGS = (nn.Embedding, nn.Conv2d)
 
 
 @dataclass
@@ -216,6 +218,10 @@ class Probe:
             for path, stack in find_stacks(model).items()
             for index, layer in enumerate(stack.layers)
         }
+        inside = {id(p) for held in self.layers.values() for p in held.module.parameters()}
+        outside = [part for part in model.modules() if isinstance(part, EMBEDDINGS)]
+        self.embeddings = [p for part in outside for p in part.parameters() if id(p) not in inside]
+        self.embedding_gradient: Tensor | None = None
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -246,6 +252,10 @@ class Probe:
             gradients = [p.grad for p in parameters if p.grad is not None]
             if gradients:
                 held.keep("gradient_norm", held.module, total_norm(gradients) / divisor)
+        gradients = [p.grad for p in self.embeddings if p.grad is not None]
+        if gradients:
+            size = sum(gradient.numel() for gradient in gradients)
+            self.embedding_gradient = total_norm(gradients) / divisor / math.sqrt(size)
 
     @torch.no_grad()
     def read(self) -> list[LayerReading]:
@@ -331,9 +341,10 @@ class ProbeHook:
     """Watches every `period`-th step of a run. Give `hooks=[ProbeHook(100).hook]` to `train`.
 
     The model is hooked just before a watched step and is left alone in all others. A row of
-    probe.jsonl holds the step, its learning rate and the readings of every layer; a layer that is
-    not finite, or past half of the range of the precision trained in, is said at once. Steps beyond
-    the checkpoint that a run is resumed from are cut away, as in its metrics.
+    probe.jsonl holds the step, its learning rate, the RMS of the gradient of the embeddings
+    (tokens, positions, patches) and the readings of every layer; a layer that is not finite, or
+    past half of the range of the precision trained in, is said at once. Steps beyond the checkpoint
+    that a run is resumed from are cut away, as in its metrics.
     """
 
     def __init__(self, period: int) -> None:
@@ -383,9 +394,11 @@ class ProbeHook:
         """Add a row; say a new trouble."""
         if not state.world.is_main_process:
             return
+        gradient = None if self.probe is None else self.probe.embedding_gradient
         row = {
             "step": state.step,
             "learning_rate": learning_rate(state.config, state.step - 1),
+            "embedding_gradient_rms": gradient if gradient is None else float(gradient),
             "layers": [asdict(layer) for layer in layers],
         }
         with (state.run / PROBE_FILE).open("a", encoding="utf-8") as file:

@@ -6,6 +6,7 @@ this machine, or jobs on a cluster.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -15,13 +16,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
 
 from magneto.files import acquire_lock, import_extra, plain, write_json
 from magneto.lab.grid import (
+    RATE,
     SEED,
     Cell,
     Sweep,
@@ -31,17 +35,20 @@ from magneto.lab.grid import (
     read_sweep,
     refuse_edited,
 )
-from magneto.lab.outcome import FINISHED, finite, outcome
+from magneto.lab.outcome import FINISHED, Judge, finite, outcome
+from magneto.lab.probe import ProbeHook
 from magneto.mistakes import user_lines
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE
-from magneto.training.logging import TrainingResult
-from magneto.training.loop import Hook, Stop, TrainingState, train
+from magneto.training.logging import METRICS_FILE, TrainingResult, read_metrics
+from magneto.training.loop import Hook, Stop, TrainingState, run_evaluation, train
 
 # Seconds between looks at what is done.
 LOOK = 0.5
 # Seconds between looks at cells that others hold.
 WAIT = 1.0
+# Steps that are watched of a cell that is probed.
+WATCHED = 6
 # What a run keeps of its weights. Only the best cell's last ones stay, unless all are asked for.
 WEIGHTS = ("checkpoints", "best", "final", "averaged", "candidates", "diverged")
 
@@ -109,12 +116,17 @@ def run_cell(
     task = recipe.build_task()
 
     initial: dict[str, float] = {}
+    hooks = [ProbeHook(max(recipe.training.steps // WATCHED, 2)).hook] if sweep.probed else []
 
     def check(state: TrainingState) -> None:
         if state.detector.first is not None:
             initial["initial_loss"] = state.detector.first
         if orphaned():
             state.stop = Stop("interrupted", "the process that started this one is gone")
+        elif sweep.race and "looked_at" not in initial and 2 * state.step >= state.config.steps:
+            initial["looked_at"] = state.step
+            if is_behind(folder, sweep, cell, state.step):
+                end_if_learned(state)
 
     result = train(
         task,
@@ -122,7 +134,7 @@ def run_cell(
         run,
         seed=recipe.seed,
         resume=True,
-        hooks=[Hook(recipe.training.log_every, check)],
+        hooks=[Hook(recipe.training.log_every, check), *hooks],
         report=ProgressBars(quiet=True),
         recipe=recipe.to_mapping(),
         keep_recipe=lambda: recipe.save(run / RUN_FILE),
@@ -132,6 +144,55 @@ def run_cell(
         if not sweep.keep_weights:
             delete_weights(folder, sweep, task.primary_metric, task.higher_is_better)
     return result
+
+
+def end_if_learned(state: TrainingState) -> None:
+    """End a run that is behind, unless it might yet not learn: that would be an answer of its own.
+
+    Its score is that of now.
+    """
+    metrics = run_evaluation(state)
+    judge = Judge.of(state.task, state.config.evaluate_limit)
+    score = metrics.get(judge.metric)
+    if score is not None and math.isfinite(score) and judge.beats_baseline(score):
+        state.metrics = metrics
+        state.stop = Stop("finished", f"behind beyond noise at step {state.step}, and ended there")
+
+
+def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
+    """Return whether a run can be neither at the best rate of its row nor beside it.
+
+    So it is where two runs of its row and seed, both at smaller or both at larger rates, have lower
+    losses up to a step, the further one the lowest: the best rate lies beyond the nearer one.
+    Losses are held against each other batch by batch, and differ by twice the standard error.
+    """
+    alike = [other for other in sweep.cells()
+             if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip
+    rate = float(cell.values[RATE])
+    losses = {float(other.values[RATE]): losses_up_to(cell_directory(folder, other), step)
+              for other in alike}  # fmt: skip
+    for side in (1, -1):
+        near = sorted((r for r in losses if side * r > side * rate), key=lambda r: side * r)
+        for nearer, further in pairwise(near):
+            if ahead(losses[nearer], losses[rate]) and ahead(losses[further], losses[nearer]):
+                return True
+    return False
+
+
+def losses_up_to(run: Path, step: int) -> dict[int, float]:
+    """Return the training losses of the second half of a run up to a step; none if it is shorter.
+
+    The first half of that is warm-up and the same at every rate.
+    """
+    rows = read_metrics(run) if (run / METRICS_FILE).exists() else []
+    losses = {row["step"]: row["loss"] for row in rows if "loss" in row}
+    return {s: x for s, x in losses.items() if step / 2 < s <= step} if step in losses else {}
+
+
+def ahead(first: dict[int, float], second: dict[int, float]) -> bool:
+    """Return whether the first losses are lower than the second beyond noise."""
+    gaps = [second[step] - first[step] for step in first.keys() & second.keys()]
+    return len(gaps) > 2 and fmean(gaps) > 2 * stdev(gaps) / math.sqrt(len(gaps))
 
 
 def delete_weights(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> None:

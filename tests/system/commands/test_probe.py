@@ -79,7 +79,7 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture) -> None:
         (["--placements", ","], "names with commas"),
         (["--steps", "0"], "--steps must be 1 or more"),
         (["--depths", "6"], "two or more numbers"),
-        (["--trial", "soon"], "a time such as 60s or 5m, not 'soon'"),
+        (["--trial", "soon"], "a time such as 60s, 5m or 2h, not 'soon'"),
         (["--trial", "1.5m", "--depths", "2,4"], "--depths does not look at"),
         (["--depths", "2,4", "--seeds", "0"], "--seeds must be 1 or more"),
         (["--data", "nowhere.txt"], "nowhere.txt"),

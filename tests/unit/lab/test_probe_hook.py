@@ -41,6 +41,10 @@ def test_the_hook_writes_every_period_and_changes_nothing(small: Small, tmp_path
         norms = [layer["gradient_norm"] for layer in row["layers"]]
         assert 0.1 < math.hypot(*norms) / step.gradient_norm < 1, "of the mean loss"
         assert row["layers"][1]["gradient_norm"] == step.layers[1].gradient_norm
+        whole = step.gradient_norm**2 - sum(norm**2 for norm in norms)
+        size = made.model.width * task.vocabulary()
+        # The embedding has what the layers have not, but for the norm on top.
+        assert 0.7 * whole < row["embedding_gradient_rms"] ** 2 * size < whole
         assert row["layers"][1]["update_ratio"] == step.layers[1].update_ratio
         assert row["layers"][1]["attention_entropy"] == step.layers[1].attention_entropy
 

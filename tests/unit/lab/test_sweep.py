@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from magneto.cli import main
 from magneto.files import acquire_lock
 from magneto.lab.grid import PLACEMENT, RATE, SEED, Sweep, is_done, open_sweep
-from magneto.lab.sweep import work
+from magneto.lab.sweep import is_behind, work
 
 pytest.importorskip("sklearn")
 
@@ -282,3 +282,27 @@ def test_cluster_runs_the_same_cells(tmp_path: Path, capsys) -> None:
     words = [*command(tmp_path / "grid", "--json"), "--cluster", "local"]
     assert main([*words, "--jobs", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["complete"]
+
+
+def test_a_run_that_can_not_be_best_is_behind(tmp_path: Path) -> None:
+    """Two runs on one side must be ahead of it, the further one most, and beyond noise."""
+    grid = Sweep("causal-lm/tiny", {}, {PLACEMENT: ["pre"], RATE: [1e-3, 3e-3, 1e-2], SEED: [1]})
+    slow, middle, fast = grid.cells()
+
+    def log(levels: tuple[float, float, float], noise: float = 0.01) -> None:
+        for cell, level in zip(grid.cells(), levels, strict=True):
+            run = tmp_path / "cells" / cell.name
+            run.mkdir(parents=True, exist_ok=True)
+            chance = random.Random(cell.name)
+            rows = [{"step": 10 * i, "loss": level + noise * chance.gauss(0, 1)} for i in range(11)]
+            (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    log((2.5, 2.6, 2.8))
+    assert is_behind(tmp_path, grid, fast, 50) and not is_behind(tmp_path, grid, middle, 50)
+    assert not is_behind(tmp_path, grid, fast, 200), "the others have not come so far"
+    log((2.6, 2.5, 2.8))
+    assert not is_behind(tmp_path, grid, fast, 50), "it may be beside the best"
+    log((2.8, 2.6, 2.5))
+    assert is_behind(tmp_path, grid, slow, 50)
+    log((2.5, 2.6, 2.8), noise=1.0)
+    assert not is_behind(tmp_path, grid, fast, 50)

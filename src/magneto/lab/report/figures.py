@@ -123,6 +123,8 @@ def draw_scores(
     comparison: Mapping[str, Any],
     groups: Mapping[tuple[str, float], Group],
     series: Mapping[str, Series],
+    name: str = "scores",
+    title: str = "",
 ) -> Drawing:
     """Draw the mean score of what learned; what failed stands in a strip on top."""
     decimals = decimals_for([group.mean for group in groups.values()])
@@ -131,7 +133,7 @@ def draw_scores(
     marks = {name: failure_marks(rates, rows[name]) for name in series}
     failed = [(series[name], found) for name, found in marks.items() if found]
     strip = strip_height(len(failed))
-    plot = Plot("scores", (WIDTH, HEIGHT + strip), (strip, HEIGHT) if failed else (1,))
+    plot = Plot(name, (WIDTH, HEIGHT + strip), (strip, HEIGHT) if failed else (1,), title)
     axes = plot.main
     with rc_context(STYLE):
         log_rates(axes, rates)

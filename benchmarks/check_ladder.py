@@ -1,0 +1,263 @@
+"""Recompute the numbers of a ladder's page from the files of its runs.
+
+    python -m benchmarks.check_ladder runs/ladder-tiny
+
+Nothing of the package is imported. Best rates, losses, largest stable rates, sensitivities and
+measured quantities are computed anew from each rung's cells, the laws from them, and what was
+foretold of held-out rungs from the rungs below; all is held against foretelling.json, of which the
+tables and figures of the page are made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+from pathlib import Path
+from statistics import fmean, pstdev, stdev
+from typing import Any
+
+from benchmarks.recomputed import quantile, read_runs, row_of, words_of
+
+# Of the exponent: mean and standard deviation; of rungs around the law; as many rungs as that is.
+PRIORS = {
+    "best_rate": (-0.5, 0.5, 0.3), "stable_rate": (-0.5, 0.5, 0.3), "loss": (-0.05, 0.1, 0.01),
+    "measured": (0.0, 1.0, 0.3), "gaps": (0.0, 0.02, 0.005),
+}  # fmt: skip
+WEIGHT, WIDENING, FACTOR = 4, 1.0, math.log(3)
+Rung = dict[str, dict[str, Any]]
+
+
+def vertex(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """Return log rate and loss at the bottom of the parabola through three points.
+
+    Where the middle one is not the lowest, the lowest one is the answer.
+    """
+    (a, fa), (b, fb), (c, fc) = points
+    over = (b - a) ** 2 * (fb - fc) - (b - c) ** 2 * (fb - fa)
+    under = (b - a) * (fb - fc) - (b - c) * (fb - fa)
+    if fb > min(fa, fc) or under == 0:
+        loss, place = min((f, x) for x, f in points)
+        return place, loss
+    place = b - over / under / 2
+    lagrange = (
+        fa * (place - b) * (place - c) / (a - b) / (a - c)
+        + fb * (place - a) * (place - c) / (b - a) / (b - c)
+        + fc * (place - a) * (place - b) / (c - a) / (c - b)
+    )
+    return place, lagrange
+
+
+def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what one row's runs say of its rates; nothing where it learned at none."""
+    runs = [run for run in runs if run["status"] != "missing"]
+    rates = sorted({float(run["learning_rate"]) for run in runs})
+    at = {rate: sorted((r for r in runs if float(r["learning_rate"]) == rate),
+                       key=lambda r: r["seed"]) for rate in rates}  # fmt: skip
+    good = [rate for rate in rates if all(r["status"] == "finished" for r in at[rate])]
+    most = max((len(at[rate]) for rate in good), default=0)
+    full = {rate: [r["loss"] for r in at[rate]] for rate in rates
+            if len(at[rate]) == most and all(r["loss"] is not None for r in at[rate])}  # fmt: skip
+    good = [rate for rate in good if rate in full]
+    if not good:
+        return {}
+    best = min(good, key=lambda rate: fmean(full[rate]))
+    place = sorted(full).index(best)
+    above = [rate for rate in rates if rate > best]
+    if 0 < place < len(full) - 1:
+        near = sorted(full)[place - 1 : place + 2]
+        x, losses = [math.log(rate) for rate in near], [full[rate] for rate in near]
+        log_rate, loss = vertex([(a, fmean(f)) for a, f in zip(x, losses, strict=True)])
+        drawn = [
+            vertex([(a, fmean(f[s] for s in draw)) for a, f in zip(x, losses, strict=True)])[0]
+            for draw in itertools.product(range(most), repeat=most)
+        ] if most < 6 else []  # fmt: skip
+        error = math.sqrt(most / (most - 1)) * pstdev(drawn) if most > 1 and drawn else FACTOR
+    else:
+        log_rate, loss = math.log(best), fmean(full[best])
+        error = FACTOR / math.sqrt(12) if above and above[0] not in full else FACTOR
+    stable = list(itertools.takewhile(
+        lambda rate: all(r["status"] == "finished" for r in at[rate]),
+        [rate for rate in rates if rate >= best],
+    ))  # fmt: skip
+    failed = next((rate for rate in above if rate > stable[-1]), None)
+    return {
+        "best_rate": math.exp(log_rate), "rate_error": error, "loss": loss, "best_tried": best,
+        "largest_stable": stable[-1], "next_failed": failed, "seed_losses": full[best],
+    }  # fmt: skip
+
+
+def measured(runs: list[Path]) -> dict[str, float]:
+    """Return the geometric means over seeds of what was watched."""
+    kept: dict[str, list[float]] = {}
+    for run in runs:
+        rows = [json.loads(line) for line in (run / "probe.jsonl").read_text().splitlines()]
+        layers = [layer for row in rows for layer in row["layers"]]
+        watched = {
+            "attention_logit": max((layer["attention_logit_max"] or 0 for layer in layers),
+                                   default=0),
+            "top_rms": max((row["layers"][-1]["activation_rms"] or 0 for row in rows), default=0),
+            "embedding_gradient": min((row["embedding_gradient_rms"] or math.inf for row in rows),
+                                      default=0),
+            "update": max((fmean(layer["update_ratio"] or 0 for layer in row["layers"])
+                           for row in rows), default=0),
+        }  # fmt: skip
+        for name, value in watched.items():
+            if 0 < value < math.inf:
+                kept.setdefault(name, []).append(math.log(value))
+    return {name: math.exp(fmean(logs)) for name, logs in kept.items()}
+
+
+def sensitivity(runs: list[dict[str, Any]], seed: int, over: list[float]) -> float | None:
+    """Return the mean excess of the capped loss over rates, by trapezia in log rate."""
+    points = sorted(
+        (math.log(run["learning_rate"]),
+         run["first"] if run["loss"] is None else min(run["loss"], run["first"]))
+        for run in runs
+        if run["seed"] == seed and run["status"] != "missing"
+        and over[0] <= run["learning_rate"] <= over[1]
+    )  # fmt: skip
+    if len(points) < 2:
+        return None
+    area = sum((b - a) * (f + g) / 2 for (a, f), (b, g) in itertools.pairwise(points))
+    return area / (points[-1][0] - points[0][0]) - min(f for _, f in points)
+
+
+def law(points: list[tuple[int, float, float | None]], size: int, kind: str) -> dict[str, float]:
+    """Return what a law foretells at a size, solving its normal equations by hand.
+
+    Args:
+        points: (size, value, error) of each rung.
+        size: Asked for.
+        kind: Of `PRIORS`; values of "gaps" are no logarithms.
+    """
+    mean, spread, scatter = PRIORS[kind]
+    logs = kind != "gaps"
+    x = [math.log(s) for s, _, _ in points]
+    y = [math.log(v) if logs else v for _, v, _ in points]
+    count, middle = len(x), fmean(x)
+    x = [value - middle for value in x]
+    noise = scatter**2 + fmean((error or 0.0) ** 2 for _, _, error in points)
+    free, rest = max(count - 2, 0), 0.0
+    across = sum(a * a for a in x)
+    if free:
+        slope = sum(a * b for a, b in zip(x, y, strict=True)) / across
+        rest = sum((b - fmean(y) - slope * a) ** 2 for a, b in zip(x, y, strict=True))
+    variance = (WEIGHT * noise + rest) / (WEIGHT + free)
+    # The sizes are centred, so that level and exponent are independent.
+    weight = across / variance + spread**-2
+    product = sum(a * b for a, b in zip(x, y, strict=True))
+    exponent = (product / variance + mean / spread**2) / weight
+    at = math.log(size) - middle
+    half = WIDENING * quantile(WEIGHT + free, 0.9) * math.sqrt(
+        variance / count + at**2 / weight + variance
+    )  # fmt: skip
+    value = fmean(y) + exponent * at
+    ends = {"value": value, "low": value - half, "high": value + half}
+    shown = {name: math.exp(end) if logs else end for name, end in ends.items()}
+    return {**shown, "exponent": exponent}
+
+
+class Check:
+    """Holds numbers against each other and keeps those that differ."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.wrong: list[str] = []
+
+    def number(
+        self, where: str, said: float | None, found: float | None, off: float = 1e-6
+    ) -> None:
+        """Hold one number against another, to a share of it."""
+        self.count += 1
+        if said is None or found is None:
+            same = said is found
+        else:
+            same = math.isclose(said, found, rel_tol=off, abs_tol=1e-9)
+        if not same:
+            self.wrong.append(f"{where}: the page has {said}, the runs {found}")
+
+
+def check_rung(check: Check, folder: Path, about: dict[str, Any], rung: dict[str, Any]) -> None:
+    """Hold a rung's numbers against its runs."""
+    place = folder / "rungs" / f"{about['axis']}-{rung['size']}"
+    runs = list(read_runs(place, rung))
+    cells = json.loads((place / "sweep.json").read_text())["further"]
+    for row, said in rung["rows"].items():
+        where = f"{about['axis']} {rung['size']}, {row}"
+        mine = [run for run in runs if run["placement"] == row]
+        found = sum_up(mine)
+        if not found:
+            check.number(where, said.get("best_tried"), None)
+            continue
+        for name in ("best_rate", "loss"):
+            check.number(f"{where}, {name}", said[name]["value"], found[name])
+        for name in ("best_tried", "largest_stable", "next_failed"):
+            check.number(f"{where}, {name}", said[name], found[name])
+        # By drawing seeds at random there, by all draws here.
+        check.number(f"{where}, error", said["best_rate"]["error"], found["rate_error"], 0.1)
+        if said.get("sensitivity") is not None:
+            over = said["sensitivity_over"]
+            value = sensitivity(mine, said["cells"][0]["seed"], over)
+            check.number(f"{where}, sensitivity", said["sensitivity"], value)
+        at_best = [
+            place / "cells" / words_of(cell)
+            for cell in cells
+            if row_of(cell) == row and cell["training.learning_rate"] == found["best_tried"]
+        ]
+        for name, value in measured(at_best).items():
+            check.number(f"{where}, {name}", said["measured"][name]["value"], value)
+
+
+def check_laws(check: Check, where: str, told: dict[str, Any], rungs: list[dict[str, Any]]) -> None:
+    """Hold what is foretold against laws of what the rungs show."""
+    for row, said in told["rows"].items():
+        shown = [(rung["size"], rung["rows"][row]) for rung in rungs]
+        laws = {name: (name, said[name], [(s, part[name]) for s, part in shown if part[name]])
+                for name in ("best_rate", "loss", "stable_rate") if said[name]}  # fmt: skip
+        laws |= {name: ("measured", one, [(s, part["measured"][name]) for s, part in shown])
+                 for name, one in said["measured"].items()}  # fmt: skip
+        for name, (kind, one, parts) in laws.items():
+            points = [(size, part["value"], part["error"]) for size, part in parts]
+            for end, value in law(points, told["size"], kind).items():
+                check.number(f"{where}, {row}, {name}, {end}", one[end], value)
+        for other, one in said["gaps"].items():
+            points = []
+            for rung in rungs:
+                a, b = rung["rows"][row], rung["rows"][other]
+                logs = [math.log(q / p) for p, q in
+                        zip(a["seed_losses"], b["seed_losses"], strict=False)]  # fmt: skip
+                error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else None
+                gap = math.log(b["loss"]["value"] / a["loss"]["value"])
+                points.append((rung["size"], gap, error))
+            for end, value in law(points, told["size"], "gaps").items():
+                check.number(f"{where}, {row}, beside {other}, {end}", one[end], value)
+
+
+def check_folder(folder: Path) -> Check:
+    """Check the page of a ladder's folder."""
+    about = json.loads((folder / "foretelling.json").read_text())
+    check = Check()
+    for rung in about["rungs"]:
+        check_rung(check, folder, about, rung)
+    check_laws(check, f"{about['axis']} {about['target']}", about["foretold"], about["rungs"])
+    for path in sorted((folder / "foretold").glob("*.json")):
+        told = json.loads(path.read_text())
+        below = [rung for rung in about["rungs"] if rung["size"] in told["from"]]
+        check_laws(check, path.stem, told, below)
+        said = [entry for entry in about["held_out"] if entry["size"] == told["size"]]
+        for entry in said:
+            kept = told["rows"][entry["row"]][entry["what"]]
+            held = (
+                entry["measured"] is not None and kept["low"] <= entry["measured"] <= kept["high"]
+            )
+            check.number(f"{path.stem}, {entry['row']}, {entry['what']}", entry["holds"], held)
+    return check
+
+
+if __name__ == "__main__":
+    checked = check_folder(Path(sys.argv[1]))
+    print(*checked.wrong, sep="\n", end="\n" if checked.wrong else "")
+    print(f"{checked.count} checked, {len(checked.wrong)} differ")
+    sys.exit(bool(checked.wrong))

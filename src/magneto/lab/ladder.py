@@ -1,0 +1,518 @@
+"""A ladder: the same comparison at several sizes, the smallest first, each a folder of its own.
+
+The rates of a rung are placed by the rungs below it. What a rung will show is foretold from them
+before it is trained, and kept beside it. Which cells are run next follows from those that are done,
+so that a ladder that was stopped goes on, and several machines that share the folder agree.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import takewhile
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from magneto.config import ConfigError
+from magneto.files import Damaged, plain, read_object, write_json
+from magneto.lab.comparison import environments, first_cells, without_places
+from magneto.lab.foretelling import (
+    RUNG_FILE,
+    add_sensitivity,
+    answer,
+    breaking,
+    cannot_tell,
+    foretell,
+    held_out,
+    held_out_text,
+    read_rung,
+)
+from magneto.lab.grid import (
+    RATE,
+    SEED,
+    SPEC_FILE,
+    Cell,
+    Sweep,
+    cell_directory,
+    is_done,
+    load_cells,
+    open_sweep,
+    read_sweep,
+)
+from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, title_of
+from magneto.lab.probe import last_stack
+from magneto.lab.short_run import initial_model
+from magneto.lab.sweep import default_jobs, run_local
+from magneto.lab.update import measure_growth, measured_shape
+from magneto.progress import ProgressBars
+from magneto.recipe import Recipe, load_recipe
+from magneto.theory.bounds import bound, derived_scales, find_family
+from magneto.theory.placement import Depth
+
+LADDER_FILE = "ladder.json"
+# Rates beyond these are not tried, whatever the rungs below show.
+LOWEST, HIGHEST = 1e-6, 3.0
+# Of the budget: what starting workers, reading data and drawing the page leave for the cells.
+SHARE = 0.85
+# Fewer steps are no training; and so many are worth more than another seed.
+LEAST_STEPS, GOOD_STEPS = 40, 80
+# Seeds of the update that is held against the theory's bound; updates differ between seeds.
+UPDATE_SEEDS = range(3)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """What a ladder is.
+
+    Attributes:
+        recipe: Name or path of the recipe.
+        overrides: Dotted fields that are the same in every cell.
+        axis: "width" or "depth".
+        sizes: Of the rungs, rising.
+        target: Size that is asked about.
+        rows: Dotted fields with the values they take; rows are their product, placements included.
+        rates: Where the first rung begins.
+        seeds: Of every decisive cell; other cells have the first one.
+        fitted: Dotted fields that the budget has set.
+        capacity: Seconds of all workers together that cells may take; None for no limit.
+        race: Whether a cell that is behind at half its steps may end.
+        seconds: Of a cell at each size, as timed before; for the budget's shares.
+        notes: What the page says of how the cells were made.
+    """
+
+    recipe: str
+    overrides: dict[str, Any]
+    axis: str
+    sizes: list[int]
+    target: int
+    rows: dict[str, list[Any]]
+    rates: list[float]
+    seeds: list[int]
+    fitted: dict[str, Any] = field(default_factory=dict)
+    capacity: float | None = None
+    race: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def folder(self, folder: Path, size: int) -> Path:
+        """Return where a rung lies."""
+        return folder / "rungs" / f"{self.axis}-{size}"
+
+    def first_recipe(self, size: int) -> Recipe:
+        """Return the recipe of the first cell of a rung."""
+        rows = {name: values[0] for name, values in self.rows.items()}
+        cell = Cell({**rows, RATE: self.rates[0], SEED: self.seeds[0]})
+        return self.sweep(size, [cell.values]).load(cell)
+
+    def foretold(self, folder: Path, size: int) -> Path:
+        """Return where is kept what was foretold of a rung before it was trained."""
+        return folder / "foretold" / f"{self.axis}-{size}.json"
+
+    def sweep(self, size: int, cells: Sequence[Mapping[str, Any]]) -> Sweep:
+        """Return the comparison of a rung: rows with nothing but the cells that are named."""
+        grid = {**self.rows, RATE: [], SEED: []}
+        given = {**self.overrides, **self.fitted}
+        overrides = {**given, **shape(self.recipe, given, self.axis, size)}
+        further = [dict(cell) for cell in cells]
+        return Sweep(self.recipe, overrides, grid, further=further, probed=True, race=self.race)
+
+
+def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> dict[str, Any]:
+    """Return the fields of the model that make it so wide or so deep.
+
+    In width the ratio of the feed-forward network and the width of a head stay as the recipe has
+    them; in depth nothing else changes, and both stacks of a pair are so deep.
+
+    Raises:
+        ConfigError: If the heads do not come out whole.
+    """
+    model = load_recipe(recipe, {RATE: 1.0, **overrides}).model
+    if axis == "depth":
+        if getattr(model, "encoder_layers", None) is None:
+            return {"model.layers": size}
+        return {"model.encoder_layers": size, "model.decoder_layers": size}
+    head = model.head_width
+    if size % head:
+        raise ConfigError([f"--widths {size}: the recipe's heads of {head} features do not divide "
+                           f"it; give multiples of {head}, or other --model.heads"])  # fmt: skip
+    heads = size // head
+    found = {
+        "model.width": size,
+        "model.heads": heads,
+        "model.ffn_width": max(round(model.ffn_width * size / model.width), 1),
+    }
+    if model.key_value_heads:
+        found["model.key_value_heads"] = max(round(model.key_value_heads * heads / model.heads), 1)
+    return found
+
+
+def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder]) -> Ladder:
+    """Write what a ladder is; or find it written, and the same but for rungs, target and seeds.
+
+    Args:
+        folder: Of the ladder.
+        ladder: What was asked for.
+        prepare: Called for a new one: times its cells and fits them to the budget.
+
+    Raises:
+        ConfigError: If a rung's recipe is wrong, or the folder holds another ladder.
+    """
+    for size in ladder.sizes:
+        first = [{**row, RATE: ladder.rates[0], SEED: ladder.seeds[0]} for row in rows_of(ladder)]
+        load_cells(ladder.sweep(size, first))
+    path = folder / LADDER_FILE
+    if path.exists():
+        held = read_ladder(folder)
+        asked = {"recipe", "overrides", "axis", "rows", "rates", "race"}
+        before, now = asdict(held), json.loads(json.dumps(asdict(ladder), default=str))
+        changed = sorted(name for name in asked if before[name] != now[name])
+        if changed or not {*held.sizes} <= {*ladder.sizes}:
+            raise ConfigError([f"{folder} holds another ladder (its "
+                               f"{', '.join(changed or ['sizes'])} differ; rungs and seeds may be "
+                               "added): give another --out"])  # fmt: skip
+        new = held if ladder.sizes == held.sizes else prepare(ladder)
+        ladder = replace(
+            held, sizes=ladder.sizes, seeds=ladder.seeds, target=ladder.target,
+            seconds=new.seconds, capacity=new.capacity,
+        )  # fmt: skip
+    elif folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is there already and not empty")
+    else:
+        ladder = prepare(ladder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, asdict(ladder))
+    return ladder
+
+
+def read_ladder(folder: Path) -> Ladder:
+    """Return the ladder of a folder.
+
+    Raises:
+        FileNotFoundError: If there is none in it.
+    """
+    path = folder / LADDER_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"no ladder in {folder} (there is no {LADDER_FILE})")
+    try:
+        return Ladder(**read_object(path))
+    except TypeError as error:  # other keys
+        raise Damaged(f"{path} is damaged: {error}") from error
+
+
+def fit_budget(
+    ladder: Ladder,
+    capacity: float,
+    timed: Mapping[int, tuple[float, float]],
+    fewer_seeds: bool = False,
+) -> Ladder:
+    """Return a ladder whose cells fit a budget: of as many steps as can be afforded.
+
+    Args:
+        ladder: As asked for.
+        capacity: Seconds of all workers together.
+        timed: Of each size, seconds of a step, and of all that a cell does besides steps.
+        fewer_seeds: Whether seeds may be left out where else runs would be shorter than
+            `GOOD_STEPS`.
+
+    Raises:
+        ConfigError: If not even `LEAST_STEPS` can be afforded.
+    """
+    training = ladder.first_recipe(ladder.sizes[0]).training
+    counts = {size: planned(ladder, size) for size in ladder.sizes}
+    besides = sum(counts[size] * timed[size][1] for size in ladder.sizes)
+    a_step = sum(counts[size] * timed[size][0] for size in ladder.sizes)
+    steps = min(training.steps, int((SHARE * capacity - besides) / a_step))
+    if fewer_seeds and len(ladder.seeds) > 1 and steps < min(GOOD_STEPS, training.steps):
+        fewer = replace(ladder, seeds=ladder.seeds[:-1])
+        return fit_budget(fewer, capacity, timed, fewer_seeds)
+    if steps < LEAST_STEPS:
+        needed = (besides + LEAST_STEPS * a_step) / SHARE / capacity
+        raise ConfigError([f"--budget is too short: {sum(counts.values())} cells of {LEAST_STEPS} "
+                           f"steps need {needed:.1f} times as long; give smaller --widths, fewer "
+                           "--placements or fewer --seeds"])  # fmt: skip
+    changes = {
+        "training.steps": steps,
+        "training.warmup_steps": round(training.warmup_steps * steps / training.steps),
+    }
+    seconds = {str(size): timed[size][1] + steps * timed[size][0] for size in ladder.sizes}
+    note = (f"The budget allows {steps} of the recipe's {training.steps} steps, for seeds "
+            f"{', '.join(map(str, ladder.seeds))}."
+            if steps < training.steps else "")  # fmt: skip
+    return replace(
+        ladder, fitted=changes, capacity=SHARE * capacity, seconds=seconds,
+        notes=[*ladder.notes, *filter(None, [note])],
+    )  # fmt: skip
+
+
+def planned(ladder: Ladder, size: int) -> int:
+    """Return about how many cells a rung has."""
+    rows = math.prod(len(values) for values in ladder.rows.values())
+    if size == ladder.sizes[0]:
+        return rows * (len(ladder.rates) + 3 * (len(ladder.seeds) - 1) + 1)
+    return rows * (3 * len(ladder.seeds) + 2)
+
+
+def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) -> bool:
+    """Run every rung, the smallest first; return whether all is done that was to be done."""
+    for size in ladder.sizes:
+        place = ladder.folder(folder, size)
+        below = [read_rung(ladder.folder(folder, s), s) for s in ladder.sizes if s < size]
+        kept = ladder.foretold(folder, size)
+        if below and not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_json(kept, plain(foretell(below, size)))
+        while cells := afforded(folder, ladder, size, missing_cells(folder, ladder, size)):
+            before = read_sweep(place).further if (place / SPEC_FILE).exists() else []
+            new = [values for values in cells if values not in before]
+            sweep = open_sweep(place, ladder.sweep(size, [*before, *new]))
+            describe_rung(place, sweep, report)
+            todo = f"{ladder.axis} {size}: comparing cells"
+            whole = run_local(
+                place, sweep, jobs or default_jobs(),
+                lambda done, total, todo=todo: report.update(todo, done, total),
+            )  # fmt: skip
+            report.finish()
+            if not whole:
+                return False
+    return True
+
+
+def describe_rung(place: Path, sweep: Sweep, report: ProgressBars) -> None:
+    """Write what no run of a rung knows: baselines, and the update against the theory's bound."""
+    if (place / RUNG_FILE).exists():
+        return
+    recipe = sweep.load(sweep.cells()[0])
+    task = recipe.build_task()
+    task.prepare(report)
+    updates = {row: update_to_bound(sweep.load(cell)) for row, cell in first_cells(sweep).items()}
+    judge = Judge.of(task, recipe.training.evaluate_limit)
+    write_json(place / RUNG_FILE, {
+        **asdict(judge),
+        "baseline_loss": task.baseline(recipe.training.evaluate_limit).get("loss"),
+        "adam_eps": recipe.training.eps,
+        "steps": recipe.training.steps,
+        "updates": updates,
+    })  # fmt: skip
+
+
+def update_to_bound(recipe: Recipe) -> list[float]:
+    """Return the label's measured change under an SGD step over the theory's bound, by seed.
+
+    Nothing where no bound is derived for the placement. The stack is measured at its own width and
+    depth, on inputs at random.
+    """
+    task = recipe.build_task()
+    last = last_stack(initial_model(task, recipe.training, recipe.seed))
+    row, depth = last.config.row, len(last.layers)
+    stack = "decoder" if last.causal else "encoder"
+    try:
+        form = next(iter(find_family(row).backward))
+        limit = bound(row, derived_scales(row, Depth(stack, depth)), form=form)
+    except ValueError:
+        return []
+    found = measure_growth(
+        measured_shape(last.config, last.config.width), placements=[row], depths=[depth],
+        seeds=UPDATE_SEEDS, samples=1, stack=stack,
+    )  # fmt: skip
+    return [abs(u.value) / limit for u in found if (u.reading, u.optimizer) == ("label", "sgd")]
+
+
+def missing_cells(folder: Path, ladder: Ladder, size: int) -> list[dict[str, Any]]:
+    """Return the cells that a rung is to have next, by what it and the rungs below show."""
+    place, kept = ladder.folder(folder, size), ladder.foretold(folder, size)
+    mine = read_rung(place, size)["rows"] if (place / RUNG_FILE).exists() else {}
+    foretold = read_object(kept, "rows")["rows"] if kept.exists() else {}
+    cells = []
+    for values in rows_of(ladder):
+        row = Cell(values).row
+        start, below = list(ladder.rates), foretold.get(row)
+        if below:
+            middle = nearest(below["best_rate"]["value"])
+            start = [beside(middle, -1), middle, beside(middle, 1)]
+        tried = [Scored(**cell) for cell in mine.get(row, {}).get("cells", [])]
+        stable = below["stable_below"] if below else None
+        wanted = next_cells(tried, start, ladder.seeds, stable, bool(below))
+        cells += [{**values, RATE: rate, SEED: seed} for rate, seed in wanted]
+    return [values for values in cells if not is_done(place, Cell(values))]
+
+
+def rows_of(ladder: Ladder) -> list[dict[str, Any]]:
+    """Return the values of each row."""
+    product = replace(ladder.sweep(ladder.sizes[0], []), grid=ladder.rows)
+    return [cell.values for cell in product.cells()]
+
+
+def next_cells(
+    tried: Sequence[Scored],
+    start: Sequence[float],
+    seeds: Sequence[int],
+    stable: float | None = None,
+    every_seed: bool = False,
+) -> list[tuple[float, int]]:
+    """Return the cells of a row that are to be run next; none where it is done.
+
+    The first seed looks for the best rate and for the largest stable one; the best rate and its
+    neighbours then get every seed.
+
+    Args:
+        tried: What the row has.
+        start: Rates to begin with.
+        seeds: All of them.
+        stable: Largest stable rate of the rung below: where to look for this one's.
+        every_seed: Whether the rates to begin with get every seed at once.
+    """
+    known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
+    first = seeds[0]
+    begin = [(rate, seed) for rate in start for seed in (seeds if every_seed else seeds[:1])]
+    begin += [(rate, first) for rate in ([stable, beside(stable, 1)] if stable else [])]
+    if left := [cell for cell in dict.fromkeys(begin) if cell not in known]:
+        return left
+    ended = {place: cell.loss for place, cell in known.items() if cell.loss is not None}
+    looked = sorted(rate for rate, seed in known if seed == first)
+    failed = {rate for (rate, _), cell in known.items() if cell.status != FINISHED}
+    learned = [rate for rate in looked if rate not in failed]
+    if not learned:
+        # Towards the lower loss: small rates may be too slow, large ones too fast.
+        best = min(looked, key=lambda rate: ended.get((rate, first), math.inf))
+        beyond = {looked[-1]: beside(best, 1), looked[0]: beside(best, -1)}.get(best, 0.0)
+        return [(beyond, first)] if LOWEST <= beyond <= HIGHEST else []
+    whole = {rate: fmean(ended[rate, seed] for seed in seeds) for rate in learned
+             if all((rate, seed) in known for seed in seeds)}  # fmt: skip
+    means = whole or {rate: ended[rate, first] for rate in learned}
+    best = min(means, key=lambda rate: means[rate])
+    wanted = []
+    for rate in (best, *around(best, looked)):
+        lost = (rate, first) in known and (rate, first) not in ended
+        if LOWEST <= rate <= HIGHEST and not lost:
+            wanted += [(rate, seed) for seed in seeds]
+    # Between the largest stable rate and the first that fails no rate of the grid is left out.
+    upwards = [rate for rate in looked if rate >= best]
+    steady = list(takewhile(lambda rate: rate not in failed, upwards))
+    above = upwards[len(steady)] if len(steady) < len(upwards) else None
+    if above is None and beside(steady[-1], 1) <= HIGHEST:
+        wanted.append((beside(steady[-1], 1), first))
+    elif above is not None and beside(above, -1) > 1.2 * steady[-1]:
+        wanted.append((beside(above, -1), first))
+    return [cell for cell in dict.fromkeys(wanted) if cell not in known]
+
+
+def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
+    """Return the neighbours of a rate: tried ones, or the next of the grid where none is near."""
+    lower = [rate for rate in tried if rate < best]
+    upper = [rate for rate in tried if rate > best]
+    return (
+        max([beside(best, -1), *lower[-1:]]),
+        min([beside(best, 1), *upper[:1]]),
+    )
+
+
+def rate_at(index: int) -> float:
+    """Return the rate at a place among 1, 3, 10, 30, ...; 1 has place 0."""
+    return float(f"{1 if index % 2 == 0 else 3}e{index // 2}")
+
+
+def nearest(rate: float) -> float:
+    """Return the nearest of 1, 3, 10, 30, ... in logarithms."""
+    middle = round(2 * math.log10(rate))
+    near = [rate_at(index) for index in range(middle - 2, middle + 3)]
+    chosen = min(near, key=lambda one: abs(math.log(one / rate)))
+    return min(max(chosen, LOWEST), HIGHEST)
+
+
+def beside(rate: float, step: int) -> float:
+    """Return the next of 1, 3, 10, ... above (1) or below (-1), a factor of 1.5 off at least."""
+    index = round(2 * math.log10(rate)) - 3 * step
+    while step * math.log(rate_at(index) / rate) < math.log(1.5):
+        index += step
+    return rate_at(index)
+
+
+def afforded(
+    folder: Path, ladder: Ladder, size: int, cells: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return as many of the next cells as the budget leaves to this rung, first seeds first.
+
+    A rung's very first cells are run in any case.
+    """
+    if ladder.capacity is None or not cells:
+        return cells
+    costs = {s: planned(ladder, s) * ladder.seconds[str(s)] for s in ladder.sizes}
+    share = sum(cost for s, cost in costs.items() if s <= size) / sum(costs.values())
+    took = {s: seconds_of(ladder.folder(folder, s)) for s in ladder.sizes}
+    here = took[size]
+    each = sum(here) / len(here) if here else ladder.seconds[str(size)]
+    left = ladder.capacity * share - sum(map(sum, took.values()))
+    count = int(left / each)
+    order = sorted(cells, key=lambda values: ladder.seeds.index(values[SEED]))
+    least = 0 if here else sum(values[SEED] == ladder.seeds[0] for values in cells)
+    return order[: max(count, least)]
+
+
+def seconds_of(place: Path) -> list[float]:
+    """Return how long each cell of a rung took."""
+    found = []
+    for path in sorted(place.glob("cells/*/outcome.json")):
+        result = read_object(path, "status", "step")
+        if result["status"] != "interrupted":
+            found.append(float(result["seconds"]))
+    return found
+
+
+def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]:
+    """Return what a ladder shows and foretells, as plain values, from its folder alone.
+
+    Absolute paths are cut to their last name, so that the result can be shown to others.
+
+    Raises:
+        ValueError: If no rung has a result yet.
+    """
+    there = [size for size in ladder.sizes if (ladder.folder(folder, size) / RUNG_FILE).exists()]
+    if not there:
+        raise ValueError(f"no rung of {folder} has a result yet")
+    rungs = [read_rung(ladder.folder(folder, size), size) for size in there]
+    add_sensitivity(rungs)
+    told = foretell(rungs, ladder.target)
+    troubles = {row: breaking(rungs, found, ladder.target) for row, found in told["rows"].items()}
+    entries = [
+        entry
+        for rung in rungs
+        if (kept := ladder.foretold(folder, rung["size"])).exists()
+        for entry in held_out(rung, read_object(kept, "rows", "from"))
+    ]
+    left = {size: len(missing_cells(folder, ladder, size)) for size in there}
+    waiting = sum(left.values())
+    open_points = cannot_tell(ladder.axis, ladder.target, rungs, told)
+    if ladder.capacity and waiting:
+        open_points.append(f"The budget left out {waiting} cells that would place rates better.")
+    cells = [
+        cell_directory(ladder.folder(folder, size), cell)
+        for size in there
+        for cell in read_sweep(ladder.folder(folder, size)).cells()
+    ]
+    return plain({
+        "recipe": without_places(ladder.recipe),
+        "command": without_places(command),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": environments(cells),
+        "axis": ladder.axis,
+        "sizes": there,
+        "target": ladder.target,
+        "rows": {row: title_of(row) for row in rungs[-1]["rows"]},
+        "seeds": ladder.seeds,
+        "overrides": without_places({**ladder.overrides, **ladder.fitted}),
+        "notes": ladder.notes,
+        "complete": len(there) == len(ladder.sizes) and (bool(ladder.capacity) or not waiting),
+        "cells": len(cells),
+        "hours": sum(sum(seconds_of(ladder.folder(folder, size))) for size in there) / 3600,
+        "rungs": rungs,
+        "foretold": told,
+        "troubles": troubles,
+        "held_out": entries,
+        "answer": answer(ladder.axis, ladder.target, told, troubles),
+        "held_out_text": held_out_text(entries),
+        "cannot_tell": open_points,
+    })  # fmt: skip

@@ -1,0 +1,212 @@
+"""From a few sizes to a larger one: where a curve is lowest, and what a power law foretells.
+
+A best rate is the vertex of a parabola in the logarithm of the rate. What depends on size follows a
+power law, fitted in logarithms. Few rungs say little of an exponent, so it is held near a value
+that is known beforehand, and less so the more rungs there are; the scatter around the law likewise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from magneto.functional.statistics import t_quantile
+
+LEVEL = 0.8
+"""Probability that an interval of a ladder covers the truth."""
+WIDENING = 1.0
+"""Factor on foretold intervals. No result over held-out rungs is published yet that calls for
+another one; docs/ladder.md says how it is measured."""
+# Draws of seeds with replacement.
+DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """Where the loss over learning rates is lowest.
+
+    Attributes:
+        rate: The best rate.
+        loss: There.
+        rate_error: Standard error of the rate's natural logarithm.
+        loss_error: Standard error of the loss's natural logarithm; nan for one seed.
+        rates: Ends of the interval of the rate, at `LEVEL`.
+        losses: Ends of the interval of the loss; nan for one seed.
+        edge: "smallest" or "largest" where the best rate is at that end of those that have a loss,
+            so that the true one may lie beyond; else "".
+    """
+
+    rate: float
+    loss: float
+    rate_error: float
+    loss_error: float
+    rates: tuple[float, float]
+    losses: tuple[float, float]
+    edge: str
+
+
+def find_vertex(losses: Mapping[float, Sequence[float]], tried: float, edge_error: float) -> Vertex:
+    """Fit a parabola in log rate through the best rate and its neighbours.
+
+    The interval is by bootstrap over seeds, which are drawn for all rates together: at one seed
+    the batches are the same. Few seeds' draws spread too little, by sqrt((n - 1) / n), which is
+    made good, and their intervals take Student's t.
+
+    Args:
+        losses: Of each rate, every seed's, in one order of seeds.
+        tried: The best of these rates.
+        edge_error: Standard error of the log rate where the parabola does not give one.
+    """
+    rates = sorted(losses)
+    table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)
+    seeds = table.shape[1]
+    weights = np.random.default_rng(0).multinomial(seeds, [1 / seeds] * seeds, DRAWS) / seeds
+    best = rates.index(tried)
+    edge = "smallest" if best == 0 else "largest" if best == len(rates) - 1 else ""
+    if edge:
+        rate, loss = math.log(rates[best]), table[best].mean()
+        drawn_rates, drawn = np.full(DRAWS, rate), weights @ table[best]
+    else:
+        x = np.log(rates[best - 1 : best + 2])
+        near = table[best - 1 : best + 2]
+        found, lowest = _vertices(x, near.mean(1)[None])
+        rate, loss = found[0], lowest[0]
+        drawn_rates, drawn = _vertices(x, weights @ near.T)
+    grown = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else math.nan
+    rate_error, loss_error = grown * drawn_rates.std(), grown * np.log(drawn).std()
+    if edge or math.isnan(rate_error):
+        rate_error = edge_error
+    freedom = max(seeds - 1, 1)
+    rates_around = _interval(rate, rate_error, freedom)
+    losses_around = _interval(math.log(loss), loss_error, freedom)
+    found = math.exp(rate), float(loss), float(rate_error), float(loss_error)
+    return Vertex(*found, rates_around, losses_around, edge)
+
+
+def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return place and value of the lowest point of parabolas through three points each.
+
+    Args:
+        x: Of the points, (3,), rising.
+        y: (parabolas, 3). Where the middle one is not the lowest, the lowest point is the answer.
+    """
+    left, right = (y[:, 1] - y[:, 0]) / (x[1] - x[0]), (y[:, 2] - y[:, 1]) / (x[2] - x[1])
+    curve = (right - left) / (x[2] - x[0])
+    inside = (y[:, 1] <= y[:, 0]) & (y[:, 1] <= y[:, 2]) & (curve > 0)
+    slope = left - curve * (x[0] + x[1])
+    safe = np.where(inside, curve, 1.0)
+    place = np.clip(-slope / (2 * safe), x[0], x[2])
+    value = y[:, 0] + (place - x[0]) * (left + safe * (place - x[1]))
+    lowest = y.argmin(1)
+    ends = np.take_along_axis(y, lowest[:, None], 1)[:, 0]
+    return np.where(inside, place, x[lowest]), np.where(inside, value, ends)
+
+
+def _interval(log_value: float, error: float, freedom: int) -> tuple[float, float]:
+    half = t_quantile((1 + LEVEL) / 2, freedom) * error
+    return math.exp(log_value - half), math.exp(log_value + half)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is assumed of a law before any rung is seen.
+
+    Attributes:
+        exponent: Its most likely value.
+        spread: Standard deviation of the exponent around it.
+        scatter: Of single rungs around the law, in logarithms.
+        weight: As how many rungs the scatter counts.
+    """
+
+    exponent: float
+    spread: float
+    scatter: float
+    weight: int = 4
+
+
+@dataclass(frozen=True)
+class Law:
+    """A power law of size and what it foretells; of logarithms or of plain differences.
+
+    Attributes:
+        value: At the size asked for.
+        low: Lower end of its interval at `LEVEL`.
+        high: Upper end.
+        exponent: Of the law; the change per factor e of size where values may be negative.
+        exponent_low: Lower end of its interval.
+        exponent_high: Upper end.
+        rungs: How many it was fitted to.
+    """
+
+    value: float
+    low: float
+    high: float
+    exponent: float
+    exponent_low: float
+    exponent_high: float
+    rungs: int
+
+
+def fit_law(
+    points: Sequence[tuple[float, float, float]],
+    size: float,
+    prior: Prior,
+    *,
+    logs: bool = True,
+) -> Law:
+    """Fit a power law and foretell what would be measured at a size.
+
+    Args:
+        points: (size, value, standard error of the value's logarithm) of each rung, at least one;
+            an error that is nan counts as none.
+        size: Asked for.
+        prior: What is assumed of the exponent and of the scatter.
+        logs: Whether the logarithm of the value is linear in that of size; else the value itself,
+            of which the error is then.
+
+    Returns:
+        The law. Its interval is for a measured value: it has the scatter of a rung in it.
+    """
+    sizes, values, errors = (np.array(part, float) for part in zip(*points, strict=True))
+    x, y = np.log(sizes), np.log(values) if logs else values
+    middle = x.mean()
+    x, at = x - middle, math.log(size) - middle
+    noise = prior.scatter**2 + float(np.nan_to_num(errors**2).mean())
+    free = max(len(x) - 2, 0)
+    residue = 0.0
+    if free:
+        line = np.polyfit(x, y, 1)
+        residue = float(((y - np.polyval(line, x)) ** 2).sum())
+    variance = (prior.weight * noise + residue) / (prior.weight + free)
+    precision = np.array([[len(x), x.sum()], [x.sum(), (x**2).sum()]]) / variance
+    precision[1, 1] += prior.spread**-2
+    pull = np.array([y.sum(), (x * y).sum()]) / variance
+    pull[1] += prior.exponent / prior.spread**2
+    covariance = np.linalg.inv(precision)
+    level, exponent = covariance @ pull
+    here = np.array([1.0, at])
+    quantile = t_quantile((1 + LEVEL) / 2, prior.weight + free)
+    half = WIDENING * quantile * math.sqrt(here @ covariance @ here + variance)
+    slope = quantile * math.sqrt(covariance[1, 1])
+    value = level + exponent * at
+    ends = value, value - half, value + half
+    value, low, high = (math.exp(end) if logs else float(end) for end in ends)
+    slopes = float(exponent - slope), float(exponent + slope)
+    return Law(value, low, high, float(exponent), *slopes, len(x))
+
+
+def reaches(law: Law, limit: float, size: float) -> float | None:
+    """Return the size at which a law's value is a limit; None where it runs away from it.
+
+    Args:
+        law: Fitted in logarithms.
+        limit: Of the value.
+        size: At which the law's value was asked for.
+    """
+    if not law.exponent or not law.value > 0:
+        return None
+    power = math.log(limit / law.value) / law.exponent
+    return size * math.exp(power) if power < 50 else None

@@ -1,0 +1,286 @@
+"""A ladder of invented runs whose best rates and laws are known, and how its cells are chosen."""
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.check_ladder import check_folder
+from magneto.cli import main
+from magneto.config import ConfigError
+from magneto.files import write_json
+from magneto.lab import ladder as ladders
+from magneto.lab.foretelling import PLATEAU, sensitivity
+from magneto.lab.grid import PLACEMENT, RATE, SEED, read_sweep
+from magneto.lab.ladder import (
+    LEAST_STEPS,
+    Ladder,
+    beside,
+    collect_ladder,
+    fit_budget,
+    missing_cells,
+    nearest,
+    next_cells,
+    open_ladder,
+    planned,
+    run_ladder,
+    shape,
+)
+from magneto.lab.outcome import Scored
+from magneto.lab.report.ladder import write_ladder
+from magneto.progress import ProgressBars
+
+QUIET = ProgressBars(quiet=True)
+BASELINE, FIRST = 3.2, 6.0
+SMALL = {"data.tokenizer": "bytes", "training.steps": "60", "training.evaluate_every": "0"}
+# Of each placement: best rate and loss at width 64, and what a width four times as large makes of
+# them; rates from so many times the best one on fail.
+TRUTH = {"pre": (8e-3, 2.6, 0.5, 0.96, 12.0), "sub": (5e-3, 2.62, 0.25, 0.99, 40.0)}
+
+
+def made(sizes: list[int], **more: Any) -> Ladder:
+    rows = {PLACEMENT: ["pre", "sub"]}
+    whole: dict[str, Any] = {
+        "recipe": "causal-lm/tiny", "overrides": SMALL, "axis": "width", "sizes": sizes,
+        "target": 1024, "rows": rows, "rates": [1e-3, 3e-3, 1e-2], "seeds": [1, 2, 3], **more,
+    }  # fmt: skip
+    return Ladder(**whole)
+
+
+def truth(placement: str, width: int) -> tuple[float, float, float]:
+    """Return best rate, loss there and first rate that fails."""
+    best, loss, rate_ratio, loss_ratio, fails = TRUTH[placement]
+    power = math.log(width / 64, 4)
+    best *= rate_ratio**power
+    return best, loss * loss_ratio**power, best * fails
+
+
+@pytest.fixture
+def invented(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Cells are written in place of being run; returns the names of those that were."""
+    ran: list[str] = []
+
+    def describe(place: Path, sweep: Any, report: Any) -> None:
+        write_json(place / "rung.json", {
+            "metric": "loss", "higher_is_better": False, "baseline": BASELINE,
+            "baseline_loss": BASELINE, "adam_eps": 1e-8, "steps": 60,
+            "updates": {"pre": [0.5, 0.6], "sub": []},
+        })  # fmt: skip
+
+    def run(place: Path, sweep: Any, jobs: int, progress: Any) -> bool:
+        width = int(place.name.partition("-")[2])
+        for cell in read_sweep(place).cells():
+            path = place / "cells" / cell.name / "outcome.json"
+            if path.exists():
+                continue
+            ran.append(f"{width} {cell.name}")
+            path.parent.mkdir(parents=True)
+            outcome, probe = invent(width, **cell.values)
+            write_json(path, outcome)
+            (path.parent / "probe.jsonl").write_text(probe)
+            (path.parent / "metrics.jsonl").write_text("")
+        return True
+
+    def invent(width: int, **values: Any) -> tuple[dict, str]:
+        placement, rate, seed = (values[name] for name in (PLACEMENT, RATE, SEED))
+        best, loss, fails = truth(placement, width)
+        noise = 0.002 * random.Random(f"{placement} {width} {seed}").gauss(0, 1)
+        found = loss + 0.05 * math.log(rate / best) ** 2 + noise
+        lost = rate >= fails
+        logit = 2.0 * (width / 64) ** (1.5 if placement == "pre" else 0.0)
+        layer = {"attention_logit_max": logit, "activation_rms": width / 64, "update_ratio": 0.01}
+        row = {"step": 30, "embedding_gradient_rms": 1e-4 * 64 / width, "layers": [layer, layer]}
+        ended = {"status": "diverged" if lost else "finished", "reason": "the loss is nan"}
+        return {
+            **ended, "step": 60, "metrics": {} if lost else {"loss": found}, "curve": [[10, FIRST]],
+            "diverged_at": 20 if lost else None, "seconds": 2.0, "initial_loss": FIRST,
+        }, json.dumps(row) + "\n"  # fmt: skip
+
+    monkeypatch.setattr(ladders, "describe_rung", describe)
+    monkeypatch.setattr(ladders, "run_local", run)
+    return ran
+
+
+def test_known_laws_are_recovered_and_cells_are_few(
+    tmp_path: Path, invented: list[str], without_pdf: None
+) -> None:
+    ladder = open_ladder(tmp_path, made([64, 128, 256]), lambda new: new)
+    assert run_ladder(tmp_path, ladder, 1, QUIET)
+    found = collect_ladder(tmp_path, ladder, "magneto ladder")
+    for rung in found["rungs"]:
+        for row in TRUTH:
+            best, loss, fails = truth(row, rung["size"])
+            shown = rung["rows"][row]
+            assert shown["best_rate"]["value"] == pytest.approx(best, rel=1e-3), (row, rung["size"])
+            assert shown["best_rate"]["low"] <= shown["best_rate"]["high"]
+            assert shown["loss"]["value"] == pytest.approx(loss, abs=0.005) and not shown["edge"]
+            assert shown["largest_stable"] < fails <= shown["next_failed"]
+            assert shown["next_failed"] <= 3.4 * shown["largest_stable"]
+    rows = found["foretold"]["rows"]
+    for row in TRUTH:
+        best, loss, _ = truth(row, 1024)
+        assert rows[row]["best_rate"]["low"] < best < rows[row]["best_rate"]["high"]
+        assert rows[row]["loss"]["low"] < loss < rows[row]["loss"]["high"]
+    gap = rows["pre"]["gaps"]["sub"]
+    assert gap["low"] > 0 and gap["value"] == pytest.approx(
+        math.log(truth("sub", 1024)[1] / truth("pre", 1024)[1]), abs=0.01
+    )
+    assert rows["pre"]["measured"]["attention_logit"]["exponent"] == pytest.approx(1.5, abs=0.2)
+    assert "update_to_bound" not in rows["sub"]["measured"], "no bound is derived for it here"
+    breaks = found["troubles"]["pre"]
+    assert next(entry for entry in breaks if entry["name"] == "attention_logit")["size"] > 1024
+    assert found["answer"][0].startswith("At width 1024 Pre-LN is foretold to have the lowest loss")
+    assert "Beyond noise behind it: Sub-LN" in found["answer"][1]
+    assert [entry["size"] for entry in found["held_out"]].count(128) == 6
+    assert all(entry["from"] == [64] for entry in found["held_out"] if entry["size"] == 128)
+    # The whole grid from the smallest to the largest rate that was tried, with all seeds.
+    tried = {name.split("learning_rate=")[1].split(",")[0] for name in invented}
+    assert len(invented) < 0.6 * 3 * 2 * 3 * len(tried)
+    page = write_ladder(found, tmp_path).read_text()
+    assert "What would break first" in page and "measured-attention-logit" in page
+    assert "Sub-LN" in (tmp_path / "report.md").read_text()
+    assert "foretold" in (tmp_path / "report.csv").read_text()
+    write_json(tmp_path / "foretelling.json", found)
+    checked = check_folder(tmp_path)
+    assert not checked.wrong and checked.count > 200
+    damaged = json.loads(json.dumps(found))
+    damaged["foretold"]["rows"]["sub"]["best_rate"]["high"] *= 1.01
+    write_json(tmp_path / "foretelling.json", damaged)
+    assert len(check_folder(tmp_path).wrong) == 1
+
+
+def test_a_rung_is_foretold_before_it_is_trained_and_never_again(
+    tmp_path: Path, invented: list[str]
+) -> None:
+    ladder = open_ladder(tmp_path, made([64, 128]), lambda new: new)
+    run_ladder(tmp_path, ladder, 1, QUIET)
+    kept = ladder.foretold(tmp_path, 128)
+    first = min(p.stat().st_mtime_ns for p in tmp_path.glob("rungs/width-128/cells/*/outcome.json"))
+    assert kept.stat().st_mtime_ns < first
+    before = kept.read_bytes()
+    count = len(invented)
+    assert not missing_cells(tmp_path, ladder, 128)
+    grown = open_ladder(tmp_path, made([64, 96, 128], seeds=[1, 2, 3, 4]), lambda new: new)
+    run_ladder(tmp_path, grown, 1, QUIET)
+    assert kept.read_bytes() == before and len(set(invented)) == len(invented) > count
+    with pytest.raises(ConfigError, match="holds another ladder"):
+        open_ladder(tmp_path, made([64, 96, 128], rates=[1e-3]), lambda new: new)
+
+
+def scored(table: dict[tuple[float, int], float | None]) -> list[Scored]:
+    """Return cells; None diverged, a loss from the baseline on did not learn."""
+    kinds = {True: "finished", False: "did not learn"}
+    return [
+        Scored("pre", rate, seed, "diverged" if loss is None else kinds[loss < BASELINE], loss=loss)
+        for (rate, seed), loss in table.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "wanted"),
+    [
+        ({}, {(1e-3, 1), (1e-2, 1)}),
+        # The best rate and its neighbours get every seed; above the largest that learns one more.
+        ({(1e-3, 1): 2.6, (1e-2, 1): 2.5},
+         {(3e-3, 1), (3e-3, 2), (1e-2, 2), (3e-2, 1), (3e-2, 2)}),
+        # Nothing has learned: towards the lower loss, and not below what diverges at once.
+        ({(1e-3, 1): 3.3, (1e-2, 1): 3.25}, {(3e-2, 1)}),
+        ({(1e-3, 1): None, (1e-2, 1): None}, {(3e-4, 1)}),
+        # A gap below the first rate that fails is closed.
+        ({(3e-3, 1): 2.6, (3e-3, 2): 2.6, (1e-2, 1): 2.5, (1e-2, 2): 2.5, (3e-2, 1): 2.7,
+          (3e-2, 2): 2.7, (3e-1, 1): None, (1e-3, 1): 2.9}, {(1e-1, 1)}),
+        # A neighbour that diverged gets no further seed; one that did not learn has a loss.
+        ({(3e-3, 1): 3.3, (1e-2, 1): 2.5, (3e-2, 1): None, (1e-3, 1): 3.3},
+         {(3e-3, 2), (1e-2, 2)}),
+    ],
+)  # fmt: skip
+def test_next_cells(table: dict, wanted: set) -> None:
+    assert set(next_cells(scored(table), [1e-3, 1e-2], [1, 2])) == wanted
+
+
+def test_the_rung_below_places_rates_and_says_where_to_look_for_the_stable_one() -> None:
+    given = next_cells([], [1e-3, 3e-3, 1e-2], [1, 2], stable=1e-1, every_seed=True)
+    assert {rate for rate, _ in given} == {1e-3, 3e-3, 1e-2, 1e-1, 3e-1}
+    assert [seed for rate, seed in given if rate >= 1e-1] == [1, 1]
+    assert (nearest(2e-3), nearest(1.2e-2), nearest(5e-3)) == (3e-3, 1e-2, 3e-3)
+    assert (beside(1e-2, 1), beside(1e-2, -1), beside(2e-3, -1)) == (3e-2, 3e-3, 1e-3)
+
+
+def test_shapes_keep_the_recipes_heads_and_ratio() -> None:
+    given = {"model.width": 128, "model.heads": 4, "model.ffn_width": 384,
+             "model.key_value_heads": 2}  # fmt: skip
+    assert shape("causal-lm/tiny", given, "width", 256) == {
+        "model.width": 256, "model.heads": 8, "model.ffn_width": 768, "model.key_value_heads": 4,
+    }  # fmt: skip
+    assert shape("causal-lm/tiny", {}, "depth", 12) == {"model.layers": 12}
+    assert shape("translation/tiny", {}, "depth", 9) == {
+        "model.encoder_layers": 9, "model.decoder_layers": 9,
+    }  # fmt: skip
+
+
+def test_a_budget_buys_steps() -> None:
+    ladder, timed = made([64, 128]), {64: (0.01, 1.0), 128: (0.04, 1.0)}
+    cells = {size: planned(ladder, size) for size in timed}
+    enough = sum(cells[s] * (60 * step + more) for s, (step, more) in timed.items()) / 0.85
+    assert fit_budget(ladder, 2 * enough, timed).fitted["training.steps"] == 60
+    fitted = fit_budget(ladder, 0.8 * enough, timed)
+    assert LEAST_STEPS <= fitted.fitted["training.steps"] < 60
+    assert "of the recipe's 60 steps" in fitted.notes[0]
+    with pytest.raises(ConfigError, match="--budget is too short"):
+        fit_budget(ladder, 0.5 * enough, timed)
+
+
+def test_what_the_budget_can_not_pay_is_left_out(tmp_path: Path, invented: list[str]) -> None:
+    short = made([64, 128], capacity=70.0, seconds={"64": 2.0, "128": 2.0})
+    ladder = open_ladder(tmp_path, short, lambda new: new)
+    assert run_ladder(tmp_path, ladder, 1, QUIET)
+    assert 2 * len(invented) <= 70
+    said = collect_ladder(tmp_path, ladder, "")["cannot_tell"]
+    assert any("The budget left out" in line for line in said)
+
+
+def test_sensitivity_is_the_mean_excess_over_rates_uniform_in_their_logarithm() -> None:
+    cells = [{"seed": 1, "status": status, "learning_rate": rate, "loss": loss, "initial_loss": 6.0}
+             for rate, loss, status in ((1e-3, 3.0, "finished"), (1e-2, 2.0, "finished"),
+                                        (1e-1, None, "diverged"))]  # fmt: skip
+    # Trapezia: (3 + 2) / 2 and (2 + 6) / 2, in the mean, less 2.
+    assert sensitivity(cells, 1, 1e-4, 1.0) == pytest.approx((2.5 + 4.0) / 2 - 2.0)
+    assert sensitivity(cells, 1, 1e-3, 1e-2) == pytest.approx(0.5)
+
+
+def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
+                                      monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setitem(TRUTH, "sub", (5e-3, (1 - PLATEAU / 2) * BASELINE, 1.0, 1.0, 1.1))
+    ladder = open_ladder(tmp_path, made([64, 128], seeds=[1]), lambda new: new)
+    run_ladder(tmp_path, ladder, 1, QUIET)
+    said = " ".join(collect_ladder(tmp_path, ladder, "")["cannot_tell"])
+    for words in ("2 rungs fix no exponent", "8 times the largest rung", "One seed shows no noise",
+                  "Within 10% of the trivial baseline's loss", "Sub-LN at 64"):  # fmt: skip
+        assert words in said, words
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--widths", "32,64"], "--target"),
+        (["--target", "128"], "give --widths or --depths"),
+        (["--widths", "32", "--target", "128"], "two rungs or more"),
+        (["--widths", "32,64", "--target", "64"], "beyond the largest rung, 64"),
+        (["--widths", "32,48", "--target", "128"], "heads of 32 features do not divide"),
+        (["--widths", "32,64", "--target", "128", "--budget", "soon"], "--budget takes a time"),
+        (["--widths", "32,64", "--target", "128", "--placements", "pre,subln"], "'sub'"),
+        (["--widths", "32,64", "--target", "128", "--model.width", "9"], "--model.width"),
+        (["--widths", "32,64", "--target", "128", "--lrs", "0,1"], "rates are above 0"),
+        (["--depths", "2,4", "--target", "8", "--model.layers", "9"], "--model.layers"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture, words: list[str], answer: str
+) -> None:
+    assert main(["ladder", "causal-lm/tiny", "--out", str(tmp_path / "x"), *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and answer in lines[0]
+    assert not (tmp_path / "x").exists()
