@@ -32,7 +32,7 @@ from magneto.lab.report.report import (
 
 # Half-width of an interval at 80 %, in standard errors.
 Z80 = 1.2816
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "axis", "size", "row", "what", "kind", "value", "low", "high", "exponent", "exponent_low",
     "exponent_high",
 )  # fmt: skip
@@ -388,8 +388,7 @@ def gap_text(rung: Found, first: str | None, row: str) -> str:
 def write_table(found: Found) -> str:
     """Return every number over size as a row of CSV: measured ones, then foretold ones."""
     out = io.StringIO()
-    columns: Sequence[str] = COLUMNS
-    writer = csv.DictWriter(out, columns, lineterminator="\n", extrasaction="ignore")
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     told = {"size": found["target"], "rows": found["foretold"]["rows"]}
     for kind, rung in [*(("measured", rung) for rung in found["rungs"]), ("foretold", told)]:
