@@ -45,13 +45,13 @@ class MediaColumn(ABC):
     def key(self, number: int) -> str:
         """Return what one is called within its source, wherever that lies."""
 
-    @abstractmethod
     def name(self, number: int) -> str:
         """Return where one lies, for messages."""
+        return self.key(number)
 
-    @abstractmethod
     def sizes(self) -> np.ndarray:
         """Return the bytes of each, int64; -1 where that is not known, or there is no file."""
+        return np.full(len(self), -1, np.int64)
 
     @abstractmethod
     def read(self, number: int) -> bytes:

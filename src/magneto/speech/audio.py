@@ -94,11 +94,6 @@ class Sound:
 NOTHING = np.zeros(0, np.float32)
 
 
-def import_soundfile() -> Any:
-    """Import soundfile, or say which extra has it."""
-    return import_extra("soundfile", "speech", "recordings need soundfile")
-
-
 @contextmanager
 def opened(file: File, stretch: Stretch = WHOLE) -> Iterator[Any]:
     """Give a `soundfile.SoundFile`, of which only the header was read.
@@ -107,15 +102,17 @@ def opened(file: File, stretch: Stretch = WHOLE) -> Iterator[Any]:
         BadSound: Here or in the body, if nothing can be heard in it.
         ModuleNotFoundError: If soundfile is not installed.
     """
-    library = import_soundfile()
+    library = import_extra("soundfile", "speech", "recordings need soundfile")
     if isinstance(file, str) and not os.path.isfile(file):
         raise BadSound(MISSING)
+    size = len(file) if isinstance(file, bytes) else os.path.getsize(file)
     try:
         with (
             guarded(),
             library.SoundFile(file if isinstance(file, str) else io.BytesIO(file)) as found,
         ):
-            if not plausible(file, found.samplerate, found.frames):
+            can_be = LEAST_RATE <= found.samplerate <= MOST_RATE
+            if not can_be or not 0 <= found.frames <= SAMPLES_PER_BYTE * size:
                 raise BadSound(UNREADABLE)
             if stretch.channel is not None and not 0 <= stretch.channel < found.channels:
                 raise BadSound(NO_CHANNEL)
@@ -123,7 +120,7 @@ def opened(file: File, stretch: Stretch = WHOLE) -> Iterator[Any]:
     except BadSound:
         raise
     except BadRecord as error:
-        raise BadSound(UNREADABLE if size_of(file) else NO_SAMPLES) from error
+        raise BadSound(UNREADABLE if size else NO_SAMPLES) from error
 
 
 def header_seconds(file: File, stretch: Stretch = WHOLE) -> tuple[float, str]:
@@ -152,27 +149,24 @@ def read_sound(file: File, sample_rate: int, stretch: Stretch = WHOLE) -> Sound:
     """
     try:
         with opened(file, stretch) as found:
-            return _read_sound(file, found, sample_rate, stretch)
+            rate, whole = found.samplerate, found.frames
+            first = round(min(stretch.start * rate, whole))
+            last = whole if stretch.stop is None else round(min(stretch.stop * rate, whole))
+            wanted = max(last - first, 0)
+            # To seek in an .mp3 gives wrong samples, and soundfile seeks after each read: it is
+            # read at once from its start.
+            skipped = first if found.format in NOT_SEEKABLE else 0
+            parts, size = [np.zeros((0, found.channels), np.float32)], wanted + skipped
+            with suppress(BadSound):
+                for block in blocks(found, first - skipped, size, wanted and size):
+                    parts.append(block)
+            samples = (parts[-1] if len(parts) == 2 else np.concatenate(parts))[skipped:]
+            if len(samples) == 0:
+                return Sound(NOTHING, NO_SAMPLES if wanted == 0 else UNREADABLE)
+            early = wanted - len(samples) > TOLERANCE * rate
+            early = early or ends_early(file, found, stretch.stop)
     except BadSound as error:
         return Sound(NOTHING, str(error))
-
-
-def _read_sound(file: File, found: Any, sample_rate: int, stretch: Stretch) -> Sound:
-    rate, whole = found.samplerate, found.frames
-    first = round(min(stretch.start * rate, whole))
-    last = whole if stretch.stop is None else round(min(stretch.stop * rate, whole))
-    wanted = max(last - first, 0)
-    # To seek in an .mp3 gives wrong samples, and soundfile seeks after each read: it is read at
-    # once from its start.
-    skipped = first if found.format in NOT_SEEKABLE else 0
-    parts = [np.zeros((0, found.channels), np.float32)]
-    with suppress(BadSound):
-        for block in blocks(found, first - skipped, wanted + skipped, wanted and wanted + skipped):
-            parts.append(block)
-    samples = (parts[-1] if len(parts) == 2 else np.concatenate(parts))[skipped:]
-    if len(samples) == 0:
-        return Sound(NOTHING, NO_SAMPLES if wanted == 0 else UNREADABLE)
-    early = ends_early(file, found, stretch.stop) or wanted - len(samples) > TOLERANCE * rate
     mono = samples.mean(1) if stretch.channel is None else samples[:, stretch.channel]
     sound = checked(mono, TRUNCATED if early else "")
     return replace(sound, samples=resampled(sound.samples, rate, sample_rate))
@@ -196,7 +190,7 @@ def blocks(file: Any, first: int, size: int, left: float = math.inf) -> Iterator
     while left > 0:
         try:
             block = file.read(int(min(size, left)), dtype="float32", always_2d=True)
-        except import_soundfile().LibsndfileError as error:
+        except RuntimeError as error:  # libsndfile's
             if damaged:
                 raise BadSound(DAMAGED) from error
             damaged, size = True, BLOCK
@@ -295,26 +289,12 @@ def is_recording(first: bytes) -> bool:
     """Return whether the first four bytes of a stream are those of a .wav, .flac, .ogg or .mp3."""
     if first in (b"RIFF", b"RF64", b"fLaC", b"OggS") or first.startswith(b"ID3"):
         return True
-    if len(first) < 4 or first[0] != 0xFF:
-        return False
+    bits = int.from_bytes(first[:3]) if len(first) == 4 else 0
     # The header of a frame of MPEG audio: eleven bits are set; the version, the layer, the bit rate
     # and the sample rate each have a value that none has.
-    version, layer = first[1] >> 3 & 3, first[1] >> 1 & 3
-    bit_rate, sample_rate = first[2] >> 4, first[2] >> 2 & 3
-    synchronised = first[1] >> 5 == 7
-    return synchronised and version != 1 and layer != 0 and bit_rate != 15 and sample_rate != 3
-
-
-def size_of(file: File) -> int:
-    """Return the bytes of a file, or of bytes."""
-    return len(file) if isinstance(file, bytes) else os.path.getsize(file)
-
-
-def plausible(file: File, sample_rate: int, samples: int) -> bool:
-    """Return whether what a header says can be true of a file of its size."""
-    return LEAST_RATE <= sample_rate <= MOST_RATE and (
-        0 <= samples <= SAMPLES_PER_BYTE * size_of(file)
-    )
+    version, layer, bit_rate, sample_rate = bits >> 11 & 3, bits >> 9 & 3, bits >> 4 & 15, bits >> 2
+    known = version != 1 and layer != 0 and bit_rate != 15 and sample_rate & 3 != 3
+    return bits >> 13 == 0x7FF and known
 
 
 def ends_early(file: File, found: Any, stop: float | None) -> bool:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -200,7 +201,11 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
         train, validation = hold_out(train, config.validation_fraction, key, counts["train"])
         counts["train"][READ] -= len(validation)
         counts["validation"][READ] = len(validation)
-    validation = _limited(validation, config.validation_limit, counts["validation"])
+    limit = config.validation_limit
+    if limit is not None and len(validation) > limit:
+        counts["validation"][BEYOND_LIMIT] = len(validation) - limit
+        places = np.array([hash_of(id) for id in validation.values("id")], np.uint64)
+        validation = validation.take(np.sort(np.argsort(places, kind="stable")[:limit]))
     train, validation = (with_headers(table, progress) for table in (train, validation))
     counts["validation"][KEPT] = len(validation)
     counts["validation"].update(problem for problem in validation.values("problem") if problem)
@@ -312,28 +317,18 @@ def stretch_of(said: Mapping[str, Any]) -> Stretch:
         for what in ("start", "stop", "duration", "channel")
     )
     if channel is not None:
-        digits = str(channel)
-        if isinstance(channel, bool) or not (digits.isascii() and digits.isdigit()):
+        if not re.fullmatch("[0-9]+", str(channel)):
             raise BadRecord(f"channel {shown(channel)} is no whole number from 0")
-        channel = int(digits)
+        channel = int(channel)
     if start is None and stop is None:
         return Stretch(channel=channel)
     first = float(start or 0)
-    last = float(stop) if stop is not None else None
+    last = None if stop is None else float(stop)
     if last is None and duration is not None:
         last = first + float(duration)
     if not 0 <= first < (math.inf if last is None else last) or last == math.inf:
         raise BadRecord(f"no stretch of sound goes from {first} to {last} s")
     return Stretch(first, last, channel)
-
-
-def _limited(table: Table, limit: int | None, counts: Counts) -> Table:
-    """Return so many utterances at most, by the hash of their ids, in their order."""
-    if limit is None or len(table) <= limit:
-        return table
-    counts[BEYOND_LIMIT] = len(table) - limit
-    places = np.array([hash_of(id) for id in table.values("id")], np.uint64)
-    return table.take(np.sort(np.argsort(places, kind="stable")[:limit]))
 
 
 def recording(medium: Medium) -> File:
@@ -356,67 +351,60 @@ def with_headers(table: Table, progress: Progress) -> Table:
 
     They are read once, and kept in the cache; a file that has changed is read anew.
     """
-    held = cache_directory() / f"speech-headers-{fingerprint(state_of(table))}"
+
+    def header(row: Mapping[str, Any]) -> tuple[float, str]:
+        if isinstance(row["audio"], Spoken):
+            return row["audio"].seconds(), ""
+        return header_seconds(recording(row["audio"]), row["stretch"])
+
+    held = cache_directory() / f"speech-seconds-{fingerprint(state_of(table))}"
     if not is_kept(held, progress):
-        found = []
+        found: list[tuple[float, str]] = []
         with ThreadPoolExecutor(THREADS) as threads:
             for start in range(0, len(table), STEP):
                 part = (table[n] for n in range(start, min(start + STEP, len(table))))
-                found += threads.map(_header, part)
+                found += threads.map(header, part)
                 progress.update("reading headers of recordings", len(found), len(table))
         with made_whole(held) as aside:
-            write_json(aside / "headers.json", [list(part) for part in zip(*found, strict=True)])
-    known = read_json(held / "headers.json") or [[], []]
-    seconds, problems = np.zeros(len(table.columns["audio"])), [""] * len(table.columns["audio"])
-    seconds[table.rows] = known[0]
-    for number, problem in zip(table.rows.tolist(), known[1], strict=True):
-        problems[number] = problem
+            write_json(aside / "headers.json", found)
+    count = len(table.columns["audio"])
+    seconds, problems = np.zeros(count), [""] * count
+    known = read_json(held / "headers.json")
+    for number, (length, problem) in zip(table.rows.tolist(), known, strict=True):
+        seconds[number], problems[number] = length, problem
     return replace(table, columns={**table.columns, "seconds": seconds, "problem": problems})
-
-
-def _header(row: Mapping[str, Any]) -> tuple[float, str]:
-    """Return the seconds of a recording by its header, and what is wrong with it so far."""
-    if isinstance(row["audio"], Spoken):
-        return row["audio"].seconds(), ""
-    return header_seconds(recording(row["audio"]), row["stretch"])
 
 
 def _fit_to_train(
     table: Table, validation: Table, config: SpeechDataConfig, counts: Counts
 ) -> tuple[Table, list[tuple[str, str]]]:
     """Leave out what can't be trained on, and what is validated on; return id and why of these."""
-    validated = set(_places(validation))
+
+    def places(table: Table) -> Iterator[tuple[str, Stretch]]:
+        names = map(table.columns["audio"].name, table.rows.tolist())
+        return zip(names, table.values("stretch"), strict=True)
+
+    validated = set(places(validation))
     excluded, kept = [], []
-    for number, place in enumerate(_places(table)):
+    for number, place in enumerate(places(table)):
         row = table[number]
-        why = row["problem"] or _misfit(row["text"], float(row["seconds"]), config)
-        if not why and place in validated:
-            why = ALSO_VALIDATED
-        if why:
+        seconds = float(row["seconds"])
+        reasons = {
+            row["problem"]: bool(row["problem"]),
+            EMPTY: not row["text"],
+            TOO_LONG: seconds > config.max_duration,
+            NO_FRAMES: seconds * 1000 < config.features.frame_length,
+            TOO_MUCH_TEXT: len(row["text"]) > config.max_text_rate * seconds,
+            ALSO_VALIDATED: place in validated,
+        }
+        why = next((reason for reason, holds in reasons.items() if holds), None)
+        if why is None:
+            kept.append(number)
+        else:
             excluded.append((row["id"], why))
             counts[why] += 1
-        else:
-            kept.append(number)
     counts[KEPT] = len(kept)
     return table.take(np.array(kept, np.int64)), excluded
-
-
-def _places(table: Table) -> Iterator[tuple[str, str]]:
-    """Yield where each recording lies, and what is heard of it."""
-    audio = table.columns["audio"]
-    for number, stretch in zip(table.rows.tolist(), table.values("stretch"), strict=True):
-        yield audio.name(number), str(stretch)
-
-
-def _misfit(text: str, seconds: float, config: SpeechDataConfig) -> str:
-    """Return why an utterance is not trained on, though its header is in order; "" if it is."""
-    if not text:
-        return EMPTY
-    if seconds > config.max_duration:
-        return TOO_LONG
-    if seconds * 1000 < config.features.frame_length:
-        return NO_FRAMES
-    return TOO_MUCH_TEXT if len(text) > config.max_text_rate * seconds else ""
 
 
 def open_source(
@@ -476,37 +464,39 @@ def folder_splits(folder: Path) -> dict[str, Reader]:
     """
     files = list(walk_files(folder))
     places: dict[str, list[Path]] = {}
+    here = folder.resolve().name
     if kaldi := [file.parent for file in files if file.name == WAV_SCP]:
         # Not folders that lie in another, as Kaldi's copies for its jobs (split8/1).
         for inner in kaldi:
             if not {*inner.parents} & {*kaldi}:
                 name = inner.relative_to(folder).as_posix()
-                places[folder.resolve().name if name == "." else name] = [inner]
-        return {name: partial(table_below, own, kaldi_rows, folder) for name, own in places.items()}
-    if chapters := [file for file in files if file.name.endswith(TRANSCRIPTS)]:
+                places[here if name == "." else name] = [inner]
+        read = kaldi_rows
+    elif chapters := [file for file in files if file.name.endswith(TRANSCRIPTS)]:
         for file in chapters:  # SPLIT/SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt
-            above = file.relative_to(folder).parts[:-3]
-            places.setdefault(above[-1] if above else folder.resolve().name, []).append(file)
+            above = [here, *file.relative_to(folder).parts[:-3]]
+            places.setdefault(above[-1], []).append(file)
         read = librispeech_rows
-        return {name: partial(table_below, own, read, folder) for name, own in places.items()}
-    if lists := [file for file in files if file.parent == folder and has_ending(file, RECORDS)]:
+    elif lists := [file for file in files if file.parent == folder and has_ending(file, RECORDS)]:
         for file in lists:
             places.setdefault(unpacked_name(file).rpartition(".")[0], []).append(file)
         for one, other, *_ in (own for own in places.values() if len(own) > 1):
             raise ValueError(f"two files for one split: {one} and {other}; keep one")
         return {name: partial(read_file, own) for name, (own,) in places.items()}
-    there = {*files}
-    for file in files:
-        if file.suffix.lower() in AUDIO_ENDINGS and file.with_suffix(".txt") in there:
-            top = file.relative_to(folder).parts[0]  # maybe that of a split
-            name = top if file.parent != folder and split_of(top) else folder.resolve().name
-            places.setdefault(name, []).append(file)
+    else:
+        there = {*files}
+        for file in files:
+            if file.suffix.lower() in AUDIO_ENDINGS and file.with_suffix(".txt") in there:
+                top = file.relative_to(folder).parts[0]  # maybe that of a split
+                name = top if file.parent != folder and split_of(top) else here
+                places.setdefault(name, []).append(file)
+        read = beside_rows
     if not places:
         raise ValueError(
             f"no transcripts in {folder}: no *{TRANSCRIPTS} (LibriSpeech), {WAV_SCP} (Kaldi), "
             f"table ({', '.join(RECORDS)}), shards, parquet files, or .txt beside recordings"
         )
-    return {name: partial(table_below, own, beside_rows, folder) for name, own in places.items()}
+    return {name: partial(table_below, own, read, folder) for name, own in places.items()}
 
 
 def table_below(

@@ -114,7 +114,7 @@ class Normaliser:
     Attributes:
         mean: Of each feature.
         deviation: Its standard deviation.
-        frames: That they were taken over.
+        frames: How many it was taken over.
     """
 
     mean: np.ndarray
@@ -139,14 +139,9 @@ def normalised_alone(features: np.ndarray) -> np.ndarray:
     return (features - features.mean(0)) / deviation
 
 
-def unchanged(features: np.ndarray) -> np.ndarray:
-    """Return features as they are."""
-    return features
-
-
 Normalise = Callable[[np.ndarray], np.ndarray]
 """From features (frames, mel bins) to normalised ones."""
-OWN: dict[str, Normalise] = {"utterance": normalised_alone, "none": unchanged}
+OWN: dict[str, Normalise] = {"utterance": normalised_alone, "none": np.asarray}
 """What `data.cmvn` can name that takes nothing but the utterance."""
 
 
@@ -188,11 +183,7 @@ class SpeechFeatures:
     """Turns samples into normalised features as training saw them, without its data.
 
     Args:
-        config: Of a run's data, with what the run keeps.
-
-    Raises:
-        FileNotFoundError: As `known_normaliser`.
-        ValueError: As `known_normaliser`.
+        config: Of a run's data, with what the run keeps; see `known_normaliser`.
     """
 
     def __init__(self, config: SpeechDataConfig) -> None:
@@ -281,12 +272,7 @@ class Features:
 
 
 def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progress) -> Normalise:
-    """Make or load what normalises features, as `data.cmvn` says.
-
-    Args:
-        config: Of the data.
-        source: Of training features, for global means.
-        progress: Shows that they are gone through, which is done once.
+    """Make or load what normalises features, as `data.cmvn` says; global means are taken once.
 
     Raises:
         FileNotFoundError: If it names a file that is not there.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from magneto.speech.config import SUBSAMPLING
 from magneto.speech.decoding import Hypothesis
 from magneto.speech.long_audio import timed_words
 from magneto.speech.model import Transducer
-from magneto.speech.task import SpeechRecognition, import_jiwer, spaced
+from magneto.speech.task import SpeechRecognition, import_jiwer
 from magneto.training.task import Figure
 
 # Batches that are transcribed for the table of errors; and its rows.
@@ -50,65 +50,32 @@ class Example:
     labels: list[int]
 
 
-@dataclass(frozen=True)
-class WordRow:
-    """What became of one word of the references.
+def words_as_written(
+    references: Sequence[str], hypotheses: Sequence[str]
+) -> dict[str, Counter[str]]:
+    """Return what was written for each word of the references, and how often: "" for nothing.
 
-    Attributes:
-        word: The word; "" in the row of what was inserted.
-        said: How often it is in the references.
-        right: How often it was recognised.
-        missing: How often it was left out.
-        instead: What was written for it, most frequent first, with how often.
+    Under "" is what was written for nothing.
     """
-
-    word: str
-    said: int
-    right: int
-    missing: int
-    instead: list[tuple[str, int]]
-
-
-def errors_by_word(references: Sequence[str], hypotheses: Sequence[str]) -> list[WordRow]:
-    """Return what became of each word of the references, most errors first; insertions last."""
-    library = import_jiwer()
-    pairs = [(spaced(r), spaced(h)) for r, h in zip(references, hypotheses, strict=True)]
-    inserted = Counter(word for r, h in pairs if not r for word in h.split())
-    pairs = [pair for pair in pairs if pair[0]]
-    said, right, missing = Counter[str](), Counter[str](), Counter[str]()
-    instead: dict[str, Counter[str]] = {}
-    found: Any = library.process_words(*map(list, zip(*pairs, strict=True))) if pairs else None
-    for row in range(len(pairs)):
-        reference, answer = pairs[row][0].split(), pairs[row][1].split()
-        said.update(reference)
-        for chunk in found.alignments[row]:
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    pairs = [(r.split(), h.split()) for r, h in zip(references, hypotheses, strict=True)]
+    said = [pair for pair in pairs if pair[0]]  # jiwer takes no empty reference
+    texts = [[" ".join(words) for words in side] for side in zip(*said, strict=True)]
+    aligned = import_jiwer().process_words(*texts).alignments if said else []
+    for (reference, answer), chunks in zip(said, aligned, strict=True):
+        for chunk in chunks:
             theirs = reference[chunk.ref_start_idx : chunk.ref_end_idx]
             ours = answer[chunk.hyp_start_idx : chunk.hyp_end_idx]
-            if chunk.type == "equal":
-                right.update(theirs)
-            elif chunk.type == "delete":
-                missing.update(theirs)
-            elif chunk.type == "insert":
-                inserted.update(ours)
-            else:
-                for word, wrong in zip(theirs, ours, strict=True):
-                    instead.setdefault(word, Counter())[wrong] += 1
-    rows = [
-        WordRow(w, n, right[w], missing[w], instead.get(w, Counter()).most_common())
-        for w, n in said.items()
-    ]
-    rows.sort(key=lambda row: (row.right - row.said, row.word))
-    return [*rows, WordRow("", 0, 0, 0, inserted.most_common())]
+            for word, written in zip_longest(theirs, ours, fillvalue=""):
+                found[word][written] += 1
+    for reference, answer in pairs:
+        found[""].update([] if reference else answer)
+    return found
 
 
 @torch.no_grad()
 def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
-    """Draw an utterance, its alignment, and the errors of some validation batches.
-
-    Args:
-        task: Prepared.
-        model: In evaluation mode.
-    """
+    """Draw an utterance, its alignment, and the errors of some validation batches."""
     device = next(model.parameters()).device
     answers: list[tuple[str, str, str]] = []
     example = None
@@ -120,8 +87,8 @@ def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
     figures = [] if example is None else [
         draw_spectrogram(task, example), draw_alignment(task, example)
     ]  # fmt: skip
-    rows = errors_by_word([r for _, r, _ in answers], [h for _, _, h in answers])
-    return [*figures, draw_errors(rows, len(answers))]
+    written = words_as_written([r for _, r, _ in answers], [h for _, _, h in answers])
+    return [*figures, draw_errors(written, len(answers))]
 
 
 def find_example(task: SpeechRecognition, model: Transducer, batch: Any) -> Example | None:
@@ -209,32 +176,37 @@ def best_path_line(frames: Sequence[int], count: int) -> tuple[list[float], list
     return [*times, float(count)], [*heights, float(len(frames))]
 
 
-def draw_errors(rows: Sequence[WordRow], utterances: int) -> Figure:
+def draw_errors(written: Mapping[str, Counter[str]], utterances: int) -> Figure:
     """Draw a table of the words with the most errors: how often said, missed, and what instead.
 
     Behind what was written instead stands how often, in parentheses: a word may be a digit.
+
+    Args:
+        written: As `words_as_written` gives it.
+        utterances: How many it is of.
     """
-    *words, inserted = rows
-    shown = [row for row in words if row.right < row.said][:MOST_WORDS]
+    said = {word: found.total() for word, found in written.items() if word}
+    right = {word: written[word][word] for word in said}
+    wrong = sorted((right[word] - said[word], word) for word in said if right[word] < said[word])
     lines = [["word", "said", "right", "left out", "written instead"]]
-    for row in shown:
-        lines.append(
-            [row.word, str(row.said), str(row.right), str(row.missing), _list(row.instead)]
-        )
-    if inserted.instead:
-        lines.append(["(too much)", "", "", "", _list(inserted.instead)])
+    for _, word in wrong[:MOST_WORDS]:
+        others = Counter({w: n for w, n in written[word].items() if w not in (word, "")})
+        numbers = map(str, (said[word], right[word], written[word][""]))
+        lines.append([word, *numbers, _list(others)])
+    if inserted := written.get(""):
+        lines.append(["(too much)", "", "", "", _list(inserted)])
     if len(lines) == 1:
         lines.append(["no errors", "", "", "", ""])
-    said, right = sum(row.said for row in words), sum(row.right for row in words)
     return Figure(
         "errors-by-word",
         "Errors by word",
-        f"Of {utterances} validation utterances with {said} words, of which {right} are right; the "
-        f"words with the most errors first, at most {MOST_WORDS} of {len(words)}.",
+        f"Of {utterances} validation utterances with {sum(said.values())} words, of which "
+        f"{sum(right.values())} are right; the words with the most errors first, at most "
+        f"{MOST_WORDS} of {len(said)}.",
         table(lines, right=(1, 2, 3)),
     )
 
 
-def _list(counts: Sequence[tuple[str, int]], most: int = 4) -> str:
-    named = ", ".join(f"{word} ({count})" for word, count in counts[:most])
+def _list(counts: Counter[str], most: int = 4) -> str:
+    named = ", ".join(f"{word} ({count})" for word, count in counts.most_common(most))
     return f"{named}, ..." if len(counts) > most else named

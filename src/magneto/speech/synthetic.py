@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -151,14 +151,7 @@ def plan(
     speaker: Speaker,
     random: np.random.Generator,
 ) -> Plan:
-    """Lay phones end to end, with pauses between words.
-
-    Args:
-        words: Of the lexicon.
-        lexicon: Phones of each word, with spaces between.
-        speaker: Who speaks.
-        random: Of lengths and pauses.
-    """
+    """Lay the phones of words end to end, which a lexicon spells, with pauses between words."""
     made = [("", _frames(random.uniform(0.05, 0.25)))]
     for word in words:
         for name in lexicon[word].split():
@@ -170,11 +163,6 @@ def plan(
 
 def _frames(seconds: float) -> int:
     return max(round(seconds / HOP), 1)
-
-
-def planned_samples(planned: Plan, sample_rate: int) -> int:
-    """Return how many samples `speak` makes of a plan."""
-    return sum(frames for _, frames in planned) * int(HOP * sample_rate)
 
 
 def speak(
@@ -285,7 +273,7 @@ class Spoken:
     id: str
     seed: tuple[int, ...]
     words: tuple[str, ...]
-    lexicon: Mapping[str, str]
+    lexicon: Mapping[str, str] = field(repr=False)
     speaker: tuple[int, ...]
     config: SyntheticConfig
     sample_rate: int
@@ -293,7 +281,7 @@ class Spoken:
     def seconds(self) -> float:
         """Return how long it takes."""
         planned, _ = self._plan(draw_speaker(self.speaker))
-        return planned_samples(planned, self.sample_rate) / self.sample_rate
+        return sum(frames for _, frames in planned) * int(HOP * self.sample_rate) / self.sample_rate
 
     def sound(self, sample_rate: int) -> Sound:
         """Speak it, with noise behind it."""
@@ -304,21 +292,13 @@ class Spoken:
         noise = np.sqrt(power) * random.standard_normal(len(samples), np.float32)
         return Sound((random.uniform(0.2, 1.0) * (samples + noise)).astype(np.float32))
 
-    def state(self) -> Any:
-        """Return all that it is made of."""
-        return (self.seed, self.words, self.speaker, repr(self.config), self.sample_rate)
-
     def _plan(self, speaker: Speaker) -> tuple[Plan, np.random.Generator]:
         random = np.random.default_rng([*self.seed, HOW])
         return plan(self.words, self.lexicon, speaker, random), random
 
 
 class SpokenColumn(MediaColumn):
-    """A column of utterances that are spoken when they are asked for.
-
-    Args:
-        spoken: The utterances.
-    """
+    """A column of utterances that are spoken when they are asked for."""
 
     def __init__(self, spoken: Sequence[Spoken]) -> None:
         self.spoken = spoken
@@ -327,28 +307,19 @@ class SpokenColumn(MediaColumn):
         return len(self.spoken)
 
     def __getitem__(self, number: int) -> Spoken:
-        """Return an utterance."""
         return self.spoken[number]
 
     def key(self, number: int) -> str:
         """Return the id of an utterance."""
         return self.spoken[number].id
 
-    def name(self, number: int) -> str:
-        """Return the id of an utterance."""
-        return self.key(number)
-
-    def sizes(self) -> np.ndarray:
-        """Return -1 for each: there are no files."""
-        return np.full(len(self), -1, np.int64)
-
     def read(self, number: int) -> bytes:
         """Return what an utterance is made of."""
-        return repr(self.spoken[number].state()).encode()
+        return repr(self.spoken[number]).encode()
 
     def state(self) -> Any:
         """Return what they are made of."""
-        return [each.state() for each in self.spoken]
+        return list(map(repr, self.spoken))
 
 
 def synthetic_table(name: str, config: SpeechDataConfig, seed: int, train: bool) -> Table:
@@ -364,7 +335,7 @@ def synthetic_table(name: str, config: SpeechDataConfig, seed: int, train: bool)
     count = synthetic.train_utterances if train else synthetic.validation_utterances
     part = (TRAIN, seed) if train else (VALIDATION, VALIDATION_SEED)
     lexicon = {"spoken-digits": DIGITS, "spoken-commands": COMMANDS}[name]
-    spoken = [_spoken(lexicon, config, (*part, number)) for number in range(count)]
+    spoken = [draw_utterance(lexicon, config, (*part, number)) for number in range(count)]
     columns = {
         "audio": SpokenColumn(spoken),
         "text": [" ".join(each.words) for each in spoken],
@@ -374,7 +345,10 @@ def synthetic_table(name: str, config: SpeechDataConfig, seed: int, train: bool)
     return whole_table(columns, f"builtin:{name}")
 
 
-def _spoken(lexicon: Mapping[str, str], config: SpeechDataConfig, seed: tuple[int, ...]) -> Spoken:
+def draw_utterance(
+    lexicon: Mapping[str, str], config: SpeechDataConfig, seed: tuple[int, ...]
+) -> Spoken:
+    """Draw what is said, and by whom; the same integers, the same."""
     random = np.random.default_rng([*seed, WHAT])
     synthetic, known = config.synthetic, list(lexicon)
     chosen = random.integers(len(known), size=random.integers(*synthetic.words, endpoint=True))

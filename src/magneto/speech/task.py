@@ -313,7 +313,8 @@ def _errors(
 ) -> ErrorCounts:
     """Count errors; jiwer takes no empty reference, all of whose answer is too many."""
     library = import_jiwer()
-    pairs = [(spaced(r), spaced(h)) for r, h in zip(references, hypotheses, strict=True)]
+    texts = zip(references, hypotheses, strict=True)
+    pairs = [(" ".join(r.split()), " ".join(h.split())) for r, h in texts]
     inserted = sum(len(units(h)) for r, h in pairs if not r)
     there = [pair for pair in pairs if pair[0]]
     if not there:
@@ -322,11 +323,6 @@ def _errors(
     return ErrorCounts(
         found.hits, found.substitutions, found.deletions, found.insertions + inserted
     )
-
-
-def spaced(text: str) -> str:
-    """Return a text with single spaces between words."""
-    return " ".join(text.split())
 
 
 def import_jiwer() -> Any:

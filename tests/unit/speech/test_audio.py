@@ -1,6 +1,5 @@
 """Every format comes out as the same samples; what is damaged says so and raises nothing."""
 
-import io
 import struct
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from magneto.speech.audio import (
     UNREADABLE,
     Stretch,
     header_seconds,
-    ogg_ends,
-    plausible,
     read_sound,
 )
 from tests.unit.speech.wavs import tone, write
@@ -63,12 +60,12 @@ def test_channels(tmp_path: Path) -> None:
         assert (len(sound.samples), sound.problem) == (0, NO_CHANNEL)
 
 
-@pytest.mark.parametrize("rate", [8000, 11025, 44100])
-def test_other_rates_are_resampled(tmp_path: Path, rate: int) -> None:
+def test_other_rates_are_resampled(tmp_path: Path) -> None:
     pytest.importorskip("soxr", reason="soxr is not installed")
-    samples, problem = read(write(tmp_path / "a.wav", sample_rate=rate))
-    assert problem == "" and abs(len(samples) - 16000) <= 1
-    assert np.abs(samples[500:15500] - TONE[500:15500]).max() < 0.01
+    for rate in (8000, 11025, 44100):
+        samples, problem = read(write(tmp_path / "a.wav", sample_rate=rate))
+        assert problem == "" and abs(len(samples) - 16000) <= 1
+        assert np.abs(samples[500:15500] - TONE[500:15500]).max() < 0.01
 
 
 @pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3", "aiff"])
@@ -106,6 +103,10 @@ def test_truncated(tmp_path: Path, ending: str) -> None:
     assert problem == TRUNCATED
     assert 3 * 16000 < len(samples) < 16 * 16000
     assert np.abs(samples[1000:40000]).max() == pytest.approx(0.5, abs=0.1)
+    if ending == "ogg":  # in the last page, and in its header
+        for cut in (1, len(content) - content.rfind(b"OggS") - 8):
+            path.write_bytes(content[:-cut])
+            assert header_seconds(str(path))[1] == TRUNCATED
 
 
 def with_length(path: Path, length: int) -> Path:
@@ -116,18 +117,15 @@ def with_length(path: Path, length: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("length", [0xFFFFFFFF, 0xFFFFFFFF - 36, 0x80000000, 0x7FFFF000])
-def test_a_stream_is_read_to_its_end(tmp_path: Path, length: int) -> None:
-    """Who writes a .wav to a pipe can't go back to say how long it has become."""
-    whole = read(write(tmp_path / "a.wav"))[0]
-    path = with_length(tmp_path / "a.wav", length)
-    assert header_seconds(str(path)) == (1.0, "")
-    samples, problem = read(path)
-    assert problem == "" and samples.tolist() == whole.tolist()
-
-
-def test_a_header_that_is_wrong(tmp_path: Path) -> None:
-    path = with_length(write(tmp_path / "a.wav"), 64000)
+def test_a_header_with_another_length(tmp_path: Path) -> None:
+    """Who writes a .wav to a pipe can't go back to say how long it has become: it is read whole."""
+    path = write(tmp_path / "a.wav")
+    whole = read(path)[0].tolist()
+    for length in (0xFFFFFFFF, 0xFFFFFFFF - 36, 0x80000000, 0x7FFFF000):
+        assert header_seconds(str(with_length(path, length))) == (1.0, "")
+        samples, problem = read(path)
+        assert problem == "" and samples.tolist() == whole
+    with_length(path, 64000)
     assert read(path)[1] == header_seconds(str(path))[1] == TRUNCATED
     assert len(read(path)[0]) == 16000
     samples, problem = read(with_length(path, 1000))
@@ -176,18 +174,3 @@ def test_no_damage_raises(tmp_path: Path, ending: str, capfd: pytest.CaptureFixt
         problems.add(sound.problem)
         assert np.isfinite(sound.samples).all()
     assert len(problems) > 1
-
-
-def test_the_last_page_of_an_ogg(tmp_path: Path) -> None:
-    content = write(tmp_path / "a.ogg", seconds=10).read_bytes()
-    assert ogg_ends(io.BytesIO(content))
-    assert not ogg_ends(io.BytesIO(content[: len(content) // 2]))
-    assert not ogg_ends(io.BytesIO(b""))
-    for cut in (1, len(content) - content.rfind(b"OggS") - 8):  # in the last page and its header
-        assert not ogg_ends(io.BytesIO(content[:-cut]))
-
-
-def test_what_cannot_be_true() -> None:
-    for rate, frames, true in ((16000, 5000, True), (1, 5000, False), (10**7, 5000, False),
-                               (16000, 10**6, False), (16000, -1, False)):  # fmt: skip
-        assert plausible(bytes(100), rate, frames) == true

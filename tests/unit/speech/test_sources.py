@@ -151,7 +151,7 @@ def test_librispeech(tmp_path: Path) -> None:
     assert seconds(read(root, "dev-clean")[0]) == [0, 2]
 
 
-def test_common_voice(tmp_path: Path) -> None:
+def test_common_voice_and_other_folders_of_tables(tmp_path: Path) -> None:
     for split in ("train", "dev", "test", "validated"):
         write(tmp_path / "clips" / f"{split}.mp3")
         (tmp_path / f"{split}.tsv").write_text(
@@ -162,19 +162,7 @@ def test_common_voice(tmp_path: Path) -> None:
     table, _ = read(tmp_path, "dev")
     assert rows(table) == [("clips/dev", 'It\'s "dev".', "anna", WHOLE)]
     assert seconds(table) == [pytest.approx(1, abs=0.1)]
-
-
-def test_a_folder_of_tables(tmp_path: Path) -> None:
-    write(tmp_path / "audio" / "a.wav")
-    for name in ("train.tsv", "dev.jsonl"):
-        line = "audio\ttext\naudio/a.wav\tHello\n"
-        if name.endswith("jsonl"):
-            line = '{"path": "audio/a.wav", "sentence": "Hello"}\n'
-        (tmp_path / name).write_text(line)
-    assert splits(tmp_path) == ["dev", "train"]
-    assert rows(read(tmp_path, "train")[0]) == [("audio/a", "Hello", "audio/a", WHOLE)]
-    assert seconds(read(tmp_path, "dev")[0]) == [1]
-    (tmp_path / "dev.tsv").write_text("audio\ttext\n")
+    (tmp_path / "dev.jsonl").write_text('{"path": "clips/dev.mp3", "sentence": "Hello"}\n')
     with pytest.raises(ValueError, match="two files for one split"):
         splits(tmp_path)
 
@@ -254,21 +242,21 @@ def kaldi(folder: Path, **files: str) -> tuple[list[tuple], Counts]:
 
 
 def test_kaldi(tmp_path: Path) -> None:
+    """Commands are read and not run."""
     (tmp_path / "a.wav").touch()
+    trap = tmp_path / "trap"
+    commands = f"u3 flac -cds '/a b.flac' |\nu4 touch {trap} |\nu5 sox /x.wav -t wav - |\nu6 ' |\n"
     found, counts = kaldi(
-        tmp_path, wav="u1 a.wav\nu2 /else/b.flac\n", text="u1  hello  you\nu2 x\n", utt2spk="u1 s\n"
-    )
-    assert not counts
+        tmp_path, wav=f"u1 a.wav\nu2 /else/b.flac\n{commands}", utt2spk="u1 s\n",
+        text="u1  hello  you\nu2 x\nu3 three\nu4 four\nu5 five\n",
+    )  # fmt: skip
+    assert counts == {COMMANDS: 2, MALFORMED: 2, NO_RECORDING: 1} and not trap.exists()
     assert found == [
         ("u1", str(tmp_path / "a.wav"), WHOLE, "hello you", "s"),
         ("u2", "/else/b.flac", WHOLE, "x", "u2"),
+        ("u3", "/a b.flac", WHOLE, "three", "u3"),
+        ("u5", "/x.wav", WHOLE, "five", "u5"),
     ]
-    (tmp_path / "text").unlink()
-    with pytest.raises(ValueError, match=r"has a wav.scp and no text"):
-        kaldi(tmp_path)
-
-
-def test_kaldi_segments(tmp_path: Path) -> None:
     found, counts = kaldi(
         tmp_path,
         wav="r /a.wav\n",
@@ -279,18 +267,9 @@ def test_kaldi_segments(tmp_path: Path) -> None:
         ("u1", "/a.wav", Stretch(0.5, 2.25)), ("u2", "/a.wav", Stretch(3.0)),
     ]  # fmt: skip
     assert counts == {NO_RECORDING: 2, NO_TEXT: 1, MALFORMED: 2}
-
-
-def test_commands_of_kaldi_are_read_and_not_run(tmp_path: Path) -> None:
-    trap = tmp_path / "trap"
-    found, counts = kaldi(
-        tmp_path,
-        wav=f"u1 flac -cds '/a b.flac' |\nu2 touch {trap} |\nu3 sox /x.wav -t wav - |\nu4 ' |\n",
-        text="u1 one\nu2 two\nu3 three\nu4 four\n",
-    )
-    assert [row[1] for row in found] == ["/a b.flac", "/x.wav"]
-    assert counts == {COMMANDS: 2, MALFORMED: 2, NO_RECORDING: 2}
-    assert not trap.exists()
+    (tmp_path / "text").unlink()
+    with pytest.raises(ValueError, match=r"has a wav.scp and no text"):
+        kaldi(tmp_path)
 
 
 def test_folders_that_kaldi_cut_for_its_jobs_are_no_splits(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from magneto.speech.config import (
     SyntheticConfig,
     TransducerConfig,
 )
-from magneto.speech.figures import WordRow, best_path_line, draw_errors, errors_by_word
+from magneto.speech.figures import best_path_line, draw_errors, words_as_written
 from magneto.speech.task import (
     LEFT_OUT,
     NO_FINITE_LOSS,
@@ -142,12 +143,16 @@ def test_errors_of_words_and_characters() -> None:
     assert character_errors(["ab c"], ["abc"]) == ErrorCounts(3, 0, 1, 0)
     assert word_errors([], []).rate == 0
     assert word_errors(["", ""], ["", "x"]) == ErrorCounts(insertions=1)
-    rows = errors_by_word(["one two one", "two", ""], ["one too", "two two", "x"])
-    assert [(r.word, r.said, r.right, r.missing, r.instead) for r in rows] == [
-        ("one", 2, 1, 1, []), ("two", 2, 1, 0, [("too", 1)]), ("", 0, 0, 0, [("x", 1), ("two", 1)]),
-    ]  # fmt: skip
-    assert "4 words, of which 2 are right" in draw_errors(rows, 3).caption
-    assert "no errors" in draw_errors([WordRow("", 0, 0, 0, [])], 1).image
+    written = words_as_written(["one two one", "two", ""], ["one too", "two two", "x"])
+    assert written == {
+        "one": {"one": 1, "": 1},
+        "two": {"too": 1, "two": 1},
+        "": {"two": 1, "x": 1},
+    }
+    drawn = draw_errors(written, 3)
+    assert "4 words, of which 2 are right" in drawn.caption
+    assert all(f">{cell}<" in drawn.image for cell in ("too (1)", "(too much)", "two (1), x (1)"))
+    assert ">no errors<" in draw_errors({"one": Counter(one=3)}, 1).image
 
 
 def test_the_three_figures() -> None:
