@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from magneto.cli import main
 from magneto.lab import comparison
 from magneto.lab.comparison import (
     around,
@@ -69,20 +68,6 @@ def test_the_folder_keeps_further_cells(tmp_path: Path) -> None:
     assert open_sweep(tmp_path / "out", SWEEP) == grown == read_sweep(tmp_path / "out")
     wider = replace(SWEEP, grid={**GRID, SEED: [1, 2]})
     assert len(open_sweep(tmp_path / "out", wider).cells()) == 16  # none twice
-
-
-@pytest.mark.slow
-def test_from_the_command_line(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    words = ["compare", "image-classification/tiny", "--placements", "pre,sub", "--lrs",
-             "1e-3,3e-3,1e-2", "--more-seeds", "2,3", "--jobs", "1", "--no-measurements",
-             "--training.steps", "8", "--training.evaluate_every", "0",
-             "--out", str(tmp_path / "out")]  # fmt: skip
-    assert main(words) == 0
-    comparison = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert comparison["seeds"] == [1] and comparison["seeds_near_best"] == [2, 3]
-    assert all(len(row["scores"]) == 3 for row in comparison["summary"])
-    assert "at each row's best learning rate" in (tmp_path / "out" / "report.md").read_text()
 
 
 SMALL = {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.ffn_width": 32}

@@ -7,13 +7,9 @@ import pytest
 
 from magneto.lab.answer import answer
 from magneto.lab.outcome import (
-    Group,
     Judge,
     Scored,
-    decimals_for,
     everywhere,
-    group_cells,
-    plus_minus,
     summarise,
     verdict,
 )
@@ -21,42 +17,6 @@ from tests.unit.lab.invented import BASELINE, cells, status
 
 PRE = cells("pre", {1e-3: [4.0, 4.2], 1e-2: [3.9, None], 1e-1: [None, None]})
 SUB = cells("sub", {1e-3: [4.5, 4.5], 1e-2: [3.0, 3.2], 1e-1: [7.0, 7.0]})
-
-
-def cell(placement: str, rate: float, seed: int, status: str, score: float | None) -> dict:
-    return {"placement": placement, "learning_rate": rate, "seed": seed, "status": status,
-            "score": score}  # fmt: skip
-
-
-COMPARISON = {
-    "recipe": "causal-lm/tiny",
-    "metric": "loss",
-    "placements": ["sub", "pre"],
-    "learning_rates": [1e-3],
-    "cells": [
-        cell("sub", 1e-3, 1, "finished", 3.0),
-        cell("sub", 1e-3, 2, "finished", 5.0),
-        cell("sub", 1e-3, 3, "diverged", 9.0),
-        cell("sub", 1e-3, 4, "missing", None),
-        cell("sub", 1e-3, 5, "did not learn", 8.0),
-    ],
-}
-
-
-def test_cells_of_one_placement_and_rate_are_one_group() -> None:
-    found = group_cells(COMPARISON)
-    assert found["sub", 1e-3] == Group((3.0, 5.0), finished=2, stuck=1, diverged=1, missing=1)
-    assert found["sub", 1e-3].mean == 4 and found["sub", 1e-3].seeds == 4
-    assert found["sub", 1e-3].interval == pytest.approx(12.7062047)  # Student's t, two seeds
-    empty = found["pre", 1e-3]
-    assert (empty.mean, empty.interval, empty.seeds) == (None, None, 0)
-
-
-def test_numbers_have_about_four_figures() -> None:
-    assert [decimals_for([value]) for value in (4.2, 0.042, 123.4, 1e6)] == [3, 5, 1, 0]
-    assert decimals_for([]) == decimals_for([None, 0.0]) == 3
-    assert plus_minus(4.12345, 0.01, 3) == "4.123 ± 0.010"
-    assert plus_minus(4.12345, math.nan, 3) == "4.123" and plus_minus(None, 1.0, 3) == "–"
 
 
 def ended(loss: float | None, curve: float = 3.0) -> dict:

@@ -138,31 +138,22 @@ def test_the_largest_micro_batch_just_fits() -> None:
     assert plan(900, each=50).way("none", False).largest == 0
 
 
-def test_micro_batches_are_the_largest_piece() -> None:
-    assert micro_batch(CONFIG, 16, 1) == 4
-    assert micro_batch(CONFIG, 16, 3) == 2
-    assert micro_batch(CONFIG, 1000, 1) == 1
-
-
 @pytest.mark.parametrize(
-    ("memory", "words"),
+    ("memory", "gpus", "words"),
     [
-        (1e5, "--model.checkpoint_activations false --training.gradient_accumulation_steps 1"),
+        (1e5, 1, "--model.checkpoint_activations false --training.gradient_accumulation_steps 1"),
         # 1215 held, 100 and 400 of gradients: 885 are left, 8 examples of 100 fit.
-        (2600, "--model.checkpoint_activations false --training.gradient_accumulation_steps 8"),
-        (1780, "--model.checkpoint_activations true --training.gradient_accumulation_steps 16"),
+        (2600, 1, "--model.checkpoint_activations false --training.gradient_accumulation_steps 8"),
+        (1780, 1, "--model.checkpoint_activations true --training.gradient_accumulation_steps 16"),
+        # Ranks share before layers are recomputed.
+        (1500, 16, "--distributed hybrid --model.checkpoint_activations false "
+         "--training.gradient_accumulation_steps 1"),
     ],
-)
-def test_the_cheapest_way_that_fits_is_proposed(memory: float, words: str) -> None:
-    found = plan(memory).advise()
+)  # fmt: skip
+def test_the_cheapest_way_that_fits_is_proposed(memory: float, gpus: int, words: str) -> None:
+    found = plan(memory, gpus).advise()
     assert found is not None
     assert found.options() == words
-
-
-def test_ranks_share_before_layers_are_recomputed() -> None:
-    found = plan(1500, 16).advise()
-    assert found is not None
-    assert (found.strategy, found.recompute) == ("hybrid", False)
 
 
 def test_where_nothing_fits_nothing_is_proposed() -> None:

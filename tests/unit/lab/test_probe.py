@@ -20,7 +20,6 @@ from magneto.nn.attention import build_mask
 from magneto.nn.config import TransformerConfig
 from magneto.nn.multiway import pack
 from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
-from magneto.theory.placement import PLACEMENTS
 from tests.unit.nn.test_multiway import (
     DESIGNS,
     MIXED,
@@ -188,7 +187,7 @@ def step(model: torch.nn.Module, *inputs: object) -> list[LayerReading]:
 
 @pytest.mark.parametrize(
     ("placement", "design"),
-    [*((placement, "decoupled") for placement in PLACEMENTS), ("sub", "shared"), ("sub", "fusion")],
+    [("post", "decoupled"), ("keel", "decoupled"), ("sub", "shared"), ("hybrid", "fusion")],
 )
 def test_images_alone_read_as_in_the_one_way_encoder(placement: str, design: str) -> None:
     """Where experts have the same weights; an update is held against all of a layer's weights."""

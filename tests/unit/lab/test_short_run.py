@@ -6,17 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 
 from magneto.lab.diagnosis import diagnose
 from magneto.lab.short_run import ShortRun, initial_model, short_run, steps_at_peak
-from magneto.lab.update import theory_of
-from magneto.nn.config import TransformerConfig
-from magneto.nn.transformer import Decoder, EncoderDecoder
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, recipe_names
-from magneto.theory.bounds import bound, derived_scales
-from magneto.theory.placement import Depth
 from magneto.training.logging import read_metrics
 from magneto.training.loop import train
 from tests.shrunken import draw_few, shrunken
@@ -104,21 +98,6 @@ def test_a_run_that_breaks_ends_there_and_names_the_layer(small: Small) -> None:
     assert len(run.steps) < 6
     found = run.trouble("bf16")
     assert found is not None and found[1].layer.startswith("decoder.layers.")
-
-
-def test_theory_of_a_model() -> None:
-    torch.manual_seed(0)
-    shape = TransformerConfig(width=64, layers=3, heads=2, ffn_width=64, placement="sub")
-    found = theory_of(Decoder(shape))
-    scales = derived_scales("sub", Depth("decoder", 3))
-    assert found.derived["paper"] == bound("sub", scales)
-    assert found.measured["paper"] == pytest.approx(found.derived["paper"], rel=0.1)
-    peri = theory_of(Decoder(TransformerConfig(width=8, heads=2, layers=1, placement="peri")))
-    assert peri.derived == {} and "no bound is derived for Peri-LN" in peri.note
-    pair = TransformerConfig(
-        width=64, heads=2, ffn_width=64, encoder_layers=2, decoder_layers=2, placement="pre"
-    )
-    assert theory_of(EncoderDecoder(pair)).measured["paper"] > 0
 
 
 def test_a_shallow_stack_of_the_same_placement_passes(small: Small) -> None:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from magneto.lab.report.plot import ROWS, Plot, Series, for_page, series_of
+from magneto.lab.report.plot import ROWS, Plot, Series, series_of
 from magneto.theory.placement import PLACEMENTS
 
 PAGES = {"light": "#ffffff", "dark": "#161616"}
@@ -121,13 +121,6 @@ def test_every_colour_stands_out_from_its_page(theme: str) -> None:
 
 def test_every_placement_that_is_compared_has_a_row() -> None:
     assert set(PLACEMENTS) | {"hybrid-star"} <= set(ROWS)
-
-
-def test_coordinates_are_rounded_and_labels_are_not() -> None:
-    drawn = (
-        '<svg viewBox="0 0 9 9"><path d="M1.23456 -0.98765"/><text x="4.56789">0.016</text></svg>'
-    )
-    assert '<path d="M1.23 -0.99"/><text x="4.57">0.016</text>' in for_page(drawn)
 
 
 def test_a_figure_holds_its_legend_of_what_it_shows() -> None:
