@@ -110,7 +110,7 @@ def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:
         FileNotFoundError: If there is no run, or it has lost some of that.
         ConfigError: If the recipe is wrong.
     """
-    from magneto.training.checkpoint import resolved_fields
+    from magneto.training.task import resolved_fields
 
     return open_run(run, {**resolved_fields(run), **overrides})
 
@@ -121,7 +121,7 @@ def run_tokenizer(run: Path) -> str:
     Raises:
         FileNotFoundError: If it keeps none.
     """
-    from magneto.training.checkpoint import resolved_fields
+    from magneto.training.task import resolved_fields
 
     held = resolved_fields(run)
     if "data.tokenizer" not in held:

@@ -86,7 +86,7 @@ def main(words: Sequence[str]) -> int:
     if not piped:
         check_file(given.file, "file")
     run_task(given.run, overrides, "translate")
-    from magneto.training.checkpoint import ASSETS
+    from magneto.training.task import ASSETS
 
     if not (given.run / ASSETS).is_dir():
         raise FileNotFoundError(f"no vocabulary in {given.run}: nothing was trained there yet")

@@ -1,13 +1,9 @@
-"""What a run's directory keeps: checkpoints, other weights, assets; and how they come back.
+"""What a run's directory keeps: checkpoints and other weights; and how a run begins with them.
 
 Each is a directory of safetensors files, JSON, and a manifest of sizes and checksums; it is whole
 or not there, and nothing in it is ever unpickled. One process and "ddp" write whole tensors. Of a
 sharded run every rank writes the rows it has, and reads the rows it needs, so that no process holds
 the whole model.
-
-`assets/` holds what `Task.save_assets` writes (a tokenizer, answers, means, a digest of the data)
-and `resolved.json`, the recipe's fields with the values that the data gave them. With both a run is
-opened without its data and without another run.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -31,7 +27,6 @@ from magneto.files import (
     aside_path,
     check_directory,
     clear_aside,
-    directory_aside,
     fingerprint,
     plain,
     process_name,
@@ -46,18 +41,26 @@ from magneto.training.distributed import (
     World,
     barrier,
     broadcast_from_main,
+    call_on_main,
     piece_of,
     unwrap,
 )
-from magneto.training.logging import METRICS_FILE, RESULT_FILE, TrainingResult, read_metrics
+from magneto.training.logging import (
+    METRICS_FILE,
+    RESULT_FILE,
+    TrainingResult,
+    open_records,
+    read_metrics,
+)
 from magneto.training.optimizer import WeightAverage
-from magneto.training.task import DIGEST_FILE, Task
+from magneto.training.task import ASSETS, DIGEST_FILE, assets_aside, install_assets
 from magneto.weights import (
     MODEL,
     NAMED,
     StoredTensor,
     check_finite,
     find_weights,
+    has_tensors,
     index_path,
     list_checkpoints,
     list_steps,
@@ -70,9 +73,6 @@ from magneto.weights import (
 OPTIMIZER = "optimizer"
 AVERAGE = "ema"
 STATE = "state.json"
-ASSETS = "assets"
-"""In a run: the folder of them."""
-RESOLVED_FILE = "resolved.json"
 # Sections of a recipe that a run keeps as long as it lives.
 FIXED_SECTIONS = ("task", "seed", "model", "data")
 # Where data and its tokenizer lie. They may move: where a run has a digest of the data and the
@@ -227,9 +227,15 @@ class RunWeights:
                 self.say(f"damaged checkpoint passed over: {problem}")
         return broadcast_from_main(self.undamaged[-1] if self.undamaged else None, self.world)
 
-    def save_checkpoint(self, step: int, kinds: PiecesByKind, state: dict[str, Any]) -> None:
+    def save_checkpoint(
+        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer,
+        average: WeightAverage | None, state: dict[str, Any],
+    ) -> None:  # fmt: skip
         """Write a checkpoint; once it is there, remove those that are too old."""
         directory = step_directory(self.run / "checkpoints", step)
+        kinds = {MODEL: model_pieces(model), OPTIMIZER: optimizer_pieces(model, optimizer)}
+        if average is not None:
+            kinds[AVERAGE] = model_pieces(model, average)
 
         def prune() -> None:  # a damaged one is not counted
             found, keep = {*self.undamaged, directory}, self.config.keep_checkpoints
@@ -266,28 +272,32 @@ class RunWeights:
 
             self.writer.write(step_directory(folder, step), {MODEL: pieces}, state, prune)
 
-    def load_best(self, pieces: Mapping[str, Piece]) -> tuple[int, dict[str, float]]:
-        """Put the best weights in the place of the last; return their step and their metrics."""
-        self.writer.wait()
-        barrier(self.world)  # the main process has written them
-        best = self.run / "best"
-        load_pieces(pieces, open_tensors(best), best)
-        kept = read_object(best / STATE, "step", "metrics")
-        return kept["step"], kept["metrics"]
-
     def save_final(
-        self, step: int, pieces: Mapping[str, Piece], metrics: Mapping[str, float]
-    ) -> None:
-        """Write the last weights, and the average of several checkpoints if that is asked for."""
+        self, step: int, pieces: Mapping[str, Piece], metrics: dict[str, float]
+    ) -> dict[str, float]:
+        """Write the final weights, and the average of several checkpoints if that is asked for.
+
+        With patience the best weights are the final ones: they are put into the pieces.
+
+        Returns:
+            The metrics of the final weights.
+        """
+        if self.config.patience and self.best:
+            self.writer.wait()
+            barrier(self.world)  # the main process has written them
+            best = self.run / "best"
+            load_pieces(pieces, open_tensors(best), best)
+            kept = read_object(best / STATE, "step", "metrics")
+            step, metrics = kept["step"], kept["metrics"]
         state = {"step": step, "metrics": plain(metrics)}
         self.writer.write(self.run / "final", {MODEL: pieces}, state)
-        if not self.config.average_checkpoints:
-            return
-        self.writer.wait()  # the last checkpoint is among those averaged
-        if found := broadcast_from_main(self._averaged(), self.world):
-            names = {"average_of": [path.name for path in found]}
-            kinds = {MODEL: average_weights(pieces, found)}
-            self.writer.write(self.run / "averaged", kinds, names)
+        if self.config.average_checkpoints:
+            self.writer.wait()  # the last checkpoint is among those averaged
+            if found := broadcast_from_main(self._averaged(), self.world):
+                names = {"average_of": [path.name for path in found]}
+                kinds = {MODEL: average_weights(pieces, found)}
+                self.writer.write(self.run / "averaged", kinds, names)
+        return metrics
 
     def save_diverged(
         self, step: int, pieces: Mapping[str, Piece], batch: Any, values: Mapping[str, Any]
@@ -469,6 +479,80 @@ def copy_to_cpu(tensor: Tensor) -> Tensor:
     return made.copy_(tensor, non_blocking=pin)
 
 
+def begin_run(state: Any, resume: bool, keep_recipe: Callable[[], None]) -> TrainingResult | None:
+    """Begin a run at step 0 or at its newest undamaged checkpoint, and open the records.
+
+    Whatever may refuse comes first; only then is anything written. So a run whose resumption is
+    refused is left as it was, and a directory without a recipe is no run, and free for another.
+
+    Args:
+        state: A `magneto.training.loop.TrainingState`, as it was built.
+        resume: Whether a run that is there may go on.
+        keep_recipe: Called before anything is written.
+
+    Returns:
+        The result of a run that has nothing left to do, which is left as it is; else None.
+
+    Raises:
+        ValueError: If the directory holds a run's checkpoints and `resume` was not asked for, or
+            what is to be resumed began with another model or other data, or has weights and no
+            undamaged checkpoint.
+    """
+    run, world, say = state.run, state.world, state.report.say
+    if (held := call_on_main(world, list_checkpoints, run)) and not resume:
+        raise ValueError(
+            f"{run} already holds a run with checkpoints up to {held[-1].name}: "
+            "resume it (--resume), or train in another directory (--out)"
+        )
+    directory = state.weights.newest()
+    if directory is not None:
+        kept = read_object(directory / STATE, "recipe")["recipe"]
+        if changes := compare_recipe(run, kept, state.recipe):
+            say(f"changed: {', '.join(changes)}")
+    with assets_aside(state.task, run) if world.is_main_process else nullcontext({}) as assets:
+        if resume and (done := call_on_main(world, finished_result, run, state.config)):
+            longer = f"for more: --training.{'patience' if done.reason else 'steps'}"
+            why = longer if directory else "it keeps no checkpoint"
+            say(f"{run} finished at step {done.step} already; {why}")
+            return done
+        if directory is not None:
+            load_checkpoint(state, directory)
+            say(f"going on from {directory}, step {state.step}")
+        elif resume:
+            if held or call_on_main(world, would_lose_weights, run, state.config):
+                raise ValueError(
+                    f"{run} has no undamaged checkpoint to go on from, and from step 0 its weights "
+                    "would be lost: begin another run (--out)"
+                )
+            say(f"no undamaged checkpoint in {run}: starting from step 0")
+        count = sum(parameter.numel() for parameter in state.parameters)
+        say(f"{count:,} parameters on {world.describe()}")
+        if world.is_main_process:
+            keep_recipe()
+            install_assets(assets)
+            (run / RESULT_FILE).unlink(missing_ok=True)
+            state.metrics_logger = open_records(run, state.step, state.config, state.recipe, say)
+    return None
+
+
+def load_checkpoint(state: Any, directory: Path) -> None:
+    """Put a checkpoint into a `magneto.training.loop.TrainingState`."""
+    load_pieces(model_pieces(state.model), open_tensors(directory), directory)
+    load_optimizer(state.model, state.optimizer, open_tensors(directory, OPTIMIZER))
+    if state.average is not None:
+        state.average.reset()  # where none was kept it begins at the weights as they are
+        if has_tensors(directory, AVERAGE):
+            pieces = model_pieces(state.model, state.average)
+            load_pieces(pieces, open_tensors(directory, AVERAGE), directory)
+    held = read_object(directory / STATE)
+    state.step, state.metrics, state.weights.best = held["step"], held["metrics"], held["best"]
+    state.detector.load_state_dict(held["detector"])
+    for row in held["pending"]:
+        step = row.pop("step")
+        values = torch.tensor(list(row.values()), device=state.world.device)
+        state.pending.append((step, list(row), values))
+
+
 def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
     """Return the result that a run left, if it finished with all the steps that are asked for."""
     try:
@@ -529,64 +613,3 @@ def differences(
             yield from differences(before[key], after[key], f"{where}{key}.")
         else:
             yield f"{where}{key}", f"{where}{key} is {after[key]} (was {before[key]})"
-
-
-@contextmanager
-def assets_aside(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
-    """Make a run's assets aside; give where each one is, and its place.
-
-    Raises:
-        ValueError: If the task would put something else in its place: the run's weights were
-            trained with another tokenizer, on other data.
-    """
-    with directory_aside(run / ASSETS) as aside:
-        fields = task.save_assets(aside)
-        files = {
-            name: str(value.relative_to(aside))
-            for name, value in fields.items()
-            if isinstance(value, Path)
-        }
-        values = {name: value for name, value in fields.items() if name not in files}
-        write_json(aside / RESOLVED_FILE, {"values": values, "files": files})
-        made = {path: run / ASSETS / path.name for path in sorted(aside.iterdir(), reverse=True)}
-        for path, place in made.items():
-            if read_files(place) not in ({}, read_files(path)):
-                raise ValueError(
-                    f"{place} differs from what this recipe and its data give now: they changed "
-                    "after the run began; give it what it began with, or begin another run"
-                )
-        yield made
-
-
-def install_assets(made: Mapping[Path, Path]) -> None:
-    """Rename what was made aside; what is there already stays."""
-    for path, place in made.items():
-        if not read_files(place):
-            place.parent.mkdir(exist_ok=True)
-            path.replace(place)
-
-
-def read_files(path: Path) -> dict[str, bytes]:
-    """Return the content of a file, or of those in a folder, by path; nothing if there is none."""
-    files = [path, *path.rglob("*")]
-    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
-
-
-def resolved_fields(run: Path) -> dict[str, Any]:
-    """Return the recipe's fields that a run's data told, by dotted name; none before it began.
-
-    Raises:
-        FileNotFoundError: If the run began and has lost them, or a file that they name: one that
-            is made anew (a tokenizer) would not fit the weights.
-    """
-    folder = run / ASSETS
-    if not folder.is_dir() and not (run / "environment.json").exists():
-        return {}
-    if not (folder / RESOLVED_FILE).is_file():
-        raise FileNotFoundError(f"{folder / RESOLVED_FILE} is gone, which says what the run's "
-                                "weights were made for")  # fmt: skip
-    held = read_object(folder / RESOLVED_FILE, "values", "files")
-    for name in held["files"].values():
-        if not (folder / name).exists():
-            raise FileNotFoundError(f"{folder / name} is gone, and the run's weights fit no other")
-    return held["values"] | {key: str(folder / name) for key, name in held["files"].items()}

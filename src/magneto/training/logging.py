@@ -12,29 +12,23 @@ import platform
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from magneto.files import (
-    Damaged,
-    fingerprint,
-    import_extra,
-    plain,
-    read_json,
-    write_json,
-    write_text,
-)
+from magneto.data.problems import PROBLEMS_FILE
+from magneto.files import Damaged, import_extra, plain, read_json, write_json, write_text
 from magneto.progress import clock
-from magneto.tasks import command
+from magneto.tasks import TASKS, command
 from magneto.training.config import TrainingConfig
 
 if TYPE_CHECKING:
     import torch
+
+    from magneto.training.task import Task
 
 METRICS_FILE = "metrics.jsonl"
 RESULT_FILE = "result.json"
@@ -45,9 +39,6 @@ class MetricsLogger:
 
     Rows of a step beyond the checkpoint that a run resumes from are cut away first: those steps
     will be taken, and recorded, again.
-
-    Attributes:
-        written: Size and checksum of metrics.jsonl, as `fingerprint` gives them.
     """
 
     def __init__(self, run: Path, from_step: int, trackers: Sequence[Tracker] = ()) -> None:
@@ -55,17 +46,13 @@ class MetricsLogger:
         if self.path.exists():
             cut_after(self.path, from_step)
         self.file = self.path.open("ab")
-        self.written = fingerprint(self.path, sync=False)
         self.trackers = trackers
 
     def add(self, row: dict[str, Any]) -> None:
         """Write one row, which has the key "step"; it is an error if the file is gone."""
         self.check()
-        line = json.dumps(plain(row)).encode() + b"\n"
-        self.file.write(line)
+        self.file.write(json.dumps(plain(row)).encode() + b"\n")
         self.file.flush()
-        size, checksum = self.written["bytes"] + len(line), zlib.crc32(line, self.written["crc32"])
-        self.written = {"bytes": size, "crc32": checksum}
         values = {
             grouped(key): value
             for key, value in row.items()
@@ -93,6 +80,14 @@ class MetricsLogger:
         self.file.close()
         for tracker in self.trackers:
             tracker.close()
+
+
+def mean_of_steps(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a row of steps' sums, each divided by all counts; the gradient's norm is the last."""
+    names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
+    count = max(sum(step["count"] for step in steps), 1)
+    means = {name: sum(step[name] for step in steps) / count for name in names}
+    return {"step": steps[-1]["step"], **means, "gradient_norm": steps[-1]["gradient_norm"]}
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -296,19 +291,12 @@ def read_environments(path: Path) -> list[dict[str, Any]]:
 def open_records(
     run: Path,
     step: int,
-    written: Mapping[str, int] | None,
     config: TrainingConfig,
     recipe: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> MetricsLogger:
-    """Open a run's rows and trackers, and write what it was made with.
-
-    Of a run that goes on from a checkpoint, `written` is what that says of the rows.
-    """
+    """Open a run's rows and trackers, and write what it was made with."""
     logger = MetricsLogger(run, step, open_trackers(run, step, config, recipe, say))
-    if written is not None and logger.written != written:
-        say(f"{logger.path} is not as it was written up to step {step}: curves made of it are not "
-            "this run's")  # fmt: skip
     write_environment(run)
     return logger
 
@@ -466,6 +454,40 @@ class TrainingResult:
     seconds: float
 
 
+# In a run whose encoder others begin with: the metrics of guessing by frequency.
+PLATEAU_FILE = "baseline.json"
+
+
+def end_run(
+    run: Path,
+    task: Task,
+    config: TrainingConfig,
+    recipe: Mapping[str, Any],
+    result: TrainingResult,
+    losses: Sequence[float],
+    logger: MetricsLogger | None,
+    say: Callable[[str], None],
+) -> None:
+    """Write how a run ended, on the main process, which has a logger, and say what is next.
+
+    Where others begin with such a run's encoder, what guessing by frequency scores is kept too.
+    """
+    from magneto.training.task import task_entry
+
+    name = str(recipe.get("task", ""))
+    entry = TASKS.get(name) or task_entry(name, type(task))
+    if logger is not None:
+        logger.check()
+        write_json(run / RESULT_FILE, plain(asdict(result)))
+        if result.status != "interrupted" and entry.plateau_batches:
+            found = task.baseline(entry.plateau_batches)
+            write_json(run / PLATEAU_FILE, {key: round(value, 4) for key, value in found.items()})
+    if problems := task.problems.describe():
+        say(f"data problems, listed in {run / PROBLEMS_FILE}: {problems}")
+    for line in closing_lines(result, run, config, task.primary_metric, losses, entry.verbs):
+        say(line)
+
+
 def closing_lines(
     result: TrainingResult,
     run: Path,
@@ -519,13 +541,3 @@ def divergence_advice(config: TrainingConfig) -> str:
         f"try {', '.join(tries)}, or another --model.placement; "
         "`magneto probe` looks for the reason, layer by layer"
     )
-
-
-# In a run whose encoder others begin with: the metrics of guessing by frequency.
-PLATEAU_FILE = "baseline.json"
-
-
-def write_plateau(run: Path, metrics: Mapping[str, float]) -> None:
-    """Keep what guessing by frequency scores, for those who begin with this run's encoder."""
-    if metrics:
-        write_json(run / PLATEAU_FILE, {name: round(value, 4) for name, value in metrics.items()})

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,27 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from magneto.config import ConfigError
-from magneto.data.problems import PROBLEMS_FILE
 from magneto.data.stream import BatchStream, to_device
 from magneto.data.workers import BatchesAhead
-from magneto.files import plain, read_object, write_json
 from magneto.progress import ProgressBars
-from magneto.tasks import TASKS
-from magneto.training.checkpoint import (
-    AVERAGE,
-    OPTIMIZER,
-    STATE,
-    RunWeights,
-    assets_aside,
-    compare_recipe,
-    finished_result,
-    install_assets,
-    load_optimizer,
-    load_pieces,
-    model_pieces,
-    optimizer_pieces,
-    would_lose_weights,
-)
+from magneto.training.checkpoint import RunWeights, begin_run, model_pieces
 from magneto.training.config import TrainingConfig, in_steps, is_stale, learning_rate
 from magneto.training.distributed import (
     Interrupt,
@@ -51,7 +34,6 @@ from magneto.training.distributed import (
     any_rank,
     barrier,
     broadcast_from_main,
-    call_on_main,
     gradient_sync,
     join_world,
     keep_freed_memory,
@@ -62,15 +44,13 @@ from magneto.training.distributed import (
 from magneto.training.evaluation import DivergenceDetector
 from magneto.training.evaluation import evaluate as evaluate_task
 from magneto.training.logging import (
-    RESULT_FILE,
     MetricsLogger,
     Throughput,
     TrainingResult,
     brief_losses,
-    closing_lines,
-    open_records,
+    end_run,
+    mean_of_steps,
     peak_flops,
-    write_plateau,
 )
 from magneto.training.model import check_memory, count_flops, initial_model, initialise_from_data
 from magneto.training.optimizer import (
@@ -80,15 +60,7 @@ from magneto.training.optimizer import (
     set_learning_rate,
     take_step,
 )
-from magneto.training.task import (
-    NON_FINITE,
-    Task,
-    count_units,
-    place_companion,
-    strategy_error,
-    task_entry,
-)
-from magneto.weights import MODEL, has_tensors, list_checkpoints, open_tensors
+from magneto.training.task import NON_FINITE, Task, count_units, place_companion, strategy_error
 
 
 @dataclass(frozen=True)
@@ -230,8 +202,13 @@ def train(
         state = build_state(task, config, run, seed, world, report)
         state.recipe = recipe or {}
         with closing(state), state.interrupt:
-            result = begin(state, resume, keep_recipe)
+            result = begin_run(state, resume, keep_recipe)
             if result is None:
+                if state.step == 0:
+                    parts, count = local_parts(config, world)
+                    initialise_from_data(task, state.model, state.stream, count, parts, world)
+                    if state.average:
+                        state.average.reset()
                 with main_process_first(world):  # problems that all ranks met are written once
                     task.problems.keep_in(run, report)
                 run_steps(state, hooks)
@@ -257,13 +234,7 @@ def build_state(
         model.compile()
     pin, workers = world.device.type == "cuda", config.num_workers
     return TrainingState(
-        task=task,
-        config=config,
-        run=run,
-        seed=seed,
-        world=world,
-        report=report,
-        model=model,
+        task=task, config=config, run=run, seed=seed, world=world, report=report, model=model,
         parameters=[p for p in model.parameters() if p.requires_grad],
         optimizer=build_optimizer(unwrap(model), config, task.rate_multipliers(unwrap(model))),
         average=WeightAverage(model, config.ema_decay) if config.ema_decay else None,
@@ -273,18 +244,14 @@ def build_state(
         weights=RunWeights(run, config, world, report.say),
         detector=DivergenceDetector(config.divergence_ratio, config.divergence_patience),
         interrupt=Interrupt(report.say),
-    )
+    )  # fmt: skip
 
 
 def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
     """Take steps until the last one, or until something stops the run."""
     config = state.config
-    hooks = [
-        Hook(config.log_every, log),
-        *hooks,
-        Hook(config.evaluate_every, evaluate),
-        Hook(config.save_every, save),
-    ]
+    late = (Hook(config.evaluate_every, evaluate), Hook(config.save_every, save))
+    hooks = [Hook(config.log_every, log), *hooks, *late]
     batches = state.batches.start(state.step)
     state.throughput.read(state.world.world_size)  # building and loading are not training
     while state.step < config.steps and state.stop is None:
@@ -358,23 +325,20 @@ def log(state: TrainingState) -> None:
     steps, state.pending = state.read_pending(), []
     if not steps:
         return
-    for step in steps:
-        reason = state.detector.update(step["loss"] / max(step["count"], 1))
+    state.losses = [step["loss"] / max(step["count"], 1) for step in steps]
+    for step, loss in zip(steps, state.losses, strict=True):
+        reason = state.detector.update(loss)
         if step["count"] == 0 and step.get(NON_FINITE, 0) > 0:
             reason = "no loss of the batch is finite"
         if reason:
             state.mark_diverged(reason, step["step"])
-    state.losses = [step["loss"] / max(step["count"], 1) for step in steps]
-    names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
-    count = max(sum(step["count"] for step in steps), 1)
-    row: dict[str, Any] = {"step": state.step}
-    row |= {name: sum(step[name] for step in steps) / count for name in names}
-    row["gradient_norm"] = steps[-1]["gradient_norm"]
-    row["learning_rate"] = learning_rate(state.config, state.step - 1)
     rate, utilisation = state.throughput.read(state.world.world_size)
-    row[f"{state.task.unit}_per_second"] = rate
-    row["flops_utilisation"] = utilisation
-    row["data_wait_seconds"] = state.batches.read_waited()
+    row = mean_of_steps(steps) | {
+        "learning_rate": learning_rate(state.config, state.step - 1),
+        f"{state.task.unit}_per_second": rate,
+        "flops_utilisation": utilisation,
+        "data_wait_seconds": state.batches.read_waited(),
+    }
     state.add_row(row)
     note = (f"loss {row['loss']:.4g}, {rate:,.0f} {state.task.unit}/s, "
             f"learning rate {row['learning_rate']:.3g}")  # fmt: skip
@@ -433,111 +397,22 @@ def save(state: TrainingState) -> None:
         "best": state.weights.best,
         "metrics": state.metrics,
         "recipe": state.recipe,
-        "records": state.metrics_logger.written if state.metrics_logger else None,
     }
-    kinds = {
-        MODEL: model_pieces(state.model),
-        OPTIMIZER: optimizer_pieces(state.model, state.optimizer),
-    }
-    if state.average:
-        kinds[AVERAGE] = model_pieces(state.model, state.average)
-    state.weights.save_checkpoint(state.step, kinds, values)
+    state.weights.save_checkpoint(state.step, state.model, state.optimizer, state.average, values)
     state.throughput.pause(time.perf_counter() - started)
 
 
 def weights_are_finite(state: TrainingState) -> bool:
-    """Return whether every weight is finite; if not, the run has diverged. Every rank calls this.
-
-    The loss of a step is of the weights before it: what its update broke, no loss has seen.
-    """
+    """Return whether every weight is finite; if not, the run has diverged. Every rank waits."""
     finite = all_finite(state.parameters, state.world)
     if not finite:
         state.mark_diverged("the weights are not finite", state.step)
     return finite
 
 
-def begin(
-    state: TrainingState, resume: bool, keep_recipe: Callable[[], None]
-) -> TrainingResult | None:
-    """Begin a run at step 0 or at its newest undamaged checkpoint, and open the records.
-
-    Whatever may refuse comes first; only then is anything written. So a run whose resumption is
-    refused is left as it was, and a directory without a recipe is no run, and free for another.
-
-    Returns:
-        The result of a run that has nothing left to do, which is left as it is; else None.
-
-    Raises:
-        ValueError: If the directory holds a run's checkpoints and `resume` was not asked for, or
-            what is to be resumed began with another model or other data, or has weights and no
-            undamaged checkpoint.
-    """
-    run, world, say = state.run, state.world, state.report.say
-    if (held := call_on_main(world, list_checkpoints, run)) and not resume:
-        raise ValueError(
-            f"{run} already holds a run with checkpoints up to {held[-1].name}: "
-            "resume it (--resume), or train in another directory (--out)"
-        )
-    directory = state.weights.newest()
-    if directory is not None:
-        kept = read_object(directory / STATE, "recipe")["recipe"]
-        if changes := compare_recipe(run, kept, state.recipe):
-            say(f"changed: {', '.join(changes)}")
-    with assets_aside(state.task, run) if world.is_main_process else nullcontext({}) as assets:
-        if resume and (done := call_on_main(world, finished_result, run, state.config)):
-            longer = f"for more: --training.{'patience' if done.reason else 'steps'}"
-            why = longer if directory else "it keeps no checkpoint"
-            say(f"{run} finished at step {done.step} already; {why}")
-            return done
-        records = None
-        if directory is not None:
-            records = load(state, directory)["records"]
-            say(f"going on from {directory}, step {state.step}")
-        elif resume:
-            if held or call_on_main(world, would_lose_weights, run, state.config):
-                raise ValueError(
-                    f"{run} has no undamaged checkpoint to go on from, and from step 0 its weights "
-                    "would be lost: begin another run (--out)"
-                )
-            say(f"no undamaged checkpoint in {run}: starting from step 0")
-        count = sum(parameter.numel() for parameter in state.parameters)
-        say(f"{count:,} parameters on {world.describe()}")
-        if world.is_main_process:
-            keep_recipe()
-            install_assets(assets)
-            (run / RESULT_FILE).unlink(missing_ok=True)
-            config, recipe = state.config, state.recipe
-            state.metrics_logger = open_records(run, state.step, records, config, recipe, say)
-    if state.step == 0:
-        parts, count = local_parts(state.config, world)
-        initialise_from_data(state.task, state.model, state.stream, count, parts, world)
-        if state.average:
-            state.average.reset()
-    return None
-
-
-def load(state: TrainingState, directory: Path) -> dict[str, Any]:
-    """Put a checkpoint into a run's state; return all that it holds besides tensors."""
-    load_pieces(model_pieces(state.model), open_tensors(directory), directory)
-    load_optimizer(state.model, state.optimizer, open_tensors(directory, OPTIMIZER))
-    if state.average is not None:
-        state.average.reset()  # where none was kept it begins at the weights as they are
-        if has_tensors(directory, AVERAGE):
-            pieces = model_pieces(state.model, state.average)
-            load_pieces(pieces, open_tensors(directory, AVERAGE), directory)
-    held = read_object(directory / STATE)
-    state.step, state.metrics, state.weights.best = held["step"], held["metrics"], held["best"]
-    state.detector.load_state_dict(held["detector"])
-    for row in held["pending"]:
-        step = row.pop("step")
-        values = torch.tensor(list(row.values()), device=state.world.device)
-        state.pending.append((step, list(row), values))
-    return held
-
-
 def finish(state: TrainingState, started: float) -> TrainingResult:
     """Leave what the run's end owes: a checkpoint or final weights, the result, a message."""
-    run, task, weights = state.run, state.task, state.weights
+    weights = state.weights
     state.report.finish()
     if state.stop is not None and state.stop.status != "diverged":
         save(state)  # which may find that it has diverged
@@ -545,34 +420,21 @@ def finish(state: TrainingState, started: float) -> TrainingResult:
         weights_are_finite(state)
     stop = state.stop or Stop("finished")
     if stop.status == "finished":
-        pieces, step = model_pieces(state.model, state.average), state.step
-        if state.config.patience and weights.best:  # the best weights are the final ones
-            step, state.metrics = weights.load_best(pieces)
-        weights.save_final(step, pieces, state.metrics)
+        pieces = model_pieces(state.model, state.average)
+        state.metrics = weights.save_final(state.step, pieces, state.metrics)
     if stop.status == "diverged":
-        # The batch is made again, so that no step has to hold on to its batch.
-        stream = task.train_stream(state.config.batch_size, state.seed)
         at = state.step if stop.at is None else stop.at
         values = {"diverged_at": stop.at, "reason": stop.reason, "losses": state.losses}
-        weights.save_diverged(
-            state.step, model_pieces(state.model), stream.batch(at - 1)[0], values
-        )
+        batch = state.stream.batch(at - 1)[0]  # made again: no step has to hold on to its batch
+        weights.save_diverged(state.step, model_pieces(state.model), batch, values)
     weights.writer.wait()
     best = weights.best[0] if weights.best else {}
     seconds = time.perf_counter() - started
     result = TrainingResult(
         stop.status, state.step, state.metrics, best, stop.at, stop.reason, seconds
     )
-    name = str(state.recipe.get("task", ""))
-    entry = TASKS.get(name) or task_entry(name, type(task))
-    if state.metrics_logger is not None:
-        state.metrics_logger.check()
-        write_json(run / RESULT_FILE, plain(asdict(result)))
-        if stop.status != "interrupted" and entry.plateau_batches:
-            write_plateau(run, task.baseline(entry.plateau_batches))
-    if problems := task.problems.describe():
-        state.report.say(f"data problems, listed in {run / PROBLEMS_FILE}: {problems}")
-    primary, losses = task.primary_metric, state.losses
-    for line in closing_lines(result, run, state.config, primary, losses, entry.verbs):
-        state.report.say(line)
+    end_run(
+        state.run, state.task, state.config, state.recipe, result, state.losses,
+        state.metrics_logger, state.report.say,
+    )  # fmt: skip
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -14,12 +15,18 @@ from torch import Tensor, nn
 
 from magneto.data.problems import DataProblems
 from magneto.data.stream import BatchStream, named_tensors
+from magneto.files import directory_aside, read_object, write_json
 from magneto.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from magneto.tasks import TaskEntry
     from magneto.weights import StoredTensor
 
+ASSETS = "assets"
+"""In a run: the folder of what `Task.save_assets` writes."""
+RESOLVED_FILE = "resolved.json"
+"""In a run's assets: the recipe's fields with the values that the data gave them. With these a run
+is opened without its data and without another run."""
 DIGEST_FILE = "data.digest"
 """In a run's assets: what names the content of the data it is trained on."""
 NON_FINITE = "non_finite"
@@ -288,3 +295,64 @@ def strategy_error(task: Task, strategy: str) -> str:
         return ""
     return (f"training.distributed {strategy}: {task.whole_model}, which needs a whole model on "
             "each rank: use ddp")  # fmt: skip
+
+
+@contextmanager
+def assets_aside(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
+    """Make a run's assets aside; give where each one is, and its place.
+
+    Raises:
+        ValueError: If the task would put something else in its place: the run's weights were
+            trained with another tokenizer, on other data.
+    """
+    with directory_aside(run / ASSETS) as aside:
+        fields = task.save_assets(aside)
+        files = {
+            name: str(value.relative_to(aside))
+            for name, value in fields.items()
+            if isinstance(value, Path)
+        }
+        values = {name: value for name, value in fields.items() if name not in files}
+        write_json(aside / RESOLVED_FILE, {"values": values, "files": files})
+        made = {path: run / ASSETS / path.name for path in sorted(aside.iterdir(), reverse=True)}
+        for path, place in made.items():
+            if read_files(place) not in ({}, read_files(path)):
+                raise ValueError(
+                    f"{place} differs from what this recipe and its data give now: they changed "
+                    "after the run began; give it what it began with, or begin another run"
+                )
+        yield made
+
+
+def install_assets(made: Mapping[Path, Path]) -> None:
+    """Rename what was made aside; what is there already stays."""
+    for path, place in made.items():
+        if not read_files(place):
+            place.parent.mkdir(exist_ok=True)
+            path.replace(place)
+
+
+def read_files(path: Path) -> dict[str, bytes]:
+    """Return the content of a file, or of those in a folder, by path; nothing if there is none."""
+    files = [path, *path.rglob("*")]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
+
+
+def resolved_fields(run: Path) -> dict[str, Any]:
+    """Return the recipe's fields that a run's data told, by dotted name; none before it began.
+
+    Raises:
+        FileNotFoundError: If the run began and has lost them, or a file that they name: one that
+            is made anew (a tokenizer) would not fit the weights.
+    """
+    folder = run / ASSETS
+    if not folder.is_dir() and not (run / "environment.json").exists():
+        return {}
+    if not (folder / RESOLVED_FILE).is_file():
+        raise FileNotFoundError(f"{folder / RESOLVED_FILE} is gone, which says what the run's "
+                                "weights were made for")  # fmt: skip
+    held = read_object(folder / RESOLVED_FILE, "values", "files")
+    for name in held["files"].values():
+        if not (folder / name).exists():
+            raise FileNotFoundError(f"{folder / name} is gone, and the run's weights fit no other")
+    return held["values"] | {key: str(folder / name) for key, name in held["files"].items()}

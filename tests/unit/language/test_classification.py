@@ -39,8 +39,9 @@ from magneto.language.models import MaskedLanguageModel, TextClassifier
 from magneto.progress import SILENT, ProgressBars
 from magneto.recipe import load_recipe
 from magneto.runs import pretrained_run
-from magneto.training.checkpoint import assets_aside, install_assets, load_pieces, model_pieces
+from magneto.training.checkpoint import load_pieces, model_pieces
 from magneto.training.loop import train
+from magneto.training.task import assets_aside, install_assets
 from tests.evaluating import measured, reads_while_scoring, taught
 
 SIZES = {
