@@ -54,11 +54,7 @@ class ImageCaptioning(CaptionedTask):
 
     @cached_property
     def masking(self) -> Masking:
-        """What stands for a hidden token: for 80 % the mask, for 10 % another, 10 % stay.
-
-        Raises:
-            ValueError: If the tokenizer has no mask token.
-        """
+        """What stands for a hidden token: for 80 % the mask, for 10 % another, 10 % stay."""
         return Masking(MaskedTextDataConfig(corruption="bert"), self.tokenizer)
 
     def hidden(self, row: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -283,15 +279,7 @@ def ngrams(words: Sequence[str]) -> Counter[Ngram]:
 
 
 def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """Return the score of each caption.
-
-    Args:
-        captions: One of each image.
-        references: What people wrote of each image: one or more.
-
-    Raises:
-        ValueError: If an image has no references.
-    """
+    """Return the score of one caption of each image, beside the one or more that people wrote."""
     if not all(references):
         raise ValueError("CIDEr needs a reference or more of every image")
     known = [[ngrams(caption_words(text)) for text in texts] for texts in references]

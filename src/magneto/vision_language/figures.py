@@ -50,11 +50,8 @@ def attention_figure(
 ) -> list[Figure]:
     """Show some texts beside their images as the words look at them; nothing if none is there.
 
-    Args:
-        task: With the data.
-        model: With an `encoder`, in evaluation mode, on its device.
-        heading: From a validation row and the model's answer, by its number, to a line.
-        sides: What the images of a row are called.
+    A heading is made of a validation row and the model's answer, by its number; the sides are what
+    the images of a row are called.
     """
     rows, config = some_rows(task), model.config
     if not len(rows):

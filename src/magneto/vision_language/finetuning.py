@@ -111,13 +111,9 @@ class FineTunedTask(ImageTextTask):
     ) -> BatchStream:
         """Return training rows in random order, their images augmented.
 
-        Args:
-            batch_size: Examples of a batch.
-            seed: Of order and augmentation.
-            finish: Makes a batch of "images", "rows" and "broken"; another example stands in the
-                place of one that is broken.
-            places: The row of each example, where "rows" shall be the examples' numbers; None
-                where each row is one.
+        Another example stands in the place of one that is broken. `finish` makes a batch of
+        "images", "rows" and "broken". Where an example is more than its row, `places` has the row
+        of each, and "rows" are the examples' numbers.
         """
         rows = self.splits.train
         numbers = np.arange(len(rows)) if places is None else places
@@ -160,11 +156,7 @@ class FineTunedTask(ImageTextTask):
 
     @cached_property
     def closing(self) -> list[int]:
-        """The tokens that stand between a text's words and `</s>`: a mask, or none.
-
-        Raises:
-            ValueError: If the model reads a mask and the tokenizer has none.
-        """
+        """The tokens that stand between a text's words and `</s>`: a mask, or none."""
         if not self.model_config.ends_in_mask:
             return []
         if self.tokenizer.mask is None:
@@ -314,11 +306,7 @@ class PairTask(FineTunedTask):
         """Return the labels' names, and how probable each is, (rows, labels)."""
 
     def framed_whole(self, text: str) -> np.ndarray:
-        """Return a text's tokens, none of which is cut.
-
-        Raises:
-            ValueError: If the model reads shorter texts.
-        """
+        """Return a text's tokens, none of which is cut; raise ValueError if it is too long."""
         (tokens,) = self.tokenizer.encode([text])
         if len(tokens) > self.room:
             raise ValueError(f"the {self.column} has {len(tokens)} tokens, the model reads "
@@ -332,10 +320,8 @@ class PairTask(FineTunedTask):
         Args:
             model: With a run's weights, in evaluation mode.
             inputs: Images that can be decoded, each with its text: as many of a text as it is
-                about, left before right, or several times as many.
-
-        Returns:
-            Of each picture what is said of those that it belongs to.
+                about, left before right, or several times as many. What is said of them together
+                is returned for each.
 
         Raises:
             ValueError: If the model reads shorter texts.

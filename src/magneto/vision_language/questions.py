@@ -82,12 +82,9 @@ class Questions:
         train: Those that have a known answer, and whose images are there.
         validation: All of them; one that no known answer is right for scores 0.
         answers: That are known, in the order of their numbers.
-        train_targets: Of the training questions.
-        validation_targets: Of the validation questions.
         answerable: Whether a known answer scores above 0, boolean (validation questions,).
         shares_known: Share of the annotators' answers in training that are known by the look-up
             "raw" and by the look-up "normalised".
-        counts: What was met.
     """
 
     train: ImageRows

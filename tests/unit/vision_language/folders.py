@@ -67,11 +67,9 @@ def write_split(folder: Path, split: str, questions: list[Any], annotations: lis
         (folder / name).write_text(json.dumps({"annotations": annotations}))
 
 
-def write_image(path: Path, brightness: int, size: tuple[int, int] = (8, 8)) -> None:
-    from PIL import Image
-
+def write_image(path: Path, brightness: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.full((*size, 3), brightness, np.uint8)).save(path, format="PNG")
+    path.write_bytes(png((brightness,) * 3))
 
 
 def write_lines(path: Path, records: Iterable[Any]) -> None:

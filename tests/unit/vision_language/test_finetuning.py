@@ -7,18 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from magneto.data.stream import named_tensors
-from magneto.data.tokenizer import ByteTokenizer, load_tokenizer
+from magneto.data.tokenizer import ByteTokenizer
 from magneto.files import read_json
 from magneto.runs import load_run
 from magneto.training.logging import PLATEAU_FILE
 from magneto.training.task import figures_of
 from magneto.vision.config import AugmentationConfig
-from magneto.vision_language.config import FineTunedConfig
-from magneto.vision_language.model import VisionLanguageEncoder
-from magneto.vision_language.pretrained import load_pretrained, pretrained_reading
 from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring
 from tests.problems import listed
@@ -176,67 +172,44 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> 
     return place
 
 
-class Answers(nn.Module):
-    """An encoder and a head."""
-
-    def __init__(self, config: FineTunedConfig) -> None:
-        super().__init__()
-        self.encoder = VisionLanguageEncoder(config)
-        self.head = nn.Linear(config.width, 3)
-
-
-def shape(run: Path, **changes: Any) -> FineTunedConfig:
-    tokenizer, _ = pretrained_reading(FineTunedConfig(pretrained=str(run)))
-    small = {key.removeprefix("model."): value for key, value in SMALL.items()
+def begun(folder: Path, run: Path, **changes: Any) -> Any:
+    """A task on questions that begins with the run."""
+    shape = {key.removeprefix("model."): value for key, value in SMALL.items()
              if key.startswith("model.") and key != "model.codes"}  # fmt: skip
-    given = {"vocab_size": load_tokenizer(tokenizer).vocab_size, "pretrained": str(run)}
-    return FineTunedConfig(**{**given, **small, **changes})
+    return question_task(folder, {**shape, "pretrained": str(run), **changes}, tokenizer="auto")
 
 
-def test_what_is_taken_of_a_pretrained_run(pretrained: Path) -> None:
-    """Weights, tokenizer and normalisation; it keeps what frequencies score, for its heads."""
-    config = shape(pretrained)
-    with torch.device("meta"):
-        model = Answers(config)
-    found = load_pretrained(model, config)
-    stored = open_tensors(pretrained / "final")
-    assert set(found.weights) == {n for n in model.state_dict() if n.startswith("encoder.")}
-    for name, tensor in found.weights.items():
+def test_what_is_taken_of_a_pretrained_run(pretrained: Path, tmp_path: Path) -> None:
+    """Weights and tokenizer, at its own size and another; it keeps what frequencies score."""
+    task, said = begun(tmp_path, pretrained), Said()
+    task.prepare(said)
+    model, stored = task.build_model(), open_tensors(pretrained / "final")
+    weights = task.initial_weights()
+    assert {*weights} == {n for n in model.state_dict() if n.startswith("encoder.")}
+    for name, tensor in weights.items():
         assert torch.equal(tensor.read(), stored[name].read()), name
-    assert found.missing == ["head.weight", "head.bias"]
-    assert found.unused == ["encoder.vision_embedding.mask_token.vector", "patch_head.bias",
-                            "patch_head.weight", "word_head.bias", "word_head.weight"]  # fmt: skip
-    assert "drawn anew: head.weight, head.bias; left: encoder.vision" in found.describe()
-    held, normalisation = pretrained_reading(config)
-    tokenizer = load_tokenizer(held)
-    assert normalisation == "half"
-    assert tokenizer.decode(tokenizer.encode(["a red circle"])[0]) == "a red circle"
+    (line,) = [line for line in said.lines if "drawn anew: pooler" in line]
+    assert "left: encoder.transformer.final_norm" in line and "patch_head" in line
+    assert task.tokenizer.decode(task.tokenizer.encode(["a red circle"])[0]) == "a red circle"
     assert read_json(pretrained / PLATEAU_FILE)["loss"] > 1
-
-
-def test_another_size_of_images_and_shorter_texts(pretrained: Path) -> None:
-    config = shape(pretrained, image_size=40, max_length=20, final_norm="none",
-                   pretrained=str(pretrained.parent / "{placement}"))  # fmt: skip
-    model = Answers(config)
-    found = load_pretrained(model, config)
-    model.load_state_dict({n: t.read() for n, t in found.weights.items()}, strict=False)
-    assert model.encoder.vision_embedding.positions.weight.shape == (26, config.width)
-    assert len([name for name in found.unused if "final_norm" in name]) == 4
+    placed = pretrained.parent / "{placement}"
+    other = begun(tmp_path, placed, image_size=40, max_length=20)
+    weights = {name: tensor.read() for name, tensor in other.initial_weights().items()}
+    other.build_model().load_state_dict(weights, strict=False)
+    assert weights["encoder.vision_embedding.positions.weight"].shape == (26, 16)
+    assert weights["encoder.text_embedding.positions.weight"].shape == (20, 16)
 
 
 def test_what_does_not_fit_a_pretrained_run(pretrained: Path, tmp_path: Path) -> None:
     for changes, words in (
         ({"layers": 3, "placement": "pre"}, r"give --model.layers 2 --model.placement sub"),
         ({"max_length": 41}, r"--model.max_length 40 or less"),
-        ({"vocab_size": 300}, r"words.table.weight is \(\d+, 16\), the model has"),
+        ({"vocab_size": 600}, r"words.table.weight is \(\d+, 16\), the model has"),
     ):
-        config = shape(pretrained, **changes)
-        with torch.device("meta"):
-            model = Answers(config)
         with pytest.raises(ValueError, match=words):
-            load_pretrained(model, config)
+            begun(tmp_path, pretrained, **changes).prepare()
     with pytest.raises(FileNotFoundError, match=r"no run in .*; did you mean .*sub\?"):
-        pretrained_reading(FineTunedConfig(pretrained=f"{pretrained}b"))
+        begun(tmp_path, Path(f"{pretrained}b")).prepare()
     words = (pretrained / "recipe.yaml").read_text().partition("\nmodel:")[0]
     words = words.replace("vision-language-modelling", "masked-lm")
     words += (
@@ -244,4 +217,4 @@ def test_what_does_not_fit_a_pretrained_run(pretrained: Path, tmp_path: Path) ->
     )
     (tmp_path / "recipe.yaml").write_text(words)
     with pytest.raises(ValueError, match="no run of vision and language"):
-        pretrained_reading(FineTunedConfig(pretrained=str(tmp_path)))
+        begun(tmp_path, tmp_path).prepare()
