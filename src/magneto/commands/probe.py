@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from magneto.commands.shared import Parser, aligned, name_source, numbers, print_json, read_time
 from magneto.config import ConfigError
-from magneto.files import plain, write_json
+from magneto.files import plain, write_bytes, write_json
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, placement_name
 from magneto.theory.placement import Stack, find_placement
 
 if TYPE_CHECKING:
+    from magneto.lab.coordinates import Coordinate
     from magneto.lab.diagnosis import Diagnosis, Trial
     from magneto.lab.probe import LayerReading
     from magneto.lab.update import Bound, Growth, Update
@@ -58,12 +59,23 @@ def parser() -> Parser:
         help="of --depths: causal or not (decoder)",
     )
     add(
+        "--coordinates",
+        metavar="WIDTHS",
+        help="instead, take the steps at each of these widths, with commas, and say how the change "
+        "of each layer's output grows with the width: the coordinate check of mup",
+    )
+    add(
         "--trial",
         metavar="TIME",
         help="then train for so long (60s, 5m), and compare with the task's trivial baseline",
     )
     add("--seeds", type=int, help="for the growth with depth: how many (3; with --depths 5)")
-    add("--out", type=Path, metavar="DIR", help="write probe.json there")
+    add(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="write probe.json there; of --coordinates a figure too",
+    )
     return made.with_data().with_json()
 
 
@@ -78,9 +90,13 @@ def main(words: Sequence[str]) -> int:
         command.error(f"--seeds must be {1 if given.depths else 0} or more, not {given.seeds}")
     if given.trial is not None and read_time("--trial", given.trial) and given.depths:
         command.error("--trial trains the recipe, which --depths does not look at")
+    if given.coordinates and (given.depths or given.trial or given.placements):
+        command.error("--coordinates looks at one recipe, and goes with none of --depths, --trial "
+                      "and --placements")  # fmt: skip
     recipes = load_each(given.recipe, overrides, given.placements)
     report, started = ProgressBars(), time.perf_counter()
     look = measure_depths if given.depths else look_at_each
+    look = measure_widths if given.coordinates else look
     found, lines = look(recipes, given, report)
     report.finish()
     answer = plain({
@@ -166,6 +182,57 @@ def measure_depths(
         "updates": [vars(update) for update in updates],
     }
     return answer, growth_tables(grown, updates, bounds, depths)
+
+
+def measure_widths(
+    recipes: list[Recipe], given: Any, report: ProgressBars
+) -> tuple[dict[str, Any], Iterator[str]]:
+    """Take a recipe's first steps at several widths; return how outputs grow with it, likewise."""
+    from magneto.lab.coordinates import draw_coordinates, measure_coordinates
+
+    widths = sorted({*numbers("--coordinates", given.coordinates)})
+    if len(widths) < 2 or widths[0] < 1:
+        raise ConfigError([f"--coordinates takes two or more widths, not {given.coordinates}"])
+    if not placement_name(recipes[0].model):
+        raise ConfigError([f"--coordinates: the model of {given.recipe} has no stack to widen"])
+    found = measure_coordinates(recipes[0], widths, given.steps, report)
+    if given.out:
+        given.out.mkdir(parents=True, exist_ok=True)
+        write_bytes(given.out / "coordinates.svg", draw_coordinates(found, given.steps))
+    answer = {
+        "widths": widths,
+        "steps": given.steps,
+        "coordinates": [{**asdict(each), "exponent": each.exponent} for each in found],
+    }
+    return answer, coordinate_lines(found, widths, given.steps)
+
+
+def coordinate_lines(
+    found: Sequence[Coordinate], widths: Sequence[int], steps: int
+) -> Iterator[str]:
+    """Yield the change of each layer's output by width as a table, and what it means."""
+    from magneto.lab.coordinates import FLAT
+
+    shown = [found[place] for place in thin(len(found), ROWS)]
+    head = [f"change of the output after {steps} step{'s' if steps > 1 else ''}, RMS"]
+    rows = [[*head, *map(str, widths), "grows as"]]
+    for each in shown:
+        values = [number(each.change[width]) for width in widths]
+        rows.append([each.name, *values, f"width^{each.exponent:.2f}"])
+    yield aligned(rows)
+    yield ""
+    broken = [each.name for each in found if math.isnan(each.exponent)]
+    steep = [each for each in found if each.exponent > FLAT]
+    if broken:
+        yield f"No power of the width fits {', '.join(broken)}: not finite, or no change."
+    if steep:
+        most = max(steep, key=lambda each: each.exponent)
+        yield (f"{len(steep)} of {len(found)} outputs change more at a larger width, {most.name} "
+               f"as width^{most.exponent:.2f}: a rate that is right at {widths[0]} is too large "
+               f"at {widths[-1]}.")  # fmt: skip
+    elif not broken:
+        yield (f"No output's change grows faster than width^{FLAT:g}: one rate may serve all these "
+               "widths.")  # fmt: skip
 
 
 def diagnosis_lines(found: Sequence[Diagnosis], trials: Sequence[Trial] = ()) -> Iterator[str]:

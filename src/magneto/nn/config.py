@@ -196,11 +196,22 @@ class TransformerConfig:
             **sizes, "key_value_heads": self.key_value_heads,
         }  # fmt: skip
 
+    def at_width(self, width: int) -> Self:
+        """Return the configuration at another width, with heads as wide as here.
+
+        Raises:
+            ValueError: If another size would not be a whole number.
+        """
+        sizes = {name: size * width / self.width for name, size in self._sizes_of_width().items()}
+        if broken := {name: size for name, size in sizes.items() if size % 1}:
+            said = ", ".join(f"{name} would be {size:g}" for name, size in broken.items())
+            raise ValueError(f"width {width} does not go with the other sizes: {said}")
+        return replace(self, width=width, **{name: int(size) for name, size in sizes.items()})
+
     def at_base_width(self) -> Self:
-        """Return the configuration at its base width, with heads as wide as here."""
-        base = self.base_width or self.width
-        sizes = {name: size * base // self.width for name, size in self._sizes_of_width().items()}
-        return replace(self, width=base, parametrization="standard", base_width=None, **sizes)
+        """Return the configuration at its base width, where the parametrisation is standard."""
+        there = self.at_width(self.base_width or self.width)
+        return replace(there, parametrization="standard", base_width=None)
 
     @property
     def input_dropout(self) -> float:

@@ -1,0 +1,168 @@
+"""The coordinate check: how activations and their changes in training grow with the width.
+
+A rate that is right for every width moves each activation as far at every width (Tensor Programs V,
+arXiv 2203.03466, appendix D.1). So the same recipe takes a few steps at several widths, and of each
+layer's output the size at initialisation and the size of its change are fitted as powers of width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from magneto.data.stream import to_device
+from magneto.figures import as_svg, canvas
+from magneto.lab.probe import find_stacks, last_stack
+from magneto.lab.short_run import initial_model, piece_to_look_at, short_run
+from magneto.nn.transformer import ProbedStack
+from magneto.progress import SILENT, Progress
+from magneto.recipe import Recipe
+from magneto.training.distributed import pick_device
+from magneto.training.task import place_companion
+
+HEAD = "head"
+# A change that grows faster than this power of the width calls for a lower rate at a larger width.
+FLAT = 0.2
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """What one layer's output does over the widths.
+
+    Attributes:
+        name: Of the layer; `HEAD` for what the model's output matrix gives.
+        initial: Root mean square at initialisation, by width.
+        change: That of its change after the steps, by width; not a number where that is not finite.
+    """
+
+    name: str
+    initial: Mapping[int, float]
+    change: Mapping[int, float]
+
+    @property
+    def exponent(self) -> float:
+        """The power of the width with which the change grows; not a number where it can't be."""
+        return power(self.change)
+
+
+def power(values: Mapping[int, float]) -> float:
+    """Fit a power of the width; not a number if a value is none, or not above 0."""
+    sizes = np.array(list(values.values()), dtype=float)
+    if not (np.isfinite(sizes).all() and (sizes > 0).all()):
+        return math.nan
+    return float(np.polyfit(np.log(list(values)), np.log(sizes), 1)[0])
+
+
+def measure_coordinates(
+    recipe: Recipe, widths: Sequence[int], steps: int, progress: Progress = SILENT
+) -> list[Coordinate]:
+    """Train a recipe for a few steps at each width, at its peak rate; look at one batch's outputs.
+
+    Args:
+        recipe: Its model is widened with heads as wide as they are, and its depth is kept.
+        widths: Two or more.
+        steps: 1 or more.
+        progress: Shows the widths.
+
+    Raises:
+        ValueError: If a width does not go with the model's other sizes.
+    """
+    recipes = [replace(recipe, model=recipe.model.at_width(width)) for width in widths]
+    initial: dict[str, dict[int, float]] = {}
+    change: dict[str, dict[int, float]] = {}
+    for number, (width, sized) in enumerate(zip(widths, recipes, strict=True)):
+        task = sized.build_task()
+        task.prepare(progress)
+        config = replace(sized.training, schedule="constant", warmup_steps=0)
+        device = pick_device(config.device)
+        place_companion(task, device)
+        model = initial_model(task, config, sized.seed)
+        piece = to_device(piece_to_look_at(task, config, sized.seed), device)
+
+        def look(task: Any = task, model: nn.Module = model, piece: Any = piece) -> dict:
+            model.eval()
+            with torch.no_grad(), outputs(model) as found:
+                task.loss(model, piece)
+            model.train()
+            return found
+
+        before = look()
+        short_run(task, model, config, seed=sized.seed, steps=steps, rates=())
+        after = look()
+        for name, value in before.items():
+            initial.setdefault(name, {})[width] = rms(value)
+            change.setdefault(name, {})[width] = rms(after[name] - value)
+        progress.update("widths", number + 1, len(widths))
+    return [Coordinate(name, initial[name], change[name]) for name in initial]
+
+
+def draw_coordinates(found: Sequence[Coordinate], steps: int) -> bytes:
+    """Draw the change of each output against the width; return the figure as SVG."""
+    figure, axes = canvas(5.0, 3.2)
+    for number, each in enumerate(found):
+        depth = 0.3 + 0.7 * (number + 1) / len(found)
+        colour = "#d1480b" if each.name == HEAD else (0.0, 0.4, 0.69, depth)
+        widths, values = list(each.change), list(each.change.values())
+        axes.plot(widths, values, marker="o", color=colour)
+        axes.annotate(
+            each.name, (widths[-1], values[-1]), (4, -2), textcoords="offset points", fontsize=6
+        )
+    axes.set(xscale="log", yscale="log", xlabel="width")
+    axes.set_ylabel(f"RMS of the change after {steps} steps")
+    return as_svg(figure).encode()
+
+
+def rms(values: Tensor) -> float:
+    """Return the root mean square."""
+    return values.square().mean().sqrt().item()
+
+
+@contextmanager
+def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Keep what each layer, each stack and the head give in a forward pass.
+
+    A loss that never makes all logits does not call the head: it is then applied to what the last
+    stack gives.
+    """
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str, read: Callable[[Any], Tensor], *call: Any) -> None:
+        found[name] = read(call[-1]).detach().float()
+
+    handles = []
+    for name, stack in find_stacks(model).items():
+        parts = {f"{name}.layers.{n}": layer for n, layer in enumerate(stack.layers)}
+        for place, part in {**parts, name: stack}.items():
+            hook = partial(keep, place, stack.tokens)
+            handles.append(part.register_forward_hook(hook))
+    head, last = head_of(model), last_stack(model)
+    if head is not None:
+        handles.append(head.register_forward_hook(partial(keep, HEAD, lambda output: output)))
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+    top = next((name for name, stack in find_stacks(model).items() if stack is last), "")
+    if head is None or HEAD in found or top not in found:
+        return
+    if found[top].shape[-1] == head.in_features:
+        bias = None if head.bias is None else head.bias.float()
+        found[HEAD] = F.linear(found[top], head.weight.float(), bias).detach()
+
+
+def head_of(model: nn.Module) -> nn.Linear | None:
+    """Return the last linear layer outside of the stacks; None if there is none."""
+    stacks: list[ProbedStack] = list(find_stacks(model).values())
+    inside = {id(part) for stack in stacks for part in stack.modules()}
+    linear = [m for m in model.modules() if isinstance(m, nn.Linear) and id(m) not in inside]
+    return linear[-1] if linear else None
