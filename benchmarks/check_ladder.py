@@ -72,8 +72,10 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
         drawn = [
             vertex([(a, fmean(f[s] for s in draw)) for a, f in zip(x, losses, strict=True)])[0]
             for draw in itertools.product(range(most), repeat=most)
-        ] if most < 6 else []  # fmt: skip
-        error = math.sqrt(most / (most - 1)) * pstdev(drawn) if most > 1 and drawn else FACTOR
+        ]
+        error = (x[2] - x[0]) / 2 / math.sqrt(12)
+        if most > 1:
+            error = math.sqrt(most / (most - 1)) * pstdev(drawn)
     else:
         log_rate, loss = math.log(best), fmean(full[best])
         error = FACTOR / math.sqrt(12) if above and above[0] not in full else FACTOR

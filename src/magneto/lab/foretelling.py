@@ -415,9 +415,10 @@ def trend(law: Mapping[str, float]) -> str:
     return "its trend over size is not resolved"
 
 
-def spread(law: Mapping[str, float]) -> str:
+def spread(law: Mapping[str, float], digits: int = 3) -> str:
     """Write a value with its interval."""
-    return f"{law['value']:.3g} ({law['low']:.3g} to {law['high']:.3g})"
+    low, value, high = (f"{law[name]:.{digits}g}" for name in ("low", "value", "high"))
+    return f"{value} ({low} to {high})"
 
 
 def percent(gap: float) -> str:

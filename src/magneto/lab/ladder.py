@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -252,8 +252,8 @@ def planned(ladder: Ladder, size: int) -> int:
     """Return about how many cells a rung has."""
     rows = math.prod(len(values) for values in ladder.rows.values())
     if size == ladder.sizes[0]:
-        return rows * (len(ladder.rates) + 3 * (len(ladder.seeds) - 1) + 1)
-    return rows * (3 * len(ladder.seeds) + 2)
+        return rows * (len(ladder.rates) + 3 * (len(ladder.seeds) - 1) + 3)
+    return rows * (3 * len(ladder.seeds) + 3)
 
 
 def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) -> bool:
@@ -368,8 +368,7 @@ def next_cells(
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
     first = seeds[0]
     begin = [(rate, seed) for rate in start for seed in (seeds if every_seed else seeds[:1])]
-    begin += [(rate, first) for rate in ([stable, beside(stable, 1)] if stable else [])]
-    if left := [cell for cell in dict.fromkeys(begin) if cell not in known]:
+    if left := [cell for cell in begin if cell not in known]:
         return left
     ended = {place: cell.loss for place, cell in known.items() if cell.loss is not None}
     looked = sorted(rate for rate, seed in known if seed == first)
@@ -389,15 +388,40 @@ def next_cells(
         lost = (rate, first) in known and (rate, first) not in ended
         if LOWEST <= rate <= HIGHEST and not lost:
             wanted += [(rate, seed) for seed in seeds]
-    # Between the largest stable rate and the first that fails no rate of the grid is left out.
+    decisive = [cell for cell in dict.fromkeys(wanted) if cell not in known]
+    return decisive or next_stable(looked, failed, best, stable, first)
+
+
+def next_stable(
+    looked: Sequence[float],
+    failed: Collection[float],
+    best: float,
+    below: float | None,
+    seed: int,
+) -> list[tuple[float, int]]:
+    """Return the cells that look for the largest stable rate, once the best one is known.
+
+    Between it and the first rate that fails no rate of the grid is left out; where the rung below
+    had it is looked first.
+
+    Args:
+        looked: Rates that were tried, rising.
+        failed: Those of them at which a run failed.
+        best: The best rate.
+        below: Largest stable rate of the rung below.
+        seed: That looks.
+    """
+    if below and below > best:
+        guess = [rate for rate in (below, beside(below, 1)) if rate <= HIGHEST]
+        if left := [(rate, seed) for rate in guess if rate not in looked]:
+            return left
     upwards = [rate for rate in looked if rate >= best]
     steady = list(takewhile(lambda rate: rate not in failed, upwards))
+    largest = steady[-1]
     above = upwards[len(steady)] if len(steady) < len(upwards) else None
-    if above is None and beside(steady[-1], 1) <= HIGHEST:
-        wanted.append((beside(steady[-1], 1), first))
-    elif above is not None and beside(above, -1) > 1.2 * steady[-1]:
-        wanted.append((beside(above, -1), first))
-    return [cell for cell in dict.fromkeys(wanted) if cell not in known]
+    following = beside(largest, 1) if above is None else beside(above, -1)
+    wanted = following <= HIGHEST if above is None else following > 1.2 * largest
+    return [(following, seed)] if wanted else []
 
 
 def around(best: float, tried: Sequence[float]) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -58,30 +59,32 @@ def find_vertex(losses: Mapping[float, Sequence[float]], tried: float, edge_erro
     Args:
         losses: Of each rate, every seed's, in one order of seeds.
         tried: The best of these rates.
-        edge_error: Standard error of the log rate where the parabola does not give one.
+        edge_error: Standard error of the log rate at an edge. With one seed the best rate is
+            taken to lie anywhere between the middles of the neighbours.
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)
     seeds = table.shape[1]
     weights = np.random.default_rng(0).multinomial(seeds, [1 / seeds] * seeds, DRAWS) / seeds
     best = rates.index(tried)
+    window = 0.0
     edge = "smallest" if best == 0 else "largest" if best == len(rates) - 1 else ""
     if edge:
         rate, loss = math.log(rates[best]), table[best].mean()
         drawn_rates, drawn = np.full(DRAWS, rate), weights @ table[best]
     else:
         x = np.log(rates[best - 1 : best + 2])
-        near = table[best - 1 : best + 2]
+        near, window = table[best - 1 : best + 2], (x[2] - x[0]) / 2
         found, lowest = _vertices(x, near.mean(1)[None])
         rate, loss = found[0], lowest[0]
         drawn_rates, drawn = _vertices(x, weights @ near.T)
     grown = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else math.nan
     rate_error, loss_error = grown * drawn_rates.std(), grown * np.log(drawn).std()
-    if edge or math.isnan(rate_error):
-        rate_error = edge_error
-    freedom = max(seeds - 1, 1)
+    freedom = float(seeds - 1)
+    if edge or seeds == 1:  # then the error is assumed
+        rate_error, freedom = edge_error if edge else window / math.sqrt(12), math.inf
     rates_around = _interval(rate, rate_error, freedom)
-    losses_around = _interval(math.log(loss), loss_error, freedom)
+    losses_around = _interval(math.log(loss), loss_error, seeds - 1)
     found = math.exp(rate), float(loss), float(rate_error), float(loss_error)
     return Vertex(*found, rates_around, losses_around, edge)
 
@@ -105,8 +108,12 @@ def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(inside, place, x[lowest]), np.where(inside, value, ends)
 
 
-def _interval(log_value: float, error: float, freedom: int) -> tuple[float, float]:
-    half = t_quantile((1 + LEVEL) / 2, freedom) * error
+def _interval(log_value: float, error: float, freedom: float) -> tuple[float, float]:
+    if not freedom:
+        return math.nan, math.nan
+    upper = (1 + LEVEL) / 2
+    known = math.isinf(freedom)
+    half = error * (NormalDist().inv_cdf(upper) if known else t_quantile(upper, freedom))
     return math.exp(log_value - half), math.exp(log_value + half)
 
 

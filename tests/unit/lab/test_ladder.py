@@ -140,7 +140,7 @@ def test_known_laws_are_recovered_and_cells_are_few(
     tried = {name.split("learning_rate=")[1].split(",")[0] for name in invented}
     assert len(invented) < 0.6 * 3 * 2 * 3 * len(tried)
     page = write_ladder(found, tmp_path).read_text()
-    assert "What would break first" in page and "measured-attention-logit" in page
+    assert "What would break first" in page and "measured-attention-logit-over-size" in page
     assert "Sub-LN" in (tmp_path / "report.md").read_text()
     assert "foretold" in (tmp_path / "report.csv").read_text()
     write_json(tmp_path / "foretelling.json", found)
@@ -183,9 +183,11 @@ def scored(table: dict[tuple[float, int], float | None]) -> list[Scored]:
     ("table", "wanted"),
     [
         ({}, {(1e-3, 1), (1e-2, 1)}),
-        # The best rate and its neighbours get every seed; above the largest that learns one more.
+        # The best rate and its neighbours get every seed; then one looks for the stable rate.
         ({(1e-3, 1): 2.6, (1e-2, 1): 2.5},
          {(3e-3, 1), (3e-3, 2), (1e-2, 2), (3e-2, 1), (3e-2, 2)}),
+        ({(3e-3, 1): 2.6, (3e-3, 2): 2.6, (1e-2, 1): 2.5, (1e-2, 2): 2.5, (3e-2, 1): 2.7,
+          (3e-2, 2): 2.7, (1e-3, 1): 2.9}, {(1e-1, 1)}),
         # Nothing has learned: towards the lower loss, and not below what diverges at once.
         ({(1e-3, 1): 3.3, (1e-2, 1): 3.25}, {(3e-2, 1)}),
         ({(1e-3, 1): None, (1e-2, 1): None}, {(3e-4, 1)}),
@@ -202,9 +204,11 @@ def test_next_cells(table: dict, wanted: set) -> None:
 
 
 def test_the_rung_below_places_rates_and_says_where_to_look_for_the_stable_one() -> None:
-    given = next_cells([], [1e-3, 3e-3, 1e-2], [1, 2], stable=1e-1, every_seed=True)
-    assert {rate for rate, _ in given} == {1e-3, 3e-3, 1e-2, 1e-1, 3e-1}
-    assert [seed for rate, seed in given if rate >= 1e-1] == [1, 1]
+    start, seeds = [1e-3, 3e-3, 1e-2], [1, 2]
+    given = next_cells([], start, seeds, stable=1e-1, every_seed=True)
+    assert set(given) == {(rate, seed) for rate in start for seed in seeds}
+    done = scored({(rate, seed): 2.5 + abs(math.log(rate / 3e-3)) / 9 for rate, seed in given})
+    assert next_cells(done, start, seeds, stable=1e-1, every_seed=True) == [(1e-1, 1), (3e-1, 1)]
     assert (nearest(2e-3), nearest(1.2e-2), nearest(5e-3)) == (3e-3, 1e-2, 3e-3)
     assert (beside(1e-2, 1), beside(1e-2, -1), beside(2e-3, -1)) == (3e-2, 3e-3, 1e-3)
 

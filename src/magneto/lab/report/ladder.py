@@ -1,22 +1,21 @@
-"""The page of a ladder: a question a section, with its figure and its table."""
+"""The page of a ladder: a question a section, with its figures and its table."""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from magneto.figures import FAINT
 from magneto.files import write_bytes
-from magneto.lab.foretelling import QUANTITIES, percent
+from magneto.lab.foretelling import QUANTITIES, percent, spread
 from magneto.lab.outcome import group_cells, rate_text
 from magneto.lab.report.figures import SIZE, draw_scores, log_y
 from magneto.lab.report.plot import STYLE, Drawing, Plot, Series, series_of, swatch
@@ -30,12 +29,17 @@ from magneto.lab.report.report import (
     write_figures,
 )
 
-# Half-width of an interval at 80 %, in standard errors.
-Z80 = 1.2816
+# Half-width of an interval at 80 %, in standard errors; and how far beyond what was measured a
+# figure follows an interval.
+Z80, FAR = 1.2816, 3.0
 COLUMNS: tuple[str, ...] = (
     "axis", "size", "row", "what", "kind", "value", "low", "high", "exponent", "exponent_low",
     "exponent_high",
 )  # fmt: skip
+RATES = (("best_rate", "best rate"), ("stable_rate", "largest stable rate"))
+MEASURED = tuple((f"measured.{one.name}", one.title) for one in QUANTITIES)
+# What is shown over size: keys of a rung's row and of what is foretold, and their titles.
+SHOWN = (*RATES, ("loss", "loss"), ("sensitivity", "sensitivity"), *MEASURED)
 Found = Mapping[str, Any]
 
 
@@ -68,13 +72,9 @@ def write_ladder(found: Found, directory: Path) -> Path:
         directory: Where; each file is written aside and renamed.
     """
     series = series_of(list(found["rows"]), dict(found["rows"]))
-    sections = [
-        which_rate(found, series), which_loss(found, series), how_sensitive(found, series),
-        what_breaks(found, series), held_out_rungs(found), each_rung(found, series),
-    ]  # fmt: skip
+    sections = list(questions(found, series))
     drawings = [drawing for section in sections for drawing in section.drawings]
-    words = {"found": found, "sections": sections, "subtitle": subtitle(found),
-             "facts": facts(found)}  # fmt: skip
+    words = {"found": found, "sections": sections, "facts": facts(found)}
     page = template("ladder.html.jinja").render(
         **words, legend=list(series.values()), swatch=swatch, hits=script_json(drawings)
     )
@@ -85,289 +85,101 @@ def write_ladder(found: Found, directory: Path) -> Path:
     return directory / PAGE
 
 
-def subtitle(found: Found) -> str:
-    """Say in a line what was trained."""
-    sizes = ", ".join(map(str, found["sizes"]))
-    count = len(found["seeds"])
-    return (f"{found['axis']} {sizes}; {len(found['rows'])} rows; {count} "
-            f"seed{'s' if count > 1 else ''}; {found['rungs'][0]['steps']} steps; asked about "
-            f"{found['axis']} {found['target']}")  # fmt: skip
-
-
 def facts(found: Found) -> list[tuple[str, str]]:
     """Return names and texts: what was run, on what."""
     changes = " ".join(f"--{key} {value}" for key, value in found["overrides"].items())
     return [
         ("recipe", found["recipe"]),
         ("changed in all runs", changes or "nothing"),
+        ("seeds", ", ".join(map(str, found["seeds"]))),
         ("runs", f"{found['cells']}; {found['hours']:.2f} hours, one after the other"),
         ("summed up", found["created"]),
         *((name, ", ".join(values)) for name, values in found["environment"].items()),
     ]
 
 
-def which_rate(found: Found, series: Mapping[str, Series]) -> Section:
-    """Show the best and the largest stable rate over size."""
-    told = found["foretold"]["rows"]
-    sizes = [str(size) for size in found["sizes"]]
-    head = ["", *sizes, f"{found['target']}, foretold", "power of size"]
-    rows = []
-    for what, words in (("best_rate", "best rate"), ("stable_rate", "largest stable rate")):
-        for row, title in found["rows"].items():
-            parts = [rung["rows"].get(row, {}) for rung in found["rungs"]]
-            cells = [
-                between(part) if what == "stable_rate" else interval(part.get(what))
-                for part in parts
-            ]
-            law = told.get(row, {}).get(what)
-            rows.append([f"{title}, {words}", *cells, interval(law), exponent(law)])
-    drawings = [
-        over_size(found, series, "best_rate", "best learning rate", "best rate"),
-        over_size(found, series, "stable_rate", "largest stable rate", "largest stable rate"),
-    ]
-    note = (
-        "Best rate: the vertex of a parabola in the logarithm of the rate through the best rate "
-        "that was tried and its neighbours; 80 % intervals by bootstrap over seeds. Largest stable "
-        "rate: between the largest rate up to which, from the best one on, every run learned, and "
-        "the next one that was tried, at which one failed. Foretold: a power law fitted in "
-        "logarithms, whose exponent is held near -0.5 ± 0.5 before any rung is seen; 80 % "
-        "intervals for a rate as it would be measured there."
-    )
-    return Section("rate", "Which learning rate", head, rows, note, drawings)
+def questions(found: Found, series: Mapping[str, Series]) -> Iterator[Section]:
+    """Yield the page's sections."""
+    head = ["", *map(str, found["sizes"]), f"{found['target']}, foretold", "power of size"]
+    for name, heading, shown, note in (
+        ("rate", "Which learning rate", RATES,
+         "The best rate is the vertex of a parabola in log rate, its interval by bootstrap over "
+         "seeds; up to the largest stable rate, from the best one on, every run learned. "
+         "Intervals are for 80 %; foretold ones for a value as it would be measured there."),
+        ("loss", "Which placement, and what loss", SHOWN[2:3], baseline_note(found)),
+        ("sensitivity", "How much the rate matters", SHOWN[3:4],
+         "The mean over rates, uniform in their logarithm, of the smaller of the final loss and "
+         "the loss at initialisation, less the smallest loss (arXiv 2309.14322); over the rates "
+         "that all rungs have in common, by the first seed."),
+        ("trouble", "What would break first", MEASURED,
+         "Of the runs at the best rate that was tried: the largest over a few watched steps, of "
+         "the gradient the smallest; geometric means over seeds. The update over the theory's "
+         "bound is one SGD step's on a label's logit, at initialisation."),
+    ):  # fmt: skip
+        there = [one for one in shown if any(points(found, row, one[0]) for row in found["rows"])]
+        rows = [line for key, title in there for line in table_lines(found, key, title)]
+        if name == "loss":
+            rows += gap_lines(found)
+        drawings = [draw_over_size(found, series, key, title) for key, title in there]
+        yield Section(name, heading, head, rows, note, drawings)
+    yield held_out_section(found)
+    note = "Bars: 95 % confidence intervals over seeds; rates far from the best one have one seed."
+    drawings = [draw_rung(found, rung, series) for rung in found["rungs"]]
+    yield Section("rungs", "Every rung", [], [], note, drawings)
 
 
-def which_loss(found: Found, series: Mapping[str, Series]) -> Section:
-    """Show the loss at the best rate over size, and how far rows are from the first one."""
-    told = found["foretold"]["rows"]
-    sizes = [str(size) for size in found["sizes"]]
-    head = ["", *sizes, f"{found['target']}, foretold", "power of size"]
-    rows = []
-    for row, title in found["rows"].items():
-        cells = [interval(rung["rows"].get(row, {}).get("loss"), 4) for rung in found["rungs"]]
-        law = told.get(row, {}).get("loss")
-        rows.append([f"{title}, loss", *cells, interval(law, 4), exponent(law)])
-    first = next((row for row in found["rows"] if row in told), None)
-    for row, law in told[first]["gaps"].items() if first else ():
-        gaps = [gap_text(rung, first, row) for rung in found["rungs"]]
-        ends = f"{percent(law['value'])} ({percent(law['low'])} to {percent(law['high'])})"
-        title = f"{found['rows'][row]} beside {found['rows'][first]}"
-        rows.append([title, *gaps, ends, f"{exponent(law)} of e-folds"])
-    baseline = found["rungs"][0].get("baseline_loss")
-    note = "Validation loss at the best rate, where the parabola is lowest. "
-    if baseline:
-        shares = [
-            f"{found['rows'][row]} {1 - part['loss']['value'] / baseline:.0%}"
-            for row, part in found["rungs"][-1]["rows"].items() if "loss" in part
-        ]  # fmt: skip
-        note += (f"The trivial baseline has {baseline:.4g}; on the largest rung the loss is below "
-                 f"it by {', '.join(shares)}. ")  # fmt: skip
-    note += "Above 0 the row named first is behind; the same seeds are held against each other."
-    drawing = over_size(found, series, "loss", "loss at the best rate", "loss")
-    return Section("loss", "Which placement, and what loss", head, rows, note, [drawing])
+def baseline_note(found: Found) -> str:
+    """Say how far the losses of the largest rung are below the trivial baseline's."""
+    last = found["rungs"][-1]
+    note = ("Validation loss where the parabola is lowest; seeds of two rows are held against each "
+            "other pair by pair. ")  # fmt: skip
+    if not last.get("baseline_loss"):
+        return note
+    shares = [f"{found['rows'][row]} {1 - part['loss']['value'] / last['baseline_loss']:.0%}"
+              for row, part in last["rows"].items() if "loss" in part]  # fmt: skip
+    return (f"{note}The trivial baseline has {last['baseline_loss']:.4g}; on the largest rung the "
+            f"loss is below it by {', '.join(shares)}.")  # fmt: skip
 
 
-def how_sensitive(found: Found, series: Mapping[str, Series]) -> Section:
-    """Show the learning-rate sensitivity over size."""
-    sizes = [str(size) for size in found["sizes"]]
-    rows = []
-    for row, title in found["rows"].items():
-        parts = [rung["rows"].get(row, {}) for rung in found["rungs"]]
-        values = [part.get("sensitivity") for part in parts]
-        over = next((p["sensitivity_over"] for p in parts if "sensitivity_over" in p), None)
-        rates = f"{over[0]:g} to {over[1]:g}" if over else "–"
-        rows.append([title, *("–" if v is None else f"{v:.3g}" for v in values), rates])
-    note = (
-        "The mean over rates, uniform in their logarithm, of the smaller of the final loss and the "
-        "loss at initialisation, less the smallest loss there (arXiv 2309.14322), over the rates "
-        "that all rungs have in common, by the first seed. Between rates that were tried the loss "
-        "is taken to be linear; a run that failed counts as the loss at initialisation."
-    )
-    drawing = over_size(found, series, "sensitivity", "sensitivity to the rate", "sensitivity")
-    return Section("sensitivity", "How much the rate matters", ["", *sizes, "rates"], rows, note,
-                   [drawing])  # fmt: skip
+def reading(part: Found, key: str) -> Any:
+    """Return what a row has of a key, which may have a dot; None if it has nothing."""
+    for name in key.split("."):
+        part = part.get(name) or {}
+    return part or None
 
 
-def what_breaks(found: Found, series: Mapping[str, Series]) -> Section:
-    """Show the measured quantities that foretell trouble."""
-    told = found["foretold"]["rows"]
-    sizes = [str(size) for size in found["sizes"]]
-    head = ["", *sizes, f"{found['target']}, foretold", "power of size", "limit"]
-    rows, drawings = [], []
-    for one in QUANTITIES:
-        for row, title in found["rows"].items():
-            parts = [
-                rung["rows"].get(row, {}).get("measured", {}).get(one.name)
-                for rung in found["rungs"]
-            ]
-            if not any(parts):
-                continue
-            law = told.get(row, {}).get("measured", {}).get(one.name)
-            rows.append([
-                f"{title}, {one.title}", *map(value_text, parts),
-                interval(law), exponent(law), limit_text(found, one.name),
-            ])  # fmt: skip
-        if any(row[0].endswith(one.title) for row in rows):
-            drawings.append(over_size(found, series, f"measured.{one.name}", one.title, one.title))
-    note = (
-        "Of the runs at the best rate that was tried, over a few watched steps: the largest, of "
-        "the gradient the smallest, in the geometric mean over seeds. The update over the theory's "
-        "bound is of one SGD step on a label's logit at initialisation, on inputs at random. "
-        "Limits: attention logits of 1e4 (arXiv 2309.14322), half of fp16's range, a tenth of the "
-        "weights, and the optimizer's epsilon for gradients."
-    )
-    return Section("trouble", "What would break first", head, rows, note, drawings)
+def points(found: Found, row: str, key: str) -> list[tuple[int, Any]]:
+    """Return the sizes at which a row has a value, with it."""
+    both = [(rung["size"], reading(rung["rows"].get(row, {}), key)) for rung in found["rungs"]]
+    return [(size, value) for size, value in both if value is not None]
 
 
-def limit_text(found: Found, name: str) -> str:
-    """Return the limit of a quantity; a dash where there is none."""
-    limits = {entry["name"]: entry["limit"] for entries in found["troubles"].values()
-              for entry in entries}  # fmt: skip
-    return f"{limits[name]:.3g}" if name in limits else "–"
+def table_lines(found: Found, key: str, title: str) -> Iterator[list[str]]:
+    """Yield a line for each row: what was measured on every rung, and what is foretold."""
+    digits = 4 if key == "loss" else 3
+    for row, name in found["rows"].items():
+        known = dict(points(found, row, key))
+        cells = [written(known.get(size), digits) for size in found["sizes"]]
+        if key == "stable_rate":
+            cells = [stable_text(rung["rows"].get(row, {})) for rung in found["rungs"]]
+        law = reading(found["foretold"]["rows"].get(row, {}), key)
+        yield [f"{name}, {title}", *cells, written(law, digits), exponent(law)]
 
 
-def held_out_rungs(found: Found) -> Section:
-    """Show what was foretold of rungs before they were trained, beside what came out."""
-    names = {"best_rate": "best rate", "stable_rate": "largest stable rate", "loss": "loss"}
-    rows = []
-    for entry in found["held_out"]:
-        digits = 4 if entry["what"] == "loss" else 3
-        rivals = [f"{rival['value']:.3g}" for rival in entry.get("rivals", {}).values()]
-        measured = entry["measured"]
-        rows.append([
-            f"{entry['size']}, from {', '.join(map(str, entry['from']))}: "
-            f"{found['rows'].get(entry['row'], entry['row'])}, {names[entry['what']]}",
-            interval(entry, digits), "–" if measured is None else f"{measured:.{digits}g}",
-            "yes" if entry["holds"] else "no", *(rivals or ["–", "–"]),
-        ])  # fmt: skip
-    head = ["rung", "foretold", "measured", "in the interval", "the rate below",
-            "rate times 1/size"]  # fmt: skip
-    return Section("held-out", "Foretold and measured", head, rows, found["held_out_text"])
-
-
-def each_rung(found: Found, series: Mapping[str, Series]) -> Section:
-    """Draw the score against the rate of every rung."""
-    drawings = []
-    for rung in found["rungs"]:
-        cells = [cell for part in rung["rows"].values() for cell in part["cells"]]
-        rates = sorted({cell["learning_rate"] for cell in cells})
-        shown = {"cells": cells, "placements": list(series), "learning_rates": rates,
-                 "metric": rung["metric"], "higher_is_better": rung["higher_is_better"],
-                 "baseline": rung["baseline"]}  # fmt: skip
-        title = f"{found['axis']} {rung['size']}"
-        groups = group_cells(shown)
-        drawings.append(draw_scores(shown, groups, series, f"rung-{rung['size']}", title))
-    note = "Bars: 95 % confidence intervals over seeds; rates far from the best have one seed."
-    return Section("rungs", "Every rung", [], [], note, drawings)
-
-
-def over_size(
-    found: Found, series: Mapping[str, Series], what: str, label: str, title: str
-) -> Drawing:
-    """Draw something of every row over size on two logarithmic axes, and its foretelling.
-
-    A dashed line is the fitted law, a hollow marker what it foretells of the target.
-    """
-    name, _, part = what.partition(".")
-    plot = Plot(f"{name}-{part or 'over-size'}".replace("_", "-"), SIZE, title=title)
-    axes, target = plot.main, found["target"]
-    every = []
-    with rc_context(STYLE):
-        log_sizes(axes, [*found["sizes"], target])
-        axes.set_xlabel(found["axis"])
-        axes.set_ylabel(label)
-        for position, (row, looks) in enumerate(series.items()):
-            shift = 1 + 0.02 * (position - (len(series) - 1) / 2)
-            points = [
-                (rung["size"], *ends(reading(rung["rows"].get(row, {}), name, part)))
-                for rung in found["rungs"]
-                if reading(rung["rows"].get(row, {}), name, part)
-            ]
-            every += [value for _, value, _, _ in points]
-            for size, _, low, high in points:
-                bar = axes.plot([size * shift] * 2, [low, high], color=looks.light, alpha=0.6)
-                plot.belongs(looks, bar)
-            plot.line(looks, [p[0] * shift for p in points], [p[1] for p in points],
-                      marker=looks.marker)  # fmt: skip
-            plot.hover(looks, [(s * shift, v, f"{s}: {v:.3g} ({low:.3g} to {high:.3g})")
-                               for s, v, low, high in points])  # fmt: skip
-            law = reading(found["foretold"]["rows"].get(row, {}), name, part)
-            if law and "exponent" in law:
-                every += [law["value"]]
-                draw_law(plot, looks, law, found["sizes"][0], target, shift)
-        if every and min(every) > 0:
-            log_y(axes)
-            wide = max(max(every) / min(every), 1.02) ** 0.15
-            axes.set_ylim(min(every) / wide, max(every) * wide)
-            if max(every) / min(every) < 3:  # too few round numbers
-                axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
-    return plot.finish()
-
-
-def draw_law(
-    plot: Plot, looks: Series, law: Found, smallest: int, target: int, shift: float
-) -> None:
-    """Draw a law from the smallest size to the target, and its interval there."""
-    start = law["value"] * (smallest / target) ** law["exponent"]
-    plot.line(looks, [smallest, target], [start, law["value"]], linewidth=0.7,
-              linestyle=(0, (3, 2)))  # fmt: skip
-    bar = plot.main.plot([target * shift] * 2, [law["low"], law["high"]], color=looks.light,
-                         linewidth=0.8)  # fmt: skip
-    plot.belongs(looks, bar)
-    plot.line(looks, [target * shift], [law["value"]], marker=looks.marker, fillstyle="none")
-    text = f"{target}, foretold: {law['value']:.3g} ({law['low']:.3g} to {law['high']:.3g})"
-    plot.hover(looks, [(target * shift, law["value"], text)])
-
-
-def log_sizes(axes: Axes, sizes: Sequence[int]) -> None:
-    """Make x the size, on a logarithmic axis, labelled with the sizes themselves."""
-    axes.set_xscale("log")
-    axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
-    axes.xaxis.set_minor_locator(FixedLocator([]))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.xaxis.set_major_locator(FixedLocator(list(sizes)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:.0f}"))
-    axes.axvline(sizes[-1], color=FAINT, linewidth=0.6, linestyle=(0, (1, 2)))
-
-
-def reading(part: Found, name: str, inner: str) -> Any:
-    """Return what a row has of a name, or of a name within it."""
-    found = part.get(name)
-    return found.get(inner) if inner and found else found
-
-
-def ends(value: Any) -> tuple[float, float, float]:
-    """Return a value with the ends of its interval; equal to it where none is known."""
+def written(value: Any, digits: int) -> str:
+    """Write a value, with its interval where it has one."""
     if not isinstance(value, Mapping):
-        return value, value, value
-    if value.get("low") is not None:
-        return value["value"], value["low"], value["high"]
-    factor = math.exp(Z80 * (value.get("error") or 0.0))
-    return value["value"], value["value"] / factor, value["value"] * factor
+        return "–" if value is None else f"{value:.{digits}g}"
+    return spread(value, digits) if value.get("low") else f"{value['value']:.{digits}g}"
 
 
-def interval(value: Found | None, digits: int = 3) -> str:
-    """Write a value with its interval."""
-    if not value:
-        return "–"
-    low, high = value.get("low"), value.get("high")
-    known = low is not None and high is not None
-    return f"{value['value']:.{digits}g}" + (f" ({low:.{digits}g} to {high:.{digits}g})"
-                                             if known else "")  # fmt: skip
-
-
-def value_text(value: Found | None) -> str:
-    """Write a value without its interval."""
-    return f"{value['value']:.3g}" if value else "–"
-
-
-def between(part: Found) -> str:
+def stable_text(part: Found) -> str:
     """Write a largest stable rate, and the next one that failed."""
     if part.get("largest_stable") is None:
         return "–"
-    failed = part.get("next_failed")
-    return f"{rate_text(part['largest_stable'])}; " + (
-        f"{rate_text(failed)} fails" if failed else "the largest tried"
-    )
+    after = part["next_failed"]
+    said = "the largest tried" if after is None else f"{rate_text(after)} fails"
+    return f"{rate_text(part['largest_stable'])}; {said}"
 
 
 def exponent(law: Found | None) -> str:
@@ -377,12 +189,97 @@ def exponent(law: Found | None) -> str:
     return f"{law['exponent']:.2f} ({law['exponent_low']:.2f} to {law['exponent_high']:.2f})"
 
 
-def gap_text(rung: Found, first: str | None, row: str) -> str:
-    """Write how far a row's loss is above another's on a rung."""
-    both = [rung["rows"].get(name, {}).get("loss") for name in (first, row)]
-    if not all(both):
-        return "–"
-    return percent(math.log(both[1]["value"] / both[0]["value"]))
+def gap_lines(found: Found) -> Iterator[list[str]]:
+    """Yield how far each row's loss is above the first one's, and where that goes."""
+    told = found["foretold"]["rows"]
+    first = next((row for row in found["rows"] if row in told), "")
+    for row, law in told[first]["gaps"].items() if first else ():
+        both = [[rung["rows"][name]["loss"]["value"] for name in (first, row)]
+                for rung in found["rungs"]]  # fmt: skip
+        gaps = [percent(math.log(theirs / mine)) for mine, theirs in both]
+        ends = f"{percent(law['value'])} ({percent(law['low'])} to {percent(law['high'])})"
+        per_e = [percent(law[name]) for name in ("exponent", "exponent_low", "exponent_high")]
+        yield [f"{found['rows'][row]}, loss above {found['rows'][first]}'s", *gaps, ends,
+               f"{per_e[0]} ({per_e[1]} to {per_e[2]}) for e times the size"]  # fmt: skip
+
+
+def held_out_section(found: Found) -> Section:
+    """Show what was foretold of rungs before they were trained, beside what came out."""
+    titles, rows = dict(SHOWN), []
+    for entry in found["held_out"]:
+        digits = 4 if entry["what"] == "loss" else 3
+        below = ", ".join(map(str, entry["from"]))
+        rivals = [written(rival["value"], 3) for rival in entry.get("rivals", {}).values()]
+        rows.append([
+            f"{entry['size']} from {below}: {found['rows'].get(entry['row'], entry['row'])}, "
+            f"{titles[entry['what']]}", written(entry, digits), written(entry["measured"], digits),
+            "yes" if entry["holds"] else "no", *(rivals or ["–", "–"]),
+        ])  # fmt: skip
+    head = ["rung", "foretold", "measured", "in the interval", "the rate below",
+            "rate times 1/size"]  # fmt: skip
+    return Section("held-out", "Foretold and measured", head, rows, found["held_out_text"])
+
+
+def draw_rung(found: Found, rung: Found, series: Mapping[str, Series]) -> Drawing:
+    """Draw the score of a rung against the rate."""
+    cells = [cell for part in rung["rows"].values() for cell in part["cells"]]
+    shown = {**rung, "cells": cells, "placements": list(series),
+             "learning_rates": sorted({cell["learning_rate"] for cell in cells})}  # fmt: skip
+    name, title = f"rung-{rung['size']}", f"{found['axis']} {rung['size']}"
+    return draw_scores(shown, group_cells(shown), series, name, title)
+
+
+def draw_over_size(found: Found, series: Mapping[str, Series], key: str, title: str) -> Drawing:
+    """Draw something of every row over size on two logarithmic axes, and what is foretold of it.
+
+    A dashed line is the fitted law, a hollow marker what it foretells of the target.
+    """
+    plot = Plot(key.replace(".", "-").replace("_", "-") + "-over-size", SIZE, title=title)
+    axes, sizes, target = plot.main, found["sizes"], found["target"]
+    limits: list[float] = []
+    with rc_context(STYLE):
+        for position, (row, looks) in enumerate(series.items()):
+            # Rows stand side by side at each size.
+            shift = 1 + 0.03 * (position - (len(series) - 1) / 2)
+            known = [(size * shift, *ends(value), f"{size}")
+                     for size, value in points(found, row, key)]  # fmt: skip
+            plot.line(looks, [p[0] for p in known], [p[1] for p in known], marker=looks.marker)
+            law = reading(found["foretold"]["rows"].get(row, {}), key)
+            if law:
+                start = law["value"] * (sizes[0] / target) ** law["exponent"]
+                line: dict[str, Any] = {"linewidth": 0.7, "linestyle": (0, (3, 2))}
+                plot.line(looks, [sizes[0], target], [start, law["value"]], **line)
+                mark: dict[str, Any] = {"marker": looks.marker, "fillstyle": "none"}
+                plot.line(looks, [target * shift], [law["value"]], **mark)
+                known.append((target * shift, *ends(law), f"{target}, foretold"))
+            for x, value, low, high, _ in known:
+                plot.belongs(looks, axes.plot([x, x], [low, high], color=looks.light, linewidth=1))
+                limits += [max(low, value / FAR), value, min(high, value * FAR)]
+            plot.hover(looks, [(x, value, f"{size}: {value:.3g} ({low:.3g} to {high:.3g})")
+                               for x, value, low, high, size in known])  # fmt: skip
+        axes.set_xscale("log")
+        axes.set(xlabel=found["axis"], xlim=(sizes[0] / 1.25, target * 1.25))
+        axes.xaxis.set_minor_locator(FixedLocator([]))
+        axes.xaxis.set_major_locator(FixedLocator([*sizes, target]))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:.0f}"))
+        axes.axvline(target, color=FAINT, linewidth=0.6, linestyle=(0, (1, 2)))
+        log_y(axes)
+        wide = max(limits) / min(limits)
+        axes.set_ylim(min(limits) / wide**0.05, max(limits) * wide**0.05)
+        # Within a factor of three there are too few round numbers.
+        few = FuncFormatter(lambda value, _: f"{value:.3g}") if wide < 3 else NullFormatter()
+        axes.yaxis.set_minor_formatter(few)
+    return plot.finish()
+
+
+def ends(value: Any) -> tuple[float, float, float]:
+    """Return a value with the ends of its interval; equal to it where none is known."""
+    if not isinstance(value, Mapping):
+        return value, value, value
+    if value.get("low"):
+        return value["value"], value["low"], value["high"]
+    factor = math.exp(Z80 * (value.get("error") or 0.0))
+    return value["value"], value["value"] / factor, value["value"] * factor
 
 
 def write_table(found: Found) -> str:
@@ -390,17 +287,14 @@ def write_table(found: Found) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
-    told = {"size": found["target"], "rows": found["foretold"]["rows"]}
+    told = found["foretold"]
     for kind, rung in [*(("measured", rung) for rung in found["rungs"]), ("foretold", told)]:
         for row, part in rung["rows"].items():
             shared = {"axis": found["axis"], "size": rung["size"], "row": row, "kind": kind}
-            named = {what: part.get(what)
-                     for what in ("best_rate", "stable_rate", "loss", "sensitivity")}  # fmt: skip
-            for what, value in {**named, **part.get("measured", {})}.items():
-                if value is None:
-                    continue
-                law = value if isinstance(value, Mapping) else {}
-                middle, low, high = ends(value)
-                writer.writerow({**shared, **law, "what": what, "value": middle, "low": low,
-                                 "high": high})  # fmt: skip
+            for key, _ in SHOWN:
+                value = reading(part, key)
+                if value is not None:
+                    law = value if isinstance(value, Mapping) else {}
+                    numbers = dict(zip(("value", "low", "high"), ends(value), strict=True))
+                    writer.writerow({**shared, **law, **numbers, "what": key.rpartition(".")[2]})
     return out.getvalue()
