@@ -81,15 +81,3 @@ def test_what_is_around_a_recurrent_network_is_compiled() -> None:
     model = Recurrent()
     assert list(compilable(model)) == [model.before, model.layers[0]]
     assert list(compilable(model.before)) == [model.before]
-
-
-def test_a_break_in_the_graph_is_an_error() -> None:
-    class Reads(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            torch._dynamo.graph_break()
-            return x + 1
-
-    model = Reads()
-    model.compile(fullgraph=True, backend="aot_eager")
-    with pytest.raises(Exception, match="graph_break"):
-        model(torch.ones(2))

@@ -42,17 +42,9 @@ def read_or_replace(
     key: Sequence[int],
     broken: Told = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
-    """Make an example; if its image is broken, another one in its place.
+    """Make one of `count` examples, and say which; if its image is broken, another in its place.
 
-    Args:
-        make: From an index and a generator to an example; may raise anything.
-        count: Examples there are.
-        index: Of the one that is wanted.
-        key: What the randomness is a function of, beside the index: seed and draw.
-        broken: Told of those that are.
-
-    Returns:
-        The example, and the index of the one that it is.
+    The randomness is a function of the key (seed and draw) and the index.
 
     Raises:
         ValueError: If `TRIES` images are broken, one after the other.
@@ -77,13 +69,9 @@ def read_or_blank(
     blank: np.ndarray,
     broken: Told = lambda index, error: None,
 ) -> dict[str, Tensor]:
-    """Read images to evaluate on; nothing is drawn.
+    """Read the images of rows to evaluate on, stacked as "images"; nothing is drawn.
 
-    Args:
-        make: Reads the image of a row; may raise anything.
-        rows: Which.
-        blank: Stands for what is broken; of the form that `make` returns.
-        broken: Told of those that are, which are True in "broken" beside the stacked "images".
+    The blank one, of the form that `make` returns, stands for what is broken: True in "broken".
     """
     images, lost = [], []
     for row in rows:
@@ -148,11 +136,7 @@ def evaluation_images(
 ) -> LazyBatches:
     """Return the batches of a split in mixed order: "images", "labels" and "broken".
 
-    Args:
-        split: Of images.
-        transform: What is done to an image; its generator is not to be used.
-        batch_size: Images of a batch.
-        blank: Stands for a broken image, which is True in "broken" then.
+    A blank image stands for a broken one; the transform draws nothing.
     """
 
     def read(index: int, random: np.random.Generator) -> np.ndarray:

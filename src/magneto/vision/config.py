@@ -39,6 +39,7 @@ MASK_FOLDERS = ("annotations", "masks", "annotation", "mask", "labels")
 MASK_SUFFIXES = ("annot", "_annot", "_labels", "_masks", "_mask")
 Side = Annotated[int, Interval(ge=1, le=65536)]
 Codes = Annotated[int, Interval(ge=2, lt=LARGEST)]
+FourLayers = tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeInt]
 
 
 @configuration
@@ -191,7 +192,19 @@ class ImageDataConfig(ImageSourceConfig):
 
 
 @configuration
-class ImageClassifierConfig(ImageEncoderConfig):
+class FineTunedImageConfig(ImageEncoderConfig):
+    """An encoder over patches that may begin with that of another run."""
+
+    layer_decay: Free[Part] = 1.0
+    """Each layer learns at the rate of the one above it times this; 1 for none (0.65 and 0.8 in the
+    paper's classifiers)."""
+    pretrained: Free[str | None] = None
+    """Directory of a run of images whose patches, positions and encoder to begin with;
+    "{placement}" in it stands for the placement's name. None begins from scratch."""
+
+
+@configuration
+class ImageClassifierConfig(FineTunedImageConfig):
     """An encoder over patches, and a head."""
 
     classes: PositiveInt | None = None
@@ -206,12 +219,6 @@ class ImageClassifierConfig(ImageEncoderConfig):
     class by itself, summed over the classes (arXiv 2110.00476, section 4.1)."""
     label_smoothing: Free[Dropout] = 0.0
     """Share of a label that is spread over all classes (0.1 in the paper)."""
-    layer_decay: Free[Part] = 1.0
-    """Each layer learns at the rate of the one above it times this; 1 for none (0.65 and 0.8 in the
-    paper)."""
-    pretrained: Free[str | None] = None
-    """Directory of a run of images whose patches, positions and encoder to begin with;
-    "{placement}" in it stands for the placement's name. None begins from scratch."""
 
     @rule
     def _first_feature_is_the_class_token(self) -> Iterator[str]:
@@ -345,7 +352,7 @@ class ImageModellingDataConfig(ImageDataConfig):
 
 
 @configuration
-class SegmenterConfig(ImageEncoderConfig):
+class SegmenterConfig(FineTunedImageConfig):
     """A ViT with UperNet on four of its layers; the defaults are BEiT's recipe for ADE20k."""
 
     image_size: Side = 512
@@ -353,9 +360,7 @@ class SegmenterConfig(ImageEncoderConfig):
     pixels; two patches or more."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] = 150
     """Of a pixel."""
-    feature_layers: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeInt] | None = (
-        None
-    )
+    feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read; the last is the top layer (3, 5,
     7, 11 of 12; 7, 11, 15, 23 of 24). None spreads them evenly."""
     head_channels: Width = 768
@@ -375,11 +380,6 @@ class SegmenterConfig(ImageEncoderConfig):
     once, learned positions interpolated to its size."""
     stride: PositiveInt = 341
     """Pixels between two windows."""
-    layer_decay: Free[Part] = 1.0
-    """Each layer learns at the rate of the one above it times this; 1 for none."""
-    pretrained: Free[str | None] = None
-    """Directory of a run whose patches, positions and encoder to begin with; "{placement}" in it
-    stands for the placement's name. None begins from scratch."""
 
     @rule
     def _windows_cover_the_image(self) -> Iterator[str]:

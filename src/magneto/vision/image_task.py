@@ -35,24 +35,15 @@ SAME = {
 } - {"max_length"}
 
 LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
-EMBEDDING = (
-    "embedding.",
-    "class_token.",
-    "encoder.position_embedding.",
-    "encoder.input_norm.",
-)
-"""What is below the first layer."""
+# What is below the first layer.
+EMBEDDING = ("embedding.", "class_token.", "encoder.position_embedding.", "encoder.input_norm.")
 
 
 def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
     """Return patches, class token, positions and layers of the run that `pretrained` names.
 
-    Learned positions are interpolated to the model's grid. The run's head, and a norm on top of its
-    stack, are left.
-
-    Args:
-        model: That shall have them; its shapes are looked at, not its values.
-        config: Its configuration.
+    Learned positions are interpolated to the model's grid, whose shapes alone are looked at. The
+    run's head, and a norm on top of its stack, are left.
 
     Raises:
         FileNotFoundError: If there is no such run, or it has no weights.
@@ -78,11 +69,6 @@ def layer_decay_multipliers(model: nn.Module, layers: int, decay: float) -> dict
     Patches, class token and positions are group 0, layer l is group l + 1, and all above the layers
     is the last group, which learns at the full rate; each group below learns at `decay` times the
     rate of the one above it.
-
-    Args:
-        model: With a stack called "encoder".
-        layers: Of the stack.
-        decay: 1 for none.
     """
     if decay == 1:
         return {}
@@ -112,11 +98,7 @@ class Prediction:
 
 
 def patches_read(sums: Mapping[str, Any]) -> float:
-    """Return how many patches an evaluation counted.
-
-    Raises:
-        ValueError: If there are none, since no image could be read.
-    """
+    """Return how many patches an evaluation counted; ValueError if no image could be read."""
     if not sums["count"]:
         raise ValueError("no validation image can be read: there is nothing to evaluate on")
     return sums["count"]

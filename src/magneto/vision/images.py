@@ -9,9 +9,9 @@ How a task uses them::
     split.mask(3)                                    # uint8 (height, width), if split.has_masks
     splits.classes                                   # names, in the order of their numbers
 
-A batch is made by `magneto.vision.batches`: `example_stream` shuffles, augments and replaces what
-is broken, all as functions of (seed, epoch, index); `evaluation_images` gives fixed batches and
-says which images are broken. What happens to an image is a function of a `Picture` (its size is
+Batches are made by `magneto.vision.batches`: `example_stream` shuffles, augments and replaces
+what is broken, all as functions of (seed, epoch, index); `evaluation_images` gives fixed batches
+and says which images are broken. What happens to an image is a function of a `Picture` (its size is
 known, its pixels are decoded on demand) and a numpy Generator: `magneto.vision.transforms` and
 `.augmentation`. `split.digest` names the content, for `Task.save_assets`.
 """
@@ -148,11 +148,6 @@ class ImageSplit:
         return self.table.columns["image"]
 
     @property
-    def numbers(self) -> np.ndarray:
-        """Of the rows in the columns, by index, int64."""
-        return self.table.rows
-
-    @property
     def peak(self) -> int:
         """Value of the brightest pixel there can be."""
         return self.images.peak if isinstance(self.images, Pixels) else 255
@@ -173,13 +168,13 @@ class ImageSplit:
 
     def labels_of(self, indices: np.ndarray | slice = slice(None)) -> np.ndarray:
         """Return the labels of images, by default of all, int64; see `label`."""
-        rows = self.numbers[indices]
+        rows = self.table.rows[indices]
         labels = self.table.columns.get("label")
         return np.full(rows.shape, UNLABELLED, np.int64) if labels is None else labels[rows]
 
     def name(self, index: int) -> str:
         """Return an image's path or key, for messages."""
-        return self.images.name(int(self.numbers[index]))
+        return self.images.name(int(self.table.rows[index]))
 
     def open(self, index: int) -> Picture:
         """Open an image, whose pixels can then be decoded, at a smaller scale too.
@@ -187,7 +182,7 @@ class ImageSplit:
         Raises:
             BrokenImage: If it can't be read, or is no image.
         """
-        row = int(self.numbers[index])
+        row = int(self.table.rows[index])
         refused = partial(self.problems.met, BY_PILLOW, self.images.name(row))
         return open_image(self.images[row], refused)
 
@@ -209,7 +204,7 @@ class ImageSplit:
         Raises:
             BrokenImage: If it can't be read or decoded.
         """
-        return open_mask(self.table.columns["mask"][int(self.numbers[index])])
+        return open_mask(self.table.columns["mask"][int(self.table.rows[index])])
 
     @property
     def digest(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,28 +32,23 @@ COUNTED, CHECKED = 500, 8
 SHOWN, OVERLAYS = 32, 4
 
 
-@dataclass(frozen=True)
 class MaskReading:
     """What the numbers in masks mean.
 
-    Attributes:
+    Args:
         classes: How many there are.
         reduce_zero_label: Whether 0 is none, and all others are one less.
         ignored: Further numbers, as they are stored, that are none.
     """
 
-    classes: int
-    reduce_zero_label: bool = False
-    ignored: tuple[int, ...] = ()
-
-    @cached_property
-    def table(self) -> np.ndarray:
-        """The class of each stored number, uint8 (256)."""
-        found = np.arange(256)
-        if self.reduce_zero_label:
+    def __init__(
+        self, classes: int, reduce_zero_label: bool = False, ignored: Sequence[int] = ()
+    ) -> None:
+        self.classes, found = classes, np.arange(256)
+        if reduce_zero_label:
             found = np.where(found == IGNORED, IGNORED, (found - 1) % 256)
-        found[list(self.ignored)] = IGNORED
-        return found.astype(np.uint8)
+        found[list(ignored)] = IGNORED
+        self.table = found.astype(np.uint8)
 
     def __call__(self, stored: np.ndarray) -> np.ndarray:
         """Return classes, `IGNORED` for none, of a mask as it is stored; both uint8.
@@ -287,10 +282,8 @@ class Segmentation(FineTuning):
         """Count the pixels of each class in some masks."""
         counts = np.zeros(256, np.int64)
         for index in indices.tolist():
-            try:
+            with suppress(BrokenImage):
                 counts += np.bincount(self.masks(split.mask(index)).ravel(), minlength=256)
-            except BrokenImage:
-                continue
         return counts[: self.model_config.classes]
 
     @torch.no_grad()

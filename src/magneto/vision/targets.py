@@ -45,16 +45,11 @@ VERB = "train image-modelling/tiny --data.image_tokenizer"
 
 
 class BlockMasking:
-    """Hides the same number of patches in every image.
+    """Hides the same share of the patches of a grid in every image: at least one, never all.
 
     Blocks of 16 of 196 patches or more are drawn until the count is reached; they may overlap and
     are strictly smaller than the grid both ways. What a block has too many is given back, patches
     drawn at random; where no block fits any more, single patches are added.
-
-    Args:
-        rows: Of the grid.
-        columns: Of the grid.
-        ratio: Share of the patches that is hidden; rounded, at least one, never all.
     """
 
     def __init__(self, rows: int, columns: int, ratio: float) -> None:

@@ -53,12 +53,9 @@ def gradient_histograms(images: Tensor, cell: int) -> Tensor:
     As scikit-image's `hog` without its normalisation: central differences, 0 at the border; of
     several channels the one with the longest gradient; directions without sign, each in one bin.
 
-    Args:
-        images: (batch, channels, height, width); the cell divides height and width.
-        cell: Pixels of a cell's side.
-
     Returns:
-        Mean over a cell's pixels, (batch, 9, height / cell, width / cell).
+        Of (batch, channels, height, width) the mean over a cell's pixels, (batch, 9, height / cell,
+        width / cell); `cell` pixels are a cell's side.
     """
     down, across = torch.zeros_like(images), torch.zeros_like(images)
     down[..., 1:-1, :] = images[..., 2:, :] - images[..., :-2, :]
@@ -113,7 +110,6 @@ class PretrainedTeacher(nn.Module):
     of DINO's or DINOv2's (arXiv 2104.14294, 2304.07193) those after its last norm.
 
     Raises:
-        ModuleNotFoundError: If transformers is not installed.
         ValueError: If there is no such model, or it has another grid of patches.
     """
 
@@ -206,8 +202,8 @@ class TokenizerDistillation(nn.Module):
 
         Returns:
             Predictions of the teacher's features, (batch, patches, target_width); codes (batch,
-            patches); and the mean squared difference of each feature and its code's vector, of
-            which only the feature has a gradient.
+            patches); the mean squared difference of feature and code, whose gradient is the
+            feature's alone.
         """
         features = self.tokenizer.features(images)
         codes, vectors = self.tokenizer.quantise(features)

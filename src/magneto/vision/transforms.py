@@ -44,11 +44,6 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
     is kept. Rounding lies between the passes, so their order matters, and Pillow chooses it by the
     sizes that it is given: here they go as they would for the whole picture, rows first.
 
-    Args:
-        picture: What to cut from.
-        size: Height and width of the result.
-        resize: At least `size`.
-
     Returns:
         uint8 (size, size, channels).
 
@@ -112,12 +107,8 @@ def cut(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarr
 
     As torchvision's resized_crop, level by level, where the JPEG is decoded whole.
 
-    Args:
-        picture: What to cut from.
-        box: What of it.
-        size: Height and width of the result.
-        reduce: Whether a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, where that still has
-            more pixels than the result: faster, and a little blurred otherwise.
+    With `reduce` a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, where that still has more
+    pixels than the result: faster, and a little blurred otherwise.
 
     Returns:
         uint8 (size, size, channels).

@@ -109,7 +109,7 @@ def test_classes_are_named_by_a_file(tmp_path: Path) -> None:
         small_task(folder, class_names=str(tmp_path / "wnid.txt")).prepare()
 
 
-def test_objectives_and_the_baseline(tmp_path: Path) -> None:
+def test_the_objectives(tmp_path: Path) -> None:
     folder = write_colours(tmp_path / "set", COLOURS)
     batch = {
         "images": torch.randn(3, 3, 8, 8), "labels": torch.tensor([0, 1, 5]),
@@ -127,8 +127,3 @@ def test_objectives_and_the_baseline(tmp_path: Path) -> None:
     found = binary.loss(model, batch)
     torch.testing.assert_close(found.total, expected)
     assert (int(found.count), int(found.logs["broken"])) == (3, 1)
-    # Of the commonest class, where all are as common.
-    guessed = small_task(folder, validation_source=str(folder)).baseline()
-    assert guessed["accuracy"] == pytest.approx(1 / 6)
-    assert guessed["accuracy_top5"] == pytest.approx(5 / 6)
-    assert guessed["loss"] == pytest.approx(np.log(6), abs=0.05)

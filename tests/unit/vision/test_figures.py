@@ -55,9 +55,9 @@ def test_patches_are_grouped_by_their_codes() -> None:
     caption = codes_figure(images, codes, 7, 2).caption
     assert f"have them: {', '.join(map(str, times))}." in caption
     assert f"of {len(times)} that occur (of 7)" in caption
-    # Where each patch has a code of its own, its mean is the patch.
-    own = torch.arange(9 * 16).view(9, 16)
-    assert "pixels is 0 % of their variance" in reconstruction_figure(images, own, 144, 2).caption
+    # Where patches that are alike have a code of their own, its mean is the patch.
+    twice, own = images.repeat(2, 1, 1, 1), torch.arange(9 * 16).view(9, 16).repeat(2, 1)
+    assert "pixels is 0 % of their variance" in reconstruction_figure(twice, own, 144, 2).caption
     opposite = torch.tensor([1.0, -1] * 4).view(8, 1, 1, 1).expand(8, 1, 8, 8)
     one = torch.zeros(8, 16, dtype=torch.long)
     assert " 100 % of" in reconstruction_figure(opposite, one, 7, 2).caption

@@ -66,7 +66,7 @@ def test_what_is_held_out_follows_names_and_not_the_place(tmp_path: Path) -> Non
     other = load(class_folders(tmp_path / "b", each=41), validation_fraction=0.3)
 
     def keys(split) -> set:
-        return {split.images.key(number) for number in split.numbers}
+        return {split.images.key(number) for number in split.table.rows}
 
     assert keys(found.train).isdisjoint(keys(found.validation))
     assert keys(found.validation) == {k for k in keys(other.validation) if "040" not in k}
@@ -193,7 +193,7 @@ def test_hugging_face_data_sets(tmp_path: Path) -> None:
     for source in (tmp_path / "data", f"hf:{tmp_path / 'data'}"):
         found = load(source)
         assert found.classes == ["b", "a"] and len(found.train) + len(found.validation) == 12
-        row = int(found.train.numbers[3])
+        row = int(found.train.table.rows[3])
         assert found.train.label(3) == row % 2 and found.train.images.key(row) == f"{row}.jpg"
         assert np.abs(found.train.pixels(3).astype(int) - photo(row)).mean() < 8
         assert np.array_equal(found.train.mask(3), photo(row)[..., 0])
@@ -213,7 +213,7 @@ def test_plain_bytes_in_parquet_are_images(tmp_path: Path, monkeypatch) -> None:
         datasets.Dataset.from_dict({"image": values, "label": [0, 1] * 6}).to_parquet(str(path))
         found = load(path)
         assert len(found.train) + len(found.validation) == 12
-        assert np.array_equal(found.train.pixels(2), photo(int(found.train.numbers[2]), 12, 16))
+        assert np.array_equal(found.train.pixels(2), photo(int(found.train.table.rows[2]), 12, 16))
 
 
 def test_digits_and_scenes() -> None:

@@ -53,6 +53,21 @@ def test_micro_batches_and_resuming_change_nothing(name: str, tmp_path: Path) ->
         train_small(name, tmp_path / "resumed", **{**same, **other}, resume=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "steps", "rate"), [("image-modelling", 60, 3e-3), ("image-tokenizer", 80, 2e-3)]
+)
+def test_it_learns(name: str, steps: int, rate: float, tmp_path: Path) -> None:
+    changes = {"training__steps": steps, "model__width": 32, "training__learning_rate": rate}
+    found = train_small(name, tmp_path, **changes).metrics
+    gained = {key: found[key] - value for key, value in small_task(name).baseline().items()}
+    assert gained["loss"] < -0.1
+    if name == "image-tokenizer":
+        assert gained["cosine"] > 0.1 and found["codebook_use"] > 0.6
+        assert 4 < found["codebook_perplexity"] <= 16
+    else:
+        assert gained["loss"] < -0.3 and gained["masked_accuracy"] > 0
+
+
 @everywhere
 def test_scoring_waits_for_nothing(name: str, tmp_path: Path, monkeypatch) -> None:
     task = small_task(name, **striped(name, tmp_path / "data"))
