@@ -470,7 +470,7 @@ class CaptionedTask(FineTunedTask):
 
     def training_texts(self) -> Iterable[str]:
         """Return the training captions."""
-        return (text for captions in self.splits.train.values("captions") for text in captions)
+        return (text for own in self.splits.train.values("captions") for text in own)
 
     def tokenised(self, split: str, rows: ImageRows) -> list[list[np.ndarray]]:
         """Return the tokens of each image's captions."""

@@ -41,19 +41,18 @@ from magneto.vision_language.pretraining_data import (
     PARTS,
     ClosedTexts,
     Hide,
-    Pairs,
     close_texts,
     fixed_examples,
     hide_words,
     image_examples,
     join_examples,
     pair_examples,
-    pairs_of,
     stream_sizes,
     text_examples,
 )
 from magneto.vision_language.samples import MaskedSamples
-from magneto.vision_language.tables import RowSplits, load_captions
+from magneto.vision_language.scenes import scene_images, scene_texts
+from magneto.vision_language.tables import ImageRows, RowSplits, load_captions
 
 if TYPE_CHECKING:
     from magneto.language.masked_lm import Masking
@@ -102,9 +101,13 @@ class MaskedDataModelling(ImageTextTask):
         return load_captions(self.data_config, self.problems, self._progress)
 
     @cached_property
-    def pairs(self) -> tuple[Pairs, Pairs]:
-        """Images with texts, to train and to validate on."""
-        return pairs_of(self.splits.train), pairs_of(self.splits.validation)
+    def pairs(self) -> tuple[ImageRows, ImageRows]:
+        """Images as often as they have texts, to train and to validate on."""
+        rows = (self.splits.train, self.splits.validation)
+        counts = ([*map(len, part.values("captions"))] for part in rows)
+        train, validation = (part.take(np.arange(len(part)).repeat(count))
+                             for part, count in zip(rows, counts, strict=True))  # fmt: skip
+        return train, validation
 
     @cached_property
     def images(self) -> tuple[ImageSplit, ImageSplit]:
@@ -113,8 +116,6 @@ class MaskedDataModelling(ImageTextTask):
         if data.image_source is None:
             return self.splits.train.images[0], self.splits.validation.images[0]
         if data.image_source == BUILTIN:
-            from magneto.vision_language.scenes import scene_images
-
             found = scene_images()
             return images_of(found["train"]), images_of(found["validation"])
         config = ImageDataConfig(
@@ -127,9 +128,9 @@ class MaskedDataModelling(ImageTextTask):
 
     def training_texts(self) -> Iterator[str]:
         """Yield the texts to train on, of pairs and alone, from which a tokenizer may be learnt."""
-        yield from self.pairs[TRAIN].texts
+        yield from said(self.splits.train)
         if self.data_config.text_source == BUILTIN:
-            yield from drawn_texts()["train"]
+            yield from scene_texts()["train"]
         elif self.data_config.text_source is not None:
             yield from split_documents(self._text_config("bytes", 2), "train", Counts())
 
@@ -145,7 +146,8 @@ class MaskedDataModelling(ImageTextTask):
     @cached_property
     def paired_texts(self) -> tuple[ClosedTexts, ClosedTexts]:
         """Tokens of the texts of pairs, to train and to validate on."""
-        train, validation = (close_texts(pairs.texts, self.tokenizer) for pairs in self.pairs)
+        rows = (self.splits.train, self.splits.validation)
+        train, validation = (close_texts(said(part), self.tokenizer) for part in rows)
         return train, validation
 
     @cached_property
@@ -159,7 +161,7 @@ class MaskedDataModelling(ImageTextTask):
         if data.text_source is None:
             train, validation = self.paired_texts
         elif data.text_source == BUILTIN:
-            train, validation = (close_texts(texts, tokenizer) for texts in drawn_texts().values())
+            train, validation = (close_texts(texts, tokenizer) for texts in scene_texts().values())
         else:
             # A file, or the bytes, whose tokenizer has none.
             name = "bytes" if tokenizer.path is None else str(tokenizer.path)
@@ -232,9 +234,8 @@ class MaskedDataModelling(ImageTextTask):
         counts = Counts(self.splits.counts)
         counts[CUT] = cut
         train, validation = self.pairs
-        said = counts.beside({"training pairs": len(train.texts),
-                              "validation pairs": len(validation.texts)})  # fmt: skip
-        return (f"{self.data_config.source}: {said}; beside them {len(self.images[TRAIN]):,} "
+        pairs = counts.beside({"training pairs": len(train), "validation pairs": len(validation)})
+        return (f"{self.data_config.source}: {pairs}; beside them {len(self.images[TRAIN]):,} "
                 f"images and {len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
 
     def codes(self) -> int:
@@ -276,7 +277,7 @@ class MaskedDataModelling(ImageTextTask):
             fixed: Whether a grey image stands for one that can't be read.
         """
         begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
-        splits = {"images": self.images[split], "pairs": self.pairs[split].images}
+        splits = {"images": self.images[split], "pairs": self.pairs[split].images[0]}
         seen = {
             name: image_examples(
                 images, transform(images, name), self.patches,
@@ -433,11 +434,9 @@ class MaskedDataModelling(ImageTextTask):
         return {**super().save_assets(directory), "model.codes": self.codes()}
 
 
-def drawn_texts() -> dict[str, list[str]]:
-    """Return texts without an image about drawn scenes, of "train" and "validation"."""
-    from magneto.vision_language.scenes import scene_texts
-
-    return scene_texts()
+def said(rows: ImageRows) -> Iterator[str]:
+    """Yield all texts of images, image by image."""
+    return (text for own in rows.values("captions") for text in own)
 
 
 def by_kind(patches: Tensor, words: Tensor, masked: MaskedSamples) -> dict[str, Tensor]:

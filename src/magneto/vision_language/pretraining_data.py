@@ -18,31 +18,14 @@ from magneto.functional.cross_entropy import IGNORED
 from magneto.language.text import tokenised
 from magneto.vision.batches import Example, Transform, stacked
 from magneto.vision.decoding import BrokenImage
-from magneto.vision.images import ImageSplit, images_of
+from magneto.vision.images import ImageSplit
 from magneto.vision.targets import BlockMasking
 from magneto.vision_language.samples import MaskedSamples, concatenated, join_samples
-from magneto.vision_language.tables import ImageRows
 
 if TYPE_CHECKING:
     from magneto.language.masked_lm import Masking
 
 PARTS = ("images", "texts", "pairs")
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Images with texts, a pair of one each: the image and the text by the pair's index."""
-
-    images: ImageSplit
-    texts: list[str]
-
-
-def pairs_of(rows: ImageRows) -> Pairs:
-    """Return each image with each of its captions."""
-    captions, column = rows.values("captions"), rows.table.columns["image"]
-    numbers = rows.table.rows.repeat([len(own) for own in captions])
-    images = images_of(column, numbers, rows.problems)
-    return Pairs(images, [text for own in captions for text in own])
 
 
 @dataclass(frozen=True)

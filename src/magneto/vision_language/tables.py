@@ -38,6 +38,7 @@ from magneto.vision.images import (
     with_images,
 )
 from magneto.vision_language.config import CaptionDataConfig, ImageTextDataConfig
+from magneto.vision_language.scenes import scene_pairs
 
 MISSING = "training rows whose image is missing left out"
 LOST = "validation rows whose image is missing (they count as wrong)"
@@ -266,8 +267,6 @@ def load_captions(
         FileNotFoundError: If there is no such path.
         ValueError: If there are no images with captions, or not the split that is asked for.
     """
-    from magneto.vision_language.scenes import scene_pairs
-
     counts = Counts()
 
     def tables(source: str) -> dict[str, Table]:

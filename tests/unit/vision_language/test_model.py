@@ -190,9 +190,6 @@ def test_a_batch_is_its_samples_and_every_weight_has_a_gradient(name: str, pooli
         for some, text in zip(images.split(each), said, strict=True)
     ]
     torch.testing.assert_close(found, torch.cat(alone))
-    if name == "questions":
-        compiled: Any = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
-        torch.testing.assert_close(compiled(images, samples), found)
     found.square().sum().backward()
     # Ranks wait for every gradient, also of what the top layer makes of what is not read.
     assert all(weight.grad is not None for weight in model.parameters())
