@@ -27,7 +27,7 @@ COMMANDS = {
     "table": ("magneto.commands.table", "placements side by side; the paper's tables"),
     "plan": ("magneto.commands.plan", "memory and hours on so many GPUs, before"),
     "probe": ("magneto.commands.probe", "will this recipe train: theory, layers, a verdict"),
-    "generate": ("magneto.commands.generate", "let a language model continue a prompt"),
+    "generate": ("magneto.commands.predict:generate", "let a language model continue a prompt"),
     "translate": ("magneto.commands.translate", "translate lines with a translation model"),
     "transcribe": ("magneto.commands.transcribe", "write down what is said in recordings"),
     "predict": ("magneto.commands.predict", "what a model says of your images, texts or rows"),

@@ -244,7 +244,7 @@ def check_beit3(model: nn.Module, to: str | None) -> None:
 def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]:
     """Write BEiT-3's tokenizer and processor; return what the configuration says of its tokens."""
     from magneto.hf.export import images_and_texts, save_readers
-    from magneto.hf.weights.beit3 import write_fairseq_order
+    from magneto.hf.weights.torchscale import write_fairseq_order
 
     config, target = model.config, directory / "tokenizer.model"
     write_fairseq_order(user_path(source), target, config.vocab_size)

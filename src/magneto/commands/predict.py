@@ -1,4 +1,4 @@
-"""`magneto predict`: what a run's model says of images, texts, or rows of tables."""
+"""`magneto predict` and `magneto generate`: what a run's model says of images, texts and tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 import json
 import os
 import sys
-from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from magneto.data.problems import BadRecord, Counts, guarded
 from magneto.files import write_bytes
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run
+from magneto.runs import load_run, run_task
 
 if TYPE_CHECKING:
     from magneto.data.table import Table
@@ -89,9 +90,6 @@ def main(words: Sequence[str]) -> int:
     given, overrides = made.parse_with_overrides(words)
     if given.top < 1:
         made.error(f"--top {given.top}: at least 1")
-    open_run(given.run, overrides)  # what is wrong with it is said before torch is imported
-    from magneto.runs import run_task
-
     reads = run_task(given.run, overrides, "predict").reads
     if reads == "rows":
         return predict_rows(given, overrides)
@@ -108,8 +106,6 @@ def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind
         overrides: Fields of the recipe.
         kind: What the run's task takes after the images, as a word; "" for nothing.
     """
-    from magneto.runs import load_run
-
     names, text = split_words(given.inputs, kind)
     paths = image_paths(names)
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
@@ -256,7 +252,6 @@ def write_pictures(path: Path, said: Prediction, out: Path, taken: set[str]) -> 
 def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     """Print the label of each text, with probabilities if they are asked for."""
     from magneto.language.labelled_texts import ROWS
-    from magneto.runs import load_run
 
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
     task, counts, report = opened.task, Counts(), ProgressBars()
@@ -302,7 +297,6 @@ def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int
 
     from magneto.data.formats import read_file
     from magneto.data.stream import make_named, map_tensors
-    from magneto.runs import load_run
 
     if not given.inputs:
         raise ConfigError(["name a table: magneto predict RUN rows.csv"])
@@ -358,12 +352,8 @@ def text_groups(
         return
     if len(inputs) > 1:
         raise ConfigError(["standard input (-) is read alone"])
-    mark = BOM_UTF8
-    for lines in arriving(open_standard_input()):
-        lines[0], mark = lines[0].removeprefix(mark), b""
-        texts = [line.decode("utf-8", errors="replace") for line in lines]
-        for start in range(0, len(texts), SORTED):
-            yield list(line_pairs(texts[start : start + SORTED], data.paired))
+    for lines in arriving(open_standard_input(), counts, SORTED):
+        yield list(line_pairs(lines, data.paired))
 
 
 def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Iterator[TextPair]:
@@ -376,3 +366,94 @@ def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Ite
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name the files of texts in it")
     return read_unlabelled(path, data, counts)
+
+
+def generate_parser() -> Parser:
+    """Return the parser of `magneto generate`."""
+    made = Parser(
+        "generate",
+        "Continue a prompt, by sampling or by beam search, with transformers' generate; or, by an\n"
+        "image-captioning run, describe an image or a folder of them, by beam search.",
+        'magneto generate runs/first "A function that" --new-tokens 50 --temperature 0.7\n'
+        "  magneto generate runs/captions photo.jpg",
+    ).with_run()
+    made.add_argument(
+        "prompt", nargs="?", default="",
+        help="text to continue; or an image, or a folder of them; - for standard input",
+    )  # fmt: skip
+    made.add_argument("--new-tokens", type=int, default=100, help="at most (100)")
+    made.add_argument("--temperature", type=float, default=0.8, help="0 = most likely (0.8)")
+    made.add_argument("--top-k", type=int, default=50, help="choose among so many, 0 = all (50)")
+    made.add_argument("--top-p", type=float, default=1.0, help="... of this probability (1.0)")
+    made.add_argument(
+        "--beams", type=int, help="beam search instead of sampling; 3 for captions, 1 else"
+    )
+    made.add_argument(
+        "--length-penalty", type=float, default=0.6,
+        help="of captions: power of the length that scores are divided by (0.6)",
+    )  # fmt: skip
+    made.add_argument("--count", type=int, default=1, help="continuations (1)")
+    made.add_argument("--seed", type=int, default=0, help="of the sampling (0)")
+    return made.with_json()
+
+
+def generate(words: Sequence[str]) -> int:
+    """Run `magneto generate`."""
+    given = generate_parser().parse(words)
+    run_task(given.run, {}, "generate")
+    captions = open_run(given.run).task == "image-captioning"
+    return describe_images(given) if captions else continue_text(given)
+
+
+def continue_text(given: argparse.Namespace) -> int:
+    """Continue a prompt."""
+    from magneto import hf
+
+    opened: Any = load_run(given.run, given.weights, {}, verb="generate")
+    how = hf.Sampling(
+        new_tokens=given.new_tokens,
+        temperature=given.temperature,
+        top_k=given.top_k,
+        top_p=given.top_p,
+        beams=1 if given.beams is None else given.beams,
+        count=given.count,
+        seed=given.seed,
+    )
+    prompt = given.prompt
+    if is_standard_input(prompt):
+        prompt = open_standard_input().read().decode("utf-8", errors="replace").rstrip("\n")
+    texts = hf.generate(opened.model, opened.task.tokenizer, prompt, how)
+    if given.json:
+        print_json({"run": str(given.run), "prompt": prompt, "texts": texts})
+    else:
+        print("\n\n".join(texts))
+    return 0
+
+
+def describe_images(given: argparse.Namespace) -> int:
+    """Describe an image, or those of a folder.
+
+    Raises:
+        ConfigError: If no image is named.
+        FileNotFoundError: If there is no such file or folder.
+        ValueError: If nothing there is an image that can be read.
+    """
+    from magneto.vision_language.caption_decoding import CaptionSearch
+
+    if not given.prompt:
+        raise ConfigError(["name an image, or a folder of them: magneto generate RUN photo.jpg"])
+    beams = 3 if given.beams is None else given.beams
+    how = CaptionSearch(beams=beams, length_penalty=given.length_penalty)
+    paths = image_paths([given.prompt])
+    opened: Any = load_run(given.run, given.weights, {}, verb="generate")
+    broken: list[dict[str, str]] = []
+    write = partial(opened.task.caption, opened.model, how=how)
+    captions = dict(ask_of_images(paths, 1, write, broken))
+    if given.json:
+        found = [{"path": str(path), "caption": caption} for path, caption in captions.items()]
+        print_json({"run": str(given.run), "images": found, "broken": broken})
+    elif len(paths) == 1:
+        print(*captions.values())
+    else:
+        print("\n".join(f"{path}: {caption}" for path, caption in captions.items()))
+    return 0

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -17,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from magneto.config import ELSEWHERE, ConfigError
+from magneto.data.problems import INVALID_UTF8, Counts
 from magneto.files import nearest_path, plain
 
 STDIN = "-"
@@ -277,13 +279,32 @@ def ending_of(line: bytes) -> str:
     return ".tsv" if b"\t" in line else ".txt"
 
 
-def arriving(source: Any) -> Iterator[list[bytes]]:
-    """Yield the lines that are there, without their ends, waiting only if there is none.
+def arriving(source: Any, counts: Counts, most: int) -> Iterator[list[str]]:
+    """Yield the lines that are there as texts, waiting only if there is none.
 
     Args:
-        source: A stream of bytes with `read1`. Only line feeds end lines, and what follows the
-            first mebibyte of a line is left out.
+        source: A stream of bytes with `read1`. Only line feeds end lines, a byte-order mark before
+            the first is left out, and so is what follows the first mebibyte of a line.
+        counts: Told of lines that are no UTF-8; U+FFFD stands for what is none.
+        most: So many at once.
     """
+    mark = BOM_UTF8
+    for lines in _arriving_lines(source):
+        lines[0], mark = lines[0].removeprefix(mark), b""
+        for start in range(0, len(lines), most):
+            yield [_decoded(line, counts) for line in lines[start : start + most]]
+
+
+def _decoded(line: bytes, counts: Counts) -> str:
+    line = line.removesuffix(b"\r")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        counts[INVALID_UTF8] += 1
+        return line.decode("utf-8", errors="replace")
+
+
+def _arriving_lines(source: Any) -> Iterator[list[bytes]]:
     held: list[bytes] = []
     size = 0
     while piece := source.read1(PIECE):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from codecs import BOM_UTF8
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import IO, TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from magneto.commands.shared import (
     is_standard_input,
     open_standard_input,
 )
-from magneto.data.problems import INVALID_UTF8, Counts
+from magneto.data.problems import Counts
 from magneto.files import plain
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
@@ -125,33 +124,19 @@ def translate_lines(
         report.update("translating lines", counts[LINES] + done, None)
 
     try:
-        for arrived in arriving(source):
-            if not counts[LINES]:
-                arrived[0] = arrived[0].removeprefix(BOM_UTF8)
-            for start in range(0, len(arrived), most):
-                texts = [decoded(line, counts) for line in arrived[start : start + most]]
-                scored = given.json or given.n_best is not None
-                found = translator.translate(texts, given.to, scored, show)
-                for text, each in zip(texts, found, strict=True):
-                    counts[LINES] += 1
-                    counts["empty, left so"] += not is_visible(text)
-                    if each.cut:
-                        counts.met(too_long, f"line {counts[LINES]}", "the rest is left out")
-                    target.write(written(given, counts[LINES], text, each).encode("utf-8"))
-                target.flush()
+        for texts in arriving(source, counts, most):
+            scored = given.json or given.n_best is not None
+            found = translator.translate(texts, given.to, scored, show)
+            for text, each in zip(texts, found, strict=True):
+                counts[LINES] += 1
+                counts["empty, left so"] += not is_visible(text)
+                if each.cut:
+                    counts.met(too_long, f"line {counts[LINES]}", "the rest is left out")
+                target.write(written(given, counts[LINES], text, each).encode("utf-8"))
+            target.flush()
     finally:
         report.finish()
     report.say(counts.describe(LINES))
-
-
-def decoded(line: bytes, counts: Counts) -> str:
-    """Return a line as text; what is no UTF-8 is replaced and counted."""
-    line = line.removesuffix(b"\r")
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError:
-        counts[INVALID_UTF8] += 1
-        return line.decode("utf-8", errors="replace")
 
 
 def written(given: Any, number: int, text: str, found: Translated) -> str:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # what is known of the names before they are used
     from magneto.hf.perception import *  # noqa: F403
     from magneto.hf.processors import *  # noqa: F403
     from magneto.hf.tokenizer import *  # noqa: F403
-    from magneto.hf.vision_language import *  # noqa: F403
     from magneto.hf.weights.conversion import *  # noqa: F403
 
 HOME = {
@@ -37,18 +36,17 @@ HOME = {
         "MagnetoForSequenceClassification",
     ),
     "perception": (
-        "MagnetoForImageClassification", "MagnetoForSemanticSegmentation", "MagnetoForTransducer",
+        "MagnetoForImageCaptioning", "MagnetoForImageClassification",
+        "MagnetoForImageTextRetrieval", "MagnetoForMaskedDataModelling",
+        "MagnetoForSemanticSegmentation", "MagnetoForTransducer",
+        "MagnetoForVisualQuestionAnswering", "MagnetoForVisualReasoning",
+        "MagnetoVisionLanguageModel",
     ),
     "processors": (
         "MagnetoImageProcessor", "MagnetoSpeechFeatureExtractor", "MagnetoVisionLanguageProcessor",
     ),
     "tokenizer": (
         "MASKED", "EncoderInput", "MagnetoSentencePieceTokenizer", "class_names",
-    ),
-    "vision_language": (
-        "MagnetoForImageCaptioning", "MagnetoForImageTextRetrieval",
-        "MagnetoForMaskedDataModelling", "MagnetoForVisualQuestionAnswering",
-        "MagnetoForVisualReasoning", "MagnetoVisionLanguageModel",
     ),
 }  # fmt: skip
 """Which module has which names of this package."""

@@ -84,8 +84,10 @@ def folders(tmp_path: Path) -> list[Path]:
     ]
 
 
-def test_best_by_own_data_in_all_columns(folders: list[Path]) -> None:
-    scores = {(s.row, s.column): s for s in best_scores(read_runs(folders, IMAGES))}
+def test_best_by_own_data_in_all_columns(folders: list[Path], tmp_path: Path) -> None:
+    """And at matched rates, those at which several rows are whole."""
+    runs = read_runs(folders, IMAGES)
+    scores = {(s.row, s.column): s for s in best_scores(runs)}
     assert scores[PRE, "digits"].seeds == pytest.approx((81, 82, 83))
     assert scores[PRE, "a"].mean == pytest.approx(40)
     assert dict(scores[SUB, "digits"].point) == {"training.learning_rate": 3e-3}
@@ -93,24 +95,16 @@ def test_best_by_own_data_in_all_columns(folders: list[Path]) -> None:
     assert scores[SUB, "a"].seeds == pytest.approx((52, 54, 56))
     assert scores[SUB, "a"].interval == pytest.approx(4.3026527 * 2 / math.sqrt(3))
     assert scores[SUB, "scenes"].mean == pytest.approx(52)
-    assert math.isnan(scores[SUB, "scenes"].interval)
-    assert (PRE, "r") not in scores
-
-
-def test_where_lower_is_better_the_lowest_counts(tmp_path: Path) -> None:
-    results = {("pre", rate, 1): {"loss": loss} for rate, loss in ((1e-3, 3.0), (2e-3, 2.5))}
-    folder = comparison(tmp_path / "lm", "causal-lm/tiny", results)
-    [score] = best_scores(read_runs([folder], ANY))
-    assert score.seeds == (2.5,) and score.column.endswith(" loss")
-
-
-def test_matched_rates_are_those_at_which_several_rows_are_whole(folders: list[Path]) -> None:
-    found = matched_scores(read_runs(folders, IMAGES))
-    assert [words(point) for point in found] == ["learning_rate 0.001", "learning_rate 0.0001"]
-    first = next(iter(found.values()))
-    assert {(s.row, s.column, round(s.mean)) for s in first} == {
+    assert math.isnan(scores[SUB, "scenes"].interval) and (PRE, "r") not in scores
+    matched = matched_scores(runs)
+    assert [words(point) for point in matched] == ["learning_rate 0.001", "learning_rate 0.0001"]
+    assert {(s.row, s.column, round(s.mean)) for s in next(iter(matched.values()))} == {
         (PRE, "digits", 82), (PRE, "a", 40), (SUB, "digits", 84), (SUB, "a", 90),
     }  # fmt: skip
+    losses = {("pre", rate, 1): {"loss": loss} for rate, loss in ((1e-3, 3.0), (2e-3, 2.5))}
+    folder = comparison(tmp_path / "lm", "causal-lm/tiny", losses)
+    [score] = best_scores(read_runs([folder], ANY))  # where lower is better
+    assert score.seeds == (2.5,) and score.column.endswith(" loss")
 
 
 def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture) -> None:
@@ -295,16 +289,6 @@ def test_what_no_leaderboard_gave_is_refused(answered: list[Path]) -> None:
             read_runs(answered, QUESTIONS)
 
 
-def test_documented_comparisons_keep_what_their_runs_are_measured_with() -> None:
-    root = Path(__file__).parents[3]
-    files = [*root.glob("docs/**/*.md"), *root.glob("src/magneto/recipes/visual-*/*.yaml")]
-    texts = (file.read_text("utf-8").replace("\\\n#", " ") for file in files)
-    lines = [line for text in texts for line in text.splitlines()]
-    compared = [line for line in lines if "magneto compare visual-" in line and "24l" in line]
-    assert len(compared) > 4
-    assert [line for line in compared if "--keep-weights" not in line] == []
-
-
 def test_rows_of_glue_are_placements_and_origins(tmp_path: Path) -> None:
     """Both of MNLI's sets are of one point: the best by the first."""
     results: dict[tuple, dict | None] = {
@@ -365,3 +349,13 @@ def test_baselines(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert 50 < found["majority class", "sst2 accuracy"] < 85
     assert found["bag of words", "sst2 accuracy"] == found["bag of words", "average of 1"] == 100
     assert found["Sub-LN, from scratch", "average of 1"] == pytest.approx(80)
+
+
+def test_documented_comparisons_keep_what_their_runs_are_measured_with() -> None:
+    root = Path(__file__).parents[3]
+    files = [*root.glob("docs/**/*.md"), *root.glob("src/magneto/recipes/visual-*/*.yaml")]
+    texts = (file.read_text("utf-8").replace("\\\n#", " ") for file in files)
+    lines = [line for text in texts for line in text.splitlines()]
+    compared = [line for line in lines if "magneto compare visual-" in line and "24l" in line]
+    assert len(compared) > 4
+    assert [line for line in compared if "--keep-weights" not in line] == []

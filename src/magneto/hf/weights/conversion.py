@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from magneto.config import error_line
 from magneto.files import read_object
 from magneto.hf.configuration import register
-from magneto.hf.weights import beit3, timm, torchscale
+from magneto.hf.weights import timm, torchscale
 from magneto.hf.weights.families import FORMATS, KOSMOS2
 from magneto.hf.weights.layout import (
     Format,
@@ -45,7 +45,7 @@ NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
 # Of images and texts; what is read is its text model.
 WHOLE_KOSMOS2 = "kosmos-2"
 # Of other libraries' files; the first that fits is taken.
-FILE_FORMATS: tuple[WeightFormat, ...] = (*beit3.FORMATS, *timm.FORMATS, *torchscale.FORMATS)
+FILE_FORMATS: tuple[WeightFormat, ...] = (*torchscale.FORMATS, *timm.FORMATS)
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 WRITTEN = tuple(dict.fromkeys(form.name for form in FILE_FORMATS))
 ARGUMENTS = "torchscale.json"

@@ -1,39 +1,72 @@
-"""torchscale's state dicts as our models, and back: Sub-LN, DeepNorm, Pre-LN, Post-LN.
+"""torchscale's models as ours, and back, and BEiT-3 (arXiv 2208.10442) by its authors' names.
 
-What a state dict does not tell (heads, DeepNorm, how embeddings are scaled) comes from the
-arguments of torchscale's configuration. Its known deviations are met here so:
+torchscale's are Sub-LN, DeepNorm, Pre-LN and Post-LN. What a state dict does not tell (heads,
+DeepNorm, how embeddings are scaled) comes from the arguments of torchscale's configuration. Its
+known deviations are met here so:
 
 - its initialisation (biases scaled with the weights, another gain for a DeepNorm encoder beside a
   decoder) is in the weights, which are taken as they are;
 - a DeepNorm decoder that was built Pre-LN, and a Sub-LN decoder that was built Post-LN, compute
   what no placement here does: they are refused, and the message says so;
 - so are relative positions of a decoder: half of its buckets were never used.
+
+Of BEiT-3 are read its authors' image classifiers, their pre-trained weights over images and texts,
+those fine-tuned on VQA v2, NLVR2, retrieval and captioning, and torchscale's BEiT3 by itself. Names
+are those of unilm's beit3/modeling_finetune.py, and of the pre-trained weights, which have
+`mlm_head` and `mim_head`; "A" is vision and "B" language. Of tables of positions the first two rows
+are never read, and written as zeros. Of an image classifier's weights the text half is left behind,
+and is not written. timm's BEiT-3 has other names: see `timm`.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from magneto.files import import_extra
 from magneto.hf.weights.families import fairseq_sinusoids, layers
 from magneto.hf.weights.layout import (
     FROM_TWO,
+    TOKEN,
     Fields,
     Names,
     State,
     WeightFormat,
     activation,
     read_fields,
+    square,
     tensor,
     write_fields,
 )
+from magneto.hf.weights.timm import head_count
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig
 from magneto.language.models import LanguageModel, TextEncoder
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
+from magneto.vision.config import ImageClassifierConfig
+from magneto.vision.models import ImageClassifier
+from magneto.vision_language.config import (
+    ImageCaptionerConfig,
+    ImageTextRetrieverConfig,
+    MaskedDataModelConfig,
+    QuestionAnsweringConfig,
+    VisionLanguageConfig,
+    VisualReasonerConfig,
+)
+from magneto.vision_language.model import (
+    ImageCaptioner,
+    ImageTextRetriever,
+    MaskedDataModel,
+    QuestionAnswerer,
+    VisionLanguageEncoder,
+    VisualReasoner,
+)
 
 # Where an argument is not given, torchscale's default is ours.
 FIELDS: Fields = {
@@ -257,8 +290,263 @@ def _positions(state: State, stack: str, args: Mapping[str, Any]) -> tuple[str, 
     return "none", 512
 
 
+PREFIX = "beit3."
+MASK_TOKEN = f"{PREFIX}vision_embed.mask_token"
+CLASS_TOKEN = f"{PREFIX}vision_embed.cls_token"
+POSITIONS = f"{PREFIX}encoder.embed_positions"
+WORDS = f"{PREFIX}text_embed.weight"
+PATCHES = f"{PREFIX}vision_embed.proj"
+FINAL_NORM = f"{PREFIX}encoder.layer_norm"
+BLOCKS = f"{PREFIX}encoder.layers"
+EPSILON = 1e-5
+"""Of norms: torchscale's default, and torch's, which the authors' heads have."""
+BEIT3_FIELDS: Fields = {**FIELDS, "activation": activation("activation_fn")}
+
+
+def layer_names(ours: str, letter: str, expert: str = "") -> Names:
+    """Return the map of each layer's modules of one modality: its letter, and our expert."""
+    attention, mlp = f"{ours}.*.self_attention{expert}.", f"{ours}.*.feed_forward{expert}."
+    theirs, ffn = f"{BLOCKS}.*.self_attn", f"{BLOCKS}.*.ffn.{letter}"
+    return {
+        f"{attention}before": f"{theirs}_layer_norm.{letter}",
+        f"{attention}attention.qkv_proj": tuple(f"{theirs}.{p}_proj.{letter}" for p in "qkv"),
+        f"{attention}attention.inside": f"{theirs}.inner_attn_ln.{letter}",
+        f"{attention}attention.out_proj": f"{theirs}.out_proj.{letter}",
+        f"{mlp}before": f"{BLOCKS}.*.final_layer_norm.{letter}",
+        f"{mlp}mlp.fc1": f"{ffn}.fc1",
+        f"{mlp}mlp.inside": f"{ffn}.ffn_layernorm",
+        f"{mlp}mlp.fc2": f"{ffn}.fc2",
+    }
+
+
+class Beit3(WeightFormat):
+    """One of the authors' models.
+
+    Args:
+        mark: A tensor of theirs that no model before it in `FORMATS` has.
+        model: Our class.
+        config: Its configuration.
+        head: The map of what is above the encoder.
+        sizes: Our sizes that belong to the head, by the tensor of theirs that is so long.
+        normed: Whether the head has norms, whose epsilon is torch's own in theirs.
+    """
+
+    name, arguments, placements = "beit3", "torchscale.json", ("sub",)
+    allowed: ClassVar = {"experts": ("decoupled",)}
+    # All of the authors' models have a mask token; only that of pre-training uses it.
+    ignored = re.escape(MASK_TOKEN)
+    otherwise = ("embedding_scale",)
+    needed: tuple[str, ...] = (
+        f"{PATCHES}.weight", f"{POSITIONS}.A.weight", WORDS, f"{POSITIONS}.B.weight"
+    )  # fmt: skip
+
+    def __init__(
+        self, mark: str, model: Any, config: Any, head: Names, sizes: Mapping[str, str],
+        normed: bool = False,
+    ) -> None:  # fmt: skip
+        self.mark, self.model, self.config = mark, model, config
+        self.head, self.sizes, self.normed = head, sizes, normed
+
+    def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
+        """Whether tensors of these names are such a model's."""
+        ours = any(re.match(r"(beit3\.)?vision_embed\.", name) for name in state)
+        return ours and self.mark in {f"{PREFIX}{name}" for name in state} | state.keys()
+
+    def prepared(self, state: State, args: Mapping[str, Any]) -> State:
+        """Return tensors with the prefix that the authors' models give them."""
+        parts = ("text_embed.", "vision_embed.", "encoder.")
+        state = {
+            f"{PREFIX}{name}" if name.startswith(parts) else name: tensor
+            for name, tensor in state.items()
+        }
+        for name in (*self.needed, *self.sizes.values()):
+            if name not in state:
+                raise ValueError(f"these BEiT-3 weights have no {name}, which our "
+                                 f"{self.model.__name__} needs")  # fmt: skip
+        return state
+
+    def read(self, state: State, args: Mapping[str, Any]) -> Any:
+        """Return our configuration; a ValueError says what has no counterpart."""
+        width, channels, patch, _ = state[f"{PATCHES}.weight"].shape
+        side = square(len(state[f"{POSITIONS}.A.weight"]) - 3)
+        layers = [int(name.removeprefix(BLOCKS).split(".")[1]) for name in state if BLOCKS in name]
+        heads, epsilon = args.get("encoder_attention_heads"), args.get("layernorm_eps", EPSILON)
+        if self.normed and epsilon != EPSILON:
+            raise ValueError(f"beit3's head has norms with an epsilon of {EPSILON:g}, its layers "
+                             f"of {epsilon:g}: here they share it")  # fmt: skip
+        return self.config(
+            width=width, layers=1 + max(layers), placement="sub",
+            heads=head_count(width, {"num_heads": heads} if heads else {}),
+            ffn_width=len(state[f"{BLOCKS}.0.ffn.A.fc1.weight"]),
+            image_size=side * patch, patch_size=patch, channels=channels,
+            **read_fields(BEIT3_FIELDS, args), **self.values(state),
+            **{name: len(state[at]) for name, at in self.sizes.items()},
+        )  # fmt: skip
+
+    def values(self, state: State) -> dict[str, Any]:
+        """Return the values of our configuration that all models of images and texts show."""
+        return {
+            "vocab_size": len(state[WORDS]), "embedding_scale": "none",
+            "max_length": len(state[f"{POSITIONS}.B.weight"]) - 2,
+            "final_norm": "placement" if f"{FINAL_NORM}.A.weight" in state else "none",
+        }  # fmt: skip
+
+    def names(self, config: Any, state: State | None) -> Names:
+        """Return the map; a norm on top may be in neither."""
+        prefix = "" if self.model is VisionLanguageEncoder else "encoder."
+        stack = f"{prefix}transformer"
+        image, text = f"{prefix}vision_embedding", f"{prefix}text_embedding"
+        return {
+            **self.head,
+            f"{image}.class_token.vector": tensor(CLASS_TOKEN, layout=TOKEN),
+            f"{image}.positions.weight": tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO),
+            f"{text}.positions.weight": tensor(f"{POSITIONS}.B.weight", layout=FROM_TWO),
+            f"{text}.words.table.weight": tensor(WORDS),
+            f"{image}.patches.proj": PATCHES,
+            f"{stack}.final_norm.vision": f"{FINAL_NORM}.A",
+            f"{stack}.final_norm.language": f"{FINAL_NORM}.B",
+            **layer_names(f"{stack}.layers", "A", ".experts.vision"),
+            **layer_names(f"{stack}.layers", "B", ".experts.language"),
+        }
+
+    def write(self, config: Any) -> dict[str, Any]:
+        """Return the arguments of torchscale's EncoderConfig, by which it builds the same."""
+        return {
+            "multiway": True, "layernorm_embedding": False, "no_output_layer": True,
+            "normalize_output": getattr(config, "final_norm", "") == "placement",
+            "encoder_embed_dim": config.width, "encoder_layers": config.layers,
+            "encoder_attention_heads": config.heads, "encoder_ffn_embed_dim": config.ffn_width,
+            **write_fields(BEIT3_FIELDS, config), "img_size": config.image_size,
+            "patch_size": config.patch_size, "in_chans": config.channels,
+            "vocab_size": getattr(config, "vocab_size", -1),
+            "max_source_positions": config.max_length + 2,
+        }  # fmt: skip
+
+    def finished(self, state: State, config: Any) -> State:
+        """Return their tensors: the words as theirs reads them, and a mask token."""
+        if config.embedding_scale == "sqrt_width":  # theirs multiplies the words by nothing
+            state[WORDS] = state[WORDS] * math.sqrt(config.width)
+        return {MASK_TOKEN: torch.zeros(1, 1, config.width), **state}
+
+
+class Beit3Classifier(Beit3):
+    """The authors' BEiT3ForImageClassification; the text half is left behind."""
+
+    ignored = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
+    needed = (f"{PATCHES}.weight", f"{POSITIONS}.A.weight")
+    allowed: ClassVar = {
+        "class_token": ("learned",), "positions": ("learned",), "grid_positions": ("none",),
+        "pooling": ("mean_then_norm",),
+    }  # fmt: skip
+
+    def values(self, state: State) -> dict[str, Any]:
+        """Return the values of our configuration that images alone show."""
+        fixed = {name: values[0] for name, values in self.allowed.items()}
+        return {**fixed, "max_length": len(state[f"{POSITIONS}.A.weight"]) - 2}
+
+    def names(self, config: Any, state: State | None) -> Names:
+        """Return the map."""
+        positions = tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO)
+        return {
+            **self.head, "class_token.vector": tensor(CLASS_TOKEN, layout=TOKEN),
+            "encoder.position_embedding.table.weight": positions, "embedding.proj": PATCHES,
+            **layer_names("encoder.layers", "A"),
+        }  # fmt: skip
+
+    def finished(self, state: State, config: Any) -> State:
+        """Return their tensors."""
+        return state
+
+
 FORMATS = (
+    Beit3Classifier(
+        "fc_norm.weight", ImageClassifier, ImageClassifierConfig,
+        {"pooled_norm": "fc_norm", "head": "head"}, {"classes": "head.weight"},
+    ),
+    Beit3(
+        "pooler.dense.weight", QuestionAnswerer, QuestionAnsweringConfig,
+        {
+            "pooler.0": "pooler.norm", "pooler.1": "pooler.dense", "head.0": "head.0",
+            "head.1": "head.1", "head.3": "head.3",
+        },
+        {"answers": "head.3.bias"}, normed=True,
+    ),
+    Beit3(
+        "head.dense1.weight", VisualReasoner, VisualReasonerConfig,
+        {
+            "head.0": "head.norm1", "head.1": "head.dense1", "head.2": "head.norm2",
+            "head.4": "head.dense2",
+        },
+        {}, normed=True,
+    ),
+    Beit3(
+        "vision_head.weight", ImageTextRetriever, ImageTextRetrieverConfig,
+        {
+            "vision_head": "vision_head", "language_head": "language_head",
+            "scale.logarithm": tensor("logit_scale"),
+        },
+        {},
+    ),
+    Beit3(
+        "mim_head.weight", MaskedDataModel, MaskedDataModelConfig,
+        {
+            "patch_head": "mim_head", "word_head": "mlm_head",
+            "encoder.vision_embedding.mask_token.vector": tensor(MASK_TOKEN, layout=TOKEN),
+        },
+        {"codes": "mim_head.bias"},
+    ),
+    Beit3("mlm_head.weight", ImageCaptioner, ImageCaptionerConfig, {"word_head": "mlm_head"}, {}),
+    Beit3(f"{PATCHES}.weight", VisionLanguageEncoder, VisionLanguageConfig, {}, {}),
     Torchscale(LanguageModel, LanguageModelConfig, "decoder"),
     Torchscale(TextEncoder, TextEncoderConfig, "encoder"),
     Torchscale(TranslationModel, TranslationConfig, "encoder", "decoder"),
-)
+)  # fmt: skip
+"""The first that fits is taken."""
+
+
+def write_fairseq_order(source: Path, target: Path, size: int) -> None:
+    """Write BEiT-3's SentencePiece model with the numbers that its authors give to pieces.
+
+    They read beit3.spm by XLM-RoBERTa's tokenizer, in fairseq's order: `<s>`, `<pad>`, `</s>`,
+    `<unk>`, then the pieces from the model's fourth on, then `<mask>`. The file itself begins with
+    `<unk>`, `<s>`, `</s>`. Written anew with its pieces in that order, it is read as any other.
+
+    Up to `size`, the words of the embedding, it is filled with pieces that no text has (64,010
+    where beit3.spm gives 64,002).
+
+    Raises:
+        FileNotFoundError: If the source is not there.
+        ValueError: If it is no SentencePiece model, has its pieces in another order, or too many.
+        ModuleNotFoundError: If sentencepiece is not installed; names the extra that has it.
+    """
+    if not source.is_file():
+        raise FileNotFoundError(f"no tokenizer {source}")
+    name = "sentencepiece.sentencepiece_model_pb2"
+    messages: Any = import_extra(name, "text", "this tokenizer needs sentencepiece")
+    model = messages.ModelProto()
+    try:
+        model.ParseFromString(source.read_bytes())
+    except Exception as error:  # protobuf's own
+        raise ValueError(f"{source} is no SentencePiece model") from error
+    pieces = list(model.pieces)
+    if not pieces:
+        raise ValueError(f"{source} is no SentencePiece model: it has no pieces")
+    begins, wanted = [piece.piece for piece in pieces[:3]], ["<unk>", "<s>", "</s>"]
+    if begins != wanted:
+        raise ValueError(f"{source} is no SentencePiece model as BEiT-3's: it begins with "
+                         f"{', '.join(begins)}, not with {', '.join(wanted)}")  # fmt: skip
+
+    def control(word: str) -> Any:  # no text is cut into it
+        kind = messages.ModelProto.SentencePiece
+        return kind(piece=word, score=0.0, type=kind.CONTROL)
+
+    made = [control("<s>"), control("<pad>"), control("</s>"), pieces[0]]
+    made += [*pieces[3:], control("<mask>")]
+    if len(made) > size:
+        raise ValueError(f"{source} has {len(made):,} pieces with <mask>, the model {size:,} words")
+    made += [control(f"<unused{number}>") for number in range(size - len(made))]
+    ordered = messages.ModelProto()
+    ordered.CopyFrom(model)
+    del ordered.pieces[:]
+    ordered.pieces.extend(made)
+    target.write_bytes(ordered.SerializeToString())
