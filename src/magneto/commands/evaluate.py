@@ -186,11 +186,7 @@ def evaluate_metrics(given: argparse.Namespace, overrides: dict[str, Any]) -> in
 
 
 def metric_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Write metrics for people, a line each, and a column for each split.
-
-    Args:
-        found: Of each split; where a metric has a half-width it stands behind it.
-    """
+    """Write metrics for people, a line each, and a column for each split."""
     weights = next(iter(found.values()))["weights"]
     names = [name for name in dict.fromkeys(chain(*found.values()))
              if name != "weights" and not name.endswith(HALF_WIDTH)]  # fmt: skip
@@ -211,18 +207,7 @@ def recognition_metrics(
     answers: Sequence[tuple[str, str, str]],
     normaliser: TextNormaliser | None,
 ) -> dict[str, Any]:
-    """Return what else is said of transcripts, and write them, if that is asked for.
-
-    Args:
-        given: The command's options.
-        split: Its name.
-        answers: (id, reference, hypothesis) of each utterance.
-        normaliser: By which there are rates, too.
-
-    Returns:
-        `utterances`, `words`, and `wer_half_width` of a 95 % confidence interval over utterances;
-        error rates of normalised texts.
-    """
+    """Return what else is said of transcripts, and write them, if that is asked for."""
     from magneto.speech.task import half_width_of_rate, normalised_rates, word_errors
 
     if given.write:
@@ -240,13 +225,7 @@ def recognition_metrics(
 
 
 def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """Return the fields of a run's recipe by which a split is measured whole.
-
-    Args:
-        run: Its directory.
-        overrides: Further ones.
-        split: Name of a split of the source; "" for what the run validates on.
-    """
+    """Return the fields of a run's recipe by which a split is measured whole."""
     if not split:
         return dict(overrides)
     data: Any = open_run(run, overrides).data

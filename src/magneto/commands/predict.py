@@ -79,13 +79,7 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command.
-
-    Raises:
-        FileNotFoundError: If there is no such run, or nothing at a path.
-        ConfigError: If the run's task predicts nothing.
-        ValueError: If nothing of what is named can be read.
-    """
+    """Run the command."""
     made = parser()
     given, overrides = made.parse_with_overrides(words)
     if given.top < 1:
@@ -99,13 +93,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind: str) -> int:
-    """Print what a run's model sees in images, or answers about them.
-
-    Args:
-        given: The command's options.
-        overrides: Fields of the recipe.
-        kind: What the run's task takes after the images, as a word; "" for nothing.
-    """
+    """Print what a run's model sees in images, or answers about them."""
     names, text = split_words(given.inputs, kind)
     paths = image_paths(names)
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
@@ -141,15 +129,7 @@ def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind
 
 
 def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
-    """Return the names of images and what is asked about them; "" where nothing is.
-
-    Args:
-        words: Of the command line.
-        kind: What the run's task takes after the images; "" for nothing.
-
-    Raises:
-        ConfigError: If it is not there, or no image.
-    """
+    """Return the names of images and what is asked about them; "" where nothing is."""
     from magneto.data.media import IMAGE_ENDINGS
 
     def is_image_name(word: str) -> bool:
@@ -168,12 +148,7 @@ def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
 
 
 def image_paths(names: Sequence[str]) -> list[Path]:
-    """Return files, and the images in folders.
-
-    Raises:
-        FileNotFoundError: If a name is of neither; names the nearest.
-        ValueError: If a folder has no images.
-    """
+    """Return files, and the images in folders."""
     from magneto.data.formats import media_names
 
     found: list[Path] = []
@@ -338,10 +313,6 @@ def text_groups(
 
     Of standard input it is what is there: nobody who types, or whose program does, has to end it
     before there are answers.
-
-    Raises:
-        ConfigError: If standard input is needed, and closed.
-        FileNotFoundError: If a word is neither a file nor has a space in it, as a text.
     """
     from magneto.language.labelled_texts import line_pairs
 
@@ -431,13 +402,7 @@ def continue_text(given: argparse.Namespace) -> int:
 
 
 def describe_images(given: argparse.Namespace) -> int:
-    """Describe an image, or those of a folder.
-
-    Raises:
-        ConfigError: If no image is named.
-        FileNotFoundError: If there is no such file or folder.
-        ValueError: If nothing there is an image that can be read.
-    """
+    """Describe an image, or those of a folder."""
     from magneto.vision_language.caption_decoding import CaptionSearch
 
     if not given.prompt:

@@ -41,13 +41,7 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command.
-
-    Raises:
-        FileNotFoundError: If there is no such run, or nothing at a path.
-        ConfigError: If the run's task is another one.
-        ValueError: If there is nothing to find, or the image can't be read.
-    """
+    """Run the command."""
     made = parser()
     given, overrides = made.parse_with_overrides(words)
     if given.top < 1:

@@ -231,12 +231,7 @@ def plainly(score: Score) -> dict[str, Any]:
 
 
 def point_lines(scores: Sequence[Score], owns: Container[str]) -> Iterator[str]:
-    """Say for each row at which point of its grid it is, in a line.
-
-    Args:
-        scores: Of the rows.
-        owns: Columns by which points are chosen.
-    """
+    """Say for each row at which point of its grid it is, in a line."""
     rows: dict[str, list[str]] = {}
     for score in scores:
         if score.column in owns and score.point:

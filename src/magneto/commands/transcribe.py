@@ -103,12 +103,7 @@ def search_of(given: argparse.Namespace, count: int = 1) -> Search:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command.
-
-    Raises:
-        ValueError: If there was nothing to hear in any recording, or one is too long to be heard
-            at once where that is asked for.
-    """
+    """Run the command."""
     made = parser()
     given, overrides = made.parse_with_overrides(words)
     check(made, given)
@@ -166,11 +161,7 @@ def check(made: Parser, given: argparse.Namespace) -> None:
 
 @contextmanager
 def recording_from_standard_input() -> Iterator[Path]:
-    """Yield the recording on standard input as a file.
-
-    Raises:
-        ConfigError: If its first bytes are those of none.
-    """
+    """Yield the recording on standard input as a file."""
     first = open_standard_input().read(4)
     if not is_recording(first):
         raise ConfigError(["standard input is no recording (.wav, .flac, .ogg, .mp3) by its first "

@@ -69,12 +69,7 @@ def search_of(given: Any, count: int = 1) -> Any:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command.
-
-    Raises:
-        ConfigError: If it is another kind of run.
-        FileNotFoundError: If there is no run, nothing in it yet, or no such file.
-    """
+    """Run the command."""
     made = parser()
     given, overrides = made.parse_with_overrides(words)
     piped = is_standard_input(given.file)

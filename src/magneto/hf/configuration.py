@@ -119,11 +119,7 @@ def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
 
 
 def table_row(config: TransformerConfig) -> str:
-    """Return the name of a configuration's placement.
-
-    Raises:
-        ValueError: If it is no row of the table: a directory has only its name.
-    """
+    """Return the name of a configuration's placement."""
     name = config.row.name
     if replace(config, placement=name).row != config.row:
         raise ValueError(f"a directory names its placement: {name!r} is another row in the table, "

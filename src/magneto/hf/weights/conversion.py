@@ -197,11 +197,7 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
 
 
 def find_format(name: str, class_name: str = "") -> Format:
-    """Return the format of a `model_type`, and of a class of it if one fits.
-
-    Raises:
-        ValueError: If there is none; all that there are come with the message.
-    """
+    """Return the format of a `model_type`, and of a class of it if one fits."""
     named = [form for form in FORMATS if form.name == name]
     if not named:
         near = get_close_matches(name, NAMES, n=1)

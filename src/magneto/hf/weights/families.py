@@ -131,11 +131,7 @@ GATES = {
 
 
 def read_llama(config: Any) -> dict[str, Any]:
-    """Return our values that are no fields of theirs.
-
-    Raises:
-        ValueError: For rotary positions that are scaled or partial.
-    """
+    """Return our values that are no fields of theirs."""
     rope = config.rope_parameters or {}
     kind = rope.get("rope_type", "default")
     if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
@@ -366,11 +362,7 @@ VIT = Format(
 
 
 def read_beit(config: Any) -> dict[str, Any]:
-    """Return our values that are no fields of BEiT's.
-
-    Raises:
-        ValueError: For relative positions of each layer and shared ones.
-    """
+    """Return our values that are no fields of BEiT's."""
     if config.use_relative_position_bias:
         require(config, use_shared_relative_position_bias=False)
     shared = "shared_relative_bias" if config.use_shared_relative_position_bias else "none"

@@ -264,11 +264,7 @@ def require(config: Any, **wanted: Any) -> None:
 
 
 def check_placement(config: TransformerConfig, wanted: Sequence[str], format_name: str) -> None:
-    """Check that a model's placement is one of the table's rows that a format can hold.
-
-    Raises:
-        ValueError: If it is another, or another row of the same name.
-    """
+    """Check that a model's placement is one of the table's rows that a format can hold."""
     row = config.row
     if row.name in wanted and replace(config, placement=row.name).row == row:
         return

@@ -78,11 +78,7 @@ def head_count(width: int, args: Mapping[str, Any]) -> int:
 
 
 def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
-    """Return how many patches an image is high and wide.
-
-    Raises:
-        ValueError: If that can't be seen, or the image is not square.
-    """
+    """Return how many patches an image is high and wide."""
     if "pos_embed" in state:
         return square(state["pos_embed"].shape[1] - ("cls_token" in state))
     table = next((t for n, t in state.items() if n.endswith(TABLE)), None)
@@ -199,7 +195,7 @@ class Timm(WeightFormat):
         return state
 
 
-class Vit(Timm):
+class _Vit(Timm):
     """A VisionTransformer."""
 
     name, placements = "timm_vit", ("pre", "sub")
@@ -208,11 +204,9 @@ class Vit(Timm):
     refused: ClassVar = {"norm_layer": None, "pool_include_prefix": False}
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
-        """Whether tensors of these names are such a model's."""
         return "blocks.0.attn.qkv.weight" in state
 
     def read(self, state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
-        """Return our configuration."""
         known = shape(state, args)
         default = "beit3" if known["placement"] == "sub" else ""
         beit3 = str(args.get("architecture", default)).startswith("beit3")
@@ -225,7 +219,6 @@ class Vit(Timm):
         )  # fmt: skip
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Return their arguments."""
         sub = config.row.name == "sub"
         return {
             **arguments(config), "act_layer": config.activation, "scale_attn_norm": sub,
@@ -235,11 +228,10 @@ class Vit(Timm):
         }  # fmt: skip
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the map."""
         return {**COMMON, **scales("ls1.gamma", "ls2.gamma"), QKV: f"{BLOCK}.attn.qkv"}
 
 
-class Beit(Timm):
+class _Beit(Timm):
     """A Beit."""
 
     name, placements = "timm_beit", ("pre",)
@@ -250,13 +242,11 @@ class Beit(Timm):
     }
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
-        """Whether tensors of these names are such a model's."""
         named = str(args.get("architecture", "")).startswith("beit")
         tables = SHARED in state or f"blocks.0.attn.{TABLE}" in state
         return tables or (named and "blocks.0.attn.q_bias" in state)
 
     def read(self, state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
-        """Return our configuration."""
         own, shared = f"blocks.0.attn.{TABLE}" in state, SHARED in state
         if own and shared:
             raise ValueError("relative positions of each layer and shared ones have no counterpart")
@@ -267,7 +257,6 @@ class Beit(Timm):
         )  # fmt: skip
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Return their arguments."""
         return {
             **arguments(config),
             "use_fc_norm": config.pooling == "mean_then_norm",
@@ -277,7 +266,6 @@ class Beit(Timm):
         }
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the map."""
         tables = f"{LAYER}.self_attention.attention.positions.bias.weight"
         return {
             **COMMON,
@@ -289,7 +277,7 @@ class Beit(Timm):
         }
 
 
-class Eva(Timm):
+class _Eva(Timm):
     """An Eva; what is not given is EVA-02's where the weights are gated."""
 
     name, placements = "timm_eva", ("pre", "eva02", "sub")
@@ -303,11 +291,9 @@ class Eva(Timm):
     }  # fmt: skip
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
-        """Whether tensors of these names are such a model's."""
         return bool({"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight"} & state.keys())
 
     def read(self, state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
-        """Return our configuration."""
         name = str(args.get("architecture", "eva"))
         if not name.startswith("eva") and "use_rot_pos_emb" not in args:
             raise ValueError(f"timm's {name} has no counterpart here: only EVA and EVA-02")
@@ -382,4 +368,4 @@ def turned(config: ImageClassifierConfig, parts: str) -> Layout:
 
 
 # The first that fits is taken: a Beit has an Eva's names, and more.
-FORMATS = (Beit(), Eva(), Vit())
+FORMATS = (_Beit(), _Eva(), _Vit())

@@ -76,7 +76,7 @@ FIELDS: Fields = {
 }  # fmt: skip
 
 
-class Torchscale(WeightFormat):
+class _Torchscale(WeightFormat):
     """A `Decoder`, an `Encoder` or an `EncoderDecoder` with embeddings, also as fairseq wraps them.
 
     An encoder's output projection is left behind.
@@ -96,7 +96,6 @@ class Torchscale(WeightFormat):
         self.ignored = left + ("|^encoder.output" if len(stacks) == 1 else "")
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
-        """Whether tensors of these names, with these arguments, are such a model's."""
         if not any(".ffn.fc1." in name or ".self_attn_layer_norm." in name for name in state):
             return False
         return self.stacks == tuple(
@@ -121,7 +120,6 @@ class Torchscale(WeightFormat):
         return {name: tensor for name, tensor in state.items() if name not in equal}
 
     def read(self, state: State, args: Mapping[str, Any]) -> Any:
-        """Return our configuration; a ValueError says what has no counterpart."""
         values = [_stack_values(state, stack, args) for stack in self.stacks]
         layers = [value.pop("layers") for value in values]
         for name, value in values[0].items():
@@ -140,7 +138,6 @@ class Torchscale(WeightFormat):
         )  # fmt: skip
 
     def mine(self, stack: str) -> str:
-        """Return the name of a stack in ours."""
         return f"transformer.{stack}" if len(self.stacks) == 2 else stack
 
     def names(self, config: Any, state: State | None) -> Names:
@@ -319,7 +316,7 @@ def layer_names(ours: str, letter: str, expert: str = "") -> Names:
     }
 
 
-class Beit3(WeightFormat):
+class _Beit3(WeightFormat):
     """One of the authors' models.
 
     Args:
@@ -348,7 +345,6 @@ class Beit3(WeightFormat):
         self.head, self.sizes, self.normed = head, sizes, normed
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
-        """Whether tensors of these names are such a model's."""
         ours = any(re.match(r"(beit3\.)?vision_embed\.", name) for name in state)
         return ours and self.mark in {f"{PREFIX}{name}" for name in state} | state.keys()
 
@@ -366,7 +362,6 @@ class Beit3(WeightFormat):
         return state
 
     def read(self, state: State, args: Mapping[str, Any]) -> Any:
-        """Return our configuration; a ValueError says what has no counterpart."""
         width, channels, patch, _ = state[f"{PATCHES}.weight"].shape
         side = square(len(state[f"{POSITIONS}.A.weight"]) - 3)
         layers = [int(name.removeprefix(BLOCKS).split(".")[1]) for name in state if BLOCKS in name]
@@ -429,7 +424,7 @@ class Beit3(WeightFormat):
         return {MASK_TOKEN: torch.zeros(1, 1, config.width), **state}
 
 
-class Beit3Classifier(Beit3):
+class _Beit3Classifier(_Beit3):
     """The authors' BEiT3ForImageClassification; the text half is left behind."""
 
     ignored = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
@@ -445,7 +440,6 @@ class Beit3Classifier(Beit3):
         return {**fixed, "max_length": len(state[f"{POSITIONS}.A.weight"]) - 2}
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the map."""
         positions = tensor(f"{POSITIONS}.A.weight", layout=FROM_TWO)
         return {
             **self.head, "class_token.vector": tensor(CLASS_TOKEN, layout=TOKEN),
@@ -454,16 +448,15 @@ class Beit3Classifier(Beit3):
         }  # fmt: skip
 
     def finished(self, state: State, config: Any) -> State:
-        """Return their tensors."""
         return state
 
 
 FORMATS = (
-    Beit3Classifier(
+    _Beit3Classifier(
         "fc_norm.weight", ImageClassifier, ImageClassifierConfig,
         {"pooled_norm": "fc_norm", "head": "head"}, {"classes": "head.weight"},
     ),
-    Beit3(
+    _Beit3(
         "pooler.dense.weight", QuestionAnswerer, QuestionAnsweringConfig,
         {
             "pooler.0": "pooler.norm", "pooler.1": "pooler.dense", "head.0": "head.0",
@@ -471,7 +464,7 @@ FORMATS = (
         },
         {"answers": "head.3.bias"}, normed=True,
     ),
-    Beit3(
+    _Beit3(
         "head.dense1.weight", VisualReasoner, VisualReasonerConfig,
         {
             "head.0": "head.norm1", "head.1": "head.dense1", "head.2": "head.norm2",
@@ -479,7 +472,7 @@ FORMATS = (
         },
         {}, normed=True,
     ),
-    Beit3(
+    _Beit3(
         "vision_head.weight", ImageTextRetriever, ImageTextRetrieverConfig,
         {
             "vision_head": "vision_head", "language_head": "language_head",
@@ -487,7 +480,7 @@ FORMATS = (
         },
         {},
     ),
-    Beit3(
+    _Beit3(
         "mim_head.weight", MaskedDataModel, MaskedDataModelConfig,
         {
             "patch_head": "mim_head", "word_head": "mlm_head",
@@ -495,11 +488,11 @@ FORMATS = (
         },
         {"codes": "mim_head.bias"},
     ),
-    Beit3("mlm_head.weight", ImageCaptioner, ImageCaptionerConfig, {"word_head": "mlm_head"}, {}),
-    Beit3(f"{PATCHES}.weight", VisionLanguageEncoder, VisionLanguageConfig, {}, {}),
-    Torchscale(LanguageModel, LanguageModelConfig, "decoder"),
-    Torchscale(TextEncoder, TextEncoderConfig, "encoder"),
-    Torchscale(TranslationModel, TranslationConfig, "encoder", "decoder"),
+    _Beit3("mlm_head.weight", ImageCaptioner, ImageCaptionerConfig, {"word_head": "mlm_head"}, {}),
+    _Beit3(f"{PATCHES}.weight", VisionLanguageEncoder, VisionLanguageConfig, {}, {}),
+    _Torchscale(LanguageModel, LanguageModelConfig, "decoder"),
+    _Torchscale(TextEncoder, TextEncoderConfig, "encoder"),
+    _Torchscale(TranslationModel, TranslationConfig, "encoder", "decoder"),
 )  # fmt: skip
 """The first that fits is taken."""
 
