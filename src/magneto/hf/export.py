@@ -34,7 +34,6 @@ from magneto.hf.tokenizer import (
     translation_tokenizer,
 )
 from magneto.hf.wrapper import MagnetoPreTrainedModel
-from magneto.speech.batching import SpeechVocabulary
 from magneto.translation.prepare import load_vocabulary
 from magneto.vision.config import given_names
 
@@ -198,9 +197,9 @@ def _translator(config: Any, data: Any) -> Assets:
 
 
 def _recogniser(config: Any, data: Any) -> Assets:
-    vocabulary = SpeechVocabulary(load_tokenizer(data.tokenizer))
-    reader = transformers_tokenizer(vocabulary.tokenizer, LONGEST_TRANSCRIPT)
-    return Assets({}, vocabulary, [MagnetoSpeechFeatureExtractor.of(data), reader])
+    tokenizer = load_tokenizer(data.tokenizer)
+    reader = transformers_tokenizer(tokenizer, LONGEST_TRANSCRIPT)
+    return Assets({}, tokenizer, [MagnetoSpeechFeatureExtractor.of(data), reader])
 
 
 def _image_classifier(config: Any, data: Any) -> Assets:

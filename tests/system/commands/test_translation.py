@@ -153,7 +153,7 @@ def test_only_line_feeds_end_lines() -> None:
         assert found == text.decode("utf-8-sig").split("\n")
     assert not counts and read(b"a\r\n\xffb\nc") == [["a", "\ufffdb"], ["c"]]
     assert counts[INVALID_UTF8] == 1 and read() == []
-    [[long], [after]] = read(*[b"x" * 100_000] * 30, b"\nnext\n")
+    [[long, after]] = read(*[b"x" * 100_000] * 30, b"\nnext\n")
     assert 1 << 20 <= len(long) < 1_200_000 and after == "next"
 
 
