@@ -29,8 +29,9 @@ ELSEWHERE = {
     "embed_dim": "width", "dim": "width", "n_layer": "layers", "num_layers": "layers",
     "num_hidden_layers": "layers", "depth": "layers", "n_head": "heads", "num_heads": "heads",
     "num_attention_heads": "heads", "intermediate_size": "ffn_width", "d_ff": "ffn_width",
-    "seq_len": "max_length", "block_size": "max_length",
-    "context_length": "max_length", "path": "source", "dataset": "source", "wandb": "tracker",
+    "seq_len": "max_length", "block_size": "max_length", "context_length": "max_length",
+    "max_position_embeddings": "max_length", "path": "source", "dataset": "source",
+    "wandb": "tracker",
 }  # fmt: skip
 """What fields of `training`, `model` and `data` are called in other programs, for hints alone."""
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
-from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
+from magneto.config import nearest
 from magneto.language.config import (
     LanguageModelConfig,
     MaskedLanguageModelConfig,
@@ -84,16 +84,6 @@ class SavedWithModule(WithoutCopies):
 
 SHARED = {"vocab_size", "max_length", "head_dim"}
 """Names that transformers has too."""
-
-OUR_NAMES = {
-    "hidden_size": "width",
-    "num_hidden_layers": "layers",
-    "num_attention_heads": "heads",
-    "num_key_value_heads": "key_value_heads",
-    "intermediate_size": "ffn_width",
-    "max_position_embeddings": "max_length",
-}
-"""What transformers calls our sizes."""
 
 ALSO_TRANSFORMERS = {
     "attn_implementation", "auto_map", "name_or_path", "num_labels", "output_attentions",
@@ -184,9 +174,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         for name in values:
             if name in own | known or name.startswith("_") or name.endswith("_token_id"):
                 continue
-            near = OUR_NAMES.get(name) or next(iter(get_close_matches(name, own, n=1)), None)
-            hint = f"; did you mean {near}?" if near else ""
-            raise ValueError(f"{type(self).__name__} has no {name}{hint}")
+            raise ValueError(f"{type(self).__name__} has no {name}{nearest(name, sorted(own))}")
         given = {name: values.pop(name) for name in own & set(values)}
         config = self.shape(**{**self.defaults, **given})
         return asdict(config) | {"placement": table_row(config)}

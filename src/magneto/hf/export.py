@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -89,12 +88,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
         raise FileExistsError(f"{directory} is there already and not empty")
     with directory_aside(directory) as aside:
         yield aside
-        try:
-            aside.rename(directory)  # in the place of an empty one, too
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            raise FileExistsError(f"{directory} was filled by another process meanwhile") from error
+        aside.rename(directory)  # in the place of an empty one, too; never of one that is not
 
 
 @dataclass(frozen=True)

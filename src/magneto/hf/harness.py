@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from magneto.config import nearest
 from magneto.files import import_extra
 from magneto.hf.configuration import MagnetoConfig
 from magneto.hf.language import MagnetoForCausalLM
@@ -35,9 +35,8 @@ def check_tasks(names: Sequence[str], manager: Any, ours: Sequence[str] = ()) ->
     wrong = []
     for name in names:
         if name not in known and not manager.match_tasks([name]):
-            near = get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            wrong.append(f"--tasks: no task {name!r}, here or in lm-evaluation-harness{hint}")
+            wrong.append(f"--tasks: no task {name!r}, here or in lm-evaluation-harness"
+                         f"{nearest(name, known)}")  # fmt: skip
     if wrong:
         raise ValueError("\n".join(wrong))
 

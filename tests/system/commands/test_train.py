@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 
 from magneto.commands import train
-from magneto.commands.train import PATIENCE, held, is_run, lock_of
+from magneto.commands.train import PATIENCE, is_run, lock_of
 from magneto.files import LOCK_FILE, acquire_lock
 from magneto.progress import SILENT
 from magneto.recipe import open_run
@@ -110,14 +110,6 @@ def test_who_holds_a_folder_is_waited_for_where_it_is_asked(tmp_path: Path, monk
     assert not waited
     lock_of(tmp_path, SILENT, patient=True).release()
     assert waited == [PATIENCE]
-
-
-def test_a_folder_in_which_nothing_began_goes(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    for name in ("run", "mine"):
-        with held(tmp_path / name, SILENT, new=True, patient=False):
-            assert (tmp_path / name).is_dir()
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_refused_resumption_leaves_the_run_as_it_was(run: Path, capsys) -> None:

@@ -11,7 +11,6 @@ import argparse
 import json
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.config import error_line
+from magneto.config import error_line, nearest
 from magneto.files import read_object
 from magneto.hf.configuration import register
 from magneto.hf.weights import timm, torchscale
@@ -200,9 +199,8 @@ def find_format(name: str, class_name: str = "") -> Format:
     """Return the format of a `model_type`, and of a class of it if one fits."""
     named = [form for form in FORMATS if form.name == name]
     if not named:
-        near = get_close_matches(name, NAMES, n=1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"cannot convert a {name!r} model{hint}, only {', '.join(NAMES)}")
+        raise ValueError(f"cannot convert a {name!r} model, only {', '.join(NAMES)}"
+                         f"{nearest(name, NAMES)}")  # fmt: skip
     return next((form for form in named if class_name in form.classes), named[0])
 
 
