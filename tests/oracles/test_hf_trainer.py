@@ -294,22 +294,17 @@ def test_the_best_model_is_loaded_at_the_end(tmp_path: Path) -> None:
     assert_same_weights(kind.model, expected)
 
 
-def test_a_class_made_of_ours_is_shifted_too(tmp_path: Path) -> None:
-    """Trainer asks by name, and FSDP gives the class of a model another."""
-    torch.manual_seed(0)
-    kind = causal()
-    expected = kind.trained(2, 0.2)
-    kind.model.__class__ = type("FSDPModel", (type(kind.model),), {})
-    trainer(kind, tmp_path, label_smoothing_factor=0.2).train()
-    assert_same_weights(kind.model, expected)
-
-
-def test_an_adapted_model_is_shifted_too(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
+@pytest.mark.parametrize("made_by", ["FSDP", "peft"])
+def test_a_class_made_of_ours_is_shifted_too(tmp_path: Path, made_by: str) -> None:
+    """Trainer asks by name, and FSDP gives the class of a model another; peft wraps it."""
     torch.manual_seed(0)
     kind = causal()
     expected = kind.mean_loss(kind.model, 0.2).item()
-    kind.model = peft.get_peft_model(kind.model, peft.LoraConfig(target_modules=["qkv_proj"]))
+    if made_by == "FSDP":
+        kind.model.__class__ = type("FSDPModel", (type(kind.model),), {})
+    else:
+        peft = pytest.importorskip("peft")
+        kind.model = peft.get_peft_model(kind.model, peft.LoraConfig(target_modules=["qkv_proj"]))
     found = trainer(kind, tmp_path, label_smoothing_factor=0.2).evaluate()
     assert found["eval_loss"] == pytest.approx(expected, rel=1e-5)
 

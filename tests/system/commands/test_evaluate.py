@@ -1,4 +1,4 @@
-"""`magneto evaluate` by several processes."""
+"""`magneto evaluate` by several processes, and by questions with options."""
 
 import json
 import sys
@@ -50,6 +50,78 @@ def test_what_one_process_measures_waits_for_no_other(
     assert outcome(capsys, "evaluate", digits_run, "--features") == (0, "True\n", "")
     code, _, error = outcome(capsys, "evaluate", digits_run, "--data", "-")
     assert code == 2 and "several processes can't share standard input" in error
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, language_run: Path) -> Path:
+    """A folder with a link to a run, and questions."""
+    folder = tmp_path_factory.mktemp("in_context")
+    (folder / "run").symlink_to(language_run)
+    data = folder / "data"
+    data.mkdir()
+    records = [
+        {"sentence": f"Ann saw Eve {n} times since _ was late.", "option1": "Ann",
+         "option2": "Eve", "answer": str(1 + n % 2)}
+        for n in range(6)
+    ]  # fmt: skip
+    (data / "winogrande_dev.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    record = {"query": "A man", "choices": ["sits.", "runs.", "flies far away."], "label": 2}
+    (data / "hellaswag_val.jsonl").write_text(f"{json.dumps(record)}\n" * 3)
+    return folder
+
+
+def evaluate(place: Path, *words: str) -> int:
+    return main(["evaluate", str(place / "run"), "--data", str(place / "data"), *words])
+
+
+def test_json(place: Path, capsys: pytest.CaptureFixture) -> None:
+    words = "--tasks winogrande,hellaswag --num-fewshot 0,1 --seeds 1,2 --json".split()  # noqa: SIM905
+    assert evaluate(place, *words) == 0
+    found = json.loads(capsys.readouterr().out)
+    order = [(score["suite"], score["num_fewshot"]) for score in found["scores"]]
+    assert order == [("winogrande", 0), ("winogrande", 1), ("hellaswag", 0), ("hellaswag", 1)]
+    first, second, third, _ = found["scores"]
+    assert (first["items"], first["chance"], first["seeds"]) == (6, 0.5, [1])
+    assert len(second["by_sum"]["by_seed"]) == 2
+    assert third["chance"] == pytest.approx(1 / 3)
+    assert 0 <= third["by_mean"]["mean"] <= 1
+    assert found["sources"]["winogrande"]["demonstrations"] == "the other questions"
+    assert found["length"] == 64
+
+
+def test_table(place: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["--tasks", "winogrande", "--num-fewshot", "0,4", "--limit", "5", "--max-length", "100"]
+    assert evaluate(place, *words) == 0
+    out = capsys.readouterr().out
+    header, zero, four, *rest = out.splitlines()
+    assert header.split()[:3] == ["suite", "shots", "accuracy"]
+    assert zero.split()[0::8] == ["winogrande", "5"]
+    assert four.split()[1] == "4"
+    assert "in 100 tokens" in out  # four sentences do not fit in a hundred bytes
+    assert "the other questions" in rest[-1]
+
+
+def test_mistakes_are_one_line(place: Path, capsys, monkeypatch) -> None:
+    # lm-evaluation-harness's own list of tasks takes seconds to read.
+    monkeypatch.setattr("magneto.commands.evaluate.find_spec", lambda name: None)
+    one = f"--data {place}/data/hellaswag_val.jsonl"
+    assert evaluate(place, *f"--tasks hellaswag {one}".split()) == 0
+    for words, message in (
+        ("--tasks winogrand", "no task 'winogrand'; did you mean winogrande"),
+        ("--tasks lambada", "foundation-transformers[eval]"),
+        ("--tasks storycloze", "no questions of storycloze"),
+        ("--tasks ,", "name at least one"),
+        ("--tasks winogrande --num-fewshot 0,x", "--num-fewshot takes whole numbers"),
+        ("--tasks winogrande --num-fewshot 1,1", "--num-fewshot has one number twice"),
+        ("--tasks winogrande --limit 0", "--limit 0: at least 1"),
+        ("--tasks winogrande --include nowhere", "--include: no folder nowhere"),
+        ("--tasks winogrande --num-fewshot 6", "there are only 5"),
+        (f"--tasks hellaswag,winogrande {one}", "one file for several tasks"),
+    ):
+        assert evaluate(place, *words.split()) == 2
+        error = capsys.readouterr().err
+        lines = [line for line in error.splitlines() if line.startswith("magneto:")]
+        assert len(lines) == 1 and message in lines[0], error
 
 
 if __name__ == "__main__":
