@@ -18,7 +18,6 @@ from magneto.files import (
     clear_aside,
     clear_dead,
     import_extra,
-    plain,
     read_json,
     read_object,
     whole_directory,
@@ -101,12 +100,6 @@ def test_what_a_kill_left_is_cleared_and_a_replacement_undone(tmp_path: Path) ->
     clear_aside(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"best", ".git", ".hidden"}
     check_directory(tmp_path / "best")
-
-
-def test_plain() -> None:
-    assert plain({"a": float("inf"), "b": [1, 2.5, float("nan")], "c": "x"}) == {
-        "a": None, "b": [1, 2.5, None], "c": "x",
-    }  # fmt: skip
 
 
 def test_a_file_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

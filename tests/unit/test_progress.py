@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from magneto import progress
-from magneto.progress import ProgressBars, clock
+from magneto.progress import ProgressBars
 
 
 def test_lines_have_rate_and_time_left(
@@ -49,10 +49,6 @@ def test_short_work_and_quiet_reporters_say_nothing(capsys: pytest.CaptureFixtur
     report.say("a line")
     captured = capsys.readouterr()
     assert (captured.err, captured.out) == ("a line\n", "")
-
-
-def test_clock() -> None:
-    assert [clock(s) for s in (0.4, 59.6, 61, 3661)] == ["0:00", "1:00", "1:01", "1:01:01"]
 
 
 LINES = 200  # some ten were lost to the bars' own thread

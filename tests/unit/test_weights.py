@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from magneto.files import write_json
-from magneto.weights import has_tensors, list_steps, open_tensors
+from magneto.weights import list_steps, open_tensors
 
 
 @pytest.fixture
@@ -33,17 +33,6 @@ def test_any_rows_of_a_tensor_in_pieces(cut: torch.Tensor, tmp_path: Path) -> No
         for stop in range(start + 1, 6):
             assert torch.equal(stored["a"].rows(start, stop), cut[start:stop])
     assert stored["s"].read() == stored["s"].rows(0, 1) == 7
-
-
-def test_any_rows_of_a_whole_tensor(tmp_path: Path) -> None:
-    whole = torch.arange(15.0).view(5, 3)
-    save_file({"a": whole, "none": torch.zeros(0, 3)}, tmp_path / "model.safetensors")
-    stored = open_tensors(tmp_path)
-    assert torch.equal(stored["a"].rows(1, 4), whole[1:4]) and torch.equal(
-        stored["a"].read(), whole
-    )
-    assert stored["none"].read().shape == (0, 3)
-    assert has_tensors(tmp_path) and not has_tensors(tmp_path, "ema")
 
 
 def test_steps_are_in_order_and_other_names_left_out(tmp_path: Path) -> None:

@@ -187,8 +187,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         """Refuse arguments without a parameter in `forward` that would change its numbers.
 
         Raises:
-            ValueError: For one of them that is given; for hidden states where there are none; or if
-                the residual stream's type is forced to one that the weights do not have.
+            ValueError: For one of them that is given; or for hidden states where there are none.
         """
         if self.features_by and self.wants_hidden_states(others):
             raise ValueError(f"output_hidden_states cannot be given: {self.features_by}")
@@ -196,16 +195,6 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
             given = others.get(name)
             if given is not None and given is not False:
                 raise ValueError(f"{name} cannot be given: {why}")
-        weight = next(self.core.parameters())
-        forced = self.core.config.residual_dtype
-        if forced == "input" or torch.is_autocast_enabled(weight.device.type):
-            return
-        if getattr(torch, forced) != weight.dtype:
-            own = str(weight.dtype).removeprefix("torch.")
-            raise ValueError(
-                f"the core's residual_dtype is {forced}, its weights are {own}: load it with "
-                f"dtype={forced}, or set core['residual_dtype'] to 'input'"
-            )
 
 
 class MagnetoTextModel(MagnetoPreTrainedModel):

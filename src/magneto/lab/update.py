@@ -195,7 +195,7 @@ def measured_shape(config: TransformerConfig, width: int = 64) -> TransformerCon
     without = {
         "encoder_layers": None, "decoder_layers": None, "positions": "none", "input_norm": "none",
         "grid_positions": "none", "layer_scale": None, "dropout": 0.0, "attention_dropout": 0.0,
-        "activation_dropout": 0.0, "drop_path": 0.0, "residual_dtype": "input",
+        "activation_dropout": 0.0, "drop_path": 0.0,
         "checkpoint_activations": False, "parametrization": "standard", "base_width": None,
     }  # fmt: skip
     plain = TransformerConfig(**(own | without))

@@ -42,6 +42,9 @@ from magneto.training.task import DIGEST_FILE, Loss, Task
 # Sequences of an evaluation batch.
 EVALUATION_BATCH = 16
 
+# Documents that are shuffled together where they are streamed.
+SHUFFLED_DOCUMENTS = 1024
+
 
 class TextTask(Task):
     """A task over documents, tokenised and packed into windows of equal length."""
@@ -111,7 +114,7 @@ class TextTask(Task):
     ) -> BatchStream:
         data = self.data_config
         blocks = StreamedBlocks(
-            self._train_documents, self._encode, self.length, data.shuffle_documents, seed,
+            self._train_documents, self._encode, self.length, SHUFFLED_DOCUMENTS, seed,
             block_counts(data, self.length),
         )  # fmt: skip
 

@@ -85,8 +85,6 @@ class TextDataConfig:
     """Whether attention stops at document boundaries inside a sequence."""
     streaming: bool = False
     """Read and tokenise while training, for what fits no disk; nothing is cached."""
-    shuffle_documents: PositiveInt = 1024
-    """Documents in a streaming shuffle block."""
 
     @rule
     def _vocabulary_has_all_bytes(self) -> Iterator[str]:

@@ -15,8 +15,7 @@ from magneto.language.config import (
 )
 from magneto.nn.config import TransformerConfig
 from magneto.nn.embedding import Table, TextEmbedding
-from magneto.nn.init import NormalLinear, Projection
-from magneto.nn.norm import build_norm
+from magneto.nn.init import NormalLinear, Projection, build_norm
 from magneto.nn.transformer import Decoder, Encoder
 
 

@@ -234,8 +234,7 @@ def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
 def block_counts(config: TextDataConfig, length: int) -> Path:
     """Return the file that keeps how many windows of `length` tokens each streamed block has."""
     make_writable(cache_directory())
-    made_by = (_tokenizer_name(config), config.shuffle_documents, length)
-    return _place(config, "blocks", *made_by).with_suffix(".jsonl")
+    return _place(config, "blocks", _tokenizer_name(config), length).with_suffix(".jsonl")
 
 
 def text_tokenizer(

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import projection
-from magneto.nn.norm import Nothing, optional_norm
+from magneto.nn.init import Nothing, optional_norm, projection
 from magneto.nn.position import build_logits
 from magneto.theory.placement import Sublayer
 

@@ -25,8 +25,7 @@ from torch.nn import functional as F
 
 from magneto.nn.attention import Cache, CrossAttention, Mask, SelfAttention, self_attention_cache
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import projection
-from magneto.nn.norm import Nothing, optional_norm
+from magneto.nn.init import Nothing, optional_norm, projection
 from magneto.theory.placement import Depth, Sublayer
 
 

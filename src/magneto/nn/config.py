@@ -135,8 +135,6 @@ class TransformerConfig:
     base_width: Free[Width | None] = None
     """Width at which "mup" is the standard parametrisation; that of the model whose rate is
     known."""
-    residual_dtype: Free[Literal["input", "float32", "bfloat16"]] = "input"
-    """Storage of the residual stream: as the input, or forced."""
     checkpoint_activations: Free[bool] = False
     """Recompute each layer in the backward pass instead of storing it."""
 

@@ -1,4 +1,4 @@
-"""Initialisation: one function, by role; and the linear layers that it fills.
+"""Initialisation: one function, by role; and the linear layers and norms that it fills.
 
 A module that holds parameters or buffers itself fills them in `reset_parameters`, as torch's own
 modules do, and touches nothing below it. So a model can be built without memory and be drawn later,
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.nn.config import BaseInit, Biased, TransformerConfig
+from magneto.nn.config import BaseInit, Biased, NormKind, TransformerConfig
 from magneto.theory.placement import Depth, Placement, Sublayer
 
 SCALED_ROLES = ("v", "out", "fc1", "fc2")
@@ -175,3 +175,45 @@ def draw(weight: Tensor, base: BaseInit, gain: float) -> None:
 def xavier_std(fan_in: int, fan_out: int, gain: float = 1.0) -> float:
     """Return the standard deviation of Xavier's initialisation."""
     return gain * math.sqrt(2 / (fan_in + fan_out))
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer normalisation over the last axis; keeps the input's dtype, under autocast too."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise (..., width)."""
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps).type_as(
+            input
+        )
+
+
+class RMSNorm(nn.RMSNorm):
+    """Root-mean-square normalisation (arXiv 1910.07467) over the last axis; keeps the dtype."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (..., width)."""
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps).type_as(x)
+
+
+class Nothing(nn.Identity):
+    """What fills an empty slot.
+
+    Called past `nn.Module`'s machinery, so that hooks on it do not run: most slots are empty, and
+    decoding token by token would spend some percent of its time there.
+    """
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
+
+
+def build_norm(kind: NormKind, width: int, config: TransformerConfig) -> nn.Module:
+    """Build a norm of `kind` over `width` features, with the configuration's epsilon and bias."""
+    if kind == "rmsnorm":
+        return RMSNorm(width, eps=config.norm_eps)
+    return LayerNorm(width, config.norm_eps, bias=config.bias)
+
+
+def optional_norm(present: bool, width: int, config: TransformerConfig) -> nn.Module:
+    """Build the configuration's norm where a slot holds one, `Nothing` where it is empty."""
+    return build_norm(config.norm, width, config) if present else Nothing()

@@ -26,8 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from magneto.nn.attention import Mask, build_memory_mask, recorded_weights
 from magneto.nn.block import DropPath, FeedForwardSublayer, SelfAttentionSublayer, drop_path_rate
 from magneto.nn.config import Experts, MultiwayConfig
-from magneto.nn.init import initialize
-from magneto.nn.norm import Nothing, build_norm, optional_norm
+from magneto.nn.init import Nothing, build_norm, initialize, optional_norm
 from magneto.nn.transformer import ProbedStack, check_layers
 from magneto.theory.placement import Depth
 
@@ -261,8 +260,6 @@ class MultiwayEncoder(ProbedStack):
             self.dropout(self.input_norm[name](x))
             for name, x in zip(MODALITIES, (vision, language), strict=True)
         ]
-        if self.config.residual_dtype != "input":
-            streams = [x.to(getattr(torch, self.config.residual_dtype)) for x in streams]
         return (streams[0], streams[1]), packing.mask()
 
     def step(self, layer: nn.Module, streams: Streams, packing: Packing, mask: Mask) -> Streams:

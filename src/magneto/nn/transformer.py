@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -20,8 +19,7 @@ from magneto.nn.attention import (
 )
 from magneto.nn.block import Layer
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import initialize
-from magneto.nn.norm import Nothing, build_norm, optional_norm
+from magneto.nn.init import Nothing, build_norm, initialize, optional_norm
 from magneto.nn.position import build_grid_positions, build_positions
 from magneto.theory.placement import Stack
 
@@ -131,8 +129,6 @@ class LayerStack(ProbedStack):
         if self.grid_positions is not None:
             shared = self.grid_positions(x)
         x = self.dropout(self.input_norm(x))
-        if self.config.residual_dtype != "input":
-            x = x.to(getattr(torch, self.config.residual_dtype))
         return x, [masks[window] for window in self.windows], shared
 
     def step(self, layer: nn.Module, x: Tensor, *rest: Any) -> Tensor:

@@ -227,14 +227,12 @@ class TransducerConfig(TransformerConfig):
     front_channels: tuple[PositiveInt, PositiveInt] = (64, 128)
     """Of the first and the second pair of convolutions (ESPnet's VGG: 64, 128)."""
     predictor: Literal["lstm", "stateless"] = "lstm"
-    """"lstm", or "stateless": an embedding and a convolution over the last labels (Ghodsi et al.
-    2020)."""
+    """"lstm", or "stateless": an embedding and a convolution over the last two labels (Ghodsi et
+    al. 2020)."""
     predictor_width: Width = 512
     """Of the predictor's embedding and output."""
     predictor_layers: Layers = 2
     """Of the LSTM."""
-    predictor_context: PositiveInt = 2
-    """Labels that the stateless predictor sees."""
     predictor_dropout: Dropout = 0.0
     """Of the predictor's embedding, and between the layers of the LSTM."""
     joint_width: Width = 640

@@ -21,6 +21,9 @@ from magneto.nn.embedding import Table
 from magneto.nn.transformer import Encoder
 from magneto.speech.config import BLANK, SUBSAMPLING, TransducerConfig
 
+# Labels that a stateless predictor sees.
+STATELESS_CONTEXT = 2
+
 
 class Convolution(nn.Conv2d):
     """A 3 x 3 convolution before a ReLU, drawn by He's rule; its bias is zero at first.
@@ -137,7 +140,7 @@ class StatelessPredictor(nn.Module):
     def __init__(self, config: TransducerConfig) -> None:
         super().__init__()
         assert config.vocab_size is not None
-        width, self.context = config.predictor_width, config.predictor_context
+        width, self.context = config.predictor_width, STATELESS_CONTEXT
         self.embedding = Table(config.vocab_size, width, std=1.0)
         self.dropout = nn.Dropout(config.predictor_dropout)
         self.conv = nn.Conv1d(width, width, self.context, groups=width)

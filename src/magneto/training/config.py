@@ -95,11 +95,9 @@ class TrainingConfig:
     node and keeps a copy on each."""
     shard_size: PositiveInt | None = None
     """Ranks that hold a copy of the model under "hybrid"; None for those of a node."""
-    divergence_ratio: NonNegativeFloat = 0.5
-    """A loss that has given back more than this share of its progress since the first step, or is
-    half as high again as then, counts towards divergence."""
     divergence_patience: PositiveInt = 100
-    """Steps in a row after which the run is called diverged."""
+    """Steps in a row after which a run is called diverged whose loss has given back half of its
+    progress since the first step, or is half as high again as then."""
     tensorboard: Free[bool] = True
     """Whether to write TensorBoard files."""
     tracker: Literal["none", "wandb"] = "none"

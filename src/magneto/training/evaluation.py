@@ -123,6 +123,8 @@ def gather_predictions(predictions: Sequence[tuple[int, Any]], world: World) -> 
 SMOOTHING = 0.1
 # Progress below this share of the first loss is noise, not something that could be lost.
 LEAST_PROGRESS = 0.05
+# Share of the progress since the first loss that is too much to give back.
+GIVEN_BACK = 0.5
 # A loss this much above the first one is far above any past.
 FAR_ABOVE_FIRST = 1.5
 
@@ -132,11 +134,9 @@ class DivergenceDetector:
     """Watches the loss, one step at a time; its state is plain values.
 
     Attributes:
-        ratio: Share of the progress since the first loss that must be given back.
-        patience: Steps in a row for which that must hold.
+        patience: Steps in a row for which a loss must be too high.
     """
 
-    ratio: float
     patience: int
     first: float | None = None
     smooth: float = 0.0
@@ -154,7 +154,7 @@ class DivergenceDetector:
         progress = self.first - self.best
         given_back = (
             progress > LEAST_PROGRESS * abs(self.first)
-            and self.smooth > self.best + self.ratio * progress
+            and self.smooth > self.best + GIVEN_BACK * progress
         )
         far_above = self.smooth > FAR_ABOVE_FIRST * abs(self.first) + 1e-12
         self.bad = self.bad + 1 if given_back or far_above else 0

@@ -242,7 +242,7 @@ def build_state(
         batches=BatchesAhead(stream, count, parts, pin=pin, num_workers=workers),
         throughput=throughput,
         weights=RunWeights(run, config, world, report.say),
-        detector=DivergenceDetector(config.divergence_ratio, config.divergence_patience),
+        detector=DivergenceDetector(config.divergence_patience),
         interrupt=Interrupt(report.say),
     )  # fmt: skip
 

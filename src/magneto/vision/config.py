@@ -281,10 +281,6 @@ class ImageTokenizerConfig(ImageEncoderConfig):
     """A code whose share of use falls below this multiple of an even share (1 / `codes`) is
     revived: it gets a part of what a much used code stands for. 0 revives none, as in the released
     code."""
-    k_means_iterations: NonNegativeInt = 10
-    """Of the k-means that the codebook begins with."""
-    k_means_patches: PositiveInt = 10
-    """Patches per code that it sees, at least."""
     commitment: NonNegativeFloat = 1.0
     """Weight of the distance between the encoder's output and its code."""
     decoder_depth: Layers = 3

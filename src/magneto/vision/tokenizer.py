@@ -46,6 +46,9 @@ BASELINE_BATCHES = 8
 # Patches of the training images for each code; 8192 codes were all used with 100,000 patches.
 PATCHES_PER_CODE = 12
 
+# Of the k-means that a codebook begins with: rounds, and patches per code that it sees at least.
+K_MEANS_ITERATIONS, K_MEANS_PATCHES = 10, 10
+
 
 def gradient_histograms(images: Tensor, cell: int) -> Tensor:
     """Count gradients by their direction, each by its length, in square cells.
@@ -262,10 +265,10 @@ class ImageTokenization(ImageTask):
     ) -> None:
         """Begin the codebook with k-means of the first batches' features, the same on all ranks."""
         config, rows = self.model_config, []
-        while sum(map(len, rows)) < config.codes * config.k_means_patches:
+        while sum(map(len, rows)) < config.codes * K_MEANS_PATCHES:
             pieces = [model.tokenizer.features(piece["images"]) for piece in next(batches)]
             rows.append(gather(torch.cat(pieces).flatten(0, 1)))
-        found = k_means(torch.cat(rows), config.codes, config.k_means_iterations, self.seed)
+        found = k_means(torch.cat(rows), config.codes, K_MEANS_ITERATIONS, self.seed)
         # Where a device adds up in no fixed order, ranks would differ: the first one's are taken.
         model.tokenizer.codebook.vectors.copy_(gather(found)[: config.codes])
 

@@ -20,7 +20,7 @@ from magneto.fields import (
     configuration,
     rule,
 )
-from magneto.nn.config import Grid, MultiwayConfig, Width
+from magneto.nn.config import Grid, MultiwayConfig
 from magneto.vision.config import BUILTIN_TOKENIZER, AugmentationConfig, Codes, Side
 
 # Built-in sets: magneto.vision_language.scenes.
@@ -346,8 +346,6 @@ class ImageTextRetrieverConfig(FineTunedConfig):
     pooling: Literal["first", "mean"] = "first"
     """What is embedded of an image and of a text. "first": the features of the class token, and of
     `<s>` (BEiT-3); "mean": the mean of the patches', and of the text's tokens'."""
-    embedding_width: Width | None = None
-    """Of the vectors that are compared; None for the encoder's width (BEiT-3)."""
     temperature: Free[Annotated[float, Interval(ge=0.01, le=1)]] = 0.07
     """That similarities are divided by at first; it is learnt (0.07 in CLIP and BEiT-3), and stays
     0.01 or more, as in CLIP."""

@@ -21,9 +21,8 @@ from magneto.functional.cross_entropy import (
     without_autocast,
 )
 from magneto.nn.embedding import ClassToken, MaskToken, PatchEmbedding, Table, TextEmbedding
-from magneto.nn.init import NORMAL_STD, NormalLinear
+from magneto.nn.init import NORMAL_STD, NormalLinear, Nothing, build_norm
 from magneto.nn.multiway import MultiwayEncoder, Streams
-from magneto.nn.norm import Nothing, build_norm
 from magneto.nn.position import resize_table
 from magneto.vision_language.config import (
     IMAGES,
@@ -349,22 +348,22 @@ class ImageTextRetriever(nn.Module):
     def __init__(self, config: ImageTextRetrieverConfig) -> None:
         super().__init__()
         self.config = config
-        width, outputs = config.width, config.embedding_width or config.width
+        width = config.width
         self.encoder = VisionLanguageEncoder(config)
         means = (partial(mean_of_image, config.image_tokens), mean_of_text)
         poolings: dict[str, tuple[Pooling, Pooling]] = {
             "first": (first_of_image, first_of_text), "mean": means
         }  # fmt: skip
         self.parts = poolings[config.pooling]
-        self.vision_head = NormalLinear(width, outputs, bias=False, std=NORMAL_STD)
-        self.language_head = NormalLinear(width, outputs, bias=False, std=NORMAL_STD)
+        self.vision_head = NormalLinear(width, width, bias=False, std=NORMAL_STD)
+        self.language_head = NormalLinear(width, width, bias=False, std=NORMAL_STD)
         self.scale = SimilarityScale(config.temperature)
 
     def forward(self, images: Tensor, samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
         """Embed as many images and texts as there are, each alone in `samples`.
 
-        Returned are vectors of length 1 of the images, (images, embedding_width), and of the texts,
-        (texts, embedding_width), in float32; and what similarities are multiplied by, a scalar.
+        Returned are vectors of length 1 of the images, (images, width), and of the texts, (texts,
+        width), in float32; and what similarities are multiplied by, a scalar.
         """
         vision, language = self.encoder(images, samples)
         of_images, of_texts = (part(vision, language, samples) for part in self.parts)

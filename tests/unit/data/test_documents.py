@@ -42,11 +42,6 @@ def test_an_unfinished_character_at_the_end_of_a_cut_file_is_not_lost(tmp_path: 
     assert counts[INVALID_UTF8] == 1
 
 
-def test_replacement_characters_of_the_author_are_valid(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("a \ufffd b\n", encoding="utf-8")
-    assert read(str(tmp_path / "a.txt"))[1][INVALID_UTF8] == 0
-
-
 def test_a_local_hugging_face_folder_that_changed_is_another_source(tmp_path: Path) -> None:
     path = tmp_path / "part.jsonl"
     path.write_text(json.dumps({"text": "one"}))

@@ -13,22 +13,8 @@ from magneto.data.files import (
     has_ending,
     open_text,
     read_lines,
-    unpacked_name,
 )
 from magneto.data.problems import Counts
-
-MARK = b"\xef\xbb\xbf"
-PACK = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
-
-
-@pytest.mark.parametrize("packing", PACK)
-def test_bytes_without_the_mark_at_their_start(tmp_path: Path, packing: str) -> None:
-    path = tmp_path / f"a.txt{packing}"
-    for text in (b"", b"x", b"one\ntwo\xef\xbb\xbf\n", b"\xef\xbb"):
-        for mark in (b"", MARK):
-            path.write_bytes(PACK[packing](mark + text))
-            with open_text(path) as file:
-                assert file.read() == text
 
 
 def test_a_packing_that_python_has_not_says_what_to_do(tmp_path: Path) -> None:
@@ -36,14 +22,6 @@ def test_a_packing_that_python_has_not_says_what_to_do(tmp_path: Path) -> None:
     assert source_files(str(tmp_path), (".jsonl",)) == [tmp_path / "a.jsonl.zst"]
     with pytest.raises(ValueError, match=r"zst: unpack it first \(zstd -d --rm a\.jsonl\.zst\)$"):
         next(read_lines(tmp_path / "a.jsonl.zst", Counts()))
-
-
-@pytest.mark.parametrize(
-    ("name", "bare"),
-    [("a.txt.gz", "a.txt"), ("a.xz", "a"), ("a.gz.txt", "a.gz.txt"), ("b.tar.zst", "b.tar")],
-)
-def test_names_without_their_packing(name: str, bare: str) -> None:
-    assert unpacked_name(Path("folder.gz", name)) == bare
 
 
 def test_files_of_a_folder_by_their_endings(tmp_path: Path) -> None:

@@ -76,12 +76,6 @@ def test_processes_and_resumed_runs_list_and_say_each_once(tmp_path: Path) -> No
     assert first.describe() == f"{BROKEN}: 3; {ODD}: 1"
 
 
-def test_nothing_wrong_leaves_nothing(tmp_path: Path) -> None:
-    problems = DataProblems()
-    problems.keep_in(tmp_path)
-    assert problems.describe() == "" and not list(tmp_path.iterdir())
-
-
 def test_what_others_left_behind_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / PROBLEMS_FILE).write_bytes(b"odd one\xff\tx\n\nhalf a li")
     problems = DataProblems()
@@ -113,14 +107,6 @@ def test_processes_that_meet_the_same_at_once_write_it_once(tmp_path: Path) -> N
         assert [process.exitcode for process in processes] == [0, 0, 0]
         names = sorted(name for _, name, _ in listed(run))
         assert names == sorted(f"{number}.jpg" for number in range(200))
-
-
-def test_many_before_the_run_is_known(tmp_path: Path) -> None:
-    problems, said = DataProblems(), Said()
-    for number in range(20_000):
-        problems.met(BROKEN, f"{number}.jpg", "cut off")
-    problems.keep_in(tmp_path, said)
-    assert len(listed(tmp_path)) == 20_000 and len(said.lines) == FEW
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

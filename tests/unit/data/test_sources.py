@@ -2,7 +2,6 @@
 
 import logging
 import os
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,6 @@ from magneto.data.problems import Counts
 from magneto.data.sources import (
     HubDataset,
     Source,
-    check_builtin,
-    hub_files,
     hub_is_known,
     parse_source,
 )
@@ -85,16 +82,3 @@ def test_a_hub_source_without_a_name_is_refused() -> None:
     for name in ("hf:", "hf::config", "hf:/"):
         with pytest.raises(ValueError, match="names no data set"):
             parse_source(name)
-
-
-def test_a_built_in_source_that_is_none() -> None:
-    check_builtin(parse_source("builtin:a"), ("a", "b"), "text")
-    with pytest.raises(ValueError, match=r"^no built-in text 'builtin:c': there is builtin:a, bu"):
-        check_builtin(parse_source("builtin:c"), ("a", "b"), "text")
-
-
-def test_files_of_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.parquet").touch()
-    assert hub_files(parse_source(f"hf:{tmp_path}")) == [tmp_path / "data" / "a.parquet"]
-    assert hub_files(parse_source("hf:no/such")) == []

@@ -187,11 +187,6 @@ def test_every_tensor_is_reached_and_the_structure_kept() -> None:
     assert {tensor.device.type for tensor in named_tensors(moved).values()} == {"meta"}
 
 
-def test_names_tell_where_a_tensor_was() -> None:
-    names = ["batch.rows.values", "batch.pair.0", "batch.list.0", "batch.list.1.0"]
-    assert list(named_tensors(nested())) == names
-
-
 def test_a_batch_is_made_when_it_is_asked_for() -> None:
     made: list[int] = []
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.tokenizer import LINE_CHARACTERS, _lines, limited, load_tokenizer, train_bpe
+from magneto.data.tokenizer import load_tokenizer, train_bpe
 
 TEXTS = ["Hello, world!\n\ttabs and  spaces", "naïve café 東京 🙂", "", "</s> is not an end here?"]
 
@@ -54,14 +54,3 @@ def test_a_file_that_is_no_tokenizer(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("{}")
     with pytest.raises(ValueError, match=f"{name} is not a tokenizer"):
         load_tokenizer(tmp_path / name)
-
-
-def test_long_lines_are_cut_and_none_is_lost() -> None:
-    text = "a" * (2 * LINE_CHARACTERS + 5) + "\n\nb"
-    lines = list(_lines([text]))
-    assert "".join(lines) == text.replace("\n", "") and max(map(len, lines)) == LINE_CHARACTERS
-
-
-def test_not_more_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magneto.data.tokenizer.BPE_CHARACTERS", 5)
-    assert list(limited(["abc", "abc", "abc"])) == ["abc", "abc"]

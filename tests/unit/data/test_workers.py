@@ -154,28 +154,6 @@ def test_a_killed_worker_is_an_error_that_names_the_step() -> None:
     assert found and int(found[1]) in processes
 
 
-def test_a_worker_that_dies_before_its_first_batch_names_the_step_that_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(workers, "begin_worker", lambda job: os.kill(os.getpid(), signal.SIGKILL))
-    batches = BatchesAhead(shuffled_rows(), 1, [0], num_workers=1)
-    with closing(batches), pytest.raises(BatchError, match="SIGKILL at the batch of step 101 "):
-        next(batches.start(100))
-
-
-def test_batches_taken_before_a_death_are_given_out() -> None:
-    def make(numbers: list[int]) -> list[int]:
-        if 24 in numbers:
-            os._exit(0)
-        return numbers
-
-    found, words = [], r"exited with 0 at the batch of step 7 \(examples 24, 25, 26, 27\);"
-    batches = BatchesAhead(in_order(64, 4, make), 1, [0], num_workers=1)
-    with closing(batches), pytest.raises(BatchError, match=words):
-        found.extend(pieces[0][0] for pieces in batches.start())
-    assert found == [0, 4, 8, 12, 16, 20][: len(found)]
-
-
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 @pytest.mark.parametrize(
     ("error", "words"),

@@ -89,7 +89,7 @@ def test_what_has_no_place_is_refused_by_name() -> None:
         "encoder_hidden_states": "no such memory",
     }
     for name in KINDS:
-        model = wrapped(name, residual_dtype="float32")
+        model = wrapped(name)
         for argument, why in words.items():
             if name == "MagnetoForCausalLM" and argument in ("inputs_embeds", "position_ids"):
                 continue
@@ -97,10 +97,6 @@ def test_what_has_no_place_is_refused_by_name() -> None:
                 model(**inputs(name), **{argument: torch.zeros(2, 7)})
         with pytest.raises(ValueError, match="output_attentions"):
             model(**inputs(name), output_attentions=True)
-        with pytest.raises(ValueError, match="residual_dtype is float32, its weights are bfloat16"):
-            says(model.bfloat16(), name)
-        with torch.autocast("cpu", torch.bfloat16):
-            says(wrapped(name, residual_dtype="bfloat16"), name)
 
 
 def test_a_mask_of_another_shape_is_refused() -> None:

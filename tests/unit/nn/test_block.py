@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from magneto import PLACEMENTS, Encoder, TransformerConfig
 from magneto.nn.block import GATED, PLAIN, DropPath, FeedForward, LayerScale
 from magneto.nn.config import Activation
-from magneto.nn.norm import Nothing
+from magneto.nn.init import Nothing
 
 
 def small(**changes) -> TransformerConfig:

@@ -392,11 +392,12 @@ def test_recomputing_activations_changes_no_gradient(design: str) -> None:
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_residual_dtype_under_autocast(placement: str) -> None:
-    for kept, expected in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
-        model = multiway("fusion", placement=placement, residual_dtype=kept)
+def test_the_streams_keep_their_dtype_under_autocast(placement: str) -> None:
+    model, (vision, language, packing) = multiway("fusion", placement=placement), tokens(MIXED)
+    for dtype in (torch.float32, torch.bfloat16):
         with torch.autocast("cpu", torch.bfloat16):
-            assert {x.dtype for x in model(*tokens(MIXED))} == {expected}
+            found = model(vision.to(dtype), language.to(dtype), packing)
+        assert {x.dtype for x in found} == {dtype}
 
 
 def test_features_of_chosen_layers() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from magneto import TransformerConfig
-from magneto.nn.norm import LayerNorm, Nothing, RMSNorm, build_norm, optional_norm
+from magneto.nn.init import LayerNorm, Nothing, RMSNorm, build_norm, optional_norm
 
 
 def config(**changes) -> TransformerConfig:

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from magneto import PLACEMENTS, Encoder, TransformerConfig
-from magneto.nn.embedding import ClassToken, PatchEmbedding
 from magneto.training.model import FillRecorder, draw_parameters, materialize, whole_model_reason
 from tests.unit.nn.grids import small_grid
 
@@ -127,22 +126,3 @@ def test_an_option_that_is_off_leaves_no_trace() -> None:
     }
     model = Encoder(TransformerConfig(width=32, heads=4, layers=1, ffn_width=48))
     assert set(model.state_dict()) == names
-
-
-@pytest.mark.parametrize(
-    ("placement", "width", "layers", "heads", "millions"),
-    [("pre", 768, 12, 12, 85.8), ("sub", 768, 12, 12, 85.9), ("pre", 1024, 24, 16, 303.3),
-     ("sub", 1024, 24, 16, 303.5)],
-)  # fmt: skip
-def test_vision_transformers_have_the_papers_number_of_parameters(
-    placement: str, width: int, layers: int, heads: int, millions: float
-) -> None:
-    """Patches of 16 pixels of 224 x 224, a class token, learned positions, no head."""
-    config = TransformerConfig(
-        placement=placement, width=width, layers=layers, heads=heads, ffn_width=4 * width,
-        positions="learned", max_length=197,
-    )  # fmt: skip
-    with torch.device("meta"):
-        parts = (PatchEmbedding(3, 16, width), ClassToken(width), Encoder(config))
-        count = sum(p.numel() for part in parts for p in part.parameters())
-    assert round(count / 1e6, 1) == millions

@@ -124,13 +124,6 @@ def test_only_undamaged_checkpoints_count(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints" / "step-abc").is_dir()
 
 
-@pytest.mark.parametrize("name", ["state.json", "manifest.json", "optimizer.safetensors"])
-def test_a_missing_file_is_damage(run: Path, name: str) -> None:
-    (list_checkpoints(run)[-1] / name).unlink()
-    found, problems = undamaged(list_checkpoints(run))
-    assert found == list_checkpoints(run)[:1] and name in problems[0]
-
-
 def test_wrong_weights_are_refused(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="another model's weights"):
         load_weights(torch.nn.Linear(3, 3), finished)
@@ -159,15 +152,6 @@ def test_the_average_of_weights_is_what_is_evaluated_and_may_begin_later(tmp_pat
 def test_a_run_is_not_overwritten(run: Path) -> None:
     with pytest.raises(ValueError, match=r"already holds a run.*--resume"):
         run_toy(run)
-
-
-def test_a_finished_run_is_left_as_it_is(run: Path, capsys: pytest.CaptureFixture) -> None:
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    settings = config(ema_decay=0.9, average_checkpoints=2, average_by="best")
-    result = train(Toy(dropout=0.1), settings, run, seed=3, resume=True)
-    assert (result.status, result.step) == ("finished", 30)
-    assert f"{run} finished at step 30 already" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 # From step 0 nothing is written over that can't be had again.
@@ -238,11 +222,6 @@ def test_weights_of_before_the_first_checkpoint_stop_nothing(
     assert (tmp_path / "run" / "best").is_dir() and not list_checkpoints(tmp_path / "run")
     again = run_toy(tmp_path / "run", steps=20, evaluate_every=5, save_every=10, resume=True)
     assert (again.best, again.metrics) == (whole.best, whole.metrics)
-
-
-def test_a_run_that_has_saved_nothing_begins_at_0(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text("")
-    assert run_toy(tmp_path, steps=5, resume=True).status == "finished"
 
 
 # The writer, by itself.

@@ -3,7 +3,6 @@
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -83,18 +82,6 @@ def test_nodes_of_unequal_size_are_refused(no_group: dict, monkeypatch: pytest.M
     ranks(monkeypatch, RANK=0, WORLD_SIZE=4, LOCAL_WORLD_SIZE=2)
     monkeypatch.setattr(distributed, "gather_lists", lambda values, world: [*values, 1, 1])
     refused("nodes have 1 and 2 processes", distributed="hybrid")
-
-
-@pytest.mark.parametrize(("device", "backend"), [("cpu", "gloo"), ("cuda:0", "nccl")])
-def test_ranks_wait_for_data_that_takes_hours(
-    device: str, backend: str, no_group: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NCCL gives up after ten minutes, in which no large corpus is tokenised."""
-    ranks(monkeypatch, RANK=0)
-    monkeypatch.setattr(distributed, "pick_device", lambda name: torch.device(name))
-    with join_world(TrainingConfig(device=device, distributed="ddp")):
-        assert no_group["name"] == backend and no_group["timeout"] >= timedelta(hours=1)
-    assert no_group.get("device_id") == (torch.device(device) if backend == "nccl" else None)
 
 
 def test_each_start_on_one_machine_has_names_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from magneto.cli import main
-from magneto.tasks import command
 from magneto.training import logging as module
 from magneto.training.logging import (
     PEAKS,
@@ -19,9 +17,6 @@ from magneto.training.logging import (
     MetricsLogger,
     TensorBoard,
     Throughput,
-    flatten,
-    grouped,
-    measured_peak,
     nominal_peaks,
     read_metrics,
 )
@@ -61,13 +56,6 @@ def test_rows_of_a_folder_that_is_gone_are_an_error(tmp_path: Path) -> None:
     logger.close()
 
 
-def test_what_json_has_not_is_null(tmp_path: Path) -> None:
-    logger = MetricsLogger(tmp_path, 0)
-    logger.add({"step": 1, "loss": float("nan")})
-    logger.close()
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1, "loss": null}\n'
-
-
 def test_a_damaged_record_of_the_environment_is_set_aside(tmp_path: Path) -> None:
     run_toy(tmp_path, steps=5)
     (tmp_path / "environment.json").write_text("x")
@@ -94,16 +82,6 @@ class StandIn:
 
     def finish(self) -> None:
         self.finished += 1
-
-
-def test_names_are_grouped() -> None:
-    names = ("loss", "validation_loss", "tokens_per_second", "data_wait_seconds", "gradient_norm")
-    assert [grouped(name) for name in names] == [
-        "train/loss", "validation/loss", "speed/tokens_per_second", "speed/data_wait_seconds",
-        "train/gradient_norm",
-    ]  # fmt: skip
-    assert flatten({"a": {"b": [1, 2], "c": None}, "d": 0.5}) == {"a.b": "[1, 2]", "a.c": "None",
-                                                               "d": 0.5}  # fmt: skip
 
 
 def test_tensorboard_has_groups_and_hyper_parameters(tmp_path: Path) -> None:
@@ -170,32 +148,9 @@ def test_rate_leaves_out_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert meter.read(1)[0] == 3, "the pause counts once"
 
 
-def test_a_measured_peak_is_believable() -> None:
-    assert 1e8 < measured_peak(torch.device("cpu"), torch.float32, 256) < 1e14
-
-
 def test_a_device_has_the_peak_of_its_own_data_sheet() -> None:
     names = {"H100 80GB HBM3": "H100", "H100 PCIe": "H100 PCIe", "H200": "H200", "L40": "L40",
              "A100-SXM4-40GB": "A100", "L40S": "L40S", "L4": "L4"}  # fmt: skip
     for name, row in names.items():
         assert nominal_peaks(f"NVIDIA {name}") == PEAKS[row], name
     assert nominal_peaks("Somebody's GPU") is None
-
-
-def test_the_measured_peak_is_the_best_of_five_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_clock(monkeypatch, [0, 4, 10, 13, 20, 20.5, 30, 38, 40, 44])
-    assert measured_peak(torch.device("cpu"), torch.float32, 8) == 2 * 8**3 / 0.5
-
-
-def test_products_grow_until_they_take_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = [time for round in range(5) for time in (round, round + 1 / 128)]
-    set_clock(monkeypatch, [*times, *(4 * time for time in times)])
-    assert measured_peak(torch.device("cpu"), torch.float32) == 2 * 512**3 * 32
-
-
-def test_commands_that_use_a_run_name_it_where_it_belongs() -> None:
-    run = Path("runs/a")
-    assert command("evaluate --tasks SUITE", run) == "magneto evaluate runs/a --tasks SUITE"
-    assert command("predict IMAGE", run) == "magneto predict runs/a IMAGE"
-    trained = command("train image-modelling/tiny --data.image_tokenizer", run)
-    assert trained == "magneto train image-modelling/tiny --data.image_tokenizer runs/a"

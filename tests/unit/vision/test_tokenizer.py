@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from magneto.vision.config import ImageTokenizerConfig
 from magneto.vision.targets import Codebook, k_means, nearest
-from magneto.vision.tokenizer import TokenizerDistillation
+from magneto.vision.tokenizer import K_MEANS_ITERATIONS, TokenizerDistillation
 from tests.said import Said
 from tests.unit.vision.small import built, small_recipe, small_task
 
@@ -67,9 +67,12 @@ def digits() -> None:
     pytest.importorskip("sklearn")
 
 
-def test_the_codebook_begins_with_k_means_of_several_batches() -> None:
+def test_the_codebook_begins_with_k_means_of_several_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # 16 codes: three batches of 32 images of 16 patches.
-    task = small_task("image-tokenizer", model__k_means_patches=70)
+    monkeypatch.setattr("magneto.vision.tokenizer.K_MEANS_PATCHES", 70)
+    task = small_task("image-tokenizer")
     model = built(task)
     stream = task.train_stream(32, 1).batches(2, [0, 1])
     pieces = [next(stream) for _ in range(3)]
@@ -85,7 +88,7 @@ def test_the_codebook_begins_with_k_means_of_several_batches() -> None:
     images = torch.cat([piece["images"] for batch in pieces for piece in batch])
     with torch.no_grad():
         rows = model.tokenizer.features(images).flatten(0, 1)
-    expected = k_means(rows, 16, task.model_config.k_means_iterations, task.seed)
+    expected = k_means(rows, 16, K_MEANS_ITERATIONS, task.seed)
     assert torch.allclose(model.tokenizer.codebook.vectors, expected, atol=1e-5)
 
 
