@@ -73,19 +73,12 @@ def main(words: Sequence[str]) -> int:
     folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
     from magneto.lab.comparison import collect, with_more_seeds
     from magneto.lab.grid import is_done, open_sweep
-    from magneto.lab.plan import check_weights_first
-    from magneto.training.distributed import one_process, pick_device
-    from magneto.training.model import check_memory
+    from magneto.lab.plan import prepare_task
 
     sweep = open_sweep(folder, sweep)
     report, measured = ProgressBars(), not given.no_measurements and PLACEMENT in grid
     if not all(is_done(folder, cell) for cell in sweep.cells()):
-        recipe = sweep.load(sweep.cells()[0])
-        check_weights_first(recipe)
-        task = recipe.build_task()
-        task.prepare(report)
-        world = one_process(pick_device(recipe.training.device))
-        check_memory(task, recipe.training, world, recipe.seed)
+        prepare_task(sweep.load(sweep.cells()[0]), report)
     whole = run(folder, sweep, given, report)
     more = numbers("--more-seeds", given.more_seeds) if given.more_seeds else []
     # With more seeds another rate may be the best.

@@ -76,6 +76,7 @@ def main(words: Sequence[str]) -> int:
         read_ladder,
         run_ladder,
     )
+    from magneto.lab.plan import prepare_task
     from magneto.lab.report.ladder import write_ladder
     from magneto.lab.sweep import default_jobs
 
@@ -83,8 +84,7 @@ def main(words: Sequence[str]) -> int:
     jobs, report = given.jobs or default_jobs(), ProgressBars()
 
     def prepare(ladder: Ladder) -> Ladder:
-        largest = ladder.first_recipe(ladder.sizes[-1])
-        check(largest, report)
+        prepare_task(ladder.first_recipe(ladder.sizes[-1]), report)
         if budget is None:
             return ladder
         timed = {size: time_cell(ladder.first_recipe(size), jobs, report) for size in ladder.sizes}
@@ -157,19 +157,6 @@ def read_ladder_options(given: Any, overrides: dict[str, Any]) -> Ladder:
         fields, notes = {**fields, **BYTES}, [BYTES_NOTE]
     return Ladder(given.recipe, fields, axis, sizes, given.target, rows, rates, seeds,
                   race=given.race, notes=notes)  # fmt: skip
-
-
-def check(recipe: Recipe, report: ProgressBars) -> None:
-    """Refuse what can't fit in memory, before anything runs."""
-    from magneto.lab.plan import check_weights_first
-    from magneto.training.distributed import one_process, pick_device
-    from magneto.training.model import check_memory
-
-    check_weights_first(recipe)
-    task = recipe.build_task()
-    task.prepare(report)
-    world = one_process(pick_device(recipe.training.device))
-    check_memory(task, recipe.training, world, recipe.seed)
 
 
 def time_cell(recipe: Recipe, jobs: int, report: ProgressBars) -> tuple[float, float]:

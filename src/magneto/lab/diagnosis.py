@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from magneto.lab.outcome import DIVERGED, FINISHED, STUCK, Judge, outcome, verdict
-from magneto.lab.plan import check_weights_first
+from magneto.lab.plan import prepare_task
 from magneto.lab.probe import find_stacks
 from magneto.lab.short_run import PEAK_STEPS, ShortRun, initial_model, short_run, steps_at_peak
 from magneto.lab.update import (
@@ -28,9 +28,7 @@ from magneto.lab.verdict import Verdict, judge
 from magneto.progress import SILENT, Progress, ProgressBars
 from magneto.recipe import Recipe
 from magneto.theory.placement import Placement
-from magneto.training.distributed import one_process, pick_device
 from magneto.training.loop import Hook, Stop, TrainingState, log, run_evaluation, train
-from magneto.training.model import check_memory
 
 # Validation batches to score at most where the recipe sets no limit: it is a look.
 BATCHES = 16
@@ -98,11 +96,7 @@ def diagnose(
     Raises:
         ValueError: If the task's model holds no stack, or the data is not as it should be.
     """
-    check_weights_first(recipe)
-    task = recipe.build_task()
-    task.prepare(progress)
-    world = one_process(pick_device(recipe.training.device))
-    check_memory(task, recipe.training, world, recipe.seed)
+    task = prepare_task(recipe, progress)
     model = initial_model(task, recipe.training, recipe.seed)
     theory, stacks = theory_of(model), list(find_stacks(model).values())
     run = short_run(task, model, recipe.training, seed=recipe.seed, steps=steps, progress=progress)

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_iter
 from magneto.config import override
 from magneto.data.stream import map_tensors, named_tensors
 from magneto.nn.attention import DotProductAttention
+from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe, build_recipe
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import one_process, pick_device
@@ -28,6 +29,7 @@ from magneto.training.model import (
     CountedOperations,
     FillRecorder,
     StateBytes,
+    check_memory,
     check_model_memory,
     state_bytes,
     tensor_bytes,
@@ -82,6 +84,21 @@ def check_weights_first(recipe: Recipe) -> None:
     with torch.device("meta"), FillRecorder():
         model = plain.build_task().build_model()
     check_model_memory(model, recipe.training, one_process(pick_device(recipe.training.device)))
+
+
+def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
+    """Return a recipe's task with its data, where one process can hold its training.
+
+    Raises:
+        ValueError: If the memory is too small, which may be known before the data is read; or the
+            data is not as it should be.
+    """
+    check_weights_first(recipe)
+    task = recipe.build_task()
+    task.prepare(progress)
+    world = one_process(pick_device(recipe.training.device))
+    check_memory(task, recipe.training, world, recipe.seed)
+    return task
 
 
 @dataclass(frozen=True)
