@@ -182,12 +182,9 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def without_pdf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are drawn for pages alone: to embed its fonts is most of a PDF's time."""
-    from magneto.lab.report.plot import Plot
+    from magneto.lab.report.plot import Drawing
 
-    save = Plot._save
-    monkeypatch.setattr(
-        Plot, "_save", lambda plot, kind: b"" if kind == "pdf" else save(plot, kind)
-    )
+    monkeypatch.setattr(Drawing, "pdf", lambda drawing: b"")
 
 
 @pytest.fixture

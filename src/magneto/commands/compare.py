@@ -86,9 +86,10 @@ def main(words: Sequence[str]) -> int:
         sweep = open_sweep(folder, grown)
         whole = run(folder, sweep, given, report)
     comparison = plain(collect(folder, sweep, "magneto compare " + shlex.join(words)))
-    page = write(folder, comparison)
+    page = write(folder, comparison, downloads=not measured)
     best = link_best(folder, sweep, comparison)
-    if measured and add_measurements(folder, sweep, comparison, report):
+    if measured:
+        add_measurements(folder, sweep, comparison, report)
         page = write(folder, comparison)
     if given.json:
         kept = ("answer", "summary", "metric", "placements", "learning_rates", "seeds")
@@ -110,8 +111,8 @@ def main(words: Sequence[str]) -> int:
 
 def add_measurements(
     folder: Path, sweep: Sweep, comparison: dict[str, Any], report: ProgressBars
-) -> bool:
-    """Measure updates and activations; return whether that was possible, and say why it was not.
+) -> None:
+    """Measure updates and activations; say why where that is not possible.
 
     The runs are done and their table is written: what goes wrong here must not hide them.
     """
@@ -128,18 +129,16 @@ def add_measurements(
         if not lines:
             raise
         report.say(f"updates and activations are not measured: {lines[0]}")
-        return False
     finally:
         report.finish()
-    return True
 
 
-def write(folder: Path, comparison: dict[str, Any]) -> Path:
-    """Write a comparison and its report; return the page's path."""
+def write(folder: Path, comparison: dict[str, Any], downloads: bool = True) -> Path:
+    """Write a comparison and its report, with figures as files or not; return the page's path."""
     from magneto.lab.report.report import write_report
 
     write_json(folder / "comparison.json", comparison)
-    return write_report(comparison, folder)
+    return write_report(comparison, folder, downloads)
 
 
 def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | None:

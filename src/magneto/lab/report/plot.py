@@ -132,15 +132,28 @@ class Drawing:
         name: Unique id.
         title: What it is of; "" where the heading says it.
         svg: For a page or a file of its own.
-        pdf: The same as a PDF file.
         hits: Points the reader can point at, in the SVG's coordinates.
+        figure: What was drawn, laid out.
     """
 
     name: str
     title: str
     svg: str
-    pdf: bytes
     hits: list[dict[str, Any]]
+    figure: Figure
+
+    def pdf(self) -> bytes:
+        """Return the same as a PDF file; to embed its fonts takes longer than all else."""
+        return save(self.figure, self.name, "pdf")
+
+
+def save(figure: Figure, name: str, kind: str) -> bytes:
+    """Return a figure in a file format; the same figure gives the same bytes."""
+    out = io.BytesIO()
+    date = "CreationDate" if kind == "pdf" else "Date"
+    with rc_context({**STYLE, "svg.hashsalt": name}):
+        figure.savefig(out, format=kind, metadata={date: None, "Creator": None})
+    return out.getvalue()
 
 
 class Plot:
@@ -202,9 +215,9 @@ class Plot:
     def finish(self) -> Drawing:
         """Add the legend and return the drawing."""
         self._legend()
-        svg = for_page(self._save("svg").decode())
+        svg = for_page(save(self.figure, self.name, "svg").decode())
         self.figure.set_layout_engine("none")  # it is laid out
-        return Drawing(self.name, self.title, svg, self._save("pdf"), self.hits())
+        return Drawing(self.name, self.title, svg, self.hits(), self.figure)
 
     def _legend(self) -> None:
         """Add the series that are shown below the axes, and make room for them."""
@@ -227,14 +240,6 @@ class Plot:
             )  # fmt: skip
         for row, line, text in zip(rows, legend.get_lines(), legend.get_texts(), strict=True):
             self.belongs(row, [line, text])
-
-    def _save(self, kind: str) -> bytes:
-        """Return the figure in a file format; the same figure gives the same bytes."""
-        out = io.BytesIO()
-        date = "CreationDate" if kind == "pdf" else "Date"
-        with rc_context({**STYLE, "svg.hashsalt": self.name}):
-            self.figure.savefig(out, format=kind, metadata={date: None, "Creator": None})
-        return out.getvalue()
 
     def hits(self) -> list[dict[str, Any]]:
         """Return the hover points in the SVG's coordinates; to be called after `svg`."""

@@ -142,7 +142,7 @@ def write_figures(drawings: Sequence[Drawing], directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for drawing in drawings:
         write_bytes(directory / f"{drawing.name}.svg", drawing.svg.encode())
-        write_bytes(directory / f"{drawing.name}.pdf", drawing.pdf)
+        write_bytes(directory / f"{drawing.name}.pdf", drawing.pdf())
 
 
 def script_json(drawings: Sequence[Drawing]) -> str:

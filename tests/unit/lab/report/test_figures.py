@@ -10,7 +10,6 @@ from magneto.lab.report.figures import draw_curves, draw_scores, failure_marks, 
 from magneto.lab.report.plot import Plot, series_of
 from tests.unit.lab.invented import assemble
 
-pytestmark = pytest.mark.usefixtures("without_pdf")
 LEARNED, SPLIT = Group((4.0, 4.2), 2, 0, 0, 0), Group((4.0,), 1, 0, 1, 0)
 LOST, SAT, UNKNOWN = Group((), 0, 0, 2, 0), Group((), 0, 2, 0, 0), Group((), 0, 0, 0, 2)
 

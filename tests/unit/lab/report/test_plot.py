@@ -134,7 +134,7 @@ def test_a_figure_holds_its_legend_of_what_it_shows() -> None:
     assert "Sub-LN" in drawing.svg and "Pre-LN" not in drawing.svg
     # The curve, and the legend's line and text: all are hidden together.
     assert drawing.svg.count('data-series="0"') == 3
-    assert drawing.pdf.startswith(b"%PDF")
+    assert drawing.pdf().startswith(b"%PDF")
 
 
 def test_a_figure_is_a_file_of_its_own_whose_ids_are_no_other_figures() -> None:

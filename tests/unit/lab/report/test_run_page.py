@@ -55,7 +55,7 @@ ROWS = [
 ]
 
 
-def test_a_figure_for_each_name_the_loss_first_and_the_loop_last(without_pdf: None) -> None:
+def test_a_figure_for_each_name_the_loss_first_and_the_loop_last() -> None:
     drawings = draw_run(ROWS, {"loss": 2.9})
     assert [drawing.title for drawing in drawings] == [
         "loss", "accuracy", "learning rate", "gradient norm"
