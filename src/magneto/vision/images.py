@@ -263,23 +263,18 @@ def load_images(
     """
     counts = Counts()
     there = _read(config.source, config, counts, progress)
+    other = None
     if config.validation_source is not None:
         other = _read(config.validation_source, config, counts, progress)
-        parts = divide(there, other, config.validation_fraction, "image", counts)
     elif {*there} == {"train"} and parse_source(config.source).kind == "builtin":
-        order = torch.randperm(
-            len(whole := there["train"]), generator=torch.Generator().manual_seed(seed)
-        ).numpy()
-        cut = round(len(whole) * config.validation_fraction)
-        parts = whole.take(order[cut:]), whole.take(order[:cut])
-    else:
-        parts = divide(there, None, config.validation_fraction, "image", counts)
+        whole, draw = there["train"], torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(whole), generator=draw).numpy()
+        held = min(max(1, round(len(whole) * config.validation_fraction)), len(whole) - 1)
+        there = {"train": whole.take(order[held:]), "validation": whole.take(order[:held])}
+    parts = divide(there, other, config.validation_fraction, "image", counts)
     classes = list(config.classes or parts[0].columns["label"].names)
     known = problems or DataProblems()
     train, validation = (ImageSplit(numbered(part, classes), known) for part in parts)
-    if not len(train) or not len(validation):
-        raise ValueError(f"{config.source} has {len(train)} images to train on and "
-                         f"{len(validation)} to validate on")  # fmt: skip
     return ImageSplits(train, validation, classes, counts)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -351,11 +351,8 @@ def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
     length = Grid(rows, columns, model.config.grid.prefix).length
     # The square's own positions must have a place, though they are not used.
     length = max(length, model.config.grid.length)
-    given: dict[str, Any] = {
-        field.name: getattr(model.config, field.name) for field in fields(SegmenterConfig)
-    }
-    given["max_length"] = length
-    changed = WholeImageConfig(**given, rows=rows, columns=columns)
+    shape = {**vars(model.config), "max_length": length, "rows": rows, "columns": columns}
+    changed = WholeImageConfig(**shape)
     with torch.device("meta"):
         other = Segmenter(changed)
     state = model.state_dict(keep_vars=True)

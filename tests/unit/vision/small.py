@@ -44,6 +44,10 @@ CLASSIFIER: dict[str, Any] = {
     "width": 16, "layers": 2, "heads": 2, "ffn_width": 24, "positions": "learned", "max_length": 5,
     "image_size": 8, "patch_size": 4, "classes": 3, "class_token": "learned",
 }  # fmt: skip
+PATCHES: dict[str, Any] = {
+    "width": 16, "layers": 3, "heads": 2, "ffn_width": 32, "image_size": 8, "patch_size": 2,
+    "channels": 1, "positions": "learned", "max_length": 17, "codes": 12,
+}  # fmt: skip
 SMALL: dict[str, dict[str, Any]] = {
     "image-classification": {**SHAPE, "data.mixup": 0.8, "data.cutmix": 1.0},
     "image-modelling": {**SHAPE, "model.codes": 16},

@@ -9,12 +9,8 @@ from torch.nn import functional as F
 
 from magneto.vision.config import ImageModelConfig
 from magneto.vision.masked_modelling import MaskedImageModel
-from tests.unit.vision.small import built, small_task
+from tests.unit.vision.small import PATCHES, built, small_task
 
-SIZES = {
-    "width": 16, "layers": 3, "heads": 2, "ffn_width": 32, "image_size": 8, "patch_size": 2,
-    "channels": 1, "positions": "learned", "max_length": 17, "codes": 12,
-}  # fmt: skip
 OPTIONS = {
     "no class token": {"class_token": "none"},
     "aggregation": {"aggregation_layer": 2},
@@ -27,7 +23,7 @@ OPTIONS = {
 
 def model_of(**changes: Any) -> MaskedImageModel:
     torch.manual_seed(0)
-    return MaskedImageModel(ImageModelConfig(**{**SIZES, **changes})).eval()
+    return MaskedImageModel(ImageModelConfig(**{**PATCHES, **changes})).eval()
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -13,7 +13,7 @@ from magneto.recipe import RUN_FILE
 from magneto.vision.config import ImageModelConfig
 from magneto.vision.targets import BlockMasking, CodeTargets, PatchTokenizer, load_tokenizer
 from magneto.vision.transforms import Reading
-from tests.unit.vision.small import small_recipe
+from tests.unit.vision.small import PATCHES, small_recipe
 
 
 def test_the_count_is_exact_on_any_grid() -> None:
@@ -26,11 +26,8 @@ def test_the_count_is_exact_on_any_grid() -> None:
             assert (np.diff(drawn) > 0).all() and drawn[0] >= 0 and drawn[-1] < side**2
 
 
-SIZES = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16, "image_size": 8, "patch_size": 2}
-
-
 def config(**changes: Any) -> ImageModelConfig:
-    return ImageModelConfig(**{**SIZES, "channels": 1, "codes": 4, **changes})
+    return ImageModelConfig(**{**PATCHES, "codes": 4, **changes})
 
 
 def flat_patches() -> torch.Tensor:
