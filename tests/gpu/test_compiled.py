@@ -65,19 +65,3 @@ def train_compiled(name: str, device: torch.device, steps: int, parts: int) -> N
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= len(whole) > 0  # type: ignore[attr-defined]
     weights = [dict(model.named_parameters()) for model in (compiled, plain)]
     assert distance(*weights) < 1e-4
-
-
-def test_what_is_around_a_recurrent_network_is_compiled() -> None:
-    class Own(nn.Linear):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            return super().forward(input)
-
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.before, self.lstm, self.after = Own(4, 4), nn.LSTM(4, 4), nn.Linear(4, 4)
-            self.layers = nn.ModuleList([Own(4, 4)])
-
-    model = Recurrent()
-    assert list(compilable(model)) == [model.before, model.layers[0]]
-    assert list(compilable(model.before)) == [model.before]

@@ -26,7 +26,7 @@ Read = Callable[[int, np.random.Generator], np.ndarray]
 """From an index and a generator to an image, or to several, as the model reads them."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
 """From a batch, the numbers of its examples and their draws to what is given out."""
-Told = Callable[[int, BrokenImage], None]
+OnBroken = Callable[[int, BrokenImage], None]
 """Told the index of an example that is broken, and why; such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
 """From a picture to what the model reads, float32 (channels, height, width)."""
@@ -40,7 +40,7 @@ def read_or_replace(
     count: int,
     index: int,
     key: Sequence[int],
-    broken: Told = lambda index, error: None,
+    broken: OnBroken = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
     """Make one of `count` examples, and say which; if its image is broken, another in its place.
 
@@ -67,7 +67,7 @@ def read_or_blank(
     make: Read,
     rows: Sequence[int] | np.ndarray,
     blank: np.ndarray,
-    broken: Told = lambda index, error: None,
+    broken: OnBroken = lambda index, error: None,
 ) -> dict[str, Tensor]:
     """Read the images of rows to evaluate on, stacked as "images"; nothing is drawn.
 
@@ -93,7 +93,7 @@ def example_stream(
     seed: int,
     repeats: int = 1,
     finish: Finish = lambda batch, numbers, draws: batch,
-    broken: Told = lambda index, error: None,
+    broken: OnBroken = lambda index, error: None,
 ) -> BatchStream:
     """Return shuffled batches of examples of any kind.
 

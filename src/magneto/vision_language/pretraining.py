@@ -24,7 +24,7 @@ from magneto.training.task import Loss, Scores
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import (
     Example,
-    Told,
+    OnBroken,
     Transform,
     evaluation_images,
     example_stream,
@@ -268,7 +268,7 @@ class MaskedDataModelling(ImageTextTask):
 
     def examples(
         self, split: int, transform: Callable[[ImageSplit, str], Transform], fixed: bool = False
-    ) -> dict[str, tuple[int, Example, Told]]:
+    ) -> dict[str, tuple[int, Example, OnBroken]]:
         """Return of each stream how many examples it has, what makes one, and what is told of it.
 
         Args:
