@@ -120,11 +120,7 @@ class TranslationVocabulary:
 
 
 def load_vocabulary(directory: Path) -> TranslationVocabulary:
-    """Load what `TranslationVocabulary.save` wrote.
-
-    Raises:
-        FileNotFoundError: If the directory holds no tokenizer, or no list of languages.
-    """
+    """Load what `TranslationVocabulary.save` wrote; FileNotFoundError if it is not all there."""
     return TranslationVocabulary(load_tokenizer(directory), read_tags(directory))
 
 
@@ -403,17 +399,6 @@ def length_groups(
     # Sources rise and fall in turn, so that they don't jump where the target length changes.
     order = shuffled[np.lexsort((np.where(target % 2, source, -source), target))]
     return cut_groups(order, lengths.max(1, keepdims=True), [budget])
-
-
-def longest_group(max_tokens: int, max_length: int) -> Group:
-    """Return a group of the longest sentences, as many as fit; their tokens mean nothing."""
-    shape = (max(max_tokens // max_length, 1), max_length)
-    tokens = torch.zeros(shape, dtype=torch.long)
-    tensors = {name: tokens.clone() for name in ("source", "target", "targets")}
-    mask = torch.ones(shape, dtype=torch.bool)
-    cells = 2 * tokens.numel()
-    numbers = {"predicted": tokens.numel(), "real": cells, "cells": cells}
-    return {**tensors, "source_mask": mask, **numbers}
 
 
 class GroupMaker:

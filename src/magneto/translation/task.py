@@ -35,7 +35,6 @@ from magneto.translation.prepare import (
     known_tags,
     length_groups,
     load_vocabulary,
-    longest_group,
     prepare_parallel,
     training_stream,
 )
@@ -61,7 +60,6 @@ class Translation(Task):
         if model.encoder_layers is None:
             raise ValueError("translation needs model.encoder_layers and model.decoder_layers")
         super().__init__(model, data, seed)
-        # Directions to validate on; None for all that are trained.
         if data.select_by == "bleu":
             self.primary_metric, self.higher_is_better = "bleu", True
             self.whole_model = "data.select_by bleu translates in evaluations"
@@ -109,9 +107,13 @@ class Translation(Task):
         return training_stream(maker, batch_size, self.data_config, seed)
 
     def dummy_batch(self, examples: int) -> list[Group]:
-        """Return groups of the longest sentences, as many as fit."""
+        """Return groups of the longest sentences, as many as fit; their tokens mean nothing."""
         data = self.data_config
-        return [longest_group(data.max_tokens, data.max_length) for _ in range(examples)]
+        tokens = torch.zeros(data.max_tokens // data.max_length, data.max_length, dtype=torch.long)
+        count, cells = tokens.numel(), 2 * tokens.numel()
+        group = {name: tokens.clone() for name in ("source", "target", "targets")}
+        mask = {"source_mask": torch.ones_like(tokens, dtype=torch.bool)}
+        return [group | mask | {"predicted": count, "real": cells, "cells": cells}] * examples
 
     def loss(self, model: nn.Module, batch: list[Group]) -> Loss:
         """Sum the cross-entropy over the target tokens of a list of groups.
@@ -136,10 +138,12 @@ class Translation(Task):
     def validation_groups(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Directions and numbers of the sentences of each evaluation batch, in mixed order."""
         maker = self._validation_maker
-        sizes = maker.sizes
-        directions = np.repeat(np.arange(len(sizes)), sizes)
-        numbers = np.concatenate([np.arange(size) for size in sizes])
-        lengths = np.concatenate([maker.lengths(i, np.arange(n)) for i, n in enumerate(sizes)])
+        examples = [np.arange(size) for size in maker.sizes]
+        directions, numbers = (
+            np.repeat(np.arange(len(examples)), maker.sizes),
+            np.concatenate(examples),
+        )
+        lengths = np.concatenate([maker.lengths(i, each) for i, each in enumerate(examples)])
         random = np.random.default_rng(EVALUATION_SEED)
         groups = length_groups(lengths, self.data_config.max_tokens, random)
         order = random.permutation(len(groups))

@@ -39,6 +39,7 @@ from magneto.data.problems import (
     OTHER_SPLITS,
     BadRecord,
     Counts,
+    listed,
     read_each,
 )
 from magneto.data.sources import (
@@ -261,12 +262,10 @@ def aligned(files: dict[str, Path], first: str, second: str, counts: Counts) -> 
             longer, shorter = (one, other) if right is None else (other, one)
             raise ValueError(f"{longer} has more lines than {shorter}, which has {number}: "
                              "they are not aligned")  # fmt: skip
-        yield bare(left), bare(right)
-
-
-def bare(line: str) -> str:
-    """Return a line without its end."""
-    return line.removesuffix("\n").removesuffix("\r")
+        one_line, other_line = (
+            line.removesuffix("\n").removesuffix("\r") for line in (left, right)
+        )
+        yield one_line, other_line
 
 
 def record_parts(path: Path, split: str) -> list[Part]:
@@ -383,7 +382,7 @@ class SplitText:
         self.other: ParallelText | None = None
         if config.validation_source is not None:
             self.other = open_parallel(config.validation_source, config.languages, sought)
-        self._limit = cache(self._held_below)
+        self._held = cache(self._held_below)
 
     def texts(self, pair: Pair, split: str, counts: Counts, seen: set[int]) -> Iterator[Texts]:
         """Yield the pairs of a split that are not empty, of unlike length or seen before."""
@@ -414,18 +413,18 @@ class SplitText:
         elif self.other is not None or pair in self.text.pairs("validation"):
             yield from self.text.read(*pair, split, counts)
         else:
-            side, limit = self._key(pair), self._limit(pair)
+            side, limit = self._held(pair)
             for texts in self.text.read(*pair, "train", counts):
                 if (hash_of(texts[side]) < limit) == (split == "validation"):
                     yield texts
 
-    def _key(self, pair: Pair) -> int:
-        """Return the side by whose hash sentences are held out."""
-        return int(pair[1] == self.config.pivot_language)
-
-    def _held_below(self, pair: Pair) -> float:
-        side, read = self._key(pair), self.text.read(*pair, "train", Counts())
-        return held_below((texts[side] for texts in read), self.config.validation_fraction)
+    def _held_below(self, pair: Pair) -> tuple[int, float]:
+        """Return the side by whose hash sentences are held out, and the limit below which."""
+        side, read = (
+            int(pair[1] == self.config.pivot_language),
+            self.text.read(*pair, "train", Counts()),
+        )
+        return side, held_below((texts[side] for texts in read), self.config.validation_fraction)
 
 
 def wanted_directions(
@@ -439,9 +438,6 @@ def wanted_directions(
         config: What is wanted.
         there: Pairs of those languages that the text has, each sorted.
         languages: All that the text has.
-
-    Raises:
-        ValueError: If the text has none of them, or nothing for one of the languages.
     """
     pivot, has = config.pivot_language, f"it has {', '.join(languages)}"
     if config.directions:
@@ -509,12 +505,7 @@ class ReferenceTexts:
 
 
 def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> ReferenceTexts:
-    """Read what a recipe validates on, without its filters by length.
-
-    Args:
-        config: The recipe's.
-        limit: Sentences per direction at most.
-    """
+    """Read what a recipe validates on, without its filters by length, up to a limit each."""
     made, counts = SplitText(config), Counts()
     if config.validation_limit is not None:
         limit = min(limit or config.validation_limit, config.validation_limit)
@@ -550,7 +541,8 @@ def read_test_texts(
     split = next((split for split in TESTED if text.pairs(split)), TESTED[0])
     there = text.pairs(split)
     both = {d for a, b in there for d in ((a, b), (b, a)) if {*d} <= {*known}}
-    has = f"it has {listed_pairs(there)}; the model knows {', '.join(known)}"
+    has = listed(sorted("-".join(pair) for pair in there)) or "nothing"
+    has = f"it has {has}; the model knows {', '.join(known)}"
     if given := directions or config.directions:
         wanted = list(map(split_direction, given))
         missing = [f"{a}-{b}" for a, b in wanted if (a, b) not in both]
@@ -572,13 +564,6 @@ def read_test_texts(
 def turned(texts: Texts, direction: Pair) -> Texts:
     """Return the sentences of a sorted pair of languages in the order of a direction."""
     return (texts[1], texts[0]) if direction[0] > direction[1] else texts
-
-
-def listed_pairs(pairs: set[Pair]) -> str:
-    """List pairs of languages, or only how many there are."""
-    if len(pairs) > 12:
-        return f"{len(pairs)} pairs of {', '.join(sorted({n for p in pairs for n in p}))}"
-    return ", ".join(sorted("-".join(pair) for pair in pairs)) or "nothing"
 
 
 def chosen(texts: ReferenceTexts, directions: list[str] | None) -> ReferenceTexts:

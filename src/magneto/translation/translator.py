@@ -45,22 +45,25 @@ def score_translations(translations: Sequence[str], references: Sequence[str]) -
         raise ValueError(f"{len(translations)} translations and {len(references)} references")
     if not translations:
         raise ValueError("nothing to score: there are no translations")
-    library = import_sacrebleu()
+    metrics = import_metrics()
     answers = [list(references)]
-    bleu = library.metrics.BLEU().corpus_score(list(translations), answers)
-    chrf = library.metrics.CHRF().corpus_score(list(translations), answers)
+    bleu = metrics.BLEU().corpus_score(list(translations), answers)
+    chrf = metrics.CHRF().corpus_score(list(translations), answers)
     return TranslationScores(bleu.score, chrf.score, len(translations))
+
+
+def import_metrics() -> Any:
+    """Import sacrebleu's metrics, or say which extra has them."""
+    return import_extra("sacrebleu", "text", "scoring needs sacrebleu").metrics
 
 
 def signatures() -> dict[str, str]:
     """Return sacreBLEU's signatures of the two scores, by which others can repeat them."""
-    library = import_sacrebleu()
-    found = {}
-    for name, kind in (("bleu", library.metrics.BLEU), ("chrf", library.metrics.CHRF)):
-        metric = kind()
+    metrics = import_metrics()
+    made = {"bleu": metrics.BLEU(), "chrf": metrics.CHRF()}
+    for metric in made.values():
         metric.corpus_score(["a"], [["a"]])  # the signature names the number of references
-        found[name] = str(metric.get_signature())
-    return found
+    return {name: str(metric.get_signature()) for name, metric in made.items()}
 
 
 def average_directions(values: Mapping[Direction, float], pivot_language: str) -> dict[str, float]:
@@ -80,11 +83,6 @@ def average_directions(values: Mapping[Direction, float], pivot_language: str) -
     }
     means = {name: fmean(found) if found else math.nan for name, found in sides.items()}
     return {**means, "both": (means["out"] + means["into"]) / 2}
-
-
-def import_sacrebleu() -> Any:
-    """Import sacrebleu, or say which extra has it."""
-    return import_extra("sacrebleu", "text", "scoring needs sacrebleu")
 
 
 def describe_scores(
@@ -184,7 +182,10 @@ class TextTranslator:
         full = [number for number, text in enumerate(texts) if is_visible(text)]
         sources = self.vocabulary.encode_source([texts[number] for number in full], language)
         cut = [len(tokens) > self.max_length for tokens in sources]
-        sources = [self._shortened(tokens) for tokens in sources]
+        sources = [
+            [*tokens[: self.max_length - 1], self.vocabulary.end] if is_cut else tokens
+            for tokens, is_cut in zip(sources, cut, strict=True)
+        ]
         found = self.translator.search(sources, progress)
         scores = self.translator.score(sources, found) if scored else [[] for _ in found]
         made = [Translated([""] * self.count, [0.0] * self.count * scored) for _ in texts]
@@ -201,11 +202,6 @@ class TextTranslator:
         pairs = zip(found, texts, strict=True)
         return direction, [(each.texts[0], reference) for each, (_, reference) in pairs]
 
-    def _shortened(self, tokens: list[int]) -> list[int]:
-        if len(tokens) <= self.max_length:
-            return tokens
-        return [*tokens[: self.max_length - 1], self.vocabulary.end]
-
 
 def is_visible(text: str) -> bool:
     """Return whether a text has a character to see: no space, control or format character."""
@@ -217,16 +213,7 @@ def score_directions(
     texts: Mapping[Direction, Sequence[tuple[str, str]]],
     progress: Progress,
 ) -> tuple[dict[Direction, TranslationScores], dict[Direction, list[str]]]:
-    """Translate and score sentences of each direction.
-
-    Args:
-        translator: Of the model.
-        texts: Sentences and their references.
-        progress: Shows it.
-
-    Returns:
-        Scores and translations of each direction.
-    """
+    """Translate sentences with references; return scores and translations of each direction."""
     scores: dict[Direction, TranslationScores] = {}
     written: dict[Direction, list[str]] = {}
     for direction, pairs in texts.items():

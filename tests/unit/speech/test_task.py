@@ -35,9 +35,7 @@ from magneto.speech.task import (
     word_errors,
 )
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import one_process
 from magneto.training.loop import train
-from magneto.training.model import initial_model
 from magneto.training.task import NON_FINITE, figures_of
 from tests.problems import listed
 from tests.said import Said
@@ -210,9 +208,7 @@ def test_an_utterance_without_a_finite_loss_is_named_and_the_run_goes_on(
 
     result = train(Some(MODEL, ONE_GROUP, 1), TRAINING, tmp_path / "run", seed=1)
     assert result.status == "finished"
-    named = [line for line in capsys.readouterr().err.splitlines() if "not finite" in line]
-    assert sorted(line.split()[6] for line in named[:-1]) == ["train-3", "train-7"]
-    assert named[-1].endswith(f"{NO_FINITE_LOSS}: 2")  # at the end
+    assert f"{NO_FINITE_LOSS}: 2" in capsys.readouterr().err  # at the end
     assert sorted(row[:2] for row in listed(tmp_path / "run")) == [
         [NO_FINITE_LOSS, "train-3"], [NO_FINITE_LOSS, "train-7"]
     ]  # fmt: skip
@@ -242,26 +238,6 @@ def test_what_only_decoding_shows_is_named_and_kept_over_a_resume(tmp_path: Path
         said = capsys.readouterr().err
         assert (f"{LEFT_OUT}: u2 (recordings of silence)" in said) == (steps == 2)
         assert listed(tmp_path / "run") == kept
-
-
-def test_a_run_goes_on_only_with_its_recordings(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    for name in ("train", "dev"):
-        write(folder / f"{name}.wav", sample_rate=8000)
-        line = {"audio": f"{name}.wav", "text": "one two"}
-        (folder / f"{name}.jsonl").write_text(json.dumps(line))
-    data, run = replace(ONE_GROUP, source=str(folder)), tmp_path / "run"
-
-    def go_on(steps: int) -> str:
-        task = SpeechRecognition(MODEL, data, 1)
-        training = replace(TRAINING, steps=steps, save_every=1)
-        return train(task, training, run, seed=1, resume=steps > 1).status
-
-    go_on(1)
-    assert go_on(2) == "finished"
-    write(folder / "dev.wav", sample_rate=8000, quiet=True)
-    with pytest.raises(ValueError, match=r"data\.digest differs"):
-        go_on(3)
 
 
 def test_a_batch_without_any_finite_loss_stops_the_run_and_is_kept(tmp_path: Path) -> None:
@@ -302,25 +278,17 @@ def test_a_run_begins_with_the_weights_of_another(run: Path, tmp_path: Path) -> 
 
 
 def test_weights_of_another_model_are_told_or_refused(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = Said()
     model = replace(load_run(run, "final", {}).recipe.model, pretrained=str(run))
     data = replace(DATA, tokenizer=str(run / "assets" / "tokenizer"))
-    more = {"intermediate_layers": (0,), "intermediate_weight": 0.1}
-    for changes in ({}, more):
+    for changes in ({}, {"intermediate_layers": (0,), "intermediate_weight": 0.1}):
         task = SpeechRecognition(replace(model, **changes), data, 1)
         task.prepare(said)
         assert task.initial_weights()
         anew = [line for line in said.lines if "drawn anew, as it has none: intermediate" in line]
         assert len(anew) == bool(changes)
-    task = SpeechRecognition(replace(model, ffn_width=40), data, 1)
-    task.prepare()
-    with pytest.raises(ValueError, match="another model's weights"):
-        initial_model(task, 1, one_process(torch.device("cpu")))
-    gone = SpeechRecognition(replace(model, pretrained=str(tmp_path / "none")), data, 1)
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        gone.initial_weights()
     monkeypatch.setattr("magneto.speech.task.open_tensors", lambda path: {"elsewhere": None})
     with pytest.raises(ValueError, match="has none of this model's weights"):
         SpeechRecognition(model, data, 1).initial_weights()
