@@ -70,7 +70,7 @@ NOTES = {
     "magneto": "the loop of `magneto train` in one process without a directory: batches from its "
     "prefetch thread, loss as a sum, division by the count, clipping at 1, fused AdamW with weight "
     "decay on matrices only, the learning rate of the step, counters, the loss read every step; "
-    "memory that a step frees stays with the process (training/freed_memory.py), which it does not "
+    "memory that a step frees stays with the process (`keep_freed_memory`), which it does not "
     "in the peers' usual loops: what that makes is seen in plain torch with and without",
     "peers": "the model's own loss where it computes one, `clip_grad_norm_` at 1, "
     "`AdamW(fused=True)` over all parameters; the loss is not read",

@@ -160,22 +160,21 @@ def measure_depths(
     stack: Stack = given.stack
     if not placement_name(recipes[0].model):
         raise ConfigError([f"--depths: the model of {given.recipe} has no placement to measure"])
-    shape = measured_shape(recipes[0].model)
-    updates = measure_growth(
-        shape,
-        placements=[recipe.model.row for recipe in recipes],
-        depths=depths,
-        seeds=range(given.seeds or 5),
-        stack=stack,
-        progress=lambda done, total: report.update("measuring updates, layers", done, total),
-    )
+    updates = [
+        update
+        for recipe in recipes
+        for update in measure_growth(
+            measured_shape(recipe.model), depths=depths, seeds=range(given.seeds or 5), stack=stack,
+            progress=report,
+        )
+    ]  # fmt: skip
     grown = growth(updates)
     bounds = {
         recipe.model.row.name: bounds_over(recipe.model.row, depths, stack) for recipe in recipes
     }
     answer = {
         "stack": stack,
-        "width": shape.width,
+        "width": measured_shape(recipes[0].model).width,
         "depths": depths,
         "growth": [vars(part) for part in grown],
         "bounds": bounds,

@@ -16,7 +16,7 @@ from magneto.lab.grid import RATE, SEED, Cell, Sweep, cell_directory
 from magneto.lab.outcome import Judge, Scored, score_cell, summarise
 from magneto.lab.probe import last_stack
 from magneto.lab.short_run import initial_model, short_run
-from magneto.lab.update import Update, bounds_over, growth, measure_growth, measured_shape
+from magneto.lab.update import bounds_over, growth, measure_growth, measured_shape
 from magneto.nn.config import TransformerConfig
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
@@ -211,7 +211,15 @@ def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) 
         plans[name] = (shape, "decoder" if last.causal else "encoder")
         run = short_run(task, model, recipe.training, seed=recipe.seed, steps=1, rates=())
         activations[name] = {layer.name: layer.activation_rms for layer in run.first.layers}
-    updates = measure_updates(plans, progress)
+    # Once for rows whose stacks are alike.
+    known = {
+        (shape, stack): measure_growth(
+            shape, depths=DEPTHS, seeds=SEEDS, samples=SAMPLES, stack=stack, progress=progress
+        )
+        for shape, stack in dict.fromkeys(plans.values())
+    }
+    updates = [replace(update, placement=name)
+               for name, plan in plans.items() for update in known[plan]]  # fmt: skip
     widths = {shape.width for shape, _ in plans.values()}
     bounds = {name: bounds_over(shape.row, DEPTHS, stack) for name, (shape, stack) in plans.items()}
     return plain(
@@ -224,24 +232,3 @@ def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) 
             "activations": activations,
         }
     )
-
-
-def measure_updates(plans: Mapping[str, Plan], progress: Progress = SILENT) -> list[Update]:
-    """Measure the updates of each row; once for rows whose stacks are alike."""
-    known: dict[Plan, list[Update]] = {}
-    different = list(dict.fromkeys(plans.values()))
-    for number, (shape, stack) in enumerate(different):
-        known[shape, stack] = measure_growth(
-            shape,
-            placements=[shape.placement],
-            depths=DEPTHS,
-            seeds=SEEDS,
-            samples=SAMPLES,
-            stack=stack,
-            progress=lambda done, total, number=number: progress.update(
-                "measuring updates, layers", number * total + done, len(different) * total
-            ),
-        )
-    return [
-        replace(update, placement=name) for name, plan in plans.items() for update in known[plan]
-    ]

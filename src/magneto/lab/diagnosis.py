@@ -108,15 +108,10 @@ def diagnose(
     depths = sorted({max(len(last.layers) // 4, 1), len(last.layers)})
     grown: list[Growth] = []
     if seeds and len(depths) > 1:
+        stack = "decoder" if last.causal else "encoder"
+        shape = measured_shape(last.config)
         grown = growth(
-            measure_growth(
-                measured_shape(last.config),
-                placements=[last.config.row],
-                depths=depths,
-                seeds=range(seeds),
-                stack="decoder" if last.causal else "encoder",
-                progress=lambda done, total: progress.update("measuring updates", done, total),
-            )
+            measure_growth(shape, depths=depths, seeds=range(seeds), stack=stack, progress=progress)
         )
     return Diagnosis(
         placement=last.config.row,

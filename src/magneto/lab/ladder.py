@@ -315,7 +315,7 @@ def update_to_bound(recipe: Recipe) -> list[float]:
     except ValueError:
         return []
     found = measure_growth(
-        measured_shape(last.config, last.config.width), placements=[row], depths=[depth],
+        measured_shape(last.config, last.config.width), depths=[depth],
         seeds=UPDATE_SEEDS, samples=1, stack=stack,
     )  # fmt: skip
     return [abs(u.value) / limit for u in found if (u.reading, u.optimizer) == ("label", "sgd")]

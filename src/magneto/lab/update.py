@@ -10,7 +10,7 @@ bound is of scales v and w, which `effective_scales` measures from a model's own
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from statistics import fmean, linear_regression
@@ -24,6 +24,7 @@ from magneto.nn.block import Residual
 from magneto.nn.config import TransformerConfig
 from magneto.nn.init import HasRoles
 from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder, LayerStack, ProbedStack
+from magneto.progress import SILENT, Progress
 from magneto.theory.bounds import (
     Form,
     Scales,
@@ -211,36 +212,34 @@ def measured_shape(config: TransformerConfig, width: int = 64) -> TransformerCon
 def measure_growth(
     config: TransformerConfig,
     *,
-    placements: Sequence[str | Placement],
     depths: Sequence[int],
     seeds: Sequence[int] = (0, 1, 2),
     stack: Stack = "decoder",
     samples: int = 4,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = SILENT,
 ) -> list[Update]:
-    """Measure every placement at every depth and seed.
+    """Measure a placement at every depth and seed.
 
     Args:
-        config: Shape; its placement and depth are replaced.
-        placements: Rows, or their names.
+        config: Shape, with the placement; its depth is replaced.
         depths: Numbers of layers.
         seeds: One measurement each.
         stack: Encoder or decoder.
         samples: Inputs of each measurement.
-        progress: Called with the layers done and the total.
+        progress: Shows the layers measured.
 
     Returns:
-        `MEASURES` of each placement, depth and seed, in that order.
+        `MEASURES` of each depth and seed, in that order.
     """
-    cells = [(p, depth, seed) for p in placements for depth in depths for seed in seeds]
-    done, total = 0, sum(depth for _, depth, _ in cells)
+    what, done = f"measuring updates of {config.row.title}, layers", 0
     updates = []
     with one_thread():
-        for placement, depth, seed in cells:
-            cell = replace(config, placement=placement, layers=depth)
-            updates += measure_update(cell, stack=stack, samples=samples, seed=seed)
-            done += depth
-            progress(done, total)
+        for depth in depths:
+            for seed in seeds:
+                cell = replace(config, layers=depth)
+                updates += measure_update(cell, stack=stack, samples=samples, seed=seed)
+                done += depth
+                progress.update(what, done, len(seeds) * sum(depths))
     return updates
 
 
