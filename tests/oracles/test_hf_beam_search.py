@@ -11,6 +11,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from magneto.hf.generation import FairseqEnds  # noqa: E402
+from tests.oracles.hf_models import shaken, theirs  # noqa: E402
 
 END, PAD = 0, 1
 SIZES = {
@@ -18,32 +19,17 @@ SIZES = {
     "decoder_start_token_id": PAD, "forced_eos_token_id": None, "d_model": 32,
     "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
-    "max_position_embeddings": 40,
+    "max_position_embeddings": 40, "scale_embedding": True, "dropout": 0.0,
 }  # fmt: skip
 KINDS = {"Marian": "MarianMTModel", "Bart": "BartForConditionalGeneration"}
-
-
-def configuration(kind: str, **changes: Any) -> Any:
-    values = {**SIZES, "scale_embedding": True, "dropout": 0.0, **changes}
-    return getattr(transformers, f"{kind}Config")(**values)
-
-
-def other(kind: str, **changes: Any) -> Any:
-    """A model of transformers with random weights."""
-    torch.manual_seed(3)
-    model = getattr(transformers, KINDS[kind])(configuration(kind, **changes)).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "embed_positions" not in name:
-                parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
 
 
 @cache
 def taught(kind: str) -> Any:
     """One that has begun to learn: a token is followed by one of the next three, or by the end."""
     torch.manual_seed(4)
-    model = getattr(transformers, KINDS[kind])(configuration(kind))
+    config = getattr(transformers, f"{kind}Config")(**SIZES)
+    model = getattr(transformers, KINDS[kind])(config)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     random = torch.Generator().manual_seed(5)
     for _ in range(80):
@@ -60,10 +46,10 @@ def taught(kind: str) -> Any:
     return model.eval()
 
 
-def converted(theirs: Any) -> "hf.MagnetoForSeq2SeqLM":
-    core: Any = hf.load(theirs)
+def converted(model: Any) -> "hf.MagnetoForSeq2SeqLM":
+    core: Any = hf.load(model)
     names = ("pad_token_id", "decoder_start_token_id")
-    values = {name: getattr(theirs.config, name) for name in names}
+    values = {name: getattr(model.config, name) for name in names}
     return hf.MagnetoForSeq2SeqLM(hf.MagnetoSeq2SeqConfig.of(core.config, END, **values), core)
 
 
@@ -77,12 +63,12 @@ def sentences(count: int, vocabulary: int = 30, seed: int = 1000) -> list[list[i
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("beams", [1, 5])
 def test_every_hypothesis_is_that_of_transformers_own_model(kind: str, beams: int) -> None:
-    theirs = taught(kind)
-    ours = converted(theirs)
+    other = taught(kind)
+    ours = converted(other)
     sources = sentences(12)
     how = hf.BeamSearch(beams=beams, count=beams, longest=20, batch_size=5)
     found = hf.Translator(ours, how).search(sources)
-    assert found == hf.Translator(theirs, how).search(sources)
+    assert found == hf.Translator(other, how).search(sources)
     lengths = {len(tokens) for some in found for tokens in some}
     assert len(lengths) >= 5, "the model ends everywhere alike: nothing is tested"
     assert all(len(set(map(tuple, some))) == beams for some in found)
@@ -90,14 +76,14 @@ def test_every_hypothesis_is_that_of_transformers_own_model(kind: str, beams: in
 
 @pytest.mark.parametrize(("kind", "early"), [("Marian", True), ("Bart", False), ("Bart", "never")])
 def test_plain_generate_gives_the_same_tokens_and_scores(kind: str, early: bool | str) -> None:
-    theirs = taught(kind)
-    ours: Any = converted(theirs)
+    other = taught(kind)
+    ours: Any = converted(other)
     tokens = torch.tensor([s[:2] + s[-1:] for s in sentences(6)])
     settings: dict[str, Any] = {
         "num_beams": 4, "num_return_sequences": 4, "max_new_tokens": 12, "early_stopping": early,
         "length_penalty": 0.6, "output_scores": True, "return_dict_in_generate": True,
     }  # fmt: skip
-    a, b = theirs.generate(tokens, **settings), ours.generate(tokens, **settings)
+    a, b = other.generate(tokens, **settings), ours.generate(tokens, **settings)
     assert torch.equal(a.sequences, b.sequences)
     torch.testing.assert_close(a.sequences_scores, b.sequences_scores, atol=1e-5, rtol=0)
 
@@ -119,7 +105,7 @@ def exhaustive(model: Any, source: list[int], longest: int, power: float) -> lis
 @torch.no_grad()
 def test_a_beam_that_holds_everything_ranks_as_exhaustive_scoring_does(power: float) -> None:
     """The length counts the end; at the limit, too, the end is written and paid for."""
-    model = converted(other("Marian", vocab_size=6))
+    model = converted(shaken(theirs("MarianMTModel", **SIZES | {"vocab_size": 6})))
     source = [3, 4, 2, END]
     expected = exhaustive(model, source, 3, power)
     everything = len(expected)
