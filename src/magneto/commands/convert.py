@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magneto import hf
-from magneto.commands.shared import Parser, print_json
+from magneto.commands.shared import Parser, answer
 from magneto.config import ConfigError
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_object, user_path
@@ -98,11 +98,8 @@ def main(words: Sequence[str]) -> int:
         wrote = write(model, given.to, aside, values)
         if source.is_dir() and given.to not in WRITTEN:
             copy_tokenizer(source, aside)
-    if given.json:
-        print_json({"directory": str(given.directory), "model": wrote})
-    else:
-        print(f"{given.directory}: {wrote}")
-    return 0
+    made = {"directory": str(given.directory), "model": wrote}
+    return answer(given, made, [f"{given.directory}: {wrote}"])
 
 
 def hide_bars() -> None:
@@ -132,19 +129,14 @@ def export(words: Sequence[str]) -> int:
     recipe, directory = opened.recipe, given.directory
     hide_bars()
     name = hf.export_model(recipe.task, opened.model, recipe.data, directory)
-    if given.json:
-        print_json({"directory": str(directory), "weights": str(opened.weights), "auto": name})
-        return 0
-    if recipe.task not in TASKS:
-        print(f"{directory}: load it with {name}")
-        return 0
-    print(f"{directory}: load it with {name}.from_pretrained(DIR, trust_remote_code=True)")
-    if any(directory.glob("tokenizer.*")) and not (directory / "tokenizer_config.json").is_file():
-        print(
-            "transformers has no tokenizer of this kind: "
-            f'use magneto.data.tokenizer.load_tokenizer("{directory}")'
-        )
-    return 0
+    how = "" if recipe.task not in TASKS else ".from_pretrained(DIR, trust_remote_code=True)"
+    lines = [f"{directory}: load it with {name}{how}"]
+    own = any(directory.glob("tokenizer.*")) and not (directory / "tokenizer_config.json").is_file()
+    if recipe.task in TASKS and own:
+        lines.append("transformers has no tokenizer of this kind: "
+                     f'use magneto.data.tokenizer.load_tokenizer("{directory}")')  # fmt: skip
+    value = {"directory": str(directory), "weights": str(opened.weights), "auto": name}
+    return answer(given, value, lines)
 
 
 def local(source: str) -> Path:

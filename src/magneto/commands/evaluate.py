@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from magneto.commands.shared import (
     Parser,
     aligned,
+    answer,
     is_main_process,
     is_standard_input,
     numbers,
-    print_json,
     several_processes,
     standard_input_as_file,
 )
@@ -178,11 +178,9 @@ def evaluate_metrics(given: argparse.Namespace, overrides: dict[str, Any]) -> in
         return 0
     how = {"normaliser": normaliser.title} if normaliser else {}
     how |= {"search": given.search} if speech else {}
-    if given.json:
-        print_json({"run": str(given.run), **how, **found.get("", {"splits": found})})
-    else:
-        print("\n".join([*metric_lines(found), *(f"{name}: {is_}" for name, is_ in how.items())]))
-    return 0
+    value = {"run": str(given.run), **how, **found.get("", {"splits": found})}
+    lines = [*metric_lines(found), *(f"{name}: {is_}" for name, is_ in how.items())]
+    return answer(given, value, lines)
 
 
 def metric_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -315,11 +313,7 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -
     result["search"] = {name: getattr(how, name) for name in ("beams", "length_penalty", "longest")}
     averages = {name: result[f"{name}_average"]["both"] for name in ("bleu", "chrf")}
     keep(given, overrides, opened.weights, {**metrics, **averages})
-    if given.json:
-        print_json(result)
-    else:
-        print("\n".join(score_lines(result, scores)))
-    return 0
+    return answer(given, result, score_lines(result, scores))
 
 
 def judge_features(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -345,17 +339,14 @@ def judge_features(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     for part in (train, held):
         if part.broken:
             report.say(f"{part.broken} images could not be read and are left out")
-    if given.json:
-        print_json({
-            "run": str(given.run), "weights": str(opened.weights),
-            "training_images": len(train.labels), "validation_images": len(held.labels),
-            "scores": scores,
-        })  # fmt: skip
-    else:
-        print(f"{opened.weights}: {len(train.labels):,} images to learn from, "
-              f"{len(held.labels):,} asked")  # fmt: skip
-        print("\n".join(score_lines(scores)))
-    return 0
+    value = {
+        "run": str(given.run), "weights": str(opened.weights),
+        "training_images": len(train.labels), "validation_images": len(held.labels),
+        "scores": scores,
+    }  # fmt: skip
+    head = (f"{opened.weights}: {len(train.labels):,} images to learn from, "
+            f"{len(held.labels):,} asked")  # fmt: skip
+    return answer(given, value, [head, *score_lines(scores)])
 
 
 def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> int:
@@ -399,24 +390,20 @@ def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> in
                 for task, metrics in found["results"].items()
             }
     report.finish()
-    if given.json:
-        print_json({
-            "run": str(given.run),
-            "length": length,
-            "sources": {
-                each.suite.name: {"questions": each.source, "demonstrations": each.pool_source}
-                for each in suites
-            },
-            "scores": [asdict(score) for score in scores],
-            "harness": others,
-        })  # fmt: skip
-        return 0
-    print("".join(f"{line}\n" for line in score_lines(length, suites, scores)), end="")
-    for count, tasks in others.items():
-        for task, metrics in tasks.items():
-            for metric, value in metrics.items():
-                print(f"{task:<14}{count:>6} num_fewshot  {metric:<24}{value:.4f}")
-    return 0
+    value = {
+        "run": str(given.run), "length": length,
+        "sources": {
+            each.suite.name: {"questions": each.source, "demonstrations": each.pool_source}
+            for each in suites
+        },
+        "scores": [asdict(score) for score in scores], "harness": others,
+    }  # fmt: skip
+    lines = score_lines(length, suites, scores) + [
+        f"{task:<14}{count:>6} num_fewshot  {metric:<24}{number:.4f}"
+        for count, tasks in others.items() for task, metrics in tasks.items()
+        for metric, number in metrics.items()
+    ]  # fmt: skip
+    return answer(given, value, lines)
 
 
 def harness_manager(names: Sequence[str], include: Path | None) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, aligned, is_main_process, print_json
+from magneto.commands.shared import Parser, aligned, answer, is_main_process, print_json
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe, load_recipe
 from magneto.training.logging import PEAKS, nominal_peaks
@@ -106,11 +106,7 @@ def main(words: Sequence[str]) -> int:
             "kept": step.kept, "peak": step.peak, "step_flops": flops, "step_seconds": seconds,
             "hours": steps and seconds * steps / 3600,
         }  # fmt: skip
-    if given.json:
-        print_json(found)
-    else:
-        print("\n".join(plan_lines(found)))
-    return 0
+    return answer(given, found, plan_lines(found))
 
 
 def plan_lines(found: Mapping[str, Any]) -> list[str]:

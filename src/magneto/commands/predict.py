@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from magneto.commands.shared import (
     STDIN,
     Parser,
+    answer,
     arriving,
     check_file,
     decode_input,
@@ -109,23 +110,22 @@ def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind
     broken, taken = list[dict[str, str]](), set[str]()
     found = [(path, said.labels[: given.top], write_pictures(path, said, given.out, taken))
              for path, said in ask_of_images(paths, together, ask, broken)]  # fmt: skip
-    if given.json:
-        images = [
-            {
-                "path": str(path),
-                "labels": [{"label": name, "share": share} for name, share in labels],
-                "pictures": [str(file) for file in files],
-            }
-            for path, labels, files in found
-        ]
-        print_json({"run": str(given.run), "weights": str(opened.weights), "images": images,
-                    "broken": broken})  # fmt: skip
-        return 0
+    images = [
+        {
+            "path": str(path),
+            "labels": [{"label": name, "share": share} for name, share in labels],
+            "pictures": [str(file) for file in files],
+        }
+        for path, labels, files in found
+    ]
     wide = max((len(str(path)) for path, _, _ in found), default=0)
-    for path, labels, files in found:
-        shares = (f"{share:7.1%} {name}" for name, share in labels)
-        print(f"{path!s:<{wide}}{''.join(shares)}{''.join(f'  {file}' for file in files)}")
-    return 0
+    lines = (
+        "".join([f"{path!s:<{wide}}", *(f"{share:7.1%} {name}" for name, share in labels),
+                 *(f"  {file}" for file in files)])
+        for path, labels, files in found
+    )  # fmt: skip
+    value = {"run": str(given.run), "weights": str(opened.weights)}
+    return answer(given, {**value, "images": images, "broken": broken}, lines)
 
 
 def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
@@ -299,11 +299,9 @@ def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int
             report.update("predicting rows", len(answers), None)
     report.finish()
     report.say(f"{len(answers):,} rows{counts.describe()}")
-    if given.json:
-        print_json({"run": str(given.run), "weights": str(opened.weights), "rows": answers})
-    else:
-        print("\n".join(each if isinstance(each, str) else json.dumps(each) for each in answers))
-    return 0
+    value = {"run": str(given.run), "weights": str(opened.weights), "rows": answers}
+    lines = (each if isinstance(each, str) else json.dumps(each) for each in answers)
+    return answer(given, value, lines)
 
 
 def text_groups(
@@ -394,11 +392,8 @@ def continue_text(given: argparse.Namespace) -> int:
     if is_standard_input(prompt):
         prompt = open_standard_input().read().decode("utf-8", errors="replace").rstrip("\n")
     texts = hf.generate(opened.model, opened.task.tokenizer, prompt, how)
-    if given.json:
-        print_json({"run": str(given.run), "prompt": prompt, "texts": texts})
-    else:
-        print("\n\n".join(texts))
-    return 0
+    value = {"run": str(given.run), "prompt": prompt, "texts": texts}
+    return answer(given, value, ["\n\n".join(texts)])
 
 
 def describe_images(given: argparse.Namespace) -> int:
@@ -414,11 +409,7 @@ def describe_images(given: argparse.Namespace) -> int:
     broken: list[dict[str, str]] = []
     write = partial(opened.task.caption, opened.model, how=how)
     captions = dict(ask_of_images(paths, 1, write, broken))
-    if given.json:
-        found = [{"path": str(path), "caption": caption} for path, caption in captions.items()]
-        print_json({"run": str(given.run), "images": found, "broken": broken})
-    elif len(paths) == 1:
-        print(*captions.values())
-    else:
-        print("\n".join(f"{path}: {caption}" for path, caption in captions.items()))
-    return 0
+    found = [{"path": str(path), "caption": caption} for path, caption in captions.items()]
+    named = len(paths) > 1
+    lines = (f"{path}: {caption}" if named else caption for path, caption in captions.items())
+    return answer(given, {"run": str(given.run), "images": found, "broken": broken}, lines)

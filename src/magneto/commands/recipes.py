@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from magneto.commands.shared import Parser, print_json
+from magneto.commands.shared import Parser, answer
 from magneto.fields import FieldDescription, as_yaml, describe_fields, type_words
-from magneto.recipe import Recipe, config_classes, load_recipe, recipe_names, recipe_path
+from magneto.recipe import config_classes, load_recipe, recipe_names, recipe_path
 from magneto.training.config import TrainingConfig
 
 
@@ -34,35 +34,25 @@ def main(words: Sequence[str]) -> int:
         made.error("--all is of one recipe: magneto recipes causal-lm/tiny --all")
     if given.name is None:
         rows = {name: headline(name) for name in recipe_names()}
-        if given.json:
-            print_json(rows)
-        else:
-            width = max(map(len, rows))
-            print("\n".join(f"{name:<{width}}  {line}" for name, line in rows.items()))
-    elif given.all:
-        explain(load_recipe(given.name), given.json)
-    elif given.json:
-        print_json(load_recipe(given.name).to_mapping())
-    else:
-        load_recipe(given.name)  # which says what is wrong, if it is none
-        print(recipe_path(given.name).read_text(encoding="utf-8"), end="")
-    return 0
+        width = max(map(len, rows))
+        return answer(given, rows, (f"{name:<{width}}  {line}" for name, line in rows.items()))
+    recipe = load_recipe(given.name)  # which says what is wrong, if it is none
+    if not given.all:
+        text = recipe_path(given.name).read_text(encoding="utf-8")
+        return answer(given, recipe.to_mapping(), text.splitlines())
+    values = dotted(recipe.to_mapping())
+    found = list(task_fields(recipe.task))
+    return answer(
+        given,
+        {f.name: {**asdict(f), "value": values.get(f.name)} for f in found},
+        (line for field in found for line in lines(field, values.get(field.name))),
+    )
 
 
 def headline(name: str) -> str:
     """Return the first comment line of a recipe."""
     first = recipe_path(name).read_text(encoding="utf-8").splitlines()[0]
     return first.lstrip("# ")
-
-
-def explain(recipe: Recipe, as_json: bool) -> None:
-    """Print every field that a recipe can have."""
-    values = dotted(recipe.to_mapping())
-    found = list(task_fields(recipe.task))
-    if as_json:
-        print_json({f.name: {**asdict(f), "value": values.get(f.name)} for f in found})
-        return
-    print("\n".join(line for field in found for line in lines(field, values.get(field.name))))
 
 
 def task_fields(task: str) -> Iterator[FieldDescription]:

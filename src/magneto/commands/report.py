@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from magneto.commands.shared import Parser, print_json
+from magneto.commands.shared import Parser, answer
 from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import Damaged, read_object
 from magneto.progress import ProgressBars, clock
@@ -53,11 +53,8 @@ def main(words: Sequence[str]) -> int:
     page = write_run_page(
         describe(given.run, recipe, task, figures), given.out or given.run / "report"
     )
-    if given.json:
-        print_json({"page": str(page), "figures": [figure.name for figure in figures]})
-    else:
-        print(page)
-    return 0
+    made = {"page": str(page), "figures": [figure.name for figure in figures]}
+    return answer(given, made, [str(page)])
 
 
 def draw_figures(run: Path, weights: str, recipe: Recipe, task: Task) -> Sequence[Figure]:

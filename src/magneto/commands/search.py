@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, decode_input, print_json
+from magneto.commands.shared import Parser, answer, decode_input
 from magneto.config import ConfigError
 from magneto.data.files import existing_path, read_lines
 from magneto.data.problems import BadRecord, Counts, guarded
@@ -63,13 +63,9 @@ def main(words: Sequence[str]) -> int:
     likeness = vectors @ query
     best = (-likeness).argsort(kind="stable")[: given.top]
     found = [{"score": round(float(likeness[n]), 4), "found": names[n]} for n in best]
-    if given.json:
-        print_json({"run": str(given.run), "weights": str(opened.weights), "query": given.query,
-                    "searched": len(names), "results": found})  # fmt: skip
-        return 0
-    for each in found:
-        print(f"{each['score']:7.4f}  {each['found']}")
-    return 0
+    value = {"run": str(given.run), "weights": str(opened.weights), "query": given.query,
+             "searched": len(names), "results": found}  # fmt: skip
+    return answer(given, value, (f"{each['score']:7.4f}  {each['found']}" for each in found))
 
 
 def asked(query: str) -> Any:

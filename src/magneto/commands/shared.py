@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from difflib import get_close_matches
@@ -148,6 +148,16 @@ def _recipe_fields() -> dict[str, str]:
 def print_json(value: Any) -> None:
     """Print one JSON object on stdout; what is not a finite number becomes null."""
     print(json.dumps(plain(value), default=str))
+
+
+def answer(given: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
+    """Print one JSON object if that is asked for, else lines for people; return the exit code."""
+    if given.json:
+        print_json(value)
+        return 0
+    for line in lines:
+        print(line)
+    return 0
 
 
 def numbers(option: str, text: str, kind: type[Number] = int) -> list[Number]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from magneto.commands.shared import (
     Parser,
+    answer,
     is_standard_input,
-    print_json,
     standard_input_as_file,
 )
 from magneto.config import ConfigError, nearest
@@ -82,11 +82,8 @@ def main(words: Sequence[str]) -> int:
             report,
         )  # fmt: skip
     report.finish()
-    if given.json:
-        print_json({"tokenizer": str(made.path), "vocab_size": made.vocab_size})
-    else:
-        print(f"{made.path}: {made.vocab_size} tokens; use it with --data.tokenizer {made.path}")
-    return 0
+    said = f"{made.path}: {made.vocab_size} tokens; use it with --data.tokenizer {made.path}"
+    return answer(given, {"tokenizer": str(made.path), "vocab_size": made.vocab_size}, [said])
 
 
 def train_tokenizer(
