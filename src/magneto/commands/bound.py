@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from magneto.commands.shared import Parser, aligned, print_json
+from magneto.commands.shared import Parser, aligned, answer
 from magneto.theory.bounds import (
     CROSS_ATTENTION,
     Scales,
@@ -73,25 +73,23 @@ def main(words: Sequence[str]) -> int:
     if len(deeper) > 1:
         layers = [sum(each.values()) for each in deeper]
         exponents = {form: growth_exponent(layers, values) for form, values in totals.items()}
-    if given.json:
-        print_json({
-            **bounds["paper"][0],
-            "placement": row.name,
-            "forms": {form: values[0] for form, values in totals.items()},
-            **{f"{stack}_layers": layers for stack, layers in depths.items()},
-            "scales": {
-                stack: {"v": brief(part.v), "w": brief(part.w), "alpha": part.alpha}
-                for stack, part in scales[0].items()
-            },
-            **({"cross_attention": cross} if len(depths) == 2 else {}),
-            "depths": [
-                {"layers": each, **{form: values[place] for form, values in totals.items()}}
-                for place, each in enumerate(deeper)
-            ],
-            "growth_exponent": exponents,
-            "family": family.name, "source": family.source, "note": family.note,
-        })  # fmt: skip
-        return 0
+    value = {
+        **bounds["paper"][0],
+        "placement": row.name,
+        "forms": {form: values[0] for form, values in totals.items()},
+        **{f"{stack}_layers": layers for stack, layers in depths.items()},
+        "scales": {
+            stack: {"v": brief(part.v), "w": brief(part.w), "alpha": part.alpha}
+            for stack, part in scales[0].items()
+        },
+        **({"cross_attention": cross} if len(depths) == 2 else {}),
+        "depths": [
+            {"layers": each, **{form: values[place] for form, values in totals.items()}}
+            for place, each in enumerate(deeper)
+        ],
+        "growth_exponent": exponents,
+        "family": family.name, "source": family.source, "note": family.note,
+    }  # fmt: skip
     lines = [["layers", "v", "w", *totals]]
     for place, each in enumerate(deeper):
         parts = scales[place].values()
@@ -104,9 +102,10 @@ def main(words: Sequence[str]) -> int:
         times = [f"x{values[-1] / values[0]:.2f}" for values in totals.values()]
         powers = [f"{round(power or 0.0, 2) + 0.0:.2f}" for power in exponents.values()]
         lines += [["growth", "", "", *times], ["exponent", "", "", *powers]]
-    print(f"{row.title}, model update at initialisation / (learning rate x width)\n")
-    print("\n".join([aligned(lines), "", family.source, *filter(None, [family.note])]))
-    return 0
+    title = f"{row.title}, model update at initialisation / (learning rate x width)\n"
+    return answer(
+        given, value, [title, aligned(lines), "", family.source, *filter(None, [family.note])]
+    )
 
 
 def read_depths(command: Parser, given: Any) -> dict[Stack, int]:

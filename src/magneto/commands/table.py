@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from magneto.commands.shared import Parser, aligned, print_json
+from magneto.commands.shared import Parser, aligned, answer
 from magneto.functional.statistics import half_width
 from magneto.lab.scores import Measured, Point, Preset, read_runs, source_of, words
 from magneto.progress import ProgressBars
@@ -115,24 +115,21 @@ def main(given_words: Sequence[str]) -> int:
         best += [Score(f"{row} (paper)", name, (value,)) for row, all_ in pairs
                  for name, value in all_]  # fmt: skip
     best += averages(best, preset.averaged)
-    if given.json:
-        print_json({
-            "best": [plainly(score) for score in best],
-            "matched": [plainly(score) for scores in matched.values() for score in scores],
-            "without_score": [
-                {"row": run.row, "column": run.own, "seed": run.recipe.seed,
-                 "point": dict(run.point), "why": run.why}
-                for run in runs if not run.scores
-            ],
-        })  # fmt: skip
-        return 0
     rows = list(dict.fromkeys(run.row for run in runs))
     tables = [table("each row at its best", best, rows, preset)]
     tables += [table(f"all at {words(point)}", s, rows, preset) for point, s in matched.items()]
     first, *others = map(aligned, tables)
     said = [*point_lines(best, {run.own for run in runs}), *missing_lines(runs)]
-    print("\n\n".join(["\n".join([first, *said]), *others]))
-    return 0
+    value = {
+        "best": [plainly(score) for score in best],
+        "matched": [plainly(score) for scores in matched.values() for score in scores],
+        "without_score": [
+            {"row": run.row, "column": run.own, "seed": run.recipe.seed,
+             "point": dict(run.point), "why": run.why}
+            for run in runs if not run.scores
+        ],
+    }  # fmt: skip
+    return answer(given, value, [first, *said, *(f"\n{each}" for each in others)])
 
 
 def whole_points(runs: Sequence[Measured]) -> dict[tuple[str, str, Point], list[Measured]]:
