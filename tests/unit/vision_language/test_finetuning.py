@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from magneto.config import ConfigError
 from magneto.data.stream import named_tensors
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.files import read_json
@@ -157,6 +158,8 @@ def test_a_mask_stands_behind_the_words(tmp_path: Path) -> None:
     assert task.framed_whole("abcde").tolist() == framed[1].tolist()
     with pytest.raises(ValueError, match="the question has 6 tokens, the model reads 5"):
         task.framed_whole("abcdef")
+    with pytest.raises(ConfigError, match="max_length must be 4 or more, not 3"):
+        question_task(tmp_path, {"pooling": "mask_token", "max_length": 3})
     task = question_task(tmp_path, {"pooling": "mask_token"})
     task.tokenizer.mask = None
     with pytest.raises(ValueError, match=r"model\.pooling mask_token: the tokenizer has no mask"):

@@ -19,6 +19,7 @@ from magneto.vision_language.retrieval import (
     RANKS,
     ImageTextRetrieval,
     chance,
+    gather_at,
     piece_loss,
     recalls,
 )
@@ -48,6 +49,9 @@ def test_pieces_add_up_to_the_gradient_of_the_whole() -> None:
         value, start = value + loss.item(), start + count
     assert value == pytest.approx(whole.item())
     torch.testing.assert_close(found, list(expected))
+    part = vectors(2, 0)
+    rows = gather_at(part, 1, 4)
+    assert torch.equal(rows[1:3], part) and not rows[[0, 3]].any()
 
 
 def gradients(task: ImageTextRetrieval, parts: int) -> tuple[float, dict[str, torch.Tensor]]:
