@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from magneto.commands.shared import Parser, print_json
 from magneto.config import ConfigError
 from magneto.fields import as_yaml
+from magneto.files import user_path
 from magneto.progress import ProgressBars, clock
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class Bars(ProgressBars):
 
 def name_of(data: str) -> str:
     """Return what a run on data is called."""
-    stem = data.rstrip("/").rpartition("/")[2]
+    path = user_path(data)
+    stem = path.resolve().name if path.exists() else data.rstrip("/").rpartition("/")[2]
     return stem.partition(".")[0] or stem.replace(":", "-") or "data"
 
 

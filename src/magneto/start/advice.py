@@ -87,14 +87,16 @@ def advise(
         ValueError: If the data is none for the task.
     """
     name, known = f"{candidate.task}/start", FIELDS[candidate.task]
-    asked = {"data.source": source, **candidate.options, **given}
+    of_data = {name: value for name, value in given.items() if name.startswith("data.")}
+    asked = {"data.source": source, **candidate.options, **of_data}
     first = load_recipe(name, asked).build_task()
-    finding = known.look(first)
+    finding = known.look(first, given)
     options = {**candidate.options, **finding.options, **given}
     recipe = load_recipe(name, {"data.source": source, **options})
     task = recipe.build_task()
     task.prepare(progress)
     progress.update("measuring what is easy", 0, None)
     trivial = task.baseline()
-    simple = [(known.trivial, trivial)] if trivial else []
+    words = "always the mean" if options.get("data.target") == "number" else known.trivial
+    simple = [(words, trivial)] if trivial else []
     return Advice(recipe, options, finding, [*simple, *known.obvious(task)], task)

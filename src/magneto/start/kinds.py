@@ -32,7 +32,7 @@ LOOKED_AT = 200
 MOST_CLASSES, LEAST_EACH = 2, 5
 LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?")
 PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"),
-         ("text1", "text2"), ("text_a", "text_b"), ("first", "second"),
+         ("text1", "text2"), ("text", "text2"), ("text_a", "text_b"), ("first", "second"),
          ("text", "hypothesis"), ("text", "pair"))  # fmt: skip
 VQA_QUESTIONS = re.compile(r"v2_OpenEnded_.*_questions\.json(\.gz)?")
 TEXTS = (".txt",)
@@ -215,6 +215,12 @@ def of_table(table: Table) -> list[Candidate]:
         return [Candidate("segmentation", "an image and a mask in each row")]
     if images and question and answer:
         return [Candidate("visual-question-answering", "an image, a question and an answer")]
+    truth = named("truth", "class")
+    if images and truth and kinds.get(statement := named("statement", "text") or "") == "text":
+        options = {"data.question_column": statement, "data.answer_column": truth}
+        if whether_true(table, truth):
+            reason = f"an image, a {statement} and whether it is true"
+            return [Candidate("visual-question-answering", reason, options)]
     if images:
         image = {} if named("image", "image") else {"data.image_column": images[0]}
         classes = [name for name, kind in kinds.items() if kind == "class"]
@@ -317,6 +323,12 @@ def column_kind(table: Table, name: str) -> str:
         whole = all(float(word).is_integer() for word in words)
         return "class" if few and whole else "number"
     return "class" if few else "text"
+
+
+def whether_true(table: Table, name: str) -> bool:
+    """Return whether a column says true and false."""
+    values = {str(table.columns[name][int(row)]).lower() for row in table.rows[:LOOKED_AT]}
+    return values == {"true", "false"}
 
 
 def all_whole(table: Table, name: str) -> bool:

@@ -28,6 +28,18 @@ LARGEST_SIDE, PATCHES = 64, 8
 WHOLE = 0.99
 # Characters of text for each word piece of the vocabulary.
 CHARACTERS_A_PIECE = 200
+# Of texts with labels: their words, not what is between them, tell the label.
+LABELLED_CHARACTERS_A_PIECE = 50
+# A model that begins from nothing hardly learns to compare texts from fewer pairs.
+ENOUGH_PAIRS = 100_000
+FEW_PAIRS = ("to compare texts is hardly learnt from so few pairs: begin with a masked-lm run on "
+             "more text, --model.pretrained RUN")  # fmt: skip
+# Examples for each step, by the epochs that few need and the batch of the recipe; and the least
+# steps that train anything, and the most that take minutes.
+IMAGES_A_STEP, IMAGE_STEPS = 64 / 60, (500, 2000)
+TEXTS_A_STEP, TEXT_STEPS = 32 / 12, (500, 8000)
+# Of fewer examples to validate on it is said how much an accuracy of them tells.
+FEW_HELD = 200
 VOCABULARIES = (512, 8192)
 # Classes whose counts are shown.
 SHOWN = 6
@@ -48,12 +60,27 @@ class Finding:
     remarks: Sequence[str] = ()
 
 
-Look = Callable[[Any], Finding]
+Given = Mapping[str, Any]
+"""Fields that the user sets, by their dotted names."""
+Look = Callable[[Any, Given], Finding]
 
 
 def parts(train: int, validation: int, unit: str) -> tuple[str, str]:
     """Return the row that says how much there is."""
     return f"{unit}s", f"{train:,} to train on, {validation:,} to validate on"
+
+
+def steps_of(examples: int, each: float, limits: tuple[int, int]) -> int:
+    """Return the steps for so many examples: some hundreds, a step for `each` of them."""
+    wanted = 500 * round(examples / each / 500)
+    return int(np.clip(wanted, *limits))
+
+
+def few_held(count: int) -> list[str]:
+    """Say how little few examples tell."""
+    error = 0.5 / max(count, 1) ** 0.5
+    line = f"{count} examples to validate on: an accuracy's standard error is up to {error:.2f}"
+    return [line] if count < FEW_HELD else []
 
 
 def left_out(counts: Counts) -> list[tuple[str, str]]:
@@ -92,14 +119,18 @@ def sizes_of(split: Any) -> tuple[np.ndarray, bool]:
     return np.array(sizes), grey
 
 
-def image_input(split: Any) -> Finding:
+def image_input(split: Any, given: Given) -> Finding:
     """Return how images are and how a model will see them: a square of at most 64 pixels a side."""
     sizes, grey = sizes_of(split)
     smallest, largest = sizes.min(0), sizes.max(0)
     usual = int(np.median(sizes.min(1)))
-    side = min(usual, LARGEST_SIDE)
-    patch = -(-side // PATCHES)
-    side = max(patch * round(side / patch), patch)
+    # What is given and no whole number is refused when the recipe is built of it.
+    words = (str(given.get(f"model.{name}")) for name in ("image_size", "patch_size"))
+    own_side, own_patch = (int(word) if word.isdecimal() else 0 for word in words)
+    side = own_side or min(usual, LARGEST_SIDE)
+    patch = own_patch or -(-side // PATCHES)
+    if not own_side:
+        side = max(patch * round(side / patch), patch)
     as_is = " x ".join(map(str, smallest[::-1]))
     if (smallest != largest).any():
         as_is += " to " + " x ".join(map(str, largest[::-1]))
@@ -115,31 +146,33 @@ def image_input(split: Any) -> Finding:
     return Finding([("size", seen)], options, remarks)
 
 
-def labelled_images(task: Any) -> Finding:
+def labelled_images(task: Any, given: Given) -> Finding:
     """Look at images with labels."""
     splits = task.splits
-    seen = image_input(splits.train)
+    seen = image_input(splits.train, given)
     names = [splits.classes[n] for n in splits.train.labels_of().tolist() if n >= 0]
     facts = [parts(len(splits.train), len(splits.validation), "image"), balance(names), *seen.facts]
     facts += left_out(splits.counts)
     # Left and right may be exchanged in pictures of things, not in signs that are drawn.
     flip = {} if seen.options["model.channels"] == 1 else {"data.augmentation.flip": 0.5}
-    return Finding(facts, {**seen.options, **flip}, seen.remarks)
+    steps = steps_of(len(splits.train), IMAGES_A_STEP, IMAGE_STEPS)
+    options = {**seen.options, **flip, "training.steps": steps}
+    return Finding(facts, options, [*seen.remarks, *few_held(len(splits.validation))])
 
 
-def plain_images(task: Any) -> Finding:
+def plain_images(task: Any, given: Given) -> Finding:
     """Look at images without labels."""
     splits = task.splits
-    seen = image_input(splits.train)
+    seen = image_input(splits.train, given)
     options = {**seen.options, "model.max_length": seen.options["model.max_length"] + 1}
     facts = [parts(len(splits.train), len(splits.validation), "image"), *seen.facts]
     return Finding([*facts, *left_out(splits.counts)], options, seen.remarks)
 
 
-def masked_images(task: Any) -> Finding:
+def masked_images(task: Any, given: Given) -> Finding:
     """Look at images with masks."""
     splits = task.splits
-    seen = image_input(splits.train)
+    seen = image_input(splits.train, given)
     largest = 0
     for index in spread(len(splits.train), OPENED).tolist():
         try:
@@ -157,9 +190,9 @@ def masked_images(task: Any) -> Finding:
     return Finding(facts, options, seen.remarks)
 
 
-def vocabulary_of(characters: int) -> int:
-    """Return the size of a vocabulary that so much text can fill: a power of two."""
-    wanted = characters / CHARACTERS_A_PIECE
+def vocabulary_of(characters: int, each: int = CHARACTERS_A_PIECE) -> int:
+    """Return the size of a vocabulary with a piece for each so many characters: a power of two."""
+    wanted = characters / each
     return int(np.clip(2 ** round(np.log2(max(wanted, 1))), *VOCABULARIES))
 
 
@@ -169,7 +202,7 @@ def words_in(texts: Sequence[str]) -> str:
     return f"{np.median(counts):.0f} words, {counts.max():,} at most"
 
 
-def labelled_texts(task: Any) -> Finding:
+def labelled_texts(task: Any, given: Given) -> Finding:
     """Look at texts with labels."""
     train, held = task.texts.train, task.texts.validation
     texts, labels = train.values("text"), train.values("label")
@@ -186,19 +219,22 @@ def labelled_texts(task: Any) -> Finding:
     # A word piece of a small vocabulary has about three characters; two tokens frame a text.
     tokens = int(np.quantile(lengths, WHOLE) / 2.5) + 8
     longest = int(np.clip(8 * -(-tokens // 8), 16, 256))
-    size = vocabulary_of(characters)
+    size = vocabulary_of(characters, LABELLED_CHARACTERS_A_PIECE)
     facts = [
         parts(len(train), sum(map(len, held.values())), "text"),
         answer,
         ("length", f"{words_in(texts)}; read up to {longest} of {size:,} word pieces"),
     ]
     options = {"data.max_length": longest, "data.vocab_size": size}
+    options["training.steps"] = steps_of(len(train), TEXTS_A_STEP, TEXT_STEPS)
     odd = Counts(task.texts.counts)
     del odd[ROWS]
-    return Finding([*facts, *left_out(odd)], options)
+    remarks = [FEW_PAIRS] if pairs and len(train) < ENOUGH_PAIRS else []
+    remarks += few_held(sum(map(len, held.values())))
+    return Finding([*facts, *left_out(odd)], options, remarks)
 
 
-def running_text(task: Any) -> Finding:
+def running_text(task: Any, given: Given) -> Finding:
     """Look at text without labels."""
     train, held = (task.documents(split) for split in ("train", "validation"))
     characters = sum(map(len, train))
@@ -217,9 +253,9 @@ def images_with_words(column: str) -> Look:
         column: That has the words.
     """
 
-    def look(task: Any) -> Finding:
+    def look(task: Any, given: Given) -> Finding:
         train, held = task.splits.train, task.splits.validation
-        seen = image_input(train.images[0])
+        seen = image_input(train.images[0], given)
         texts = list(train.values(column))
         words = [text for each in texts for text in ([each] if isinstance(each, str) else each)]
         longest = int(np.quantile([len(text) for text in words], WHOLE) / 2) + 8
@@ -232,7 +268,7 @@ def images_with_words(column: str) -> Look:
     return look
 
 
-def recordings(task: Any) -> Finding:
+def recordings(task: Any, given: Given) -> Finding:
     """Look at recordings with transcripts."""
     splits = task.speech.splits
     train, held = splits.train, splits.validation
@@ -247,7 +283,7 @@ def recordings(task: Any) -> Finding:
     return Finding(facts)
 
 
-def parallel_text(task: Any) -> Finding:
+def parallel_text(task: Any, given: Given) -> Finding:
     """Look at lines in two languages or more."""
     lines = task.text.describe(task.data_config.source)
     directions = ", ".join(f"{a} to {b}" for a, b in task.text.directions)

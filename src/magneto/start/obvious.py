@@ -66,19 +66,29 @@ def _images(batches: LazyBatches) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bag_of_words(task: Any) -> Sequence[Scored]:
-    """Return a linear model of the words of texts; of a pair, of both together."""
-    train, held = task.texts.train, next(iter(task.texts.validation.values()))
-    answers = answers_by_words(
-        _joined(train), _labels(task, train), _joined(held), least=2, number=task.data_config.number
-    )
-    right = _labels(task, held)
-    if answers is None or (task.data_config.number and len(right) < 2):
-        return nothing(task)
-    if task.data_config.number:
-        from magneto.language.classification import number_scores
+    """Return a linear model of the words of texts; of a pair, of those that both have."""
+    from magneto.language.classification import baseline_metrics, number_scores
 
-        return [("ridge regression on words", number_scores(answers, right))]
-    return [("logistic regression on words", {"accuracy": float((answers == right).mean())})]
+    number = task.data_config.number
+    name = "ridge regression on words" if number else "logistic regression on words"
+    train, held = task.texts.train, next(iter(task.texts.validation.values()))
+    if number and len(held) < 2:
+        return nothing(task)
+    if "pair" in train.columns:
+        try:
+            return [(f"{name} of both", baseline_metrics(task.texts)["bag of words"])]
+        except ValueError:  # no text has a word
+            return nothing(task)
+    right = _labels(task, held)
+    answers = answers_by_words(
+        train.values("text"), _labels(task, train), held.values("text"), least=2, number=number
+    )
+    if answers is None:
+        return nothing(task)
+    scores = number_scores(answers, right) if number else {
+        "accuracy": float((answers == right).mean())
+    }  # fmt: skip
+    return [(name, scores)]
 
 
 def statement_alone(task: Any) -> Sequence[Scored]:
@@ -126,12 +136,6 @@ def answers_by_words(
 
 def _labels(task: Any, table: Any) -> np.ndarray:
     return np.array(list(table.values("label")), float if task.data_config.number else str)
-
-
-def _joined(table: Any) -> list[str]:
-    if "pair" not in table.columns:
-        return list(table.values("text"))
-    return [f"{a} {b}" for a, b in zip(table.values("text"), table.values("pair"), strict=True)]
 
 
 def n_grams(task: Any) -> Sequence[Scored]:

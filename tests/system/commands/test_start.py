@@ -39,6 +39,18 @@ def test_from_images_to_a_run(digits: Path, tmp_path: Path, capsys: pytest.Captu
     assert (out / "final").exists()
 
 
+def test_what_is_given_is_fitted_to(digits: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["--json", "--training.steps", "2", "--model.layers", "1", "--model.width", "32"]
+    for given, size, patch, places in (
+        (["--model.patch_size", "8"], 16, 8, 4),
+        (["--model.image_size", "64"], 64, 8, 64),
+    ):
+        assert main(["start", str(digits), *words, *given]) == 0
+        options = json.loads(capsys.readouterr().out)["options"]
+        found = [int(options[f"model.{name}"]) for name in ("image_size", "patch_size")]
+        assert [*found, options["model.max_length"]] == [size, patch, places]
+
+
 def test_text_for_people(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     source = tmp_path / "reviews.csv"
     rows = [f"this was {['bad', 'good'][n % 2]} number {n},{n % 2}" for n in range(60)]

@@ -48,6 +48,7 @@ def tasks(source: Path) -> list[str]:
     (["image", "mask"], ["segmentation"]),
     (["image", "question", "answer"], ["visual-question-answering"]),
     (["left", "right", "statement", "truth"], ["visual-reasoning"]),
+    (["image", "sentence", "truth"], ["visual-question-answering"]),
     (["image", "caption"], ["image-captioning", "image-text-retrieval"]),
     (["audio", "transcript"], ["transducer"]),
     (["text", "label"], ["text-classification"]),
@@ -76,6 +77,8 @@ def test_options_that_the_reader_must_be_told(tmp_path: Path) -> None:
     assert options("text", "label", "id") == {}
     assert options("sentence1", "sentence2", "label") == {
         "data.text_column": "sentence1", "data.pair_column": "sentence2"}  # fmt: skip
+    assert options("text", "text2", "label") == {
+        "data.text_column": "text", "data.pair_column": "text2"}  # fmt: skip
     assert options("fr", "de") == {"data.pivot_language": "fr"}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from magneto.recipe import load_recipe
-from magneto.start.obvious import colour_and_place, interpolated_nats
+from magneto.start.obvious import bag_of_words, colour_and_place, interpolated_nats
 from tests.unit.vision.image_files import write_pairs
 
 
@@ -33,6 +33,22 @@ def test_n_grams_are_witten_and_bells() -> None:
     nats = -np.mean([math.log(chance(tuple(asked[max(0, i - 2) : i + 1]))) for i in range(40)])
     assert interpolated_nats(train, asked, size) == pytest.approx(nats)
     assert interpolated_nats(train, train, size) < interpolated_nats(train, train, size, 1)
+
+
+def test_words_that_two_texts_share_are_what_pairs_are_judged_by(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    rows = ["text,text2,label"]
+    for number in range(300):
+        first, second = draws.permutation(40)[:6], draws.permutation(40)[:6]
+        second = first[::-1] if number % 2 else second
+        words = (" ".join(f"word{n}" for n in some) for some in (first, second))
+        rows.append(f"{','.join(words)},{['other', 'same'][number % 2]}")
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    options = {"data.source": str(tmp_path / "rows.csv"), "data.pair_column": "text2"}
+    task = load_recipe("text-classification/start", options).build_task()
+    task.prepare()
+    [(name, found)] = bag_of_words(task)
+    assert name.endswith("of both") and found["accuracy"] > 0.95
 
 
 def test_a_broken_image_is_left_out_of_what_pixels_teach(tmp_path: Path) -> None:
