@@ -1,9 +1,7 @@
 """Documents from everywhere, and at the edges: characters at a cut, bytes that are no text."""
 
 import gzip
-import io
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from magneto.data.documents import (
     read_documents,
 )
 from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, OTHER_SPLITS, Counts
+from tests.shards import write_shard
 
 
 def read(source: str) -> tuple[str, Counts]:
@@ -71,22 +70,15 @@ def test_a_folder_of_all_kinds(tmp_path: Path) -> None:
     (tmp_path / "b.tsv").write_text('text\tid\n"three"\t1\n')
     (tmp_path / "c.json").write_text(json.dumps([{"text": "four"}]))
     (tmp_path / "deep" / "c.jsonl.gz").write_bytes(gzip.compress(b'{"text": "five"}'))
-    with tarfile.open(tmp_path / "deep" / "d.tar", "w") as file:
-        for name, raw in (("1.txt", b"six"), ("2.json", b'{"text": "seven"}'), ("3.png", b"x")):
-            member = tarfile.TarInfo(name)
-            member.size = len(raw)
-            file.addfile(member, io.BytesIO(raw))
+    members = {"1.txt": b"six", "2.json": b'{"text": "seven"}', "3.png": b"x"}
+    write_shard(tmp_path / "deep" / "d.tar", members)
     (tmp_path / "README.md").write_text("about the others")
     assert texts(tmp_path) == ["one", "two,\ntwo", '"three"', "four", "five", "six", "seven"]
 
 
 def test_a_tar_file_that_is_cut_off_is_counted(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as file:
-        for name in "ab":
-            member = tarfile.TarInfo(f"{name}.txt")
-            member.size = 4000
-            file.addfile(member, io.BytesIO(b"word" * 1000))
-    whole = (tmp_path / "a.tar").read_bytes()
+    members = {"a.txt": b"word" * 1000, "b.txt": b"word" * 1000}
+    whole = write_shard(tmp_path / "a.tar", members).read_bytes()
     (tmp_path / "a.tar").write_bytes(whole[:6000])
     found, counts = read(str(tmp_path / "a.tar"))
     assert found == "word" * 1000 and counts == {DOCUMENTS: 1, MALFORMED: 1}

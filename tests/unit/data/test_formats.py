@@ -1,10 +1,8 @@
 """Tables from every kind of source, of any field."""
 
 import gzip
-import io
 import json
 import lzma
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from magneto.data.files import stream_records
 from magneto.data.formats import UNREAD_WORDS, read_file, read_source
 from magneto.data.problems import MALFORMED, Counts
 from magneto.data.table import OTHER_SPLITS, Table
+from tests.shards import write_shard
 
 ROWS = [{"audio_filepath": "a.wav", "text": "one"}, {"audio_filepath": "b.wav", "text": "two"}]
 
@@ -75,12 +74,8 @@ def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None
         "a.flac": b"sound", "a.txt": b"of a", "b.json": b'{"transcript": "of b", "speaker": 3}',
         "b.wav": b"more", "c.json": b"{", "c.txt": b"of c",
     }  # fmt: skip
-    with tarfile.open(tmp_path / "a.tar", "w") as file:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            file.addfile(member, io.BytesIO(content))
-    table = read_source(str(tmp_path / "a.tar"), Counts(), "audio")["train"]
+    source = write_shard(tmp_path / "a.tar", members)
+    table = read_source(str(source), Counts(), "audio")["train"]
     assert table.values("text") == ["of a", "of b", "of c"]
     assert table.values("speaker") == [None, 3, None]
     assert [table[n]["audio"].read() for n in (0, 1)] == [b"sound", b"more"]
@@ -88,12 +83,7 @@ def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None
 
 
 def shard(path: Path) -> bytes:
-    with tarfile.open(path, "w") as file:
-        for n in range(9):
-            member = tarfile.TarInfo(f"{n}.json")
-            member.size = 13
-            file.addfile(member, io.BytesIO(b'{"text": "x"}'))
-    return path.read_bytes()
+    return write_shard(path, {f"{n}.json": b'{"text": "x"}' for n in range(9)}).read_bytes()
 
 
 @pytest.mark.parametrize("place", [5 * 1024 + 3, 5 * 1024 + 150])

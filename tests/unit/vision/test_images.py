@@ -1,9 +1,7 @@
 """Images from every kind of source, read by index."""
 
-import io
 import json
 import os
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +20,7 @@ from magneto.vision.images import (
     ImageSplits,
     load_images,
 )
+from tests.shards import write_shard
 from tests.unit.vision.image_files import class_folders, encoded, photo, write
 
 
@@ -149,22 +148,20 @@ def test_json_lines_of_images_and_labels(tmp_path: Path) -> None:
         assert not found.train.has_masks and found.train.pixels(0).shape == (12, 16, 3)
 
 
-def shard(path: Path, first: int, label) -> None:
-    """Write four images from a number on, each with the files that `label` says."""
-    with tarfile.open(path, "w") as file:
-        for number in range(first, first + 4):
-            members = {"jpg": encoded(photo(number), "JPEG"), **label(number)}
-            for ending, content in members.items():
-                member = tarfile.TarInfo(f"{number:04}.{ending}")
-                member.size = len(content)
-                file.addfile(member, io.BytesIO(content))
+def shard(path: Path, first: int, ending: str, label) -> None:
+    """Write four images from a number on, each with a file that says its label."""
+    members = {}
+    for name, number in ((f"{n:04}", n) for n in range(first, first + 4)):
+        members[f"{name}.jpg"] = encoded(photo(number), "JPEG")
+        members[f"{name}.{ending}"] = label(number).encode()
+    write_shard(path, members)
 
 
 def test_tar_shards(tmp_path: Path, cache: Path) -> None:
-    shard(tmp_path / "train-0.tar", 0, lambda n: {"cls": str(n % 3).encode()})
-    shard(tmp_path / "train-1.tar", 4, lambda n: {"json": json.dumps({"label": n % 3}).encode()})
+    shard(tmp_path / "train-0.tar", 0, "cls", lambda n: str(n % 3))
+    shard(tmp_path / "train-1.tar", 4, "json", lambda n: json.dumps({"label": n % 3}))
     held = tmp_path / "val-0.tar"
-    shard(held, 8, lambda n: {"cls": b"1"})
+    shard(held, 8, "cls", lambda n: "1")
     for found in (load(tmp_path), load(tmp_path)):  # the second from the cache
         assert found.train.labels_of().tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
         assert (found.classes, len(found.validation)) == (["0", "1", "2"], 4)
@@ -172,7 +169,7 @@ def test_tar_shards(tmp_path: Path, cache: Path) -> None:
         assert np.abs(found.train.pixels(5).astype(int) - photo(5)).mean() < 8
     assert len(list(cache.glob("shards-*"))) == 2
     times = held.stat().st_mtime_ns
-    shard(held, 8, lambda n: {"cls": b"2"})
+    shard(held, 8, "cls", lambda n: "2")
     os.utime(held, ns=(times, times))
     assert set(load(tmp_path).validation.labels_of()) == {2}  # a changed shard is indexed anew
 

@@ -1,9 +1,7 @@
 """Images with captions of every kind of source; what is odd is counted."""
 
 import gzip
-import io
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from magneto.vision_language.tables import (
     RowSplits,
     load_captions,
 )
+from tests.shards import write_shard
 from tests.unit.vision.image_files import encoded, photo, write
 from tests.unit.vision_language.folders import record, write_dataset, write_karpathy
 
@@ -118,22 +117,14 @@ def test_what_can_not_be_used_is_one_line(tmp_path: Path) -> None:
         load(tmp_path / "d.csv")
 
 
-def shard(path: Path, members: dict[str, bytes]) -> None:
-    with tarfile.open(path, "w") as file:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            file.addfile(info, io.BytesIO(content))
-
-
 def test_tar_shards(tmp_path: Path) -> None:
     picture = [encoded(photo(number, 8, 8), "JPEG") for number in range(5)]
-    shard(tmp_path / "train-0.tar", {
+    write_shard(tmp_path / "train-0.tar", {
         "a.jpg": picture[0], "a.txt": b"a text",
         "b.jpg": picture[1], "b.json": b'{"caption": "in json", "label": 3}',
         "c.jpg": picture[2], "d.txt": b"no image", "a.b.jpg": picture[3],
     })  # fmt: skip
-    shard(tmp_path / "val-0.tar", {"e.jpg": picture[4], "e.txt": b"held out"})
+    write_shard(tmp_path / "val-0.tar", {"e.jpg": picture[4], "e.txt": b"held out"})
     found = load(tmp_path)
     assert found.train.values("captions") == [("a text",), ("in json",)]
     assert found.validation.values("captions") == [("held out",)]
