@@ -18,7 +18,7 @@ DIGITS = {
 }  # fmt: skip
 SCENES = {
     "data.source": "builtin:scenes", "data.classes": None, "data.ignored": [],
-    "data.reduce_zero_label": False, "data.fit": None, "data.augmentation.fit": None,
+    "data.reduce_zero_label": False, "data.fit": None,
     "model.image_size": 48, "model.patch_size": 8, "model.max_length": 37, "model.classes": 11,
     "model.stride": 48, "model.layers": 4, "model.feature_layers": [0, 1, 2, 3],
     "model.head_channels": 8, "model.auxiliary_channels": 8, "training.num_workers": 0,

@@ -209,10 +209,14 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class PairedAugmentation:
-    """What a training image and its mask go through; a crop is as large as the model reads."""
+    """What a training image and its mask go through; a crop is as large as the model reads.
+
+    Before it is drawn an image is made to `fit` in (longer, shorter) side, its ratio kept.
+    """
 
     reading: Reading
     config: PairedAugmentationConfig
+    fit: tuple[int, int] | None = None
 
     def __call__(
         self, picture: Picture, mask: np.ndarray, random: np.random.Generator
@@ -229,7 +233,7 @@ class PairedAugmentation:
         pixels = picture.pixels()
         if pixels.shape[:2] != mask.shape:
             raise BrokenImage(f"its mask is of another size: {mask.shape}, not {pixels.shape[:2]}")
-        height, width = fitted_size(mask.shape[0], mask.shape[1], self.config.fit)
+        height, width = fitted_size(mask.shape[0], mask.shape[1], self.fit)
         factor = random.uniform(*self.config.resize)
         height, width = max(1, round(height * factor)), max(1, round(width * factor))
         top, left, part = self._crop(mask, height, width, random)

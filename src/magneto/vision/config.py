@@ -127,11 +127,8 @@ class AugmentationConfig:
 class PairedAugmentationConfig:
     """How a training image and its mask are changed together, as mmsegmentation does for ADE20k."""
 
-    fit: tuple[PositiveInt, PositiveInt] | None = None
-    """Longer and shorter side that an image is made to fit in, its ratio kept, before `resize`
-    ((2048, 512) for ADE20k); None keeps its size."""
     resize: tuple[PositiveFloat, PositiveFloat] = (0.5, 2.0)
-    """Range of the factor by which it is then resized."""
+    """Range of the factor by which an image is resized, after `data.fit`."""
     largest_share: Probability = 0.75
     """Largest share of a crop that one class may have (`cat_max_ratio`); after ten tries the last
     crop is taken."""
@@ -420,8 +417,8 @@ class SegmentationDataConfig(ImageSourceConfig):
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()
     """Further numbers in masks, as they are stored, that are no class. 255 is none."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
-    """Longer and shorter side that a validation image is made to fit in, its ratio kept ((2048,
-    512) for ADE20k); None keeps its size. Of training images `augmentation` says the same."""
+    """Longer and shorter side that an image is made to fit in, its ratio kept ((2048, 512) for
+    ADE20k), before a training image is changed at random; None keeps its size."""
     augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
     """Of training images, together with their masks."""
 

@@ -186,7 +186,8 @@ class Segmentation(FineTuning):
     @cached_property
     def augmentation(self) -> PairedAugmentation:
         """What is done to a training image and its mask."""
-        return PairedAugmentation(self.reading, self.data_config.augmentation)
+        data = self.data_config
+        return PairedAugmentation(self.reading, data.augmentation, data.fit)
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
         """Return a crop of an image, and of its mask (uint8)."""

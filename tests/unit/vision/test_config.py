@@ -71,7 +71,7 @@ ADE20K = {
     "model.auxiliary_channels": 256, "model.auxiliary_level": 2, "training.steps": 160_000,
     "training.batch_size": 16, "training.warmup_steps": 1500, "training.betas": (0.9, 0.999),
     "training.weight_decay": 0.05, "training.schedule": "linear", "data.reduce_zero_label": True,
-    "data.fit": (2048, 512), "data.augmentation.fit": (2048, 512),
+    "data.fit": (2048, 512),
     "data.augmentation.resize": (0.5, 2.0), "data.augmentation.largest_share": 0.75,
     "data.normalisation": "imagenet",
 }  # fmt: skip

@@ -186,6 +186,8 @@ def test_an_image_and_its_mask_go_the_same_way() -> None:
     config = PairedAugmentationConfig(resize=(1.0, 1.0))
     _, part = PairedAugmentation(READING, config)(PixelPicture(pixels), mask, rng(1))
     assert (part != IGNORED).sum() == 400 and (part[20:] == IGNORED).all()
+    _, part = PairedAugmentation(READING, config, (16, 16))(PixelPicture(pixels), mask, rng(1))
+    assert (part != IGNORED).sum() == 256
     with pytest.raises(BrokenImage, match="another size"):
         change(PixelPicture(photo()), mask, rng(1))
 
