@@ -33,10 +33,12 @@ from magneto.vision.transforms import (
 # Of random erasing: ranges of the rectangle's share of the image, and of its height by its width,
 # as in timm; draws of one that fits.
 AREA, SHAPE, TRIES = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
-# Of RandAugment: the largest magnitude, and how likely an operation that is drawn is applied.
-LARGEST, PROBABILITY = 10.0, 0.5
+# Of RandAugment: the largest magnitude, operations drawn for an image, how likely one is applied.
+LARGEST, DRAWN, PROBABILITY = 10.0, 2, 0.5
 # Of what comes from outside of the image: ImageNet's mean colour.
 FILL = (124, 116, 104)
+# Of a random crop: range of its width by its height (arXiv 1409.4842, section 6).
+RATIO = (3 / 4, 4 / 3)
 # Colour jitter by its fields, with what Pillow's ImageEnhance calls them.
 COLOURS = {"brightness": "Brightness", "contrast": "Contrast", "saturation": "Color", "hue": ""}
 # Of an image with its mask: draws of a crop; photometric distortion adds to a pixel at most,
@@ -99,7 +101,7 @@ def erased(image: np.ndarray, probability: float, random: np.random.Generator) -
 
 def rand_augmented(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
     """Change an image, RGB or grey, by operations that are drawn and maybe applied."""
-    for which in random.integers(len(OPERATIONS), size=config.rand_augment_operations):
+    for which in random.integers(len(OPERATIONS), size=DRAWN):
         if random.random() >= PROBABILITY:
             continue
         drawn = random.normal(config.rand_augment, config.rand_augment_std)
@@ -197,7 +199,7 @@ class Augmentation:
         if config.crop == "centre":
             found = centre_crop(picture, size, size)
         else:
-            box = random_box(picture, config.crop_scale, config.crop_ratio, random)
+            box = random_box(picture, config.crop_scale, RATIO, random)
             found = cut(picture, box, size, reduce=True)
         if config.flip and random.random() < config.flip:
             found = found[:, ::-1]

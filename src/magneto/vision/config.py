@@ -92,8 +92,6 @@ class AugmentationConfig:
     rectangle drawn at random, made a square (arXiv 1409.4842, section 6)."""
     crop_scale: tuple[Part, Part] = (0.08, 1.0)
     """Range of that rectangle's share of the image (0.2 to 1 in BEiT's pre-training)."""
-    crop_ratio: tuple[PositiveFloat, PositiveFloat] = (3 / 4, 4 / 3)
-    """Range of its width by its height."""
     flip: Probability = 0.0
     """Probability of a mirror image."""
     brightness: NonNegativeFloat = 0.0
@@ -109,18 +107,15 @@ class AugmentationConfig:
     "rand-mM-mstdS-inc1": where an operation has a strength, it grows with the magnitude."""
     rand_augment_std: NonNegativeFloat = 0.5
     """Standard deviation of an operation's magnitude."""
-    rand_augment_operations: PositiveInt = 2
-    """Operations drawn for an image; each is applied with probability 0.5."""
     erasing: Probability = 0.0
     """Probability that a rectangle becomes noise (arXiv 1708.04896)."""
     repeats: PositiveInt = 1
     """Times that an image comes in a batch, each time changed otherwise; 1 is once."""
 
     @rule
-    def _ranges_rise(self) -> Iterator[str]:
-        for name, (low, high) in (("crop_scale", self.crop_scale), ("crop_ratio", self.crop_ratio)):
-            if low > high:
-                yield f"{name} must be a range above 0, not {low}, {high}"
+    def _range_rises(self) -> Iterator[str]:
+        if self.crop_scale[0] > self.crop_scale[1]:
+            yield f"crop_scale must be a range above 0, not {self.crop_scale}"
 
 
 @configuration
