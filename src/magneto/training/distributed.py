@@ -12,6 +12,7 @@ import ctypes
 import math
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -330,7 +331,10 @@ def replicate_model(model: nn.Module, world: World) -> nn.Module:
     """
     if world.strategy != "ddp":
         return model
-    return DistributedDataParallel(model, broadcast_buffers=False)
+    with warnings.catch_warnings():
+        # Its successor is not in torch 2.11, and copies buffers once all the same.
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+        return DistributedDataParallel(model, broadcast_buffers=False)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
