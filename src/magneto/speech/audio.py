@@ -11,8 +11,9 @@ import math
 import os
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,8 @@ LEAST_RATE, MOST_RATE = 1000, 1_000_000
 # fill the memory.
 SAMPLES_PER_BYTE = 2000
 
-File = str | bytes
-"""The path of a recording, or its bytes."""
+File = str | bytes | Callable[[], str | bytes]
+"""The path of a recording, or its bytes; or what returns one of these, or raises."""
 
 
 class BadSound(BadRecord):
@@ -94,33 +95,40 @@ class Sound:
 NOTHING = np.zeros(0, np.float32)
 
 
+@cache
+def soundfile() -> Any:
+    """Import soundfile, or say which extra has it."""
+    return import_extra("soundfile", "speech", "recordings need soundfile")
+
+
 @contextmanager
 def opened(file: File, stretch: Stretch = WHOLE) -> Iterator[Any]:
     """Give a `soundfile.SoundFile`, of which only the header was read.
 
     Raises:
-        BadSound: Here or in the body, if nothing can be heard in it.
+        BadSound: If nothing can be heard in it, or the body raises anything.
         ModuleNotFoundError: If soundfile is not installed.
     """
-    library = import_extra("soundfile", "speech", "recordings need soundfile")
-    if isinstance(file, str) and not os.path.isfile(file):
-        raise BadSound(MISSING)
-    size = len(file) if isinstance(file, bytes) else os.path.getsize(file)
+    library, size, wrong = soundfile(), 0, MISSING
     try:
-        with (
-            guarded(),
-            library.SoundFile(file if isinstance(file, str) else io.BytesIO(file)) as found,
-        ):
-            can_be = LEAST_RATE <= found.samplerate <= MOST_RATE
-            if not can_be or not 0 <= found.frames <= SAMPLES_PER_BYTE * size:
-                raise BadSound(UNREADABLE)
-            if stretch.channel is not None and not 0 <= stretch.channel < found.channels:
-                raise BadSound(NO_CHANNEL)
-            yield found
+        with guarded():
+            content = file() if callable(file) else file
+            in_memory = isinstance(content, bytes)
+            if not in_memory and not os.path.isfile(content):
+                raise BadSound(MISSING)
+            size = len(content) if in_memory else os.path.getsize(content)
+            wrong = UNREADABLE if size else NO_SAMPLES
+            with library.SoundFile(io.BytesIO(content) if in_memory else content) as found:
+                can_be = LEAST_RATE <= found.samplerate <= MOST_RATE
+                if not can_be or not 0 <= found.frames <= SAMPLES_PER_BYTE * size:
+                    raise BadSound(UNREADABLE)
+                if stretch.channel is not None and not 0 <= stretch.channel < found.channels:
+                    raise BadSound(NO_CHANNEL)
+                yield found
     except BadSound:
         raise
     except BadRecord as error:
-        raise BadSound(UNREADABLE if size else NO_SAMPLES) from error
+        raise BadSound(wrong) from error
 
 
 def header_seconds(file: File, stretch: Stretch = WHOLE) -> tuple[float, str]:
@@ -131,7 +139,7 @@ def header_seconds(file: File, stretch: Stretch = WHOLE) -> tuple[float, str]:
             length = min(whole, whole if stretch.stop is None else stretch.stop) - stretch.start
             if length <= 0:
                 return 0.0, NO_SAMPLES
-            return length, TRUNCATED if ends_early(file, found, stretch.stop) else ""
+            return length, TRUNCATED if ends_early(found, stretch.stop) else ""
     except BadSound as error:
         return 0.0, str(error)
 
@@ -164,12 +172,12 @@ def read_sound(file: File, sample_rate: int, stretch: Stretch = WHOLE) -> Sound:
             if len(samples) == 0:
                 return Sound(NOTHING, NO_SAMPLES if wanted == 0 else UNREADABLE)
             early = wanted - len(samples) > TOLERANCE * rate
-            early = early or ends_early(file, found, stretch.stop)
+            early = early or ends_early(found, stretch.stop)
+            mono = samples.mean(1) if stretch.channel is None else samples[:, stretch.channel]
+            sound = checked(mono, TRUNCATED if early else "")
+            return replace(sound, samples=resampled(sound.samples, rate, sample_rate))
     except BadSound as error:
         return Sound(NOTHING, str(error))
-    mono = samples.mean(1) if stretch.channel is None else samples[:, stretch.channel]
-    sound = checked(mono, TRUNCATED if early else "")
-    return replace(sound, samples=resampled(sound.samples, rate, sample_rate))
 
 
 def blocks(file: Any, first: int, size: int, left: float = math.inf) -> Iterator[np.ndarray]:
@@ -297,7 +305,7 @@ def is_recording(first: bytes) -> bool:
     return bits >> 13 == 0x7FF and known
 
 
-def ends_early(file: File, found: Any, stop: float | None) -> bool:
+def ends_early(found: Any, stop: float | None) -> bool:
     """Return whether a stretch goes beyond the end of a file, or the file was cut off.
 
     libsndfile says nothing of a .wav whose header promises more than there is, nor of an .ogg
@@ -305,7 +313,8 @@ def ends_early(file: File, found: Any, stop: float | None) -> bool:
     """
     if stop is not None:
         return stop - found.frames / found.samplerate > TOLERANCE
-    with io.BytesIO(file) if isinstance(file, bytes) else open(file, "rb") as raw:
+    in_memory = isinstance(found.name, io.BytesIO)
+    with nullcontext(found.name) if in_memory else open(found.name, "rb") as raw:
         if found.format == "OGG":
             return not ogg_ends(raw)
         return wav_missing(raw) > TOLERANCE * found.samplerate

@@ -37,7 +37,6 @@ from magneto.data.tokenizer import (
     train_sentencepiece,
 )
 from magneto.progress import SILENT, Progress
-from magneto.speech.audio import NO_FRAMES, NON_FINITE
 from magneto.speech.config import BLANK, SpeechDataConfig
 from magneto.speech.data import load_speech
 from magneto.speech.features import (
@@ -220,7 +219,8 @@ class BatchMaker:
 
     def evaluation_batch(self, numbers: np.ndarray) -> SpeechBatch:
         """Return a group of utterances as they are; of broken ones, what can be read."""
-        return self._padded(numbers, [self._normalised(*self.source.features(n)) for n in numbers])
+        source, normaliser = self.source, self.normaliser
+        return self._padded(numbers, [source.normalised(n, normaliser) for n in numbers.tolist()])
 
     def training_batch(
         self, numbers: np.ndarray, speeds: np.ndarray, augmentation: Augmentation, seed: Seed
@@ -233,21 +233,9 @@ class BatchMaker:
             augmentation: How they are varied.
             seed: Of the run, and the epoch.
         """
-        found = []
-        for number in numbers.tolist():
-            its = (*seed, number)
-            vary = partial(augmentation.sound, speed=float(speeds[number]), seed=its)
-            features, problem = self._normalised(*self.source.features(number, vary))
-            features = features[:0] if problem else augmentation.features(features, its)
-            found.append((features, problem))
+        vary = partial(augmentation.utterance, self.source, self.normaliser)
+        found = [vary(n, float(speeds[n]), (*seed, n)) for n in numbers.tolist()]
         return self._padded(numbers, found)
-
-    def _normalised(self, features: np.ndarray, problem: str) -> tuple[np.ndarray, str]:
-        """Return normalised features, none where they are not finite; and what is wrong."""
-        if len(features) == 0:
-            return features, problem or NO_FRAMES
-        found = self.normaliser(features)
-        return (found, problem) if np.isfinite(found).all() else (found[:0], problem or NON_FINITE)
 
     def _padded(self, numbers: np.ndarray, found: Sequence[tuple[np.ndarray, str]]) -> SpeechBatch:
         features = [each for each, _ in found]

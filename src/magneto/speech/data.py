@@ -50,7 +50,7 @@ from magneto.data.formats import (
     read_shards,
     shards_by_split,
 )
-from magneto.data.media import AUDIO_ENDINGS, Files, MediaColumn, Medium
+from magneto.data.media import AUDIO_ENDINGS, Files, MediaColumn
 from magneto.data.problems import EMPTY, MALFORMED, BadRecord, Counts, guarded, read_each
 from magneto.data.sources import (
     VALIDATED,
@@ -63,9 +63,9 @@ from magneto.data.sources import (
 from magneto.data.table import Table, by_split, hold_out, whole_table
 from magneto.files import read_json, write_json
 from magneto.progress import SILENT, Progress
-from magneto.speech.audio import NO_FRAMES, File, Sound, Stretch, header_seconds, read_sound
+from magneto.speech.audio import NO_FRAMES, Sound, Stretch, header_seconds, read_sound
 from magneto.speech.config import NAMES, SpeechDataConfig
-from magneto.speech.synthetic import Spoken, synthetic_table
+from magneto.speech.synthetic import SpokenColumn, synthetic_table
 
 # What is counted of a split.
 READ, KEPT = "read", "utterances"
@@ -128,10 +128,11 @@ class Utterances:
 
     def sound(self, number: int) -> Sound:
         """Read an utterance; never raises for what is wrong with it."""
-        row = self.table[number]
-        if isinstance(row["audio"], Spoken):
-            return row["audio"].sound(self.sample_rate)
-        return read_sound(recording(row["audio"]), self.sample_rate, row["stretch"])
+        row, audio = int(self.table.rows[number]), self.table.columns["audio"]
+        if isinstance(audio, SpokenColumn):
+            return audio[row].sound(self.sample_rate)
+        stretch = self.table.columns["stretch"][row]
+        return read_sound(partial(audio.file, row), self.sample_rate, stretch)
 
 
 @dataclass(frozen=True)
@@ -331,15 +332,6 @@ def stretch_of(said: Mapping[str, Any]) -> Stretch:
     return Stretch(first, last, channel)
 
 
-def recording(medium: Medium) -> File:
-    """Return the path of a recording, or its bytes; "" where there is none."""
-    try:
-        with guarded():
-            return medium.file()
-    except BadRecord:
-        return ""
-
-
 def state_of(table: Table) -> Any:
     """Return plain values that name the recordings of a table, and change with them."""
     stretches = [str(stretch) for stretch in table.values("stretch")]
@@ -351,24 +343,23 @@ def with_headers(table: Table, progress: Progress) -> Table:
 
     They are read once, and kept in the cache; a file that has changed is read anew.
     """
+    audio, stretches = (table.columns[name] for name in ("audio", "stretch"))
 
-    def header(row: Mapping[str, Any]) -> tuple[float, str]:
-        if isinstance(row["audio"], Spoken):
-            return row["audio"].seconds(), ""
-        return header_seconds(recording(row["audio"]), row["stretch"])
+    def header(row: int) -> tuple[float, str]:
+        if isinstance(audio, SpokenColumn):
+            return audio[row].seconds(), ""
+        return header_seconds(partial(audio.file, row), stretches[row])
 
     held = cache_directory() / f"speech-seconds-{fingerprint(state_of(table))}"
     if not is_kept(held, progress):
         found: list[tuple[float, str]] = []
         with ThreadPoolExecutor(THREADS) as threads:
             for start in range(0, len(table), STEP):
-                part = (table[n] for n in range(start, min(start + STEP, len(table))))
-                found += threads.map(header, part)
+                found += threads.map(header, table.rows[start : start + STEP].tolist())
                 progress.update("reading headers of recordings", len(found), len(table))
         with made_whole(held) as aside:
             write_json(aside / "headers.json", found)
-    count = len(table.columns["audio"])
-    seconds, problems = np.zeros(count), [""] * count
+    seconds, problems = np.zeros(len(audio)), [""] * len(audio)
     known = read_json(held / "headers.json")
     for number, (length, problem) in zip(table.rows.tolist(), known, strict=True):
         seconds[number], problems[number] = length, problem

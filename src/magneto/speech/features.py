@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
 from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole, map_numbers
-from magneto.data.problems import BadRecord, guarded
+from magneto.data.problems import guarded
 from magneto.files import read_json, user_path, write_json
 from magneto.progress import SILENT, Progress
-from magneto.speech.audio import UNREADABLE, resampled
+from magneto.speech.audio import NO_FRAMES, NON_FINITE, resampled
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig
 from magneto.speech.data import Utterances, state_of
 
@@ -263,12 +263,18 @@ class Features:
         if self._kept is not None:
             start, stop = self._offsets[number : number + 2]
             return np.array(self._kept[start:stop]), self._problems[number]
-        try:
-            with guarded():
-                found = self.utterances.sound(number)
-                return self.filter_bank(vary(found.samples)), found.problem
-        except BadRecord:
-            return np.zeros((0, self.mel_bins), np.float32), UNREADABLE
+        found = self.utterances.sound(number)
+        return self.filter_bank(vary(found.samples)), found.problem
+
+    def normalised(
+        self, number: int, normaliser: Normalise, vary: Vary = np.asarray
+    ) -> tuple[np.ndarray, str]:
+        """Return normalised features, none where they are not finite; and what is wrong."""
+        features, problem = self.features(number, vary)
+        if len(features) == 0:
+            return features, problem or NO_FRAMES
+        found = normaliser(features)
+        return (found, problem) if np.isfinite(found).all() else (found[:0], problem or NON_FINITE)
 
 
 def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progress) -> Normalise:
@@ -319,6 +325,19 @@ class Augmentation:
     def __init__(self, config: AugmentationConfig, sample_rate: int) -> None:
         self.config, self.sample_rate = config, sample_rate
 
+    def utterance(
+        self,
+        source: Features,
+        normaliser: Normalise,
+        number: int,
+        speed: float,
+        seed: Sequence[int],
+    ) -> tuple[np.ndarray, str]:
+        """Return normalised features, varied, none of a broken utterance; and what is wrong."""
+        vary = partial(self.sound, speed=speed, seed=seed)
+        found, problem = source.normalised(number, normaliser, vary)
+        return found[:0] if problem else self.features(found, seed), problem
+
     def speeds(self, count: int, seed: int, epoch: int) -> np.ndarray:
         """Return how fast each of `count` utterances is played in an epoch, (count,)."""
         drawn = np.random.default_rng([seed, epoch, SPEEDS]).integers(
@@ -330,7 +349,8 @@ class Augmentation:
         """Return samples at another speed, louder or softer, with noise."""
         config = self.config
         random = np.random.default_rng([*seed, SOUND])
-        samples = resampled(samples, self.sample_rate * speed, self.sample_rate)
+        if speed != 1:
+            samples = resampled(samples, self.sample_rate * speed, self.sample_rate)
         gain = 10 ** (random.uniform(-config.gain, config.gain) / 20)
         noisy = random.random() < config.noise
         if config.gain:
