@@ -175,14 +175,3 @@ def test_who_writes_again_sweeps_what_a_dead_process_left(tmp_path: Path) -> Non
     assert {path.name for path in tmp_path.iterdir()} == {"best", "x.json", other.name}
     clear_dead(tmp_path)
     assert not other.exists()
-
-
-def test_a_number_that_is_used_again_is_another_process(tmp_path: Path, monkeypatch) -> None:
-    left = tmp_path / f".best.{socket.gethostname()}.{os.getpid()}"
-    left.mkdir()
-    clear_dead(tmp_path)
-    assert left.exists()
-    later = left.stat().st_ctime + 10**9  # this process is younger than what lies there
-    monkeypatch.setattr("magneto.files.time.time", lambda: later)
-    clear_dead(tmp_path)
-    assert not left.exists()

@@ -131,10 +131,6 @@ class NothingWrong(Counts):
 PROBLEMS_FILE = "data_problems.tsv"
 """In a run: a line per example, what it is, its name, and why."""
 
-# Of a kind `FEW` are named, in each process.
-# Numbers of a kind that are told when they are reached.
-TOLD = frozenset(10**power for power in range(1, 10))
-
 # A longer reason is cut: it may hold what is wrong.
 LONGEST_REASON = 200
 
@@ -220,9 +216,7 @@ class DataProblems:
     def __init__(self) -> None:
         self.progress: Progress = SILENT
         self._known: dict[str, None] = {}
-        self._counts: Counter[str] = Counter()
-        self._named: Counter[str] = Counter()
-        self._told: set[tuple[str, int]] = set()
+        self._said: Counter[str] = Counter()
         self._file: Path | None = None
         self._read = 0
 
@@ -231,11 +225,9 @@ class DataProblems:
 
         Args:
             run: The directory.
-            progress: Told of the first few of each kind, and of round numbers; not of those that
-                the run knows already.
+            progress: Told of the first few of each kind; not of those that the run knows already.
         """
-        held, self._known = list(self._known), {}
-        self._counts, self._named, self._told = Counter(), Counter(), set()
+        held, self._known, self._said = list(self._known), {}, Counter()
         self._file, self._read, self.progress = run / PROBLEMS_FILE, 0, progress
         self._note(held)
 
@@ -254,47 +246,29 @@ class DataProblems:
     def describe(self) -> str:
         """Say how many of each kind are known, of all processes; "" if there are none."""
         self._catch_up()
-        return "; ".join(f"{kind}: {count:,}" for kind, count in self._counts.most_common())
-
-    def _place(self) -> str:
-        return f" (listed in {self._file})" if self._file else ""
+        counts = Counter(line.partition("\t")[0] for line in self._known)
+        return "; ".join(f"{kind}: {count:,}" for kind, count in counts.most_common())
 
     def _note(self, lines: Sequence[str]) -> None:
-        for line in self._add(lines) if self._file is None else self._append(lines):
-            self._say(*line.split("\t"))
-
-    def _add(self, lines: Sequence[str]) -> list[str]:
-        new = [line for line in dict.fromkeys(lines) if line not in self._known]
-        self._known.update(dict.fromkeys(new))
-        self._counts.update(line.partition("\t")[0] for line in new)
-        return new
-
-    def _say(self, kind: str, name: str, why: str) -> None:
-        self._named[kind] += 1
-        if self._named[kind] <= FEW:
-            more = f"; further ones are not named{self._place()}"
-            self.progress.say(f"{kind}: {name} ({why}){more if self._named[kind] == FEW else ''}")
-        elif (count := self._counts[kind]) in TOLD and (kind, count) not in self._told:
-            self._told.add((kind, count))  # several at once are one number
-            self.progress.say(f"{kind}: {count:,} so far{self._place()}")
-
-    def _append(self, lines: Sequence[str]) -> list[str]:
-        """Write the lines that no process has written; return them."""
-        assert self._file is not None
         self._catch_up()
-        if not set(lines) - self._known.keys():
-            return []
-        new: list[str] | None = None
-        try:
-            with self._file.open("ab", buffering=0) as file:
-                lock(file)
-                self._catch_up()
-                new = self._add(lines)
-                file.write("".join(f"{line}\n" for line in new).encode())
-        except OSError as error:  # no reason to end a run
-            self.progress.say(f"{self._file} can't be written ({error.strerror})")
-            self._file = None
-        return self._add(lines) if new is None else new
+        new = [line for line in lines if line not in self._known]
+        if self._file is not None and new:
+            try:
+                with self._file.open("ab", buffering=0) as file:
+                    lock(file)
+                    self._catch_up()
+                    new = [line for line in new if line not in self._known]
+                    file.write("".join(f"{line}\n" for line in new).encode())
+            except OSError as error:  # no reason to end a run
+                self.progress.say(f"{self._file} can't be written ({error.strerror})")
+                self._file = None
+        self._known.update(dict.fromkeys(new))
+        for kind, name, why in (line.split("\t") for line in new):
+            self._said[kind] += 1
+            if self._said[kind] <= FEW:
+                place = f" (listed in {self._file})" if self._file else ""
+                more = f"; further ones are not named{place}" * (self._said[kind] == FEW)
+                self.progress.say(f"{kind}: {name} ({why}){more}")
 
     def _catch_up(self) -> None:
         """Read what other processes have written since."""
@@ -308,7 +282,7 @@ class DataProblems:
             return
         whole = content[: content.rfind(b"\n") + 1]
         self._read += len(whole)
-        self._add(whole.decode(errors="replace").splitlines())
+        self._known.update(dict.fromkeys(whole.decode(errors="replace").splitlines()))
 
 
 def lock(file: BinaryIO) -> None:

@@ -358,9 +358,9 @@ def tensor_bytes(*tensors: Tensor) -> int:
 def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) -> None:
     """See that a training can fit, by the shapes of a model and of a few examples.
 
-    What is counted is the least: weights, gradients and the optimizer's state; the examples of a
-    batch; and what each layer is given, which its backward pass needs. What passes may still not
-    fit. A model that can't be built without values is not asked.
+    What is counted is the least: weights, gradients and the optimizer's state, and the examples of
+    a batch. What passes may still not fit: `magneto plan` looks closer. A model that can't be built
+    without values is not asked.
 
     Raises:
         ValueError: If the memory is less than that; says both, and what to lower.
@@ -377,18 +377,15 @@ def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) ->
     except ValueError:  # a batch of so few is none
         return
     share = config.batch_size / few / world.world_size
-    held = share * sum(tensor.nbytes for tensor in named_tensors(piece).values())
-    passed = share / config.gradient_accumulation_steps * layer_input_bytes(task, piece)
-    for needed, device in ((held, torch.device("cpu")), (passed, world.device)):
-        available = memory_of(device)
-        if available is not None and needed > available:
-            fitting = int(config.batch_size * available / needed)
-            raise ValueError(
-                f"training.batch_size {config.batch_size:,}: a batch needs {gigabytes(needed)} and "
-                f"more, the {device.type} here has {gigabytes(available)}, which {fitting:,} "
-                "examples fill: lower it or the size of an example"
-                + ("" if needed is held else ", or raise training.gradient_accumulation_steps")
-            )
+    needed = share * sum(tensor.nbytes for tensor in named_tensors(piece).values())
+    available = memory_of(torch.device("cpu"))
+    if available is not None and needed > available:
+        fitting = int(config.batch_size * available / needed)
+        raise ValueError(
+            f"training.batch_size {config.batch_size:,}: a batch needs {gigabytes(needed)} and "
+            f"more, the cpu here has {gigabytes(available)}, which {fitting:,} examples fill: "
+            "lower it or the size of an example"
+        )
 
 
 def check_model_memory(model: nn.Module, config: TrainingConfig, world: World) -> None:
@@ -408,57 +405,12 @@ def check_model_memory(model: nn.Module, config: TrainingConfig, world: World) -
         )
 
 
-class StopForwardError(Exception):
-    """A model was run as far as it is looked at."""
-
-
-def layer_input_bytes(task: Task, batch: Any) -> int:
-    """Return the bytes, in bf16, that the first stack's layers are given for some examples.
-
-    The model is run by shapes alone up to its first layer; 0 where it has none, or where something
-    before it looks at values.
-    """
-    given: list[int] = []
-
-    def stop(layers: int, module: nn.Module, inputs: Any) -> None:
-        read = named_tensors(inputs[0]).values() if inputs else ()
-        given.append(layers * 2 * sum(tensor.numel() for tensor in read))
-        raise StopForwardError
-
-    task.companion()  # made here, with values
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    try:
-        with fake:
-            model = task.build_model()
-            for part in model.modules():
-                if isinstance(part, nn.ModuleList) and len(part):
-                    part[0].register_forward_pre_hook(partial(stop, len(part)))
-            task.loss(model, map_tensors(batch, fake.from_tensor))
-    except (StopForwardError, RuntimeError, AssertionError):
-        pass
-    return sum(given)
-
-
 def memory_of(device: torch.device) -> int | None:
     """Return the bytes of memory of a device, or None where that can't be known."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    return physical_memory("SC_PHYS_PAGES")
-
-
-def free_memory(device: torch.device) -> int | None:
-    """Return the bytes that are free on a device, or None where that can't be known."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    # macOS tells only what there is in all.
-    known = "SC_AVPHYS_PAGES" in os.sysconf_names
-    return physical_memory("SC_AVPHYS_PAGES" if known else "SC_PHYS_PAGES")
-
-
-def physical_memory(pages: str) -> int | None:
-    """Return the bytes of pages of this machine, by the name of a system value."""
     try:
-        return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return None
 

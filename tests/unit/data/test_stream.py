@@ -9,7 +9,6 @@ import torch
 
 from magneto.data.stream import (
     BatchStream,
-    LazyBatches,
     Plan,
     by_length,
     cut,
@@ -185,22 +184,3 @@ def test_every_tensor_is_reached_and_the_structure_kept() -> None:
     assert all(tensor.sum() == 4 for tensor in named_tensors(doubled).values())
     moved = to_device(nested(), torch.device("meta"))
     assert {tensor.device.type for tensor in named_tensors(moved).values()} == {"meta"}
-
-
-def test_a_batch_is_made_when_it_is_asked_for() -> None:
-    made: list[int] = []
-
-    def make(number: int) -> str:
-        made.append(number)
-        return f"batch {number}"
-
-    batches = LazyBatches([10, 11, 12], make)
-    assert len(batches) == 3 and made == []
-    assert batches[2] == "batch 12" and made == [12]
-    assert list(batches) == ["batch 10", "batch 11", "batch 12"]
-    with pytest.raises(IndexError):
-        batches[3]
-    made.clear()
-    first = batches[:2]
-    assert len(first) == 2 and made == []
-    assert list(first) == ["batch 10", "batch 11"]

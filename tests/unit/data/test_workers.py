@@ -15,21 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from magneto.data import workers
 from magneto.data.stream import BatchStream, example_stream, shuffled
 from magneto.data.workers import AHEAD, BatchError, BatchesAhead, share
-from magneto.progress import ProgressBars
-from magneto.recipe import load_recipe
-from magneto.training.logging import read_metrics
-from magneto.training.loop import Hook, Stop, train
 from tests.unit.data.test_stream import nested
 from tests.unit.translation import test_prepare as translation
 
 BATCH = 8
 SELF = Path("/proc/self/maps")
-TIMED = ("_per_second", "flops_utilisation", "data_wait_seconds")
 
 
 def same(first: Any, second: Any) -> bool:
@@ -86,51 +80,6 @@ def test_the_number_of_workers_changes_nothing(kind: str) -> None:
     for num_workers in (0, 1, 2, 4):
         assert same(take(KINDS[kind](), 12, num_workers), expected), num_workers
         assert same(take(KINDS[kind](), 5, num_workers, first=7), expected[7:]), num_workers
-
-
-def weights_of(recipe: str, run: Path, stop_at: int = 0, resume: bool = False, **changes: Any):
-    """Train the first steps of a tiny recipe; return its metrics and last weights."""
-    small = {
-        "training.steps": 8, "training.batch_size": 8, "training.log_every": 1,
-        "training.save_every": 3, "training.evaluate_every": 0, "training.evaluate_limit": 1,
-        "training.device": "cpu", "training.tensorboard": False, "model.layers": 1,
-        "training.gradient_accumulation_steps": 2,
-    }  # fmt: skip
-    loaded = load_recipe(recipe, {**small, **changes})
-
-    def stop(trainer: Any) -> None:
-        trainer.stop = Stop("interrupted")
-
-    hooks = [Hook(stop_at, stop)] if stop_at else []
-    task, report = loaded.build_task(), ProgressBars(quiet=True)
-    train(task, loaded.training, run, seed=1, resume=resume, hooks=hooks, report=report)
-    if stop_at:
-        return None
-    metrics = [
-        {key: value for key, value in row.items() if not key.endswith(TIMED)}
-        for row in read_metrics(run)
-    ]
-    return metrics, load_file(run / "final" / "model.safetensors")
-
-
-@pytest.mark.parametrize(
-    "recipe",
-    ["image-classification/tiny", pytest.param("masked-lm/tiny", marks=pytest.mark.distributed)],
-)
-def test_the_loop_gives_equal_bits(recipe: str, tmp_path: Path) -> None:
-    if recipe.startswith("image"):
-        pytest.importorskip("sklearn")
-    changes: dict[str, Any] = {}
-    if recipe == "masked-lm/tiny":
-        lines = (f"Line {number} of {'some ' * (number % 9)}text.\n\n" for number in range(2000))
-        (tmp_path / "lines.txt").write_text("".join(lines))
-        changes = {"data.tokenizer": "bytes", "data.source": str(tmp_path / "lines.txt")}
-    expected = weights_of(recipe, tmp_path / "0", **changes)
-    changes["training.num_workers"] = 2
-    assert same(weights_of(recipe, tmp_path / "2", **changes), expected)
-    weights_of(recipe, tmp_path / "cut", stop_at=5, **changes)
-    changes["training.num_workers"] = 1
-    assert same(weights_of(recipe, tmp_path / "cut", resume=True, **changes), expected)
 
 
 def test_a_killed_worker_is_an_error_that_names_the_step() -> None:

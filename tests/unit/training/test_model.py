@@ -17,7 +17,6 @@ from magneto.language.config import (
 )
 from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier
 from magneto.recipe import load_recipe
-from magneto.training.config import TrainingConfig
 from magneto.training.distributed import one_process
 from magneto.training.model import (
     build_on_meta,
@@ -266,18 +265,3 @@ def test_what_fits_is_not_refused(machine: None) -> None:
     task = recipe.build_task()
     task.prepare()
     check_memory(task, recipe.training, ALONE, 1)
-
-
-def test_more_pieces_help_until_the_examples_alone_are_too_many(monkeypatch) -> None:
-    """Of a toy's examples each has 20 bytes, and its two layers are given 64."""
-    monkeypatch.setattr("magneto.training.model.memory_of", lambda device: 1_000_000)
-    for batch_size, pieces, said in (
-        (15_000, 1, ""), (20_000, 1, "which 15,625 examples fill.*gradient_accumulation_steps$"),
-        (20_000, 2, ""), (60_000, 50, "which 50,000 examples fill: .* the size of an example$"),
-    ):  # fmt: skip
-        config = TrainingConfig(batch_size=batch_size, gradient_accumulation_steps=pieces)
-        if not said:
-            check_memory(Toy(), config, ALONE, 1)
-            continue
-        with pytest.raises(ValueError, match=said):
-            check_memory(Toy(), config, ALONE, 1)
