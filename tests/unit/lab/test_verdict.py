@@ -1,19 +1,26 @@
 """Verdicts follow from measured numbers, on invented runs and on real models."""
 
+import csv
 import math
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from magneto.lab.probe import LayerReading
 from magneto.lab.short_run import FirstStep, ShortRun, StepReading
 from magneto.lab.verdict import (
+    LEVELS,
+    THRESHOLDS,
     Threshold,
     judge,
     kept_share,
     move_at,
     rate_of_move,
 )
+
+CALIBRATION = Path(__file__).parents[3] / "benchmarks" / "results" / "probe-calibration.csv"
 
 
 def layer(number: int, **values: float) -> LayerReading:
@@ -148,3 +155,17 @@ def test_both_directions(worse: str, level: list[str]) -> None:
     assert made.level(math.nan) == "likely to fail", "what is no number is no good sign"
     assert Threshold("above", 2.0, None).level(math.inf) == "not decided"
     assert made.level(None) == "sound", "what was not measured says nothing"
+
+
+def test_the_published_tables_are_those_of_the_thresholds() -> None:
+    """Of the runs held out, which the documentation of the probe counts by verdict and outcome."""
+    rows = list(csv.DictReader(CALIBRATION.read_text("utf-8").splitlines()))[150:]
+    counts = Counter()
+    for row in rows:
+        numbers = {name: float(row[name]) for name in THRESHOLDS if row[name]}
+        levels = [THRESHOLDS[name].level(value) for name, value in numbers.items()]
+        counts[max(levels, key=LEVELS.index), row["outcome"]] += 1
+    outcomes = ("learned", "did not learn", "diverged")
+    assert {level: [counts[level, each] for each in outcomes] for level in LEVELS} == {
+        "sound": [12, 8, 1], "not decided": [9, 16, 1], "likely to fail": [5, 26, 12],
+    }  # fmt: skip
