@@ -196,14 +196,11 @@ def _draw_score(
     some = [(a, b) for a, b, g, _ in shown if g.failed]
     plot.line(row, places, joined, **dots)
     plot.line(row, [a for a, _ in some], [b for _, b in some], fillstyle="none", **dots)
-    points = [(a, b, _point_text(r, g, decimals)) for a, b, g, r in shown]
-    plot.hover(row, points)
-
-
-def _point_text(rate: float, group: Group, decimals: int) -> str:
-    lost = f" ({failures(group)})" if group.failed else ""
-    value = plus_minus(group.mean, group.interval, decimals)
-    return f"rate {rate_text(rate)}: {value}{lost}{part(group)}"
+    plot.hover(row, [
+        (a, b, f"rate {rate_text(r)}: {plus_minus(g.mean, g.interval, decimals)}"
+         f"{f' ({failures(g)})' if g.failed else ''}{part(g)}")
+        for a, b, g, r in shown
+    ])  # fmt: skip
 
 
 def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[str, Any]) -> None:
