@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from magneto.config import shown
-from magneto.data.files import RECORDS, existing_path, has_ending, unpacked_name, walk_files
+from magneto.data.files import (
+    RECORDS,
+    existing_path,
+    has_ending,
+    read_lines,
+    unpacked_name,
+    walk_files,
+)
 from magneto.data.formats import find_files, read_source
 from magneto.data.media import AUDIO_ENDINGS, ENDINGS, IMAGE_ENDINGS, MediaColumn
 from magneto.data.problems import Counts, counted
@@ -28,6 +35,8 @@ from magneto.vision.config import IMAGE_FOLDERS, MASK_FOLDERS, MASK_SUFFIXES
 
 # Values of a column by which its kind is told.
 LOOKED_AT = 200
+# Lines of a text by which it is told whether each is a document.
+LINES_LOOKED_AT = 1000
 # Words of which there are at most so many, or of which each comes so often, are classes.
 MOST_CLASSES, LEAST_EACH = 2, 5
 LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2,4})?")
@@ -80,6 +89,10 @@ def candidates(source: str) -> list[Candidate]:
         return of_folder(path, source)
     if has_ending(path, RECORDS) or path.suffix in (".tar", ".parquet"):
         return of_table(first_table(source))
+    some = list(islice(read_lines(path, Counts()), LINES_LOOKED_AT))
+    if len(some) > 1 and all(line.strip() for line in some):
+        found = running_text(f"{path.name} is text in lines, none of them blank")
+        return [replace(each, options={"data.document": "line"}) for each in found]
     return running_text(f"{path.name} is text")
 
 

@@ -128,6 +128,13 @@ def test_a_table_in_a_folder_of_images_is_what_is_read(tmp_path: Path) -> None:
     assert tasks(tmp_path) == ["image-modelling"]
 
 
+def test_lines_without_a_blank_one_are_documents(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    for text, expected in (("one\ntwo\n", {"data.document": "line"}), ("one\n\ntwo\n", {})):
+        path.write_text(text, encoding="utf-8")
+        assert candidates(str(path))[0].options == expected
+
+
 def test_text_in_a_column_of_another_name(tmp_path: Path) -> None:
     path = table(tmp_path / "rows.csv", "review", separator=";")
     assert candidates(str(path))[0].options == {"data.text_field": "review"}
