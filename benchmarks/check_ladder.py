@@ -230,7 +230,7 @@ def check_laws(check: Check, where: str, told: dict[str, Any], rungs: list[dict[
                 a, b = rung["rows"][row], rung["rows"][other]
                 logs = [math.log(q / p) for p, q in
                         zip(a["seed_losses"], b["seed_losses"], strict=False)]  # fmt: skip
-                error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else None
+                error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.01 * math.sqrt(2)
                 gap = math.log(b["loss"]["value"] / a["loss"]["value"])
                 points.append((rung["size"], gap, error))
             for end, value in law(points, told["size"], "gaps").items():

@@ -132,8 +132,7 @@ def read_ladder_options(given: Any, overrides: dict[str, Any]) -> Ladder:
                            f"{sizes[-1]}"])  # fmt: skip
     if given.jobs is not None and given.jobs < 1:
         raise ConfigError([f"--jobs {given.jobs}: at least 1"])
-    taken = {"width": ("model.width",), "depth": DEPTHS}[axis]
-    if clash := [name for name in taken if name in overrides]:
+    if clash := [name for name in DEPTHS if axis == "depth" and name in overrides]:
         raise ConfigError([f"--{clash[0]}: a ladder takes it from {option}"])
     rates, seeds = (
         sorted(numbers("--lrs", given.lrs, float)),

@@ -29,6 +29,9 @@ RUNG_FILE = "rung.json"
 AT_EDGE, BETWEEN = math.log(3), math.log(3) / math.sqrt(12)
 # A loss within this share of the baseline is of a model that has hardly begun to learn.
 PLATEAU = 0.1
+# Standard deviation of a loss's logarithm over seeds where one seed shows none: what the five seeds
+# of docs/reports/placements-24 have at their best rates.
+ONE_SEED = 0.01
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
         "best_rate": {"value": vertex.rate, "low": vertex.rates[0], "high": vertex.rates[1],
                       "error": vertex.rate_error},
         "loss": {"value": vertex.loss, "low": vertex.losses[0], "high": vertex.losses[1],
-                 "error": vertex.loss_error},
+                 "error": vertex.loss_error if most > 1 else ONE_SEED},
         "edge": edge,
         "best_tried": best,
         "seeds": most,
@@ -280,7 +283,8 @@ def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int)
         gap = math.log(theirs["loss"]["value"] / mine["loss"]["value"])
         both = zip(mine["seed_losses"], theirs["seed_losses"], strict=False)
         pairs = [math.log(b / a) for a, b in both]
-        error = stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else math.nan
+        several = len(pairs) > 1
+        error = stdev(pairs) / math.sqrt(len(pairs)) if several else ONE_SEED * math.sqrt(2)
         points.append((rung["size"], gap, error))
     return asdict(fit_law(points, size, GAP, logs=False))
 

@@ -48,6 +48,7 @@ from magneto.lab.probe import last_stack
 from magneto.lab.short_run import initial_model
 from magneto.lab.sweep import default_jobs, run_local
 from magneto.lab.update import measure_growth, measured_shape
+from magneto.nn.config import TransformerConfig
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe
 from magneto.theory.bounds import bound, derived_scales, find_family
@@ -128,26 +129,21 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
     them; in depth nothing else changes, and both stacks of a pair are so deep.
 
     Raises:
-        ConfigError: If the heads do not come out whole.
+        ConfigError: If the heads do not come out whole, or the model has no such size.
     """
     model = load_recipe(recipe, {RATE: 1.0, **overrides}).model
+    if not isinstance(model, TransformerConfig):
+        raise ConfigError([f"the model of {recipe} has no {axis} that a ladder could change"])
     if axis == "depth":
-        if getattr(model, "encoder_layers", None) is None:
-            return {"model.layers": size}
-        return {"model.encoder_layers": size, "model.decoder_layers": size}
-    head = model.head_width
-    if size % head:
-        raise ConfigError([f"--widths {size}: the recipe's heads of {head} features do not divide "
-                           f"it; give multiples of {head}, or other --model.heads"])  # fmt: skip
-    heads = size // head
-    found = {
-        "model.width": size,
-        "model.heads": heads,
-        "model.ffn_width": max(round(model.ffn_width * size / model.width), 1),
-    }
-    if model.key_value_heads:
-        found["model.key_value_heads"] = max(round(model.key_value_heads * heads / model.heads), 1)
-    return found
+        pair = model.encoder_layers is not None
+        names = ("encoder_layers", "decoder_layers") if pair else ("layers",)
+        return {f"model.{name}": size for name in names}
+    try:
+        sized = model.at_width(size)
+    except ValueError as error:
+        raise ConfigError([f"--widths {size}: {error}"]) from error
+    names = ("width", "heads", "ffn_width", "key_value_heads")
+    return {f"model.{name}": getattr(sized, name) for name in names if getattr(sized, name)}
 
 
 def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder]) -> Ladder:
@@ -306,6 +302,7 @@ def update_to_bound(recipe: Recipe) -> list[float]:
     depth, on inputs at random.
     """
     task = recipe.build_task()
+    task.prepare()  # data may tell a model's sizes
     last = last_stack(initial_model(task, recipe.training, recipe.seed))
     row, depth = last.config.row, len(last.layers)
     stack = "decoder" if last.causal else "encoder"

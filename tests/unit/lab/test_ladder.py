@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from benchmarks.check_ladder import check_folder
+from benchmarks.ladders import LADDERS, summary, widening
 from magneto.cli import main
+from magneto.commands.ladder import parser, read_ladder_options
 from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.lab import ladder as ladders
@@ -246,6 +248,27 @@ def test_what_the_budget_can_not_pay_is_left_out(tmp_path: Path, invented: list[
     assert any("The budget left out" in line for line in said)
 
 
+def test_the_evidence_says_how_often_intervals_held_and_by_what_they_must_widen() -> None:
+    """Of five values four lie within 1.5 half-widths, on either side."""
+    apart = (0.1, -0.5, 0.9, -1.5, 4.0)
+    rows: list[dict[str, Any]] = [
+        {"what": "best_rate", "from": "64 128", "value": 1.0, "low": 0.5, "high": 2.0,
+         "measured": 2.0**far, "holds": abs(far) <= 1, "off": 2 ** abs(far), "off_below": 3.0,
+         "off_inverse": 4.0} for far in apart
+    ]  # fmt: skip
+    assert widening(rows) == pytest.approx(1.5)
+    assert "| best rate | two or more | 5 | 3 | 1.50 | 1.866 | 3.00 | 4.00 |" in summary(rows)
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_ladders_of_the_evidence_are_taken(name: str) -> None:
+    given, overrides = parser().parse_with_overrides(LADDERS[name].split())
+    ladder = read_ladder_options(given, overrides)
+    first = ladder.first_recipe(ladder.sizes[-1]).model
+    depth = first.encoder_layers or first.layers
+    assert (first.width if ladder.axis == "width" else depth) == ladder.sizes[-1]
+
+
 def test_sensitivity_is_the_mean_excess_over_rates_uniform_in_their_logarithm() -> None:
     cells = [{"seed": 1, "status": status, "learning_rate": rate, "loss": loss, "initial_loss": 6.0}
              for rate, loss, status in ((1e-3, 3.0, "finished"), (1e-2, 2.0, "finished"),
@@ -273,10 +296,9 @@ def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
         (["--target", "128"], "give --widths or --depths"),
         (["--widths", "32", "--target", "128"], "two rungs or more"),
         (["--widths", "32,64", "--target", "64"], "beyond the largest rung, 64"),
-        (["--widths", "32,48", "--target", "128"], "heads of 32 features do not divide"),
+        (["--widths", "32,48", "--target", "128"], "other sizes: heads would be 1.5"),
         (["--widths", "32,64", "--target", "128", "--budget", "soon"], "--budget takes a time"),
         (["--widths", "32,64", "--target", "128", "--placements", "pre,subln"], "'sub'"),
-        (["--widths", "32,64", "--target", "128", "--model.width", "9"], "--model.width"),
         (["--widths", "32,64", "--target", "128", "--lrs", "0,1"], "rates are above 0"),
         (["--depths", "2,4", "--target", "8", "--model.layers", "9"], "--model.layers"),
     ],

@@ -1,0 +1,144 @@
+"""The ladders whose held-out rungs are the evidence for what `magneto ladder` foretells.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.ladders [--only NAME,NAME] [--jobs 1] [--out DIR]
+
+Each ladder is a command of its own, which goes on where it was stopped: the same line may be killed
+and started again. After each, benchmarks/results/ladder-held-out.csv and .md are written anew, of
+every ladder that has a page: what was foretold of rungs before they were trained, what came out,
+how often 80 % intervals held it, and by what factor intervals must be widened so that they do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+LEVEL = 0.8
+# Bytes in the place of a trained vocabulary: 300 steps of 512 end a fifth below their frequencies.
+BYTES = (
+    "causal-lm/tiny --data.tokenizer bytes --data.max_length 128 --training.batch_size 4 "
+    "--training.steps 300 --training.evaluate_limit 32 --training.save_every 100"
+)
+PAIR = (
+    "translation/tiny --model.width 64 --model.heads 4 --model.ffn_width 256 --training.steps 400 "
+    "--training.evaluate_limit 32 --placements pre,sub"
+)
+LADDERS = {
+    "lm-width": f"{BYTES} --model.layers 24 --widths 64,128,256,512 --target 1024 "
+    "--placements pre,sub,peri,olmo2",
+    "lm-width-mup": f"{BYTES} --model.layers 24 --model.base_width 64 --model.tie_embeddings false "
+    "--grid model.parametrization=standard,mup --widths 64,128,256 --target 1024 "
+    "--placements pre,sub,peri,olmo2",
+    "lm-depth": f"{BYTES} --model.width 64 --model.heads 4 --model.ffn_width 256 "
+    "--depths 12,24,48,96 --target 192 --placements pre,sub,peri",
+    "translation-width-de-en": f"{PAIR} --model.encoder_layers 18 --model.decoder_layers 18 "
+    "--data.source builtin:phrases:de,en --widths 64,128,256 --target 1024",
+    "translation-width-fr-en": f"{PAIR} --model.encoder_layers 18 --model.decoder_layers 18 "
+    "--data.source builtin:phrases:en,fr --widths 64,128,256 --target 1024",
+    "translation-depth": f"{PAIR} --data.source builtin:phrases:de,en --depths 6,12,18 --target 36",
+    "image-width": "image-classification/tiny --model.layers 12 --widths 64,128,256 --target 1024 "
+    "--placements pre,sub,peri",
+    "image-depth": "image-classification/tiny --depths 6,12,24 --target 48 "
+    "--placements pre,sub,peri",
+}
+COLUMNS: tuple[str, ...] = (
+    "ladder", "axis", "size", "from", "row", "what", "value", "low", "high", "measured", "holds",
+    "off", "off_below", "off_inverse",
+)  # fmt: skip
+
+
+def command(name: str, out: Path, jobs: int) -> list[str]:
+    """Return the words that run a ladder."""
+    words = [*LADDERS[name].split(), "--jobs", str(jobs), "--out", str(out / name)]
+    return [sys.executable, "-m", "magneto", "ladder", *words]
+
+
+def held_out(out: Path) -> list[dict[str, Any]]:
+    """Return every value that was foretold of a held-out rung, of all ladders that have a page."""
+    rows = []
+    for name in LADDERS:
+        path = out / name / "foretelling.json"
+        found = json.loads(path.read_text()) if path.is_file() else {"held_out": []}
+        for entry in found["held_out"]:
+            off = [rival["off"] for rival in entry.get("rivals", {}).values()] or ["", ""]
+            rows.append({**entry, "ladder": name, "axis": found["axis"],
+                         "from": " ".join(map(str, entry["from"])),
+                         "off_below": off[0], "off_inverse": off[1]})  # fmt: skip
+    return rows
+
+
+def widening(rows: Sequence[dict[str, Any]]) -> float:
+    """Return the factor on half-widths, in logarithms, at which `LEVEL` of the rows hold."""
+    needed = sorted(
+        abs(math.log(row["measured"] / row["value"]))
+        / math.log(row["high" if row["measured"] > row["value"] else "low"] / row["value"])
+        * (1 if row["measured"] > row["value"] else -1)
+        for row in rows
+        if row["measured"]
+    )
+    return needed[min(math.ceil(LEVEL * len(needed)), len(needed)) - 1]
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the table of foretold against measured, and how often intervals held."""
+    lines = ["# Held-out rungs: foretold and measured", "",
+             "Made by `python -m benchmarks.ladders`, from ladder-held-out.csv.", "",
+             "| what | rungs below | values | in their interval | widening | off by | "
+             "the rate below, off by | rate times 1/size, off by |",
+             "|---|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+    for what in ("best_rate", "stable_rate", "loss"):
+        for several in (False, True):
+            mine = [r for r in rows if r["what"] == what and (" " in r["from"]) == several]
+            known = [r for r in mine if r["measured"]]
+            if not known:
+                continue
+            rivals = ["–", "–"]
+            if what == "best_rate":
+                rivals = [f"{median(r[name] for r in known):.2f}"
+                          for name in ("off_below", "off_inverse")]  # fmt: skip
+            lines.append(
+                f"| {what.replace('_', ' ')} | {'two or more' if several else 'one'} | {len(mine)} "
+                f"| {sum(r['holds'] for r in mine)} | {widening(known):.2f} "
+                f"| {median(r['off'] for r in known):.3f} | {' | '.join(rivals)} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def write_results(out: Path) -> None:
+    """Write the table of every ladder that has a page; nothing where none has."""
+    rows = held_out(out)
+    if not rows:
+        return
+    with (RESULTS / "ladder-held-out.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    (RESULTS / "ladder-held-out.md").write_text(summary(rows), encoding="utf-8")
+
+
+def main() -> None:
+    """Run the ladders that are asked for, one after the other."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--only", help=f"names, with commas, of {', '.join(LADDERS)}")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/ladders"))
+    given = parser.parse_args()
+    names = given.only.split(",") if given.only else list(LADDERS)
+    if unknown := set(names) - LADDERS.keys():
+        parser.error(f"no ladder {', '.join(sorted(unknown))}: there are {', '.join(LADDERS)}")
+    for name in names:
+        subprocess.run(command(name, given.out, given.jobs), check=True)
+        write_results(given.out)
+
+
+if __name__ == "__main__":
+    main()

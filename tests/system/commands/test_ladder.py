@@ -1,0 +1,52 @@
+"""A ladder of real runs: killed and gone on with, nothing is run twice, and its page is right."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.check_ladder import check_folder
+
+pytest.importorskip("sklearn")
+
+WORDS = (
+    "ladder image-classification/tiny --widths 16,32 --target 128 --placements pre,sub "
+    "--lrs 1e-3,1e-2 --seeds 1 --jobs 2 --model.layers 1 --model.heads 8 --model.ffn_width 64 "
+    "--training.steps 8 --training.batch_size 16 --training.evaluate_limit 2 "
+    "--training.log_every 2 --training.save_every 2 --training.device cpu --race --json"
+)
+
+
+@pytest.mark.distributed
+def test_a_killed_ladder_goes_on_and_its_numbers_are_those_of_its_runs(tmp_path: Path) -> None:
+    out = tmp_path / "ladder"
+    words = [sys.executable, "-m", "magneto", *WORDS.split(), "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done: dict[Path, int] = {}
+    for cells in (2, 7):
+        process = subprocess.Popen(
+            words, env=environment, start_new_session=True, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        for _ in range(1200):
+            if len(list(out.glob("rungs/*/cells/*/outcome.json"))) >= cells:
+                break
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        done |= {p: p.stat().st_mtime_ns for p in out.glob("rungs/*/cells/*/outcome.json")}
+    assert len(done) >= 7
+    last = subprocess.run(words, env=environment, check=True, capture_output=True)
+    found = json.loads(last.stdout)
+    assert found["complete"] and found["answer"] and found["foretold"]["from"] == [16, 32]
+    for path, changed in done.items():
+        assert path.stat().st_mtime_ns == changed, "a cell that was done was run again"
+    assert Path(found["report"]).is_file() and str(tmp_path) not in (out / "report.md").read_text()
+    checked = check_folder(out)
+    assert not checked.wrong and checked.count > 50
+    assert json.loads((out / "foretelling.json").read_text())["complete"]
