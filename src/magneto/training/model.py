@@ -295,6 +295,7 @@ def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float,
         The number, and the units of the batch; not a number, and 1, where the model or the loss
         looks at values, which are not there.
     """
+    task.companion()  # made here, with values
     fake, counted = FakeTensorMode(allow_non_fake_inputs=True), CountedOperations()
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
     try:
