@@ -181,13 +181,9 @@ def read_sound(file: File, sample_rate: int, stretch: Stretch = WHOLE) -> Sound:
 
 
 def blocks(file: Any, first: int, size: int, left: float = math.inf) -> Iterator[np.ndarray]:
-    """Yield (samples, channels) of an open file.
+    """Yield (samples, channels) of a `soundfile.SoundFile`, `size` samples at a time.
 
-    Args:
-        file: A `soundfile.SoundFile`.
-        first: Where to begin.
-        size: Samples at a time; where the file is damaged they are fewer.
-        left: Samples at most.
+    Where it is damaged they are fewer.
 
     Raises:
         BadSound: At what is damaged, after all that comes before it.
@@ -238,12 +234,9 @@ def sound_pieces(path: Path, wanted: int, tell: Callable[[str], None]) -> Iterat
 
 
 def raw_pieces(source: Any, rate: int, wanted: int) -> Iterator[np.ndarray]:
-    """Yield samples of raw sound as they come: 16 bits, little-endian, one channel.
+    """Yield raw sound at another rate, as it comes: 16 bits, little-endian, one channel.
 
-    Args:
-        source: A stream of bytes with `read1`. Half a sample at its end is dropped.
-        rate: Of the sound, in Hz.
-        wanted: Sample rate of what is yielded.
+    It comes from a stream of bytes with `read1`. Half a sample at its end is dropped.
     """
     change, rest = stream_resampler(rate, wanted), b""
     while piece := source.read1(BYTES):

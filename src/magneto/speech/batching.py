@@ -223,15 +223,15 @@ class BatchMaker:
         return self._padded(numbers, [source.normalised(n, normaliser) for n in numbers.tolist()])
 
     def training_batch(
-        self, numbers: np.ndarray, speeds: np.ndarray, augmentation: Augmentation, seed: Seed
+        self,
+        numbers: np.ndarray,
+        speeds: np.ndarray,
+        augmentation: Augmentation,
+        seed: tuple[int, int],
     ) -> SpeechBatch:
         """Return a group of utterances, varied; broken ones are left out.
 
-        Args:
-            numbers: Of the utterances.
-            speeds: At which every utterance of the split is played.
-            augmentation: How they are varied.
-            seed: Of the run, and the epoch.
+        Speeds are those of all utterances of the split; the seed is the run's, and the epoch.
         """
         vary = partial(augmentation.utterance, self.source, self.normaliser)
         found = [vary(n, float(speeds[n]), (*seed, n)) for n in numbers.tolist()]
@@ -261,10 +261,6 @@ class BatchMaker:
         )
 
 
-Seed = tuple[int, int]
-"""Of a run, and the epoch."""
-
-
 class PreparedSpeech:
     """Recordings ready for training.
 
@@ -272,12 +268,6 @@ class PreparedSpeech:
         config: Of the data.
         seed: Of built-in training sets.
         progress: Shows the slow work, which is done once.
-
-    Attributes:
-        splits: Training and validation utterances.
-        vocabulary: Of the labels.
-        filter_bank: From samples to features.
-        normaliser: Of features.
 
     Raises:
         FileNotFoundError: If there is no such source, tokenizer or file of means.

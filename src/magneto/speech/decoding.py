@@ -364,12 +364,8 @@ class ModifiedBeamSearch(Search):
     ) -> Beam:
         """Keep the best candidates, join equal ones, let the predictor read what they wrote.
 
-        Args:
-            model: Whose predictor reads.
-            beam: The hypotheses.
-            candidates: Scores of each with each symbol behind it, (batch, width, vocabulary).
-            times: The frame that they look at, (batch,).
-            going: (batch,), False for an utterance of which nothing changes any more.
+        Candidates are scores with each symbol, (batch, width, vocabulary), times the frames that
+        they look at, (batch,); going is False for an utterance of which nothing changes any more.
         """
         _, width, vocabulary = candidates.shape
         scores, index = candidates.flatten(1).topk(width)

@@ -31,6 +31,11 @@ class Word:
     start: float
     end: float
 
+    @property
+    def middle(self) -> float:
+        """Between start and end."""
+        return (self.start + self.end) / 2
+
 
 def timed_words(
     hypothesis: Hypothesis, vocabulary: SpeechVocabulary, seconds: float, start: float = 0.0
@@ -54,17 +59,11 @@ def timed_words(
         if words and size != before:  # a space alone belongs to no word
             spans[min(len(words), len(texts)) - 1].append(frame)
         before = size
-    return [
-        Word(text, start + span[0] * seconds, start + (span[-1] + 1) * seconds)
-        for text, span in zip(texts, _filled(spans), strict=True)
-    ]
-
-
-def _filled(spans: Sequence[list[int]]) -> list[list[int]]:
-    """Give a word that no label completed (bytes that were replaced) its neighbour's frame."""
-    found: list[list[int]] = []
-    for span in spans:
-        found.append(span or [found[-1][-1] if found else 0])
+    found, last = [], 0
+    for text, span in zip(texts, spans, strict=True):
+        # A word that no label completed (bytes that were replaced) has its neighbour's frame.
+        first, last = (span[0], span[-1]) if span else (last, last)
+        found.append(Word(text, start + first * seconds, start + (last + 1) * seconds))
     return found
 
 
@@ -91,11 +90,6 @@ class Window:
 
 def cut_windows(pieces: Iterable[np.ndarray], size: int, overlap: int) -> Iterator[Window]:
     """Cut samples that come in pieces of any size; never more than a window and a piece is held.
-
-    Args:
-        pieces: Samples, one after another.
-        size: Of a window.
-        overlap: Of a window with the next.
 
     Yields:
         Windows, each when its samples are there and it is known whether more follow; at least one.
@@ -141,7 +135,7 @@ class JoinedWords:
             kept, new = join(self._waiting, words, start, start + self.overlap)
             found = [*kept, *new]
         settled = stop - self.overlap - 2 * TOLERANCE
-        ready = list(takewhile(lambda word: last or _middle(word) < settled, found))
+        ready = list(takewhile(lambda word: last or word.middle < settled, found))
         self._waiting = found[len(ready) :]
         return ready
 
@@ -154,14 +148,14 @@ def join(
     pairs = common_words(before, after, start, stop)
     if pairs:
         off = {
-            (one, other): abs(_middle(before[one]) + _middle(after[other]) - 2 * middle)
+            (one, other): abs(before[one].middle + after[other].middle - 2 * middle)
             for one, other in pairs
         }
         one, other = min(pairs, key=off.__getitem__)
         return list(before[: one + 1]), list(after[other + 1 :])
-    kept = [word for word in before if _middle(word) < middle]
+    kept = [word for word in before if word.middle < middle]
     end = kept[-1].end if kept else start
-    return kept, [word for word in after if _middle(word) >= max(middle, end)]
+    return kept, [word for word in after if word.middle >= max(middle, end)]
 
 
 def common_words(
@@ -170,13 +164,7 @@ def common_words(
     """Return pairs of equal words at about the same time, by number, in order.
 
     Of all such sequences it is that of the most and nearest pairs: a word that is said several
-    times in a row is to meet itself.
-
-    Args:
-        before: Of a window that ends at `stop`.
-        after: Of one that begins at `start`.
-        start: In seconds.
-        stop: In seconds.
+    times in a row is to meet itself. One window ends at `stop`, the other begins at `start`.
     """
     rows = [n for n, word in enumerate(before) if word.start > start - TOLERANCE
             and word.end < stop - EDGE]  # fmt: skip
@@ -204,11 +192,7 @@ def _nearness(one: Word, other: Word) -> float:
     """Return 1 for the same word at the same time, 0 for another or one too far off."""
     if one.text.casefold() != other.text.casefold():
         return 0.0
-    return max(1 - abs(_middle(one) - _middle(other)) / TOLERANCE, 0.0)
-
-
-def _middle(word: Word) -> float:
-    return (word.start + word.end) / 2
+    return max(1 - abs(one.middle - other.middle) / TOLERANCE, 0.0)
 
 
 @dataclass(frozen=True)

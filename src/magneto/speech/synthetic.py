@@ -168,16 +168,9 @@ def _frames(seconds: float) -> int:
 def speak(
     planned: Plan, speaker: Speaker, sample_rate: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Speak phones.
+    """Speak phones; return float32 samples with a peak of 0.5.
 
-    Args:
-        planned: Which, and how long.
-        speaker: Who speaks.
-        sample_rate: In Hz.
-        random: Of melody, of how clearly each phone is spoken, and of breath.
-
-    Returns:
-        float32 samples with a peak of 0.5.
+    Melody, breath, and how clearly each phone is spoken are drawn.
     """
     table = np.concatenate([_phone_rows(name, frames, random) for name, frames in planned])
     smooth = np.ones(GLIDE) / GLIDE

@@ -524,10 +524,10 @@ def read_test_texts(
     directions: Sequence[str] | None,
     limit: int | None,
 ) -> ReferenceTexts:
-    """Read a test set: all of it, in its order, unfiltered.
+    """Read a test set: all of it, in its order, unfiltered; of several parts, its test part.
 
     Args:
-        source: As in `ParallelDataConfig`. Of several parts, its test part is read.
+        source: As in `ParallelDataConfig`.
         config: The recipe's, for the language in the middle and the directions.
         known: Languages that the model knows.
         directions: Such as en-de, instead of the recipe's.
