@@ -24,6 +24,8 @@ OPENED = 200
 MOST_PIXELS = 30_000_000
 # A model of small computers reads no more pixels a side, and no more patches a side.
 LARGEST_SIDE, PATCHES = 64, 8
+# Patches of one pixel cost four times as much as of two, and tell no more.
+LEAST_PATCH = 2
 # Share of texts that are read whole.
 WHOLE = 0.99
 # Characters of text for each word piece of the vocabulary.
@@ -128,7 +130,7 @@ def image_input(split: Any, given: Given) -> Finding:
     words = (str(given.get(f"model.{name}")) for name in ("image_size", "patch_size"))
     own_side, own_patch = (int(word) if word.isdecimal() else 0 for word in words)
     side = own_side or min(usual, LARGEST_SIDE)
-    patch = own_patch or -(-side // PATCHES)
+    patch = own_patch or max(-(-side // PATCHES), min(LEAST_PATCH, side))
     if not own_side:
         side = max(patch * round(side / patch), patch)
     as_is = " x ".join(map(str, smallest[::-1]))

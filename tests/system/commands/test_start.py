@@ -9,6 +9,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from magneto.cli import main
+from magneto.commands.start import name_of
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,13 @@ def test_what_is_given_is_fitted_to(digits: Path, capsys: pytest.CaptureFixture)
         options = json.loads(capsys.readouterr().out)["options"]
         found = [int(options[f"model.{name}"]) for name in ("image_size", "patch_size")]
         assert [*found, options["model.max_length"]] == [size, patch, places]
+
+
+def test_a_run_is_called_by_its_data(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "photos" / "cat").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "photos")
+    names = {".": "photos", "..": tmp_path.name, "cat/": "cat", "../rows.csv.gz": "rows"}
+    assert {given: name_of(given) for given in names} == names
 
 
 def test_text_for_people(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
