@@ -56,13 +56,21 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
     at = {rate: sorted((r for r in runs if float(r["learning_rate"]) == rate),
                        key=lambda r: r["seed"]) for rate in rates}  # fmt: skip
     good = [rate for rate in rates if all(r["status"] == "finished" for r in at[rate])]
-    most = max((len(at[rate]) for rate in good), default=0)
-    full = {rate: [r["loss"] for r in at[rate]] for rate in rates
-            if len(at[rate]) == most and all(r["loss"] is not None for r in at[rate])}  # fmt: skip
-    good = [rate for rate in good if rate in full]
-    if not good:
+    every = sorted({r["seed"] for r in runs})
+    # The first seeds, as many as let the best rate be held against the next on both sides.
+    for most in range(max((len(at[rate]) for rate in good), default=0), 0, -1):
+        held = {rate: {r["seed"]: r["loss"] for r in at[rate]} for rate in rates}
+        full = {rate: [by[seed] for seed in every[:most]] for rate, by in held.items()
+                if all(by.get(seed) is not None for seed in every[:most])}  # fmt: skip
+        best = min((r for r in good if r in full), key=lambda r: fmean(full[r]), default=None)
+        if best is not None:
+            beside = good[: good.index(best)][-1:] + good[good.index(best) + 1 :][:1]
+            if full.keys() >= {*beside}:
+                break
+    else:
+        best = None
+    if best is None:
         return {}
-    best = min(good, key=lambda rate: fmean(full[rate]))
     place = sorted(full).index(best)
     above = [rate for rate in rates if rate > best]
     if 0 < place < len(full) - 1:

@@ -110,22 +110,29 @@ def read_rung(place: Path, size: int) -> dict[str, Any]:
 def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
     """Return what a row's cells say of its best and its largest stable rate; None if none learned.
 
-    Only rates at which every seed learned that ran there, and as many as anywhere, may be best. The
-    largest stable rate is the largest up to which, from the best one on, every run learned.
+    Only rates at which every seed learned that ran there, and as many as anywhere, may be best; but
+    where a budget ended before the best rate's neighbours had as many, the first seeds that they
+    share decide. The largest stable rate is the largest up to which, from the best one on, every
+    run learned.
     """
     done = [cell for cell in cells if cell.status != MISSING]
     losses: dict[float, dict[int, float | None]] = {}
     for cell in done:
         losses.setdefault(cell.learning_rate, {})[cell.seed] = cell.loss
     failed = {cell.learning_rate for cell in done if cell.status != FINISHED}
-    most = max((len(held) for rate, held in losses.items() if rate not in failed), default=0)
-    full = {rate: [loss for _, loss in sorted(held.items()) if loss is not None]
-            for rate, held in losses.items() if len(held) == most}  # fmt: skip
-    full = {rate: held for rate, held in full.items() if len(held) == most}
-    able = [rate for rate in full if rate not in failed]
+    good = sorted(losses.keys() - failed)
+    if not good:
+        return None
+    most = max(len(losses[rate]) for rate in good)
+    for seeds in range(most, 0, -1):
+        full = of_first_seeds(losses, seeds)
+        able = [rate for rate in good if rate in full]
+        best = min(able, key=lambda rate: fmean(full[rate]), default=good[0])
+        place = good.index(best)
+        if able and all(rate in full for rate in good[max(place - 1, 0) : place + 2]):
+            break
     if not able:
         return None
-    best = min(able, key=lambda rate: fmean(full[rate]))
     above = min((rate for rate in losses if rate > best), default=None)
     edge_error = AT_EDGE if above is None or above in full else BETWEEN
     vertex = find_vertex(full, best, edge_error)
@@ -138,16 +145,26 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
         "best_rate": {"value": vertex.rate, "low": vertex.rates[0], "high": vertex.rates[1],
                       "error": vertex.rate_error},
         "loss": {"value": vertex.loss, "low": vertex.losses[0], "high": vertex.losses[1],
-                 "error": vertex.loss_error if most > 1 else ONE_SEED},
+                 "error": vertex.loss_error if seeds > 1 else ONE_SEED},
         "edge": edge,
         "best_tried": best,
-        "seeds": most,
+        "seeds": seeds,
         "seed_losses": full[best],
         "largest_stable": stable[-1],
         "next_failed": following,
         "stable_rate": middle and {"value": middle, "low": stable[-1], "high": following,
                                    "error": BETWEEN},
     }  # fmt: skip
+
+
+def of_first_seeds(
+    losses: Mapping[float, Mapping[int, float | None]], count: int
+) -> dict[float, list[float]]:
+    """Return the losses of the rates that have one for each of the first so many seeds."""
+    first = sorted({seed for held in losses.values() for seed in held})[:count]
+    shared = {rate: [held.get(seed) for seed in first] for rate, held in losses.items()}
+    return {rate: [loss for loss in held if loss is not None] for rate, held in shared.items()
+            if None not in held}  # fmt: skip
 
 
 def read_probe(run: Path) -> dict[str, float]:

@@ -15,7 +15,7 @@ from magneto.commands.ladder import parser, read_ladder_options
 from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.lab import ladder as ladders
-from magneto.lab.foretelling import PLATEAU, sensitivity
+from magneto.lab.foretelling import PLATEAU, sensitivity, sum_up
 from magneto.lab.grid import PLACEMENT, RATE, SEED, read_sweep
 from magneto.lab.ladder import (
     LEAST_STEPS,
@@ -34,6 +34,7 @@ from magneto.lab.ladder import (
 from magneto.lab.outcome import Scored
 from magneto.lab.report.ladder import write_ladder
 from magneto.progress import ProgressBars
+from tests.unit.lab.invented import cells
 
 QUIET = ProgressBars(quiet=True)
 BASELINE, FIRST = 3.2, 6.0
@@ -310,3 +311,14 @@ def test_mistakes_are_one_line(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and answer in lines[0]
     assert not (tmp_path / "x").exists()
+
+
+def test_a_budget_that_ended_before_the_neighbours_had_all_seeds_leaves_a_best_rate() -> None:
+    """One rate alone has the second seed: the first seed decides, and the best is at no edge."""
+    table = {1e-3: [3.0], 3e-3: [2.6], 1e-2: [2.5, 2.52], 3e-2: [2.7], 1e-1: [7.5]}
+    shown = sum_up(cells("pre", table))
+    assert shown is not None and (shown["seeds"], shown["edge"]) == (1, "")
+    assert 3e-3 < shown["best_rate"]["value"] < 3e-2 and shown["best_tried"] == 1e-2
+    whole = sum_up(cells("pre", {rate: losses * 2 for rate, losses in table.items()
+                                 if rate != 1e-2} | {1e-2: [2.5, 2.52]}))  # fmt: skip
+    assert whole is not None and whole["seeds"] == 2
