@@ -31,16 +31,7 @@ HEADROOM = 1.18
 
 @dataclass(frozen=True)
 class Example:
-    """A validation utterance as a model sees it.
-
-    Attributes:
-        id: Its name.
-        text: What is said.
-        features: (frames, mel bins).
-        hypothesis: What was found.
-        alignment: Of its transcript.
-        labels: Of its transcript.
-    """
+    """A validation utterance as a model sees it; alignment and labels are of its transcript."""
 
     id: str
     text: str

@@ -12,11 +12,9 @@ from typing import Any
 from magneto.files import import_extra
 from magneto.progress import Progress
 from magneto.translation.model import TranslationModel
-from magneto.translation.prepare import TranslationVocabulary
+from magneto.translation.prepare import Pair, TranslationVocabulary
 
 _COLUMNS = "  {:<22}{:>10}{:>8}{:>8}"
-Direction = tuple[str, str]
-"""From which language to which."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def signatures() -> dict[str, str]:
     return {name: str(metric.get_signature()) for name, metric in made.items()}
 
 
-def average_directions(values: Mapping[Direction, float], pivot_language: str) -> dict[str, float]:
+def average_directions(values: Mapping[Pair, float], pivot_language: str) -> dict[str, float]:
     """Average a score over directions, each counting the same however many sentences it has.
 
     Args:
@@ -86,7 +84,7 @@ def average_directions(values: Mapping[Direction, float], pivot_language: str) -
 
 
 def describe_scores(
-    split: str, scores: dict[Direction, TranslationScores], pivot: str
+    split: str, scores: dict[Pair, TranslationScores], pivot: str
 ) -> dict[str, Any]:
     """Return the scores for a program: by direction, averages, signatures."""
     found: dict[str, Any] = {"split": split, "pivot_language": pivot}
@@ -99,7 +97,7 @@ def describe_scores(
     return found
 
 
-def score_lines(result: dict[str, Any], scores: dict[Direction, TranslationScores]) -> list[str]:
+def score_lines(result: dict[str, Any], scores: dict[Pair, TranslationScores]) -> list[str]:
     """Return the scores as a table."""
     lines = [f"{result['weights']} on {result['data']} ({result['split']}):"]
     lines += [
@@ -195,8 +193,8 @@ class TextTranslator:
         return made
 
     def answers(
-        self, direction: Direction, texts: Sequence[tuple[str, str]]
-    ) -> tuple[Direction, list[tuple[str, str]]]:
+        self, direction: Pair, texts: Sequence[tuple[str, str]]
+    ) -> tuple[Pair, list[tuple[str, str]]]:
         """Return a direction and, for each of its sentences, the translation and the reference."""
         found = self.translate([source for source, _ in texts], direction[1])
         pairs = zip(found, texts, strict=True)
@@ -210,12 +208,12 @@ def is_visible(text: str) -> bool:
 
 def score_directions(
     translator: TextTranslator,
-    texts: Mapping[Direction, Sequence[tuple[str, str]]],
+    texts: Mapping[Pair, Sequence[tuple[str, str]]],
     progress: Progress,
-) -> tuple[dict[Direction, TranslationScores], dict[Direction, list[str]]]:
+) -> tuple[dict[Pair, TranslationScores], dict[Pair, list[str]]]:
     """Translate sentences with references; return scores and translations of each direction."""
-    scores: dict[Direction, TranslationScores] = {}
-    written: dict[Direction, list[str]] = {}
+    scores: dict[Pair, TranslationScores] = {}
+    written: dict[Pair, list[str]] = {}
     for direction, pairs in texts.items():
         what = f"translating {'-'.join(direction)}"
         sources = [source for source, _ in pairs]
