@@ -58,7 +58,7 @@ LADDER_FILE = "ladder.json"
 # Rates beyond these are not tried, whatever the rungs below show.
 LOWEST, HIGHEST = 1e-6, 3.0
 # Of the budget: what starting workers, reading data and drawing the page leave for the cells.
-SHARE = 0.85
+SHARE = 0.8
 # Fewer steps are no training; and so many are worth more than another seed.
 LEAST_STEPS, GOOD_STEPS = 40, 80
 # Seeds of the update that is held against the theory's bound; updates differ between seeds.
@@ -399,14 +399,8 @@ def next_stable(
     """Return the cells that look for the largest stable rate, once the best one is known.
 
     Between it and the first rate that fails no rate of the grid is left out; where the rung below
-    had it is looked first.
-
-    Args:
-        looked: Rates that were tried, rising.
-        failed: Those of them at which a run failed.
-        best: The best rate.
-        below: Largest stable rate of the rung below.
-        seed: That looks.
+    had it is looked first. `looked` are the rates that were tried, rising, `failed` those of them
+    at which a run failed.
     """
     if below and below > best:
         guess = [rate for rate in (below, beside(below, 1)) if rate <= HIGHEST]

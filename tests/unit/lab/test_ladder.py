@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.check_ladder import check_folder
 from benchmarks.ladders import LADDERS, summary, widening
+from benchmarks.probe_ladders import table
 from magneto.cli import main
 from magneto.commands.ladder import parser, read_ladder_options
 from magneto.config import ConfigError
@@ -231,7 +232,7 @@ def test_shapes_keep_the_recipes_heads_and_ratio() -> None:
 def test_a_budget_buys_steps() -> None:
     ladder, timed = made([64, 128]), {64: (0.01, 1.0), 128: (0.04, 1.0)}
     cells = {size: planned(ladder, size) for size in timed}
-    enough = sum(cells[s] * (60 * step + more) for s, (step, more) in timed.items()) / 0.85
+    enough = sum(cells[s] * (60 * step + more) for s, (step, more) in timed.items()) / 0.8
     assert fit_budget(ladder, 2 * enough, timed).fitted["training.steps"] == 60
     fitted = fit_budget(ladder, 0.8 * enough, timed)
     assert LEAST_STEPS <= fitted.fitted["training.steps"] < 60
@@ -259,6 +260,23 @@ def test_the_evidence_says_how_often_intervals_held_and_by_what_they_must_widen(
     ]  # fmt: skip
     assert widening(rows) == pytest.approx(1.5)
     assert "| best rate | two or more | 5 | 3 | 1.50 | 1.866 | 3.00 | 4.00 |" in summary(rows)
+
+
+def test_the_probes_verdicts_are_held_against_outcomes_and_trivial_rules() -> None:
+    rows = [
+        {"placement": placement, "layers": layers, "learning_rate": rate, "verdict": verdict,
+         "outcome": outcome}
+        for placement, layers, rate, verdict, outcome in (
+            ("pre", "24", "0.001", "sound", "finished"),
+            ("post", "24", "0.001", "likely to fail", "did not learn"),
+            ("pre", "24", "0.1", "sound", "diverged"),
+            ("sub", "24", "0.1", "not decided", "diverged"),
+        )
+    ]  # fmt: skip
+    said = table(rows)
+    assert "| sound | 1 | 0 | 1 |" in said and "| the probe | 2 | – |" in said
+    assert "| a rate below 0.012 | 2 | 3 of 4 |" in said
+    assert "deeper than 12 layers | 2 | 2 of 4 |" in said
 
 
 @pytest.mark.parametrize("name", LADDERS)
