@@ -404,6 +404,7 @@ def number_scores(answers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     stats = import_extra("scipy.stats", "text", "correlations need scipy")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.ConstantInputWarning)
+        warnings.simplefilter("ignore", stats.NearConstantInputWarning)
         found: dict[str, Any] = {
             "pearson": stats.pearsonr(answers, labels),
             "spearman": stats.spearmanr(answers, labels),

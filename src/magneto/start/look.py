@@ -40,6 +40,8 @@ FEW_PAIRS = ("to compare texts is hardly learnt from so few pairs: begin with a 
 # steps that train anything, and the most that take minutes.
 IMAGES_A_STEP, IMAGE_STEPS = 64 / 60, (500, 2000)
 TEXTS_A_STEP, TEXT_STEPS = 32 / 12, (500, 8000)
+# Sizes of numbers that are learnt as they are.
+FAR = 10
 # Of fewer examples to validate on it is said how much an accuracy of them tells.
 FEW_HELD = 200
 VOCABULARIES = (512, 8192)
@@ -83,6 +85,15 @@ def few_held(count: int) -> list[str]:
     error = 0.5 / max(count, 1) ** 0.5
     line = f"{count} examples to validate on: an accuracy's standard error is up to {error:.2f}"
     return [line] if count < FEW_HELD else []
+
+
+def far_from_units(numbers: np.ndarray) -> list[str]:
+    """Say what to do with numbers whose mean and deviation are far from 0 and 1."""
+    mean, deviation = numbers.mean(), numbers.std()
+    if abs(mean) + deviation < FAR and deviation * FAR > 1:
+        return []
+    return [f"a model learns slowly to answer numbers of this size: subtract {mean:.4g} from each "
+            f"and divide by {deviation:.4g} before training"]  # fmt: skip
 
 
 def left_out(counts: Counts) -> list[tuple[str, str]]:
@@ -210,12 +221,15 @@ def labelled_texts(task: Any, given: Given) -> Finding:
     texts, labels = train.values("text"), train.values("label")
     pairs = train.values("pair") if "pair" in train.columns else []
     characters = sum(map(len, texts)) + sum(map(len, pairs))
+    remarks = [FEW_PAIRS] if pairs and len(train) < ENOUGH_PAIRS else []
     if task.data_config.number:
         numbers = np.array(labels, float)
+        remarks += far_from_units(numbers)
         answer = ("numbers", f"{numbers.min():g} to {numbers.max():g}, {numbers.mean():.4g} on "
                              f"average, standard deviation {numbers.std():.4g}")  # fmt: skip
     else:
         answer = balance(labels)
+        remarks += few_held(sum(map(len, held.values())))
     lengths = np.array([len(a) + len(b) for a, b in zip(texts, pairs or [""] * len(texts),
                                                         strict=True)])  # fmt: skip
     # A word piece of a small vocabulary has about three characters; two tokens frame a text.
@@ -231,8 +245,6 @@ def labelled_texts(task: Any, given: Given) -> Finding:
     options["training.steps"] = steps_of(len(train), TEXTS_A_STEP, TEXT_STEPS)
     odd = Counts(task.texts.counts)
     del odd[ROWS]
-    remarks = [FEW_PAIRS] if pairs and len(train) < ENOUGH_PAIRS else []
-    remarks += few_held(sum(map(len, held.values())))
     return Finding([*facts, *left_out(odd)], options, remarks)
 
 
