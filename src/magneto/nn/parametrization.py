@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from magneto.nn.embedding import PatchProjection, Table, TextEmbedding
-from magneto.nn.init import CUT_STD, NORMAL_STD, NormalLinear, Projection, xavier_std
+from magneto.nn.embedding import PatchProjection, TextEmbedding
+from magneto.nn.init import CUT_STD, NORMAL_STD, Projection, xavier_std
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,9 @@ def width_scales(model: nn.Module) -> Mapping[str, Scale]:
     """Return the scale of each parameter, by each of its names, of a model by its `config`.
 
     Empty for the standard parametrisation, which scales nothing.
+
+    Raises:
+        ValueError: If a weight with two names would have two scales.
     """
     config = getattr(model, "config", None)
     if getattr(config, "parametrization", "standard") == "standard":
@@ -59,7 +62,25 @@ def width_scales(model: nn.Module) -> Mapping[str, Scale]:
             grown = module.scale / small.scale  # type: ignore[operator]
             drawn = scales[f"{name}.table.weight"].initial
             scales[f"{name}.table.weight"] = Scale(drawn / grown, 1 / grown)
+    refuse_tied(model, scales)
     return scales
+
+
+def refuse_tied(model: nn.Module, scales: Mapping[str, Scale]) -> None:
+    """See that a weight with several names has one scale.
+
+    Raises:
+        ValueError: If it has two, as an output matrix has that is the embedding.
+    """
+    names: dict[nn.Parameter, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if name not in scales:  # of a module that is there twice
+            continue
+        first = names.setdefault(parameter, name)
+        if scales[first] != scales[name]:
+            raise ValueError(f"model.parametrization mup: {first} and {name} are one weight, which "
+                             "it scales differently; use weights of their own, or "
+                             "standard")  # fmt: skip
 
 
 def scale_of(
@@ -79,17 +100,18 @@ def scale_of(
 def initial_std(module: nn.Module, key: str) -> float:
     """Return the standard deviation that a module draws a parameter with; 0 for constants.
 
+    A module may say that of its weight: its `std`.
     Of a fused weight, of its first slice: all change with the width alike.
     """
-    if isinstance(module, Table | NormalLinear):
-        return module.std if key == "weight" else 0.0
+    if isinstance(said := getattr(module, "std", None), float):
+        return said if key == "weight" else 0.0
     if isinstance(module, Projection):
         if key != "weight":
             return 0.0
         if module.base in ("xavier_normal", "xavier_uniform"):
             return xavier_std(module.in_features, module.slices[0][1], module.gain)
         return module.gain * NORMAL_STD / (1.0 if module.base == "normal" else CUT_STD)
-    if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+    if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d):
         weight = module.weight
         inputs = weight[0].numel()
         if isinstance(module, PatchProjection):

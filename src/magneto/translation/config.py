@@ -28,6 +28,12 @@ class TranslationConfig(TransformerConfig):
     loss_chunk: Free[NonNegativeInt] = 1024
     """Rows of logits that exist at once in the loss; 0 for all."""
 
+    @rule
+    def _output_is_the_embedding(self) -> Iterator[str]:
+        if self.parametrization == "mup":
+            yield ("parametrization: 'mup' scales the output matrix and the embedding differently, "
+                   "and translation has one matrix for both")  # fmt: skip
+
 
 @configuration
 class ParallelDataConfig:

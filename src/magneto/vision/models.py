@@ -103,11 +103,12 @@ class Convolution(nn.Conv2d):
     """A convolution that keeps the size, without bias; He normal over its outputs at first."""
 
     def __init__(self, inputs: int, outputs: int, size: int) -> None:
+        self.std = math.sqrt(2.0) / math.sqrt(outputs * size**2)
         super().__init__(inputs, outputs, size, padding=size // 2, bias=False)
 
     def reset_parameters(self) -> None:
         """Draw the weights."""
-        nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.normal_(self.weight, std=self.std)
 
 
 class PixelClassifier(nn.Conv2d):

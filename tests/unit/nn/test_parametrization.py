@@ -5,12 +5,15 @@ import torch
 from torch import nn
 
 from magneto.cli import main
-from magneto.nn.parametrization import Scale, width_scales
+from magneto.nn.config import TransformerConfig
+from magneto.nn.embedding import Table
+from magneto.nn.parametrization import Scale, scale_initial_values, width_scales
 from magneto.progress import SILENT
 from magneto.recipe import Recipe, load_recipe
 from magneto.training.distributed import one_process
 from magneto.training.model import initial_model
 from magneto.training.optimizer import build_optimizer
+from tests.unit.vision.small import small_model as small_segmenter
 
 SMALL = {"model.layers": 2, "model.width": 32, "model.heads": 4, "model.ffn_width": 64,
          "training.learning_rate": 0.01, "training.device": "cpu"}  # fmt: skip
@@ -67,10 +70,48 @@ def test_a_base_that_can_not_be_is_refused(changes: dict, said: str, capsys) -> 
     assert said in capsys.readouterr().err
 
 
-def test_a_tied_output_matrix_is_refused(capsys: pytest.CaptureFixture) -> None:
+@pytest.mark.parametrize(("task", "said"), [("causal-lm", "tie_embeddings"),
+                                            ("translation", "one matrix for both")])  # fmt: skip
+def test_a_tied_output_matrix_is_refused(
+    task: str, said: str, capsys: pytest.CaptureFixture
+) -> None:
     words = [f"--{name}={value}" for name, value in (MUP | {"model.base_width": 64}).items()]
-    assert main(["train", "causal-lm/tiny", *words, "--dry-run"]) == 2
-    assert "tie_embeddings" in capsys.readouterr().err
+    assert main(["train", f"{task}/tiny", *words, "--dry-run"]) == 2
+    assert said in capsys.readouterr().err
+
+
+class Tied(nn.Module):
+    """A model of one's own, whose output matrix is its table."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.table = Table(10, config.width, 1.0)
+        self.head = nn.Linear(config.width, 10, bias=False)
+        self.head.weight = self.table.weight
+
+
+def test_a_weight_with_two_scales_is_refused() -> None:
+    shape = {"width": 32, "heads": 4, "ffn_width": 64, "parametrization": "mup"}
+    with pytest.raises(ValueError, match=r"table\.weight and head\.weight are one weight"):
+        width_scales(Tied(TransformerConfig(**shape, base_width=8)))
+    assert set(width_scales(Tied(TransformerConfig(**shape, base_width=32))).values()) == {Scale()}
+
+
+def test_convolutions_of_heads_begin_as_the_table_says() -> None:
+    """Whether they are drawn over their inputs or their outputs, and transposed ones too."""
+    small = dict(small_segmenter().named_parameters())
+    wide = {"width": 128, "heads": 16, "ffn_width": 192}
+    model = small_segmenter(**wide, parametrization="mup", base_width=16)
+    scales = width_scales(model)
+    scale_initial_values(model, scales)
+    named = {"pyramid.levels.1.weight": 8**-0.5, "head.laterals.0.0.weight": 1 / 8,
+             "auxiliary_head.convolution.0.weight": 1 / 8,
+             "auxiliary_head.classifier.weight": 1.0}  # fmt: skip
+    for name, times in named.items():
+        grown = model.get_parameter(name).std() / small[name].std()
+        assert grown.item() == pytest.approx(times, rel=0.3), name
+        assert scales[name].rate == (1.0 if times == 1.0 else 1 / 8)
 
 
 def test_sgd_is_refused() -> None:
