@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -19,8 +20,8 @@ from safetensors import SafetensorError
 
 from magneto.cli import main
 from magneto.files import acquire_lock
-from magneto.lab.grid import PLACEMENT, RATE, SEED, Sweep, is_done, open_sweep
-from magneto.lab.sweep import is_behind, work
+from magneto.lab.grid import PLACEMENT, RATE, SEED, Cell, Sweep, is_done, open_sweep
+from magneto.lab.sweep import best_cell, delete_weights, is_behind, work
 
 pytest.importorskip("sklearn")
 
@@ -99,6 +100,31 @@ def test_a_cell_that_is_held_is_left_alone_and_none_is_run_twice(
     assert before == outcomes(tmp_path, grid) and not list(tmp_path.glob("cells/*/checkpoints"))
 
 
+def test_a_better_cell_that_ends_while_weights_are_deleted_keeps_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker ends it between this one's looks, and leaves no weights but its own."""
+    first, second = sweep().cells()
+    for cell in (first, second):
+        (tmp_path / "cells" / cell.name / "final").mkdir(parents=True)
+
+    def end(cell: Cell, score: float) -> None:
+        outcome = {"status": "finished", "step": 4, "metrics": {"loss": score}}
+        (tmp_path / "cells" / cell.name / "outcome.json").write_text(json.dumps(outcome))
+
+    def late(*given: Any) -> Cell | None:
+        found = best_cell(*given)
+        end(second, 1.0)
+        return found
+
+    end(first, 2.0)
+    monkeypatch.setattr("magneto.lab.sweep.best_cell", late)
+    delete_weights(tmp_path, sweep(), "loss", False)
+    assert (tmp_path / "cells" / second.name / "final").exists()
+    delete_weights(tmp_path, sweep(), "loss", False)
+    assert [path.parent.name for path in tmp_path.glob("cells/*/final")] == [second.name]
+
+
 def kill_again_and_again(folder: Path, kills: int) -> None:
     """Kill the whole group, or the parent alone; what is done stays as it was."""
     chance = random.Random(1)
@@ -166,8 +192,14 @@ def test_compare_from_the_command_line(
     page = tmp_path / "grid" / "report.html"
     assert found["report"] == str(page) and str(tmp_path) not in page.read_text()
     page.unlink()
+    (kept,) = tmp_path.glob("grid/cells/*/final")
+    for cell in tmp_path.glob("grid/cells/*"):  # as a worker that was killed leaves them
+        (cell / "best").mkdir()
+        (cell / "final").mkdir(exist_ok=True)
     monkeypatch.setattr("subprocess.Popen", None)  # nothing is left to run
     assert main(command(tmp_path / "grid")) == 0
+    assert list(tmp_path.glob("grid/cells/*/final")) == [kept]
+    assert not list(tmp_path.glob("grid/cells/*/best"))
     said = capsys.readouterr().out
     assert "Pre-LN" in said and str(page) in said and page.is_file()
     comparison = json.loads((tmp_path / "grid" / "comparison.json").read_text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -142,10 +141,16 @@ def write(folder: Path, comparison: dict[str, Any], downloads: bool = True) -> P
 
 
 def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | None:
-    """Return the best run, by the short name `best` in the folder where links can be made."""
-    from magneto.lab.sweep import best_cell
+    """Return the best run, by the short name `best` in the folder where links can be made.
 
-    cell = best_cell(folder, sweep, comparison["metric"], comparison["higher_is_better"])
+    Weights that a worker had no time to delete, because it was killed, are deleted first.
+    """
+    from magneto.lab.sweep import best_cell, delete_weights
+
+    score = comparison["metric"], comparison["higher_is_better"]
+    if not sweep.keep_weights:
+        delete_weights(folder, sweep, *score)
+    cell = best_cell(folder, sweep, *score)
     if cell is None:
         return None
     link, run = folder / "best", cell_directory(folder, cell)
@@ -271,16 +276,18 @@ def loss_curves(comparison: dict[str, Any]) -> list[str]:
             if (cell["placement"], cell["learning_rate"]) == (summary["placement"], rate):
                 for step, loss in cell["curve"]:
                     points.setdefault(step, []).append(loss)
-        losses = {step: fmean(found) for step, found in points.items() if all(map(isfinite, found))}
+        losses = {step: fmean(found) for step, found in points.items() if None not in found}
         if len(losses) > 1:
             curves[f"{summary['title']}, {rate_text(rate)}"] = losses
     if not curves:
         return []
     every = [loss for losses in curves.values() for loss in losses.values()]
-    low, high = min(every), max(every)
+    low, highest = min(every), max(every)
+    high = highest
     if comparison["metric"] == "loss" and comparison["baseline"]:
         high = min(high, max(comparison["baseline"], low + MARGIN * low))
-    rows = [["loss over steps", f"{high:.3g} or more to {low:.3g}", "end"]]
+    more = " or more" if high < highest else ""
+    rows = [["loss over steps", f"{high:.3g}{more} to {low:.3g}", "end"]]
     for name, losses in curves.items():
         steps = sorted(losses)
         shown = [steps[round(place * (len(steps) - 1) / (COLUMNS - 1))] for place in range(COLUMNS)]

@@ -197,12 +197,13 @@ def ahead(first: dict[int, float], second: dict[int, float]) -> bool:
 
 def delete_weights(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> None:
     """Delete the weights of all finished cells but the last ones of the best."""
+    # In this order: a cell that another worker ends meanwhile may be better than the best of now.
+    done = [cell for cell in sweep.cells() if is_done(folder, cell)]
     best = best_cell(folder, sweep, metric, higher_is_better)
-    for cell in sweep.cells():
-        if is_done(folder, cell):
-            for name in WEIGHTS:
-                if (cell, name) != (best, "final"):
-                    shutil.rmtree(cell_directory(folder, cell) / name, ignore_errors=True)
+    for cell in done:
+        for name in WEIGHTS:
+            if (cell, name) != (best, "final"):
+                shutil.rmtree(cell_directory(folder, cell) / name, ignore_errors=True)
 
 
 def best_cell(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> Cell | None:

@@ -98,3 +98,7 @@ def test_curves_in_the_terminal_have_one_scale_below_the_baseline() -> None:
     assert (name, end) == ("Pre-LN, 0.001", "2") and line[0] == "█" and line[-1] == "▁"
     assert list(line) == sorted(line, reverse=True) and len(set(line)) == 3
     assert set(post.split()[-2]) == {"█"}
+    grid["cells"][-1]["curve"][-1][1] = None  # as a comparison holds what is not a number
+    ends = [line.split()[-1] for line in compare.loss_curves(grid)[0].splitlines()[1:]]
+    assert ends == ["2", "5"]
+    assert "  6 to 2 " in compare.loss_curves({**grid, "metric": "accuracy"})[0]
