@@ -256,7 +256,8 @@ def table(comparison: dict[str, Any]) -> str:
     if any(group.mean is not None and group.failed + group.missing for group in found):
         notes.append("(4/5): the mean of the four seeds that learned, of five.")
     sentences = [*comparison["answer"], *reason_sentences(comparison)]
-    lines = [aligned(rows), *filter(None, notes), "", *loss_curves(comparison), "", *sentences]
+    curves = [f"\n{drawn}" for drawn in loss_curves(comparison)]
+    lines = [aligned(rows), *filter(None, notes), *curves, "", *sentences]
     return "\n".join(lines)
 
 

@@ -508,15 +508,18 @@ def closing_lines(
         kept = f"weights and batch are kept in {run / 'diverged'}"
         where = f"diverged at step {result.diverged_at}: {result.reason}"
         return [f"{where}; {kept}; {divergence_advice(config)}"]
-    why = f": {result.reason}; the best weights are the final ones" if result.reason else ""
+    why = f": {result.reason}" if result.reason else ""
     lines = [f"finished after {clock(result.seconds)}, {result.step:,} steps{why}"]
     rows = {"training loss": fmean(losses)} if losses else {}
     rows |= {f"validation {name}": value for name, value in result.metrics.items()}
     width = max(map(len, rows), default=0)
     lines += [f"  {name:{width}}  {value:.4g}" for name, value in rows.items()]
-    if result.best and result.best["step"] != result.step:
-        better = f"validation {metric} {result.best['value']:.4g}"
-        lines.append(f"the best was step {result.best['step']}: {better}")
+    best = result.best
+    if best and best["step"] != result.step and config.patience:
+        lines.append(f"the final weights, and these validation scores, are those of step "
+                     f"{best['step']:,}, the best by {metric}")  # fmt: skip
+    elif best and best["step"] != result.step:
+        lines.append(f"the best was step {best['step']}: validation {metric} {best['value']:.4g}")
     lines.append(f"the run is in {run}; next:")
     return lines + [f"  {command(verb, run)}" for verb in ("evaluate", "report", *verbs)]
 

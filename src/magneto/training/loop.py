@@ -366,7 +366,10 @@ def evaluate(state: TrainingState) -> None:
         if is_stale(state.config, step, state.weights.best[0]["step"]) and state.stop is None:
             state.stop = Stop("finished", f"no better validation {task.primary_metric} in the last "
                                           f"{state.config.patience} evaluations")  # fmt: skip
-    if state.stop is None and step < state.config.steps:  # the last ones are in the closing lines
+    # The closing lines have the last ones, or with patience the best.
+    best = state.weights.best[0]["step"] if state.weights.best else step
+    ended = state.stop is not None or step == state.config.steps
+    if not ended or (state.config.patience and best != step):
         state.report.say(f"step {step}: {brief_losses(state.losses, metrics, task.primary_metric)}")
     state.throughput.pause(time.perf_counter() - started)
 

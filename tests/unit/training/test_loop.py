@@ -267,7 +267,9 @@ def test_a_run_says_each_evaluation_once_and_what_is_next(
     assert rest[-2:] == [f"  magneto evaluate {tmp_path}", f"  magneto report {tmp_path}"]
 
 
-def test_patience_ends_training_and_the_best_weights_are_final(tmp_path: Path) -> None:
+def test_patience_ends_training_and_the_best_weights_are_final(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     """Once the rate is far too high nothing gets better: that is seen, also after a resumption."""
     settings = {"steps": 40, "evaluate_every": 4, "save_every": 4, "patience": 3}
 
@@ -279,8 +281,11 @@ def test_patience_ends_training_and_the_best_weights_are_final(tmp_path: Path) -
             self.evaluated = getattr(self, "evaluated", 0) + 1
             return found | {"loss": abs(self.evaluated - 2) + 1.0}
 
-    result = run_toy(tmp_path, task=Worse(), **settings)
+    result = train(Worse(), config(**settings), tmp_path, seed=3)
     assert (result.status, result.step, result.best["step"]) == ("finished", 20, 8)
+    said = capsys.readouterr().err
+    assert "step 20: " in said and "validation loss 4\n" in said, "what the last weights scored"
+    assert said.count("step 8, ") == 1 and "the best was" not in said
     assert "no better validation loss in the last 3 evaluations" in result.reason
     best, final = (tensors(tmp_path / name) for name in ("best", "final"))
     last = tensors(list_checkpoints(tmp_path)[-1])
