@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,5 +128,6 @@ TASKS = {
 def command(verb: str, run: Path) -> str:
     """Return one of `TaskEntry.verbs` with its run: what is trained on it names it last."""
     first, _, further = verb.partition(" ")
-    words = (verb, str(run)) if first == "train" else (first, str(run), further)
+    place = shlex.quote(str(run))
+    words = (verb, place) if first == "train" else (first, place, further)
     return " ".join(["magneto", *filter(None, words)])

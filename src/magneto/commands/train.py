@@ -18,6 +18,7 @@ from magneto.config import ConfigError
 from magneto.files import LOCK_FILE, acquire_lock, is_aside, lock_holder
 from magneto.progress import Progress, ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
+from magneto.tasks import command
 
 # Seconds for which a file server may take a lost machine for one that is alive.
 PATIENCE = 120.0
@@ -209,5 +210,6 @@ def refuse_taken(out: Path) -> None:
     else:
         found = [out] if out.exists() else []
     if found:
-        hint = f"; go on with it: magneto train --resume {out}" if (out / RUN_FILE).exists() else ""
+        held = (out / RUN_FILE).exists()
+        hint = f"; go on with it: {command('train --resume', out)}" if held else ""
         raise FileExistsError(f"{out} is there already and not empty{hint}")

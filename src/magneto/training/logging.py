@@ -464,6 +464,7 @@ def end_run(
     config: TrainingConfig,
     recipe: Mapping[str, Any],
     result: TrainingResult,
+    began: int,
     losses: Sequence[float],
     logger: MetricsLogger | None,
     say: Callable[[str], None],
@@ -484,7 +485,7 @@ def end_run(
             write_json(run / PLATEAU_FILE, {key: round(value, 4) for key, value in found.items()})
     if problems := task.problems.describe():
         say(f"data problems, listed in {run / PROBLEMS_FILE}: {problems}")
-    for line in closing_lines(result, run, config, task.primary_metric, losses, entry.verbs):
+    for line in closing_lines(result, run, config, task.primary_metric, began, losses, entry.verbs):
         say(line)
 
 
@@ -493,23 +494,25 @@ def closing_lines(
     run: Path,
     config: TrainingConfig,
     metric: str,
+    began: int,
     losses: Sequence[float],
     verbs: Sequence[str],
 ) -> list[str]:
     """Say how a run ended and what can be done now.
 
-    `metric` is the primary one, `losses` are of the steps last logged, `verbs` commands that use
-    the run (`magneto.tasks.TaskEntry`).
+    `metric` is the primary one, `began` the step that this process went on from, `losses` are of
+    the steps last logged, `verbs` commands that use the run (`magneto.tasks.TaskEntry`).
     """
     if result.status == "interrupted":
         where = f"interrupted after step {result.step} of {config.steps}"
-        return [f"{where}; go on with: magneto train --resume {run}"]
+        return [f"{where}; go on with: {command('train --resume', run)}"]
     if result.status == "diverged":
         kept = f"weights and batch are kept in {run / 'diverged'}"
         where = f"diverged at step {result.diverged_at}: {result.reason}"
         return [f"{where}; {kept}; {divergence_advice(config)}"]
     why = f": {result.reason}" if result.reason else ""
-    lines = [f"finished after {clock(result.seconds)}, {result.step:,} steps{why}"]
+    now = f", {result.step - began:,} of them since it was resumed" if began else ""
+    lines = [f"finished after {clock(result.seconds)}, {result.step:,} steps{now}{why}"]
     rows = {"training loss": fmean(losses)} if losses else {}
     rows |= {f"validation {name}": value for name, value in result.metrics.items()}
     width = max(map(len, rows), default=0)

@@ -98,6 +98,7 @@ class TrainingState:
     metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
     recipe: Mapping[str, Any] = field(default_factory=dict)
     # Of this process only:
+    began: int = 0  # the step it went on from
     losses: list[float] = field(default_factory=list)  # of the steps last logged
     stop: Stop | None = None
     metrics_logger: MetricsLogger | None = None  # the main process only
@@ -252,6 +253,7 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
     config = state.config
     late = (Hook(config.evaluate_every, evaluate), Hook(config.save_every, save))
     hooks = [Hook(config.log_every, log), *hooks, *late]
+    state.began = state.step
     batches = state.batches.start(state.step)
     state.throughput.read(state.world.world_size)  # building and loading are not training
     while state.step < config.steps and state.stop is None:
@@ -437,7 +439,7 @@ def finish(state: TrainingState, started: float) -> TrainingResult:
         stop.status, state.step, state.metrics, best, stop.at, stop.reason, seconds
     )
     end_run(
-        state.run, state.task, state.config, state.recipe, result, state.losses,
+        state.run, state.task, state.config, state.recipe, result, state.began, state.losses,
         state.metrics_logger, state.report.say,
     )  # fmt: skip
     return result

@@ -255,7 +255,8 @@ def test_weights_that_are_not_finite_are_divergence(tmp_path: Path, at: int) -> 
 def test_a_run_says_each_evaluation_once_and_what_is_next(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    result = train(Toy(), config(steps=8, evaluate_every=4), tmp_path, seed=3)
+    run = tmp_path / "a run"
+    result = train(Toy(), config(steps=8, evaluate_every=4), run, seed=3)
     evaluated, done, training, *metrics = capsys.readouterr().err.splitlines()[1:]
     assert re.fullmatch(r"step 4: training loss [\d.]+, validation loss [\d.]+", evaluated)
     assert done.startswith("finished after") and done.endswith("8 steps")
@@ -264,7 +265,9 @@ def test_a_run_says_each_evaluation_once_and_what_is_next(
     lines, rest = metrics[: len(known)], metrics[len(known) :]
     assert [line.rsplit(maxsplit=1)[0].strip() for line in lines] == list(known)
     assert [line.split()[-1] for line in lines] == list(known.values())
-    assert rest[-2:] == [f"  magneto evaluate {tmp_path}", f"  magneto report {tmp_path}"]
+    assert rest[-2:] == [f"  magneto evaluate '{run}'", f"  magneto report '{run}'"]
+    train(Toy(), config(steps=12, evaluate_every=0), run, seed=3, resume=True)
+    assert "12 steps, 4 of them since it was resumed\n" in capsys.readouterr().err
 
 
 def test_patience_ends_training_and_the_best_weights_are_final(
