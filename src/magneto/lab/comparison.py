@@ -189,12 +189,14 @@ def measure(
     found = read_object(path) if path.is_file() else {}
     if list(found.get("activations", ())) != list(first):
         found = measure_recipes({row: sweep.load(cell) for row, cell in first.items()}, progress)
-    reasons = found.setdefault("reasons", {})
-    for row in failed:
-        if row not in reasons:
-            reasons[row] = diagnose(sweep.load(first[row]), steps=5, seeds=0).verdict.failures
+        write_json(path, found)
+    # By cell: a grid that grew may probe a row at a smaller rate, or the row has learned since.
+    probed = found.setdefault("probed", {})
+    for cell in (first[row] for row in failed):
+        if cell.name not in probed:
+            probed[cell.name] = diagnose(sweep.load(cell), steps=5, seeds=0).verdict.failures
     write_json(path, found)
-    return found
+    return {**found, "reasons": {row: probed[first[row].name] for row in failed}}
 
 
 def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) -> dict[str, Any]:

@@ -96,6 +96,11 @@ def test_each_placement_is_measured_once(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(comparison, "measure_recipes", None)
     monkeypatch.setattr(comparison, "diagnose", None)
     assert measure(tmp_path, sweep("post", "sub"), ["post"]) == found
+    assert measure(tmp_path, sweep("post", "sub"), [])["reasons"] == {}, "it has learned since"
+    grown = sweep("post", "sub")
+    grown.grid[RATE].insert(0, 1e-4)
+    with pytest.raises(TypeError):
+        measure(tmp_path, grown, ["post"])  # is probed at its smallest rate
     with pytest.raises(TypeError):
         measure(tmp_path, sweep("post", "pre"), [])  # another grid's are not taken for its own
 
