@@ -64,8 +64,8 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
                 if all(by.get(seed) is not None for seed in every[:most])}  # fmt: skip
         best = min((r for r in good if r in full), key=lambda r: fmean(full[r]), default=None)
         if best is not None:
-            beside = good[: good.index(best)][-1:] + good[good.index(best) + 1 :][:1]
-            if full.keys() >= {*beside}:
+            beside = rates[: rates.index(best)][-1:] + rates[rates.index(best) + 1 :][:1]
+            if full.keys() >= {*beside} & {*good}:
                 break
     else:
         best = None

@@ -120,7 +120,7 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
     for cell in done:
         losses.setdefault(cell.learning_rate, {})[cell.seed] = cell.loss
     failed = {cell.learning_rate for cell in done if cell.status != FINISHED}
-    good = sorted(losses.keys() - failed)
+    tried, good = sorted(losses), sorted(losses.keys() - failed)
     if not good:
         return None
     most = max(len(losses[rate]) for rate in good)
@@ -128,8 +128,9 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
         full = of_first_seeds(losses, seeds)
         able = [rate for rate in good if rate in full]
         best = min(able, key=lambda rate: fmean(full[rate]), default=good[0])
-        place = good.index(best)
-        if able and all(rate in full for rate in good[max(place - 1, 0) : place + 2]):
+        place = tried.index(best)
+        near = [rate for rate in tried[max(place - 1, 0) : place + 2] if rate in good]
+        if able and all(rate in full for rate in near):
             break
     if not able:
         return None

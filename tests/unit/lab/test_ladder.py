@@ -340,3 +340,7 @@ def test_a_budget_that_ended_before_the_neighbours_had_all_seeds_leaves_a_best_r
     whole = sum_up(cells("pre", {rate: losses * 2 for rate, losses in table.items()
                                  if rate != 1e-2} | {1e-2: [2.5, 2.52]}))  # fmt: skip
     assert whole is not None and whole["seeds"] == 2
+    beyond = {3e-3: [2.6, 2.6], 1e-2: [2.5, 2.5], 3e-2: [2.7, None], 1e-1: [2.9]}
+    shown = sum_up(cells("pre", beyond))
+    assert shown is not None and (shown["seeds"], shown["edge"]) == (2, "stability")
+    assert (shown["largest_stable"], shown["next_failed"]) == (1e-2, 3e-2)
