@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -216,6 +217,15 @@ def test_bleu_may_choose_the_best_checkpoint(text: Path, whole: Path, tmp_path: 
     # To translate between steps changes no step.
     losses = [[row["loss"] for row in each if "loss" in row] for each in (rows_of(whole), rows)]
     assert losses[0] == losses[1]
+
+
+def test_bleu_is_of_as_many_sentences_of_each_direction_as_asked_for(text: Path) -> None:
+    task = translation(text, select_by="bleu", bleu_sentences=5)
+    found: Counter[tuple[str, str]] = Counter()
+    for batch in task.validation_batches():
+        for direction, texts in batch["texts"]:
+            found[direction] += len(texts)
+    assert found and set(found.values()) == {5}
 
 
 def test_bleu_and_shares_of_a_model_are_refused_before_any_work(
