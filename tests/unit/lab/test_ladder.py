@@ -12,7 +12,8 @@ from benchmarks.check_ladder import check_folder
 from benchmarks.ladders import LADDERS, summary, widening
 from benchmarks.probe_ladders import table
 from magneto.cli import main
-from magneto.commands.ladder import parser, read_ladder_options
+from magneto.commands import plan
+from magneto.commands.ladder import BESIDES, SCORED, parser, read_ladder_options, time_cell
 from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.lab import ladder as ladders
@@ -35,6 +36,7 @@ from magneto.lab.ladder import (
 from magneto.lab.outcome import Scored
 from magneto.lab.report.ladder import write_ladder
 from magneto.progress import ProgressBars
+from magneto.recipe import load_recipe
 from tests.unit.lab.invented import cells
 
 QUIET = ProgressBars(quiet=True)
@@ -239,6 +241,17 @@ def test_a_budget_buys_steps() -> None:
     assert "of the recipe's 60 steps" in fitted.notes[0]
     with pytest.raises(ConfigError, match="--budget is too short"):
         fit_budget(ladder, 0.5 * enough, timed)
+
+
+@pytest.mark.parametrize(("limit", "batches"), [(1, 1), (None, 2)])
+def test_a_cell_is_timed_with_the_batches_that_are_scored(
+    limit: int | None, batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "try_steps", lambda *_: {"seconds_per_step": 3.0})
+    changes = {"training.evaluate_limit": limit}
+    recipe = load_recipe("image-classification/tiny", changes)
+    found = time_cell(recipe, 1, QUIET)
+    assert found == (3.0, pytest.approx(BESIDES + SCORED * 3.0 * batches))
 
 
 def test_what_the_budget_can_not_pay_is_left_out(tmp_path: Path, invented: list[str]) -> None:

@@ -1,6 +1,7 @@
 """Visual reasoning: statements of every kind of source, sums, scores, baseline."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from magneto.vision_language.reasoning import (
     statement_files,
 )
 from magneto.vision_language.tables import (
+    ImageRows,
     RowSplits,
     missing_images,
     named_images,
@@ -169,6 +171,19 @@ def test_scores_are_of_all_statements(tmp_path: Path) -> None:
     assert found["loss"] == pytest.approx(np.log1p(np.exp([-1.0, 1.0])).mean())
     said = ["a", "b", "a", "c", "b", "d"]
     assert consistency(said, np.array([1, 1, 1, 0, 0, 1], bool)) == pytest.approx(2 / 4)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_the_baseline_gives_the_commoner_label(label: int, tmp_path: Path) -> None:
+    task = statement_task(tmp_path)
+
+    def mostly(rows: ImageRows) -> ImageRows:
+        other = np.array(rows.values("truth")) != label
+        return rows.take(~other | (other.cumsum() == 1))
+
+    found = task.splits
+    task.splits = replace(found, train=mostly(found.train), validation=mostly(found.validation))
+    assert task.baseline()["accuracy"] == pytest.approx(6 / 7)
 
 
 def texts_of(task: VisualReasoning, batch: dict[str, Any]) -> list[str]:
