@@ -145,6 +145,7 @@ def test_built_in_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prose = "Return the number of items in a container, or zero if there are none."
     code = "    indented code\n    more of it here"
     assert is_prose(prose) and not is_prose(">>> print(1)\n1") and not is_prose(code)
+    assert is_prose("five words are a sentence") and not is_prose("four words are none")
     for name in ("b.py", "a.py", "test/c.py", "broken.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f'"""{name}.\n\n{prose}\n\n{prose}\n\n>>> {code}"""\n')

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from magneto.data.tokenizer import load_tokenizer, train_bpe
 
@@ -36,6 +38,14 @@ def test_text_comes_back_also_when_it_is_saved_and_loaded(tokenizer, tmp_path: P
     again = load_tokenizer(tmp_path / "saved")
     assert again.encode(TEXTS) == tokenizer.encode(TEXTS)
     assert (again.end, again.vocab_size) == (tokenizer.end, tokenizer.vocab_size)
+
+
+def test_pieces_of_wordpiece_are_as_they_are_read(tmp_path: Path) -> None:
+    vocabulary = {"[PAD]": 0, "[SEP]": 1, "play": 2, "##ing": 3}
+    made = Tokenizer(WordPiece(vocabulary, unk_token="[PAD]"))
+    made.add_special_tokens(["[PAD]", "[SEP]"])
+    made.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path / "tokenizer.json").pieces() == ["", "", " play", "ing"]
 
 
 def test_wrong_names(tmp_path: Path) -> None:
