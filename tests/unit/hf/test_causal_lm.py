@@ -136,7 +136,7 @@ def test_packed_texts_are_as_separate_ones(positions: str) -> None:
     """As transformers' collator joins them, told apart by position_ids; and beside a mask, with
     padding at the end and between two of them."""
     model = causal(positions=positions)
-    texts = [IDS[0, :4], IDS[1, :1], IDS[1, 2:5]]
+    texts = [IDS[0, 4:5], IDS[0, :4], IDS[1, :1], IDS[1, 2:5]]
     collator = transformers.DataCollatorWithFlattening(return_tensors="pt")
     batch = collator([{"input_ids": text.tolist()} for text in texts])
     output = model(**batch)
@@ -147,8 +147,8 @@ def test_packed_texts_are_as_separate_ones(positions: str) -> None:
     row, places = batch["input_ids"], batch["position_ids"]
     whole = model(row, attention_mask=torch.ones_like(row), position_ids=places).logits
     assert (whole - expected).abs().max() <= 1e-5
-    order = torch.tensor([0, 1, 2, 3, 0, 4, 5, 6, 7, 0, 1])
-    mask = torch.tensor([[1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0]])
+    order = torch.tensor([0, 1, 2, 3, 4, 0, 5, 6, 7, 8, 0, 1])
+    mask = torch.tensor([[1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0]])
     given = {"attention_mask": mask, "position_ids": places[:, order]}
     found = model(row[:, order], **given).logits
     assert (found[:, mask[0].bool()] - expected).abs().max() <= 1e-5
