@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from magneto.functional.transducer import (
+    any_on_a_cpu,
     build_lattice,
     forward_scores,
     joiner_transducer_loss,
@@ -137,6 +138,11 @@ def test_the_tile_changes_nothing(tile: int) -> None:
     expected = scaled_gradients(plain, given)
     torch.testing.assert_close(tiled(*given, tile=tile), plain(*given), rtol=1e-6, atol=0)
     close(scaled_gradients(lambda *x: tiled(*x, tile=tile), given), expected, 2e-6)
+
+
+def test_targets_elsewhere_than_on_a_cpu_are_not_called_wrong() -> None:
+    wrong = torch.ones(2, dtype=torch.bool)
+    assert any_on_a_cpu(wrong) and not any_on_a_cpu(wrong.to("meta"))
 
 
 def test_log_probabilities_may_be_given_for_logits() -> None:

@@ -103,6 +103,7 @@ def test_what_makes_no_utterance_is_counted(tmp_path: Path) -> None:
         {"text": "no sound"},
         {"audio": "a.wav", "text": "x", "start": "soon"},
         {"audio": "a.wav", "text": "x", "start": 3, "stop": 2},
+        {"audio": "a.wav", "text": "x", "start": 2, "stop": 2},
         {"audio": "a.wav", "text": "x", "start": "nan", "stop": 2},
         {"audio": 5, "text": "x"},
         {"audio": "a.wav", "text": "x", "channel": "left"},
@@ -110,7 +111,7 @@ def test_what_makes_no_utterance_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join([*map(json.dumps, lines), "{", "7"]))
     table, counts = read(path)
-    assert table.values("text") == [""] and +counts == {MALFORMED: 9}
+    assert table.values("text") == [""] and +counts == {MALFORMED: 10}
     assert f"{path}, record 2: no sound, or no text" in counts.named[MALFORMED]
     (tmp_path / "a.tsv").write_text("audio\ttext\na.wav\tx\ty\na.wav\tx\n\n")
     table, counts = read(tmp_path / "a.tsv")
