@@ -120,20 +120,11 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
     for cell in done:
         losses.setdefault(cell.learning_rate, {})[cell.seed] = cell.loss
     failed = {cell.learning_rate for cell in done if cell.status != FINISHED}
-    tried, good = sorted(losses), sorted(losses.keys() - failed)
-    if not good:
+    good = sorted(losses.keys() - failed)
+    shared = shared_seeds(losses, good)
+    if shared is None:
         return None
-    most = max(len(losses[rate]) for rate in good)
-    for seeds in range(most, 0, -1):
-        full = of_first_seeds(losses, seeds)
-        able = [rate for rate in good if rate in full]
-        best = min(able, key=lambda rate: fmean(full[rate]), default=good[0])
-        place = tried.index(best)
-        near = [rate for rate in tried[max(place - 1, 0) : place + 2] if rate in good]
-        if able and all(rate in full for rate in near):
-            break
-    if not able:
-        return None
+    full, best, seeds = shared
     above = min((rate for rate in losses if rate > best), default=None)
     edge_error = AT_EDGE if above is None or above in full else BETWEEN
     vertex = find_vertex(full, best, edge_error)
@@ -156,6 +147,29 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
         "stable_rate": middle and {"value": middle, "low": stable[-1], "high": following,
                                    "error": BETWEEN},
     }  # fmt: skip
+
+
+def shared_seeds(
+    losses: Mapping[float, Mapping[int, float | None]], good: Sequence[float]
+) -> tuple[dict[float, list[float]], float, int] | None:
+    """Return the losses to compare, the best rate among them, and of how many seeds they are.
+
+    These are the first seeds, as many as let the best rate be held against the next good one on
+    either side; None where no good rate has the first one.
+    """
+    tried, found = sorted(losses), None
+    for seeds in range(max((len(losses[rate]) for rate in good), default=0), 0, -1):
+        full = of_first_seeds(losses, seeds)
+        able = [rate for rate in good if rate in full]
+        if not able:
+            continue
+        best = min(able, key=lambda rate, full=full: fmean(full[rate]))
+        found = full, best, seeds
+        place = tried.index(best)
+        near = [rate for rate in tried[max(place - 1, 0) : place + 2] if rate in good]
+        if all(rate in full for rate in near):
+            break
+    return found
 
 
 def of_first_seeds(

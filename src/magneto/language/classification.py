@@ -190,6 +190,8 @@ class TextClassification(Task):
         drawn = torch.from_numpy(np.random.default_rng(draw).random(len(row)) < share)
         for kept in (self.tokenizer.begin, self.tokenizer.end, self.tokenizer.pad):
             drawn &= row != kept
+        if self.tokenizer.mask is None:
+            raise ValueError("data.token_dropout hides tokens: it needs a tokenizer with a mask")
         row[drawn] = self.tokenizer.mask
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:

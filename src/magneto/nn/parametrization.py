@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -57,9 +58,9 @@ def width_scales(model: nn.Module) -> Mapping[str, Scale]:
             scales[f"{name}.{key}".lstrip(".")] = scale_of(module, smaller, key, ours, theirs)
     for name, module in model.named_modules():
         if isinstance(module, TextEmbedding):
-            small = base.get_submodule(name)
+            there: Any = base.get_submodule(name)
             # The table is multiplied in the forward pass, by a number that grows with the width.
-            grown = module.scale / small.scale  # type: ignore[operator]
+            grown = module.scale / there.scale
             drawn = scales[f"{name}.table.weight"].initial
             scales[f"{name}.table.weight"] = Scale(drawn / grown, 1 / grown)
     refuse_tied(model, scales)
