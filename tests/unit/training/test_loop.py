@@ -52,6 +52,19 @@ def test_it_learns_and_writes_everything_down(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".*")), "no file left aside"
 
 
+def test_utilisation_is_of_the_operations_of_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magneto.training.loop.count_flops", lambda *_: (60.0, 4))
+    monkeypatch.setattr("magneto.training.loop.peak_flops", lambda *_: 1e6)
+    run_toy(tmp_path, steps=2, log_every=1)
+    logged = [row for row in read_metrics(tmp_path) if "loss" in row]
+    assert len(logged) == 2
+    for row in logged:
+        expected = row["rows_per_second"] * (60 / 4) / 1e6
+        assert row["flops_utilisation"] == pytest.approx(expected)
+
+
 def test_same_seed_same_bits(tmp_path: Path) -> None:
     for name in ("a", "b"):
         run_toy(tmp_path / name, dropout=0.2)
