@@ -73,9 +73,11 @@ def test_attention_by_hand() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 2, 4, 8) for _ in range(3))
     mask = build_mask(None, torch.zeros(2, 4, 16), 0, True)
-    logits, allowed = attention_logits(query, key, mask, None, rows=slice(2))
+    bias = torch.randn(1, 2, 4, 4)
+    logits, allowed = attention_logits(query, key, mask, bias, rows=slice(2))
     probabilities = logits.masked_fill(~allowed, -math.inf).softmax(-1)
-    attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    added = bias + torch.full((4, 4), -math.inf).triu(1)
+    attended = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=added)
     torch.testing.assert_close(probabilities @ value, attended)
 
     model = decoder()
