@@ -81,6 +81,8 @@ def test_the_worst_stack_counts() -> None:
     other = [replace(layer(n), name=f"encoder.layers.{n}") for n in range(2)]
     other[1] = replace(other[1], distinct_rms=0.08)
     assert kept_share([*other, layer(0), layer(1)]) == pytest.approx(0.01)
+    text = finding(run(layer(1), layer(2), *other), "kept")[2]
+    assert "is left at the top of 2 layers" in text
     # One that is not finite is the worst, wherever it stands.
     broken = [replace(part, distinct_rms=math.nan) for part in other]
     assert math.isnan(kept_share([*broken, layer(0), layer(1)]))

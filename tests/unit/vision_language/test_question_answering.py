@@ -3,10 +3,12 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from magneto.vision_language.figures import DARKEST, darkened
 from magneto.vision_language.tables import LOST, MISSING
 from tests.evaluating import measured, predicted
 from tests.said import Said
@@ -149,3 +151,11 @@ def test_probabilities_of_answers_are_those_if_exactly_one_is_right(tmp_path: Pa
     each = logits.sigmoid()[0].tolist()
     alone = [math.prod(p if i == j else 1 - p for j, p in enumerate(each)) for i in range(3)]
     assert found[0].tolist() == pytest.approx([p / sum(alone) for p in alone])
+
+
+def test_an_image_is_darker_where_less_is_looked() -> None:
+    weights = np.array([[0.5, 0.25], [0.0, 0.125]])
+    found = darkened(np.full((4, 4, 3), 200, np.uint8), weights)
+    expected = 200 * (DARKEST + (1 - DARKEST) * 2 * weights)
+    assert np.array_equal(found[::2, ::2, 0], expected.astype(np.uint8))
+    assert np.array_equal(found[1::2, 1::2], found[::2, ::2])
