@@ -13,7 +13,7 @@ import torch
 from magneto.files import Damaged, read_json
 from magneto.progress import ProgressBars
 from magneto.training import checkpoint as module
-from magneto.training.checkpoint import CheckpointWriter, load_weights
+from magneto.training.checkpoint import CheckpointWriter, load_weights, would_lose_weights
 from magneto.training.distributed import one_process, piece_of
 from magneto.training.evaluation import evaluate
 from magneto.training.loop import Hook, Stop, TrainingState, train
@@ -28,6 +28,16 @@ QUIET = ProgressBars(quiet=True)
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy of the finished run; it has checkpoints of the steps 28 and 30."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.mark.parametrize(("steps", "lost"), [([], True), ([4, 5], False), ([4, 6], True)])
+def test_best_weights_are_kept_where_a_start_does_not_take_the_same_steps(
+    steps: list[int], lost: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "best").mkdir()
+    rows = (json.dumps({"step": step}) + "\n" for step in steps)
+    (tmp_path / "metrics.jsonl").write_text("".join(rows))
+    assert would_lose_weights(tmp_path, config(steps=30, save_every=5)) == lost
 
 
 def resume(run: Path, **changes) -> None:

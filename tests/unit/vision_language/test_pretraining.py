@@ -271,6 +271,10 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
     alone = build(data__source=str(tmp_path), data__text_source=None, data__tokenizer="bytes",
                   data__image_source=None)  # fmt: skip
     assert alone.texts[0] is alone.paired_texts[0]
+    few = min(len(texts.tokens) for texts in alone.paired_texts)
+    with pytest.raises(ValueError, match=rf"has {few} \w+ tokens.*data\.text_length"):
+        build(data__source=str(tmp_path), data__text_source=None, data__tokenizer="bytes",
+              data__image_source=None, data__text_length=few)  # fmt: skip
 
 
 def test_a_finished_run_is_opened_without_its_data(tmp_path: Path) -> None:
