@@ -14,11 +14,11 @@ SOURCE = ROOT / "src" / "magneto"
 AIR = 1.1
 COUNTED = {
     "lines of source": 48_810,
-    "lines of tests": 36_760,
+    "lines of tests": 35_090,
     "lines of benchmarks": 4_500,
-    "modules": 165,
-    "modules with one importer": 30,
-    "modules that causal_lm loads": 26,
+    "modules": 161,
+    "modules with one importer": 27,
+    "modules that causal_lm loads": 25,
     "modules that vision-language pre-training loads": 42,
 }
 
