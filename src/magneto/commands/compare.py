@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from magneto.commands.shared import Parser, aligned, name_source, numbers, print_json
+from magneto.commands.shared import Parser, aligned, answer, name_source, numbers
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.lab.grid import PLACEMENT, RATE, SEED, Sweep, cell_directory
@@ -90,18 +90,11 @@ def main(words: Sequence[str]) -> int:
     if measured:
         add_measurements(folder, sweep, comparison, report)
         page = write(folder, comparison)
-    if given.json:
-        kept = ("answer", "summary", "metric", "placements", "learning_rates", "seeds")
-        places = {"folder": str(folder), "report": str(page), "complete": whole,
-                  "best_run": str(best) if best else None}  # fmt: skip
-        print_json({**places, **{key: comparison[key] for key in kept}})
-    else:
-        print(table(comparison))
-        print(f"\nreport: {page}")
-        if best:
-            verbs = TASKS[comparison["task"]].verbs if comparison["task"] in TASKS else ()
-            print(f"the best run keeps its weights, {best}; next:")
-            print("\n".join(f"  {command(verb, best)}" for verb in ("evaluate", *verbs)))
+    kept = ("answer", "summary", "metric", "placements", "learning_rates", "seeds")
+    places = {"folder": str(folder), "report": str(page), "complete": whole,
+              "best_run": str(best) if best else None}  # fmt: skip
+    value = {**places, **{key: comparison[key] for key in kept}}
+    answer(given, value, closing(comparison, page, best))
     if not whole:
         report.say("another process holds the runs that have no result yet, or they were stopped; "
                    "the same command goes on")  # fmt: skip
@@ -138,6 +131,16 @@ def write(folder: Path, comparison: dict[str, Any], downloads: bool = True) -> P
 
     write_json(folder / "comparison.json", comparison)
     return write_report(comparison, folder, downloads)
+
+
+def closing(comparison: dict[str, Any], page: Path, best: Path | None) -> Iterator[str]:
+    """Yield the table, where the report is, and what can be done with the best run."""
+    yield table(comparison)
+    yield f"\nreport: {page}"
+    if best:
+        verbs = TASKS[comparison["task"]].verbs if comparison["task"] in TASKS else ()
+        yield f"the best run keeps its weights, {best}; next:"
+        yield from (f"  {command(verb, best)}" for verb in ("evaluate", *verbs))
 
 
 def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | None:

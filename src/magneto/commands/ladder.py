@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magneto.commands.compare import other_fields, placements
-from magneto.commands.shared import Parser, aligned, name_source, numbers, print_json, read_time
+from magneto.commands.shared import Parser, aligned, answer, name_source, numbers, read_time
 from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.lab.grid import RATE
@@ -97,14 +97,11 @@ def main(words: Sequence[str]) -> int:
     found = collect_ladder(folder, ladder, "magneto ladder " + shlex.join(words))
     write_json(folder / "foretelling.json", found)
     page = write_ladder(found, folder)
-    if given.json:
-        kept = ("answer", "foretold", "troubles", "held_out", "held_out_text", "cannot_tell")
-        places = {"folder": str(folder), "report": str(page), "complete": whole}
-        print_json({**places, **{key: found[key] for key in kept}})
-    else:
-        print("\n".join([table(found), "", *found["answer"], found["held_out_text"],
-                         *found["notes"], *found["cannot_tell"]]))  # fmt: skip
-        print(f"\nreport: {page}")
+    kept = ("answer", "foretold", "troubles", "held_out", "held_out_text", "cannot_tell")
+    places = {"folder": str(folder), "report": str(page), "complete": whole}
+    lines = [table(found), "", *found["answer"], found["held_out_text"], *found["notes"],
+             *found["cannot_tell"], f"\nreport: {page}"]  # fmt: skip
+    answer(given, {**places, **{key: found[key] for key in kept}}, lines)
     if not whole:
         report.say("another process holds the runs that have no result yet, or they were stopped; "
                    "the same command goes on")  # fmt: skip

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, aligned, name_source, numbers, print_json, read_time
+from magneto.commands.shared import Parser, aligned, answer, name_source, numbers, read_time
 from magneto.config import ConfigError
 from magneto.files import plain, write_bytes, write_json
 from magneto.progress import ProgressBars
@@ -99,7 +99,7 @@ def main(words: Sequence[str]) -> int:
     look = measure_widths if given.coordinates else look
     found, lines = look(recipes, given, report)
     report.finish()
-    answer = plain({
+    value = plain({
         "recipe": given.recipe,
         "command": "magneto probe " + shlex.join(words),
         "seconds": round(time.perf_counter() - started, 1),
@@ -107,12 +107,8 @@ def main(words: Sequence[str]) -> int:
     })  # fmt: skip
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)
-        write_json(given.out / "probe.json", answer)
-    if given.json:
-        print_json(answer)
-    else:
-        print("\n".join(lines))
-    return 0
+        write_json(given.out / "probe.json", value)
+    return answer(given, value, lines)
 
 
 def load_each(name: str, overrides: dict[str, str], placements: str | None) -> list[Recipe]:
@@ -141,10 +137,10 @@ def look_at_each(
         found.append(made)
         if given.trial:
             trials.append(run_trial(recipe, read_time("--trial", given.trial), report))
-    answer: dict[str, Any] = {"probes": [made.to_mapping() for made in found]}
+    value: dict[str, Any] = {"probes": [made.to_mapping() for made in found]}
     if trials:
-        answer["trials"] = [asdict(trial) for trial in trials]
-    return answer, diagnosis_lines(found, trials)
+        value["trials"] = [asdict(trial) for trial in trials]
+    return value, diagnosis_lines(found, trials)
 
 
 def measure_depths(
@@ -172,7 +168,7 @@ def measure_depths(
     bounds = {
         recipe.model.row.name: bounds_over(recipe.model.row, depths, stack) for recipe in recipes
     }
-    answer = {
+    value = {
         "stack": stack,
         "width": measured_shape(recipes[0].model).width,
         "depths": depths,
@@ -180,7 +176,7 @@ def measure_depths(
         "bounds": bounds,
         "updates": [vars(update) for update in updates],
     }
-    return answer, growth_tables(grown, updates, bounds, depths)
+    return value, growth_tables(grown, updates, bounds, depths)
 
 
 def measure_widths(
@@ -198,12 +194,12 @@ def measure_widths(
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)
         write_bytes(given.out / "coordinates.svg", draw_coordinates(found, given.steps))
-    answer = {
+    value = {
         "widths": widths,
         "steps": given.steps,
         "coordinates": [{**asdict(each), "exponent": each.exponent} for each in found],
     }
-    return answer, coordinate_lines(found, widths, given.steps)
+    return value, coordinate_lines(found, widths, given.steps)
 
 
 def coordinate_lines(

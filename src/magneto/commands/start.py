@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, print_json
+from magneto.commands.shared import Parser, answer
 from magneto.config import ConfigError
 from magneto.fields import as_yaml
 from magneto.files import user_path
@@ -52,17 +52,16 @@ def main(words: Sequence[str]) -> int:
     report.finish()
     out = given.out or Path("runs") / name_of(given.data)
     line = train_command(given.data, advice, out)
-    if given.json:
-        print_json({
-            "data": given.data, "task": chosen.task, "reason": chosen.reason,
-            "also": [each.task for each in found if each is not chosen],
-            "facts": dict(advice.finding.facts), "simple": dict(advice.simple),
-            "options": advice.options, "parameters": tried["parameters"],
-            "steps": tried["steps"], "seconds": tried["seconds"], "command": line,
-        })  # fmt: skip
-    else:
-        print(f"{given.data}: {chosen.reason}, so {chosen.task}\n")
-        print("\n".join([*lines(advice, tried), "", *closing(given, chosen, found, line)]))
+    value = {
+        "data": given.data, "task": chosen.task, "reason": chosen.reason,
+        "also": [each.task for each in found if each is not chosen],
+        "facts": dict(advice.finding.facts), "simple": dict(advice.simple),
+        "options": advice.options, "parameters": tried["parameters"],
+        "steps": tried["steps"], "seconds": tried["seconds"], "command": line,
+    }  # fmt: skip
+    answer(given, value, [f"{given.data}: {chosen.reason}, so {chosen.task}\n",
+                          *lines(advice, tried), "",
+                          *closing(given, chosen, found, line)])  # fmt: skip
     if not given.go:
         return 0
     from magneto.commands.train import main as train
