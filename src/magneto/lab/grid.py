@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from magneto.config import ConfigError
 from magneto.fields import free_fields
@@ -20,6 +20,7 @@ from magneto.files import Damaged, read_object, write_json
 from magneto.recipe import Recipe, load_recipe
 from magneto.training.config import TrainingConfig
 
+Spec = TypeVar("Spec")
 PLACEMENT, RATE, SEED = "model.placement", "training.learning_rate", "seed"
 SPEC_FILE = "sweep.json"
 
@@ -135,11 +136,24 @@ def read_sweep(folder: Path) -> Sweep:
     Raises:
         FileNotFoundError: If there is none in it.
     """
-    path = folder / SPEC_FILE
+    return read_spec(folder / SPEC_FILE, Sweep, "comparison")
+
+
+def read_spec(path: Path, kind: Callable[..., Spec], what: str) -> Spec:
+    """Return what a folder's file says that the folder is.
+
+    Args:
+        path: The file.
+        kind: Made of its values.
+        what: The folder is, for the message.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+    """
     if not path.is_file():
-        raise FileNotFoundError(f"no comparison in {folder} (there is no {SPEC_FILE})")
+        raise FileNotFoundError(f"no {what} in {path.parent} (there is no {path.name})")
     try:
-        return Sweep(**read_object(path))
+        return kind(**read_object(path))
     except TypeError as error:  # other keys
         raise Damaged(f"{path} is damaged: {error}") from error
 

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from magneto.config import ConfigError
-from magneto.files import Damaged, plain, read_object, write_json
+from magneto.files import plain, read_object, write_json
 from magneto.lab.comparison import environments, first_cells, without_places
 from magneto.lab.foretelling import (
     RUNG_FILE,
@@ -41,6 +41,7 @@ from magneto.lab.grid import (
     is_done,
     load_cells,
     open_sweep,
+    read_spec,
     read_sweep,
 )
 from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, title_of
@@ -190,13 +191,7 @@ def read_ladder(folder: Path) -> Ladder:
     Raises:
         FileNotFoundError: If there is none in it.
     """
-    path = folder / LADDER_FILE
-    if not path.is_file():
-        raise FileNotFoundError(f"no ladder in {folder} (there is no {LADDER_FILE})")
-    try:
-        return Ladder(**read_object(path))
-    except TypeError as error:  # other keys
-        raise Damaged(f"{path} is damaged: {error}") from error
+    return read_spec(folder / LADDER_FILE, Ladder, "ladder")
 
 
 def fit_budget(
