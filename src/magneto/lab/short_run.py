@@ -168,7 +168,8 @@ class ShortRun:
 
     Attributes:
         steps: Each step, up to the first whose loss is not finite.
-        first_steps: The first step at each rate, in rising order; first at 0, which is none.
+        first_steps: The first step at each rate, in rising order; first at 0, which is none. Empty
+            where none was tried.
         peak: The largest rate of the schedule, at which the first step is tried too.
         peak_steps: The first steps at the peak rate (`steps_at_peak`), if they were taken.
     """
@@ -223,7 +224,7 @@ def short_run(
         config: How it would be trained, with its learning rate.
         seed: The recipe's.
         steps: How many, 1 or more.
-        rates: Where to try the first step, besides the peak rate.
+        rates: Where to try the first step, besides the peak rate; with none it is not tried.
         progress: Shows the steps.
 
     Raises:
@@ -245,7 +246,7 @@ def short_run(
         torch.manual_seed(step_seed(seed, step, 0))
         with probe.watch():
             sums, _, _ = accumulate(task, model, pieces, config, world)
-        if step == 0:
+        if step == 0 and rates:
             gradients = [None if p.grad is None else p.grad.clone() for p in parameters]
             scale_gradients(parameters, sums[1], config.clip_norm, world)
             piece = piece_to_look_at(task, config, seed)
