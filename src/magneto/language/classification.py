@@ -175,24 +175,23 @@ class TextClassification(Task):
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return texts in random order, those of a batch of like length."""
         train, labels = self.train, label_values(self.texts.train, self.labels)
+        share, mask = self.data_config.token_dropout, self.tokenizer.mask
 
         def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
             batch = self._batch(train, labels, numbers)
-            if share := self.data_config.token_dropout:
+            if share and mask is not None:
                 for row, draw, number in zip(batch["tokens"], draws, numbers, strict=True):
-                    self._hide(row, share, (seed, int(draw), int(number)))
+                    self._hide(row, mask, share, (seed, int(draw), int(number)))
             return batch
 
         return example_stream(by_length(train.lengths, batch_size, seed), make)
 
-    def _hide(self, row: Tensor, share: float, draw: tuple[int, int, int]) -> None:
+    def _hide(self, row: Tensor, mask: int, share: float, draw: tuple[int, int, int]) -> None:
         """Put the mask in the place of some tokens of a text, in place; what frames it stays."""
         drawn = torch.from_numpy(np.random.default_rng(draw).random(len(row)) < share)
         for kept in (self.tokenizer.begin, self.tokenizer.end, self.tokenizer.pad):
             drawn &= row != kept
-        if self.tokenizer.mask is None:
-            raise ValueError("data.token_dropout hides tokens: it needs a tokenizer with a mask")
-        row[drawn] = self.tokenizer.mask
+        row[drawn] = mask
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return the longest inputs that fit."""
