@@ -13,7 +13,7 @@ DEMO_GRID_causal-lm := --placements post,pre,sub,peri --lrs 1e-3,3e-3,1e-2 --see
 DEMO_GRID_others := --placements post,pre,normformer,deepnorm,sub --lrs 1e-3,3e-3,1e-2
 DEMO_GRID ?= $(or $(DEMO_GRID_$(TASK)),$(DEMO_GRID_others))
 # Deep enough that placements differ, and on bytes, so that what learns is far below their
-# frequencies after few steps: 36 runs in seven minutes of two cores.
+# frequencies after few steps: 36 runs in five minutes of two quiet cores.
 DEMO_ARGS_causal-lm := --model.layers 24 --model.width 64 --model.ffn_width 256 \
 	--data.tokenizer bytes --data.max_length 64 --training.steps 150 --training.batch_size 8
 # What the best run then does.
