@@ -22,7 +22,8 @@ def count_scored() -> None:
 
     ImageClassification.score = counted  # type: ignore[method-assign]
     code = main(sys.argv[1:])
-    print(f"scored {len(scored)}", file=sys.stderr)
+    # One write: two would mix with those of another rank.
+    sys.stderr.write(f"scored {len(scored)}\n")
     sys.exit(code)
 
 
