@@ -1,4 +1,4 @@
-"""Write docs/fields/*.md: every field of every recipe, from the configurations' docstrings.
+"""Write docs/reference/fields/*.md: every field of every recipe, from docstrings.
 
 `magneto recipes NAME --all` says the same beside a recipe's own values. Imports no torch:
 python docs/generate_fields.py
@@ -57,7 +57,7 @@ def generated() -> dict[Path, str]:
             parts += [f"## {section}", "", *table(describe_fields(kind, section)), ""]
         tables = "\n".join(parts).rstrip()
         pages[task] = PAGE.format(title=f"Fields: {task}", what=TASK, tables=tables)
-    return {DOCS / "fields" / f"{name}.md": text for name, text in pages.items()}
+    return {DOCS / "reference" / "fields" / f"{name}.md": text for name, text in pages.items()}
 
 
 def main(words: list[str]) -> int:

@@ -25,6 +25,6 @@ def write_or_check(pages: Mapping[Path, str], docs: Path, program: str, words: l
             print(f"docs/{path.relative_to(docs)} is out of date: python docs/{program}")
         return 1 if old else 0
     for path in old:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(pages[path], encoding="utf-8")
     return 0

@@ -38,11 +38,11 @@ def test_the_committed_pages_are_up_to_date(tmp_path: Path, monkeypatch, capsys)
     assert generate_fields.main(["--check"]) == 0, capsys.readouterr().out
     monkeypatch.setattr(generate_fields, "DOCS", tmp_path)
     assert generate_fields.main(["--check"]) == 1
-    assert "docs/fields/training.md is out of date" in capsys.readouterr().out
+    assert "docs/reference/fields/training.md is out of date" in capsys.readouterr().out
     assert generate_fields.main([]) == 0 and generate_fields.main(["--check"]) == 0
     navigation = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
-    pages = (tmp_path / "fields").iterdir()
-    assert not [page.name for page in pages if f"fields/{page.name}" not in navigation]
+    pages = (tmp_path / "reference" / "fields").iterdir()
+    assert not [page.name for page in pages if f"reference/fields/{page.name}" not in navigation]
 
 
 def test_it_lists_every_recipe_with_its_first_line(capsys: pytest.CaptureFixture) -> None:
