@@ -90,10 +90,11 @@ def widening(rows: Sequence[dict[str, Any]]) -> float:
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table of foretold against measured, and how often intervals held."""
-    lines = ["# Held-out rungs: foretold and measured", "",
-             "Made by `python -m benchmarks.ladders`, from ladder-held-out.csv.", "",
-             "| what | rungs below | values | in their interval | widening | off by | "
-             "the rate below, off by | rate times 1/size, off by |",
+    lines = ["# Held-out rungs: predicted and measured", "",
+             "Made by `python -m benchmarks.ladders` from ladder-held-out.csv.", "",
+             "| quantity | rungs below | values | inside the 80 % interval | factor that intervals "
+             "need | median error factor | error factor of the rate of the rung below | "
+             "error factor of that rate times 1/size |",
              "|---|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
     for what in ("best_rate", "stable_rate", "loss"):
         for several in (False, True):
