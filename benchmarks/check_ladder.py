@@ -258,7 +258,9 @@ def check_folder(folder: Path) -> Check:
         check_laws(check, path.stem, told, below)
         said = [entry for entry in about["held_out"] if entry["size"] == told["size"]]
         for entry in said:
-            kept = told["rows"][entry["row"]][entry["what"]]
+            row, other = entry["row"], entry.get("against")
+            law = told["rows"][other]["gaps"][row] if other else told["rows"][row][entry["what"]]
+            kept = {end: math.exp(law[end]) if other else law[end] for end in ("low", "high")}
             held = (
                 entry["measured"] is not None and kept["low"] <= entry["measured"] <= kept["high"]
             )

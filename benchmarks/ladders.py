@@ -50,9 +50,11 @@ LADDERS = {
     "--grid model.parametrization=standard,mup --widths 32,64,128 --target 256 "
     "--placements pre,sub",
 }
+TITLES = {"best_rate": "best rate", "stable_rate": "largest stable rate", "loss": "loss",
+          "gap": "loss over that of another placement"}  # fmt: skip
 COLUMNS: tuple[str, ...] = (
-    "ladder", "axis", "size", "from", "row", "what", "value", "low", "high", "measured", "holds",
-    "off", "off_below", "off_inverse",
+    "ladder", "axis", "size", "from", "row", "against", "what", "value", "low", "high", "measured",
+    "holds", "off", "off_below", "off_inverse",
 )  # fmt: skip
 
 
@@ -96,7 +98,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
              "need | median error factor | error factor of the rate of the rung below | "
              "error factor of that rate times 1/size |",
              "|---|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
-    for what in ("best_rate", "stable_rate", "loss"):
+    for what in ("best_rate", "stable_rate", "loss", "gap"):
         for several in (False, True):
             mine = [r for r in rows if r["what"] == what and (" " in r["from"]) == several]
             known = [r for r in mine if r["measured"]]
@@ -107,11 +109,22 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
                 rivals = [f"{median(r[name] for r in known):.2f}"
                           for name in ("off_below", "off_inverse")]  # fmt: skip
             lines.append(
-                f"| {what.replace('_', ' ')} | {'two or more' if several else 'one'} | {len(mine)} "
+                f"| {TITLES[what]} | {'two or more' if several else 'one'} | {len(mine)} "
                 f"| {sum(r['holds'] for r in mine)} | {widening(known):.2f} "
                 f"| {median(r['off'] for r in known):.3f} | {' | '.join(rivals)} |"
             )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", order_of_rows(rows)]) + "\n"
+
+
+def order_of_rows(rows: Sequence[dict[str, Any]]) -> str:
+    """Say how often the row that was foretold to be ahead was ahead."""
+    gaps = [row for row in rows if row["what"] == "gap"]
+    sure = [row for row in gaps if row["low"] > 1 or row["high"] < 1]
+    right = [sum((row["value"] > 1) == (row["measured"] > 1) for row in some)
+             for some in (gaps, sure)]  # fmt: skip
+    return (f"Of {len(gaps)} pairs of rows the order of their losses was foretold right in "
+            f"{right[0]}; of the {len(sure)} whose interval names a better one, in {right[1]}."
+            )  # fmt: skip
 
 
 def write_results(out: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -344,9 +344,22 @@ def held_out(rung: Mapping[str, Any], foretold: Mapping[str, Any]) -> list[dict[
                                           "off": math.exp(abs(math.log(guess / truth)))}
                                    for name, guess in told["rivals"].items()}  # fmt: skip
             rows.append(entry)
+    rows += held_out_gaps(rung, foretold["rows"])
     for entry in rows:
         entry |= {"size": rung["size"], "from": foretold["from"]}
     return rows
+
+
+def held_out_gaps(rung: Mapping[str, Any], foretold: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the loss of each other row over the first row's: foretold, and measured on a rung."""
+    first, *others = [row for row in foretold if learned(rung, row)] or [""]
+    for row in others:
+        law, mine = foretold[first]["gaps"][row], rung["rows"][first]["loss"]["value"]
+        low, value, high = (math.exp(law[end]) for end in ("low", "value", "high"))
+        truth = rung["rows"][row]["loss"]["value"] / mine
+        yield {"row": row, "against": first, "what": "gap", "value": value, "low": low,
+               "high": high, "measured": truth, "holds": low <= truth <= high,
+               "off": math.exp(abs(math.log(value / truth)))}  # fmt: skip
 
 
 def breaking(rungs: Sequence[Mapping[str, Any]], told: Mapping[str, Any], size: int) -> list[dict]:

@@ -140,7 +140,11 @@ def test_known_laws_are_recovered_and_cells_are_few(
     assert next(entry for entry in breaks if entry["name"] == "attention_logit")["size"] > 1024
     assert found["answer"][0].startswith("At width 1024 Pre-LN is foretold to have the lowest loss")
     assert "Beyond noise behind it: Sub-LN" in found["answer"][1]
-    assert [entry["size"] for entry in found["held_out"]].count(128) == 6
+    assert [entry["size"] for entry in found["held_out"]].count(128) == 7
+    (pair,) = [entry for entry in found["held_out"]
+               if entry["what"] == "gap" and entry["size"] == 128]  # fmt: skip
+    assert (pair["row"], pair["against"], pair["holds"]) == ("sub", "pre", True)
+    assert pair["measured"] == pytest.approx(truth("sub", 128)[1] / truth("pre", 128)[1], rel=0.01)
     assert all(entry["from"] == [64] for entry in found["held_out"] if entry["size"] == 128)
     # The whole grid from the smallest to the largest rate that was tried, with all seeds.
     tried = {name.split("learning_rate=")[1].split(",")[0] for name in invented}
@@ -274,6 +278,13 @@ def test_the_evidence_says_how_often_intervals_held_and_by_what_they_must_widen(
     ]  # fmt: skip
     assert widening(rows) == pytest.approx(1.5)
     assert "| best rate | two or more | 5 | 3 | 1.50 | 1.866 | 3.00 | 4.00 |" in summary(rows)
+    pairs = [(1.1, 1.05, 1.2, 1.3), (0.9, 0.8, 1.01, 1.1), (1.1, 1.05, 1.2, 0.99)]
+    gaps = [{"what": "gap", "from": "64", "value": value, "low": low, "high": high,
+             "measured": measured, "holds": low <= measured <= high, "off": 1.1}
+            for value, low, high, measured in pairs]  # fmt: skip
+    said = summary(gaps)
+    assert "Of 3 pairs of rows the order of their losses was foretold right in 1;" in said
+    assert "of the 2 whose interval names a better one, in 1." in said
 
 
 def test_the_probes_verdicts_are_held_against_outcomes_and_trivial_rules() -> None:

@@ -207,12 +207,15 @@ def held_out_section(found: Found) -> Section:
     """Show what was foretold of rungs before they were trained, beside what came out."""
     titles, rows = dict(SHOWN), []
     for entry in found["held_out"]:
-        digits = 4 if entry["what"] == "loss" else 3
+        digits = 4 if entry["what"] in ("loss", "gap") else 3
+        title = titles.get(entry["what"]) or (
+            f"loss over that of {found['rows'].get(entry['against'], entry['against'])}"
+        )
         below = ", ".join(map(str, entry["from"]))
         rivals = [written(rival["value"], 3) for rival in entry.get("rivals", {}).values()]
         rows.append([
             f"{entry['size']} from {below}: {found['rows'].get(entry['row'], entry['row'])}, "
-            f"{titles[entry['what']]}", written(entry, digits), written(entry["measured"], digits),
+            f"{title}", written(entry, digits), written(entry["measured"], digits),
             "yes" if entry["holds"] else "no", *(rivals or ["–", "–"]),
         ])  # fmt: skip
     head = ["rung", "foretold", "measured", "in the interval", "the rate below",
