@@ -42,12 +42,12 @@ TERMS = {
                                       "overlay"],
     "docs/concepts/image_classification.md": ["fine-tun", "layer-wise decay", "mixup",
                                               "linear probe", "confusion matrix", "ImageNet"],
-    "docs/concepts/translation.md": ["max_tokens", "pivot_language", "label smoothing", "padding"],
+    "docs/fields/translation.md": ["max_tokens", "pivot_language", "label smoothing", "padding",
+                                   "beam search", "length penalty", "BLEU", "greedy"],
     "docs/concepts/speech.md": ["RNN-T", "transducer", "word error rate", "beam", "CTC", "jiwer",
         "shallow fusion", "transformer_xl"],
     "docs/concepts/speech_data.md": ["SpecAugment", "log-mel", "fbank", "Kaldi", "LibriSpeech",
                                      "Common Voice", "resampled", "speed perturbation"],
-    "docs/concepts/decoding.md": ["beam search", "length penalty", "BLEU", "greedy"],
     "docs/concepts/hugging_face.md": ["AutoModelForCausalLM", "save_pretrained", "LoRA",
                                       "gradient checkpointing"],
     "docs/concepts/clusters.md": ["hybrid sharding", "HSDP", "SLURM", "torchrun", "preemption",
@@ -63,7 +63,8 @@ TERMS = {
 TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "
            "trains, at which rate, and why.")  # fmt: skip
 # Blocks that need a run or an exported directory: only their imports are run.
-NEED_A_MODEL = {"decoding.md", "hugging_face.md", "speech.md"}
+NEED_A_MODEL = {"docs/concepts/hugging_face.md", "docs/concepts/speech.md",
+                "docs/fields/translation.md"}  # fmt: skip
 
 
 def name_of(page: Path) -> str:
@@ -127,7 +128,7 @@ def test_python_on_the_pages_runs(page: Path, block: str) -> None:
         assert (ROOT / snippet[1]).is_file(), "examples have tests of their own"
         return
     tree = ast.parse(block)
-    if page.name in NEED_A_MODEL:
+    if name_of(page) in NEED_A_MODEL:
         pytest.importorskip("transformers")
         tree.body = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
     exec(compile(tree, name_of(page), "exec"), {})

@@ -11,7 +11,7 @@ Image = pytest.importorskip("PIL.Image")
 soundfile = pytest.importorskip("soundfile")
 
 from magneto.cli import main  # noqa: E402
-from tests.system.test_docs import DOCS, NEED_A_MODEL  # noqa: E402
+from tests.system.test_docs import NEED_A_MODEL, ROOT  # noqa: E402
 
 SMALL = "--training.steps 2 --training.batch_size 4 --training.evaluate_limit 1"
 STACK = "--model.width 32 --model.layers 1 --model.heads 2 --model.ffn_width 64"
@@ -43,7 +43,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", sorted(NEED_A_MODEL))
 def test_blocks_of_python_run(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
-    text = (DOCS / "concepts" / name).read_text(encoding="utf-8")
+    text = (ROOT / name).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     blocks = [block for block in blocks if not block.startswith("--8<--")]
     assert blocks
