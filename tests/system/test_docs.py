@@ -15,6 +15,7 @@ from magneto.recipe import config_classes, load_recipe
 from magneto.tasks import TASKS
 from magneto.theory.placement import PLACEMENTS, SLOTS
 from magneto.training.config import TrainingConfig
+from tests.unit.test_house import COUNTED
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -86,6 +87,39 @@ def test_the_first_line_says_what_it_does() -> None:
     texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in files} | {"--help": USAGE}
     assert not [name for name, text in texts.items() if TAGLINE not in " ".join(text.split())]
     assert not [name for name, text in texts.items() if "the usual ones" in text]
+
+
+def test_links_between_pages_lead_to_a_file_and_a_heading() -> None:
+    wrong = []
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+            file, _, heading = target.partition("#")
+            place = page.parent / file if file else page
+            if target.startswith(("https:", "http:")):
+                continue
+            headings = anchors(place) if heading and place.suffix == ".md" else {heading}
+            if not place.exists() or heading not in headings:
+                wrong.append(f"{name_of(page)}: {target}")
+    assert not wrong
+
+
+def without_code(page: Path) -> str:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.sub(r"`[^`\n]*`", lambda code: code[0].replace("[", "").replace("]", ""), text)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names of a page's headings, as MkDocs and GitHub make them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = (re.sub(r"\]\([^)]*\)|[^\w\s-]", "", heading) for heading in headings)
+    return {re.sub(r"[-\s]+", "-", heading.strip().lower()) for heading in plain}
+
+
+def test_the_size_in_contributing_is_the_one_that_is_tested() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").replace("`", "")
+    rows = dict(re.findall(r"^\| ([^|]*) \| ([\d,]+) \|$", text, re.MULTILINE))
+    assert {name: int(number.replace(",", "")) for name, number in rows.items()} == COUNTED
 
 
 def test_the_map_has_every_room_and_no_other() -> None:
@@ -197,7 +231,7 @@ def test_commands_that_are_named_exist() -> None:
     named = {
         (name_of(page), word)
         for page in PRESENT
-        for word in re.findall(r"^(?:.*-m )?magneto ([a-z]+)", page.read_text(), re.MULTILINE)
+        for word in re.findall(r"^(?:\$ |.*-m )?magneto ([a-z]+)", page.read_text(), re.MULTILINE)
     }
     assert len(named) > 20 and not [pair for pair in named if pair[1] not in COMMANDS]
 
@@ -234,7 +268,7 @@ def command_lines(text: str) -> list[str]:
     joined = re.sub(r"\s*\\\n\s*", " ", text)
     inside = "\n".join(re.findall(r"```\n(.*?)```", joined, re.DOTALL))
     names = "|".join(COMMANDS)
-    return re.findall(rf"(?:^|-m )(magneto (?:{names})\b.*)$", inside, re.MULTILINE)
+    return re.findall(rf"(?:^|^\$ |-m )(magneto (?:{names})\b.*)$", inside, re.MULTILINE)
 
 
 def test_the_checks_can_fail() -> None:
