@@ -45,10 +45,10 @@ TERMS = {
                                               "linear probe", "confusion matrix", "ImageNet"],
     "docs/fields/translation.md": ["max_tokens", "pivot_language", "label smoothing", "padding",
                                    "beam search", "length penalty", "BLEU", "greedy"],
-    "docs/concepts/speech.md": ["RNN-T", "transducer", "word error rate", "beam", "CTC", "jiwer",
-        "shallow fusion", "transformer_xl"],
-    "docs/concepts/speech_data.md": ["SpecAugment", "log-mel", "fbank", "Kaldi", "LibriSpeech",
-                                     "Common Voice", "resampled", "speed perturbation"],
+    "docs/fields/speech.md": ["RNN-T", "transducer", "word error rate", "beam", "CTC", "jiwer",
+                              "shallow fusion", "transformer_xl", "SpecAugment", "log-mel",
+                              "fbank", "Kaldi", "LibriSpeech", "Common Voice", "resampled",
+                              "speed perturbation"],
     "docs/concepts/hugging_face.md": ["AutoModelForCausalLM", "save_pretrained", "LoRA",
                                       "gradient checkpointing"],
     "docs/concepts/clusters.md": ["hybrid sharding", "HSDP", "SLURM", "torchrun", "preemption",
@@ -64,7 +64,7 @@ TERMS = {
 TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "
            "trains, at which rate, and why.")  # fmt: skip
 # Blocks that need a run or an exported directory: only their imports are run.
-NEED_A_MODEL = {"docs/concepts/hugging_face.md", "docs/concepts/speech.md",
+NEED_A_MODEL = {"docs/concepts/hugging_face.md", "docs/fields/speech.md",
                 "docs/fields/translation.md"}  # fmt: skip
 
 
