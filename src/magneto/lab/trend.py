@@ -20,7 +20,7 @@ LEVEL = 0.8
 """Probability that an interval of a ladder covers the truth."""
 WIDENING = 1.0
 """Factor on foretold intervals. No result over held-out rungs is published yet that calls for
-another one; docs/ladder.md says how it is measured."""
+another one; docs/reference/ladder.md says how it is measured."""
 # Draws of seeds with replacement.
 DRAWS = 2000
 
