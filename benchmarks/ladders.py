@@ -30,7 +30,7 @@ BYTES = (
     "causal-lm/tiny --data.tokenizer bytes --data.max_length 64 --training.batch_size 8 "
     "--training.steps 150 --seeds 1,2"
 )
-TEXT = f"{BYTES} --training.evaluate_limit 32 --training.save_every 150"
+TEXT = f"{BYTES} --placements pre,sub --training.evaluate_limit 32 --training.save_every 150"
 PAIRS = f"translation/tiny --data.source builtin:phrases:de,en --placements pre,sub {SMALL}"
 IMAGES = f"image-classification/tiny --placements pre,sub {SMALL}"
 NARROW = "--model.width 32 --model.heads 4 --model.ffn_width 128"
@@ -38,14 +38,12 @@ LADDERS = {
     "images-depth": f"{IMAGES} {NARROW} --depths 6,12,24 --target 96",
     "translation-depth": f"{PAIRS} {NARROW} --depths 6,12,18 --target 48",
     "text-depth": f"{TEXT} --model.width 64 --model.heads 4 --model.ffn_width 256 "
-    "--depths 6,12,24 --target 96 --placements pre,sub,peri",
-    "text-width-12": f"{TEXT} --model.layers 12 --widths 32,64,128 --target 512 "
-    "--placements pre,sub,peri",
-    "images-width": f"{IMAGES} --model.layers 12 --widths 32,64,128 --target 512",
-    "translation-width": f"{PAIRS} --model.encoder_layers 6 --model.decoder_layers 6 "
+    "--depths 6,12,24 --target 96",
+    "translation-width": f"{PAIRS} --model.encoder_layers 3 --model.decoder_layers 3 "
     "--widths 32,64,128 --target 512",
-    "text-width-24": f"{TEXT} --model.layers 24 --widths 32,64,128 --target 512 "
-    "--placements pre,sub",
+    "images-width": f"{IMAGES} --model.layers 6 --training.batch_size 32 --widths 32,64,128 "
+    "--target 512",
+    "text-width": f"{TEXT} --model.layers 12 --widths 32,64,128 --target 512",
     "text-width-mup": f"{BYTES} --model.base_width 32 --model.tie_embeddings false "
     "--grid model.parametrization=standard,mup --widths 32,64,128 --target 256 "
     "--placements pre,sub",
