@@ -81,7 +81,7 @@ slow: $(VENV)/.stamp-dev ## tests that take minutes
 
 gpu: $(VENV)/.stamp-dev ## on a machine with a GPU: its tests, then its benchmark (GPU_MINUTES=9 in all)
 	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
-		f"make gpu: torch {torch.__version__} sees no CUDA device here; see docs/concepts/gpu.md")'
+		f"make gpu: torch {torch.__version__} sees no CUDA device here; see docs/guide/gpus.md")'
 	@start=$$(date +%s); failed=0; \
 	$(BIN)/python -m pytest -m gpu $(PYTEST_ARGS) tests/gpu || failed=1; \
 	left=$$((60 * $(GPU_MINUTES) - 20 - $$(date +%s) + start)); \
@@ -92,7 +92,7 @@ gpu: $(VENV)/.stamp-dev ## on a machine with a GPU: its tests, then its benchmar
 bench: $(VENV)/.stamp-bench ## a training step beside its peers, and how it grows, on a CPU that is idle (20 minutes)
 	PYTHONPATH=$(VENV)/peers $(BIN)/python -m benchmarks.bench --profile $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.scaling
-	$(BIN)/python docs/generate_results.py
+	$(BIN)/python docs/generate_bench.py
 
 demo: $(VENV)/.stamp-core ## which placement, at which learning rate? a comparison and its report (10 minutes in all)
 	$(ONE_THREAD) $(BIN)/magneto compare $(TASK)/tiny $(DEMO_GRID) $(DEMO_ARGS) --jobs 2 --out $(DEMO)

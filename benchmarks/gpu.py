@@ -236,7 +236,7 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     add("--out", type=Path, default=ROOT / "benchmarks" / "results")
     args = parser.parse_args(words)
     if args.device == "cuda" and not torch.cuda.is_available():
-        parser.error(f"torch {torch.__version__} sees no CUDA device here: docs/concepts/gpu.md")
+        parser.error(f"torch {torch.__version__} sees no CUDA device here: docs/guide/gpus.md")
     known = sections(SCALES[args.scale])
     if unknown := set(args.only or ()) - set(known):
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(known)}")

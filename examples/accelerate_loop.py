@@ -1,4 +1,4 @@
-"""Train with Hugging Face's Accelerate: any module of the library is a plain `nn.Module`.
+"""A training loop with Hugging Face's Accelerate.
 
 python examples/accelerate_loop.py
 accelerate launch --num_processes 2 examples/accelerate_loop.py
@@ -14,7 +14,7 @@ from magneto.language.models import LanguageModel
 
 
 def windows(length: int) -> TensorDataset:
-    """Return the bytes of built-in text as rows of `length`, each with the byte that follows."""
+    """Return rows of `length` bytes of built-in text, and the same rows shifted by one byte."""
     text = bytearray("\n\n".join(docstrings()[:50]), "utf-8")
     data = torch.frombuffer(text, dtype=torch.uint8).long()
     rows = (len(data) - 1) // length
@@ -49,4 +49,4 @@ def main(steps: int = 100) -> list[float]:
 
 if __name__ == "__main__":
     losses = main()
-    print(f"{losses[0]:.2f} nats per byte at first, {losses[-1]:.2f} after {len(losses)} steps")
+    print(f"loss {losses[0]:.2f} nats per byte at step 1, {losses[-1]:.2f} at step {len(losses)}")

@@ -1,4 +1,4 @@
-"""Set a trained language model beside simple ones, in bits per byte of the same validation text.
+"""Bits per byte of a trained language model and of n-grams, on the same validation text.
 
 python examples/bits_per_byte.py runs/first
 """
@@ -15,13 +15,13 @@ from magneto.runs import load_run
 
 
 def unigram_bits(train: bytes, test: bytes) -> float:
-    """Bits per byte of single-byte frequencies of `train`, one added to each count."""
+    """Return bits per byte of the byte frequencies of `train`, with one added to each count."""
     counts = np.bincount(np.frombuffer(train, np.uint8), minlength=256) + 1.0
     return float(-np.log2(counts / counts.sum())[np.frombuffer(test, np.uint8)].mean())
 
 
 def bigram_bits(train: bytes, test: bytes) -> float:
-    """Bits per byte of byte pairs of `train`, backed off to single bytes with one pseudo-count."""
+    """Return bits per byte of the byte pairs of `train`, smoothed by the single bytes."""
     symbols = np.frombuffer(train, np.uint8).astype(np.int64)
     single = np.bincount(symbols, minlength=256) + 1.0
     single /= single.sum()
@@ -33,14 +33,14 @@ def bigram_bits(train: bytes, test: bytes) -> float:
 
 
 def xz_bits(train: bytes, test: bytes) -> tuple[float, float]:
-    """Bits per byte of `xz -9` on `test` alone, and on what it adds to `train` in front of it."""
+    """Return bits per byte of `xz -9` on `test` alone, and on `test` after `train`."""
     alone = len(lzma.compress(test, preset=9))
     added = len(lzma.compress(train + test, preset=9)) - len(lzma.compress(train, preset=9))
     return 8 * alone / len(test), 8 * added / len(test)
 
 
 def text_baselines(train: Sequence[str], test: Sequence[str]) -> dict[str, float]:
-    """Return the bits per byte of every baseline, by name."""
+    """Return bits per byte of every baseline, by name."""
     first, second = (
         "\n\n".join(texts).encode("utf-8", errors="replace") for texts in (train, test)
     )
@@ -62,8 +62,8 @@ def main(run: Path) -> dict[str, float]:
 
 
 def show(bits: dict[str, float]) -> None:
-    """Print the table, and whether the model is the best of it."""
-    print("\nbits per byte of the validation text (less is better)")
+    """Print the table, and the baselines that are better than the model."""
+    print("\nbits per byte of the validation text (lower is better)")
     for name, value in bits.items():
         print(f"  {name:<32}{value:.3f}")
     better = [name for name, value in bits.items() if value < bits["this model"]]

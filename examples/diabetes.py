@@ -1,4 +1,4 @@
-"""A task in one class: how far diabetes goes in a year, from ten numbers of a patient."""
+"""Regression on scikit-learn's diabetes table, as a task of one's own."""
 
 from functools import cached_property
 
@@ -14,8 +14,8 @@ from magneto.training.task import Loss, Task
 
 @configuration
 class Patients:
-    held_out: int = 92  # rows to validate on
-    scale: tuple[tuple[float, ...], ...] | None = None  # means and deviations, told by the rows
+    held_out: int = 92  # rows for validation
+    scale: tuple[tuple[float, ...], ...] | None = None  # means and deviations of the training rows
 
 
 class Regressor(nn.Sequential):
@@ -28,12 +28,12 @@ class Diabetes(Task):
     unit, ModelConfig, DataConfig = "patients", TransformerConfig, Patients
 
     @cached_property
-    def table(self):  # (442, 11): the columns and, last, how far it went
+    def table(self):  # (442, 11): the columns and, last, the progression
         found = load_diabetes(scaled=False)
         return torch.column_stack([torch.tensor(found.data), torch.tensor(found.target)])
 
     @cached_property
-    def scale(self):  # (2, 11), of the rows that are trained on; a run keeps it
+    def scale(self):  # (2, 11): kept with a run, so that the run needs no table
         kept, train = self.data_config.scale, self.table[self.data_config.held_out :]
         return torch.tensor(kept) if kept else torch.stack([train.mean(0), train.std(0)])
 
@@ -53,17 +53,17 @@ class Diabetes(Task):
         return self.scaled(self.table[: self.data_config.held_out]).split(64)
 
     def loss(self, model, batch):
-        apart = (model(batch[:, :-1]) - batch[:, -1]).float()
-        return Loss(apart.square().sum(), torch.ones_like(apart).sum())
+        errors = (model(batch[:, :-1]) - batch[:, -1]).float()
+        return Loss(errors.square().sum(), torch.ones_like(errors).sum())
 
-    def baseline(self, limit=None):  # to answer the mean, which is 0
+    def baseline(self, limit=None):  # predicts the mean, which is 0
         return {"loss": torch.cat(self.validation_batches()[:limit])[:, -1].square().mean().item()}
 
-    def save_assets(self, directory):  # what the data told, by the recipe's fields
+    def save_assets(self, directory):
         return {"data.scale": self.scale.tolist()}
 
-    def predict(self, model, inputs):  # of rows of a table: a number of each
+    def predict(self, model, inputs):  # the progression of each row of a table
         names = load_diabetes().feature_names
         rows = torch.tensor([[float(row[name]) for name in names] for row in inputs])
-        far = model(self.scaled(rows).to(next(model.parameters()).device)).cpu()
-        return (far * self.scale[1, -1] + self.scale[0, -1]).tolist()
+        predicted = model(self.scaled(rows).to(next(model.parameters()).device)).cpu()
+        return (predicted * self.scale[1, -1] + self.scale[0, -1]).tolist()

@@ -1,9 +1,9 @@
-"""easy-VQA as a table of images, questions and answers, which trains a model as it is.
+"""Conversion of easy-VQA to a table of images, questions and answers.
 
     python examples/easy_vqa_table.py easy_vqa/
     magneto train visual-question-answering/tiny --data easy_vqa/ --model.image_size 64
 
-easy_vqa/ is the folder `data` of the package easy-vqa. Its test split is validated on.
+easy_vqa/ is the folder `data` of the package easy-vqa. Its test split is used for validation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Train and evaluate with Hugging Face's Trainer, then let the model write with `generate`.
+"""Training, evaluation and generation with Hugging Face's Trainer.
 
-`MagnetoForCausalLM` is a `PreTrainedModel`, so whatever takes one takes it: Trainer, pipeline,
-`from_pretrained`, PEFT. Text is bytes here; any tokenizer of transformers will do.
+`MagnetoForCausalLM` is a `PreTrainedModel`. The tokens are bytes here. Any tokenizer of
+transformers works.
 """
 
 import tempfile
@@ -17,7 +17,7 @@ from magneto.language.config import LanguageModelConfig
 
 
 class Windows(Dataset):
-    """Rows of bytes, as Trainer wants them."""
+    """Data set of rows of bytes, in the format of Trainer."""
 
     def __init__(self, texts: list[str], length: int) -> None:
         text = bytearray("\n\n".join(texts), "utf-8")
@@ -32,7 +32,7 @@ class Windows(Dataset):
 
 
 def main(folder: Path, steps: int = 100) -> tuple[float, str]:
-    """Train in a folder; return the held-out loss in nats per byte, and a sample of the model."""
+    """Train in a folder; return the held-out loss in nats per byte and a generated text."""
     torch.manual_seed(1)
     texts = docstrings()[:52]
     shape = LanguageModelConfig(
@@ -72,4 +72,4 @@ def main(folder: Path, steps: int = 100) -> tuple[float, str]:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         loss, sample = main(Path(name))
-    print(f"held-out loss {loss:.2f} nats per byte; it writes: {sample!r}")
+    print(f"held-out loss {loss:.2f} nats per byte. Generated text: {sample!r}")

@@ -1,7 +1,6 @@
-"""Use the backbone in your own training loop: a decoder learns to write Python's documentation.
+"""The decoder stack in a training loop of one's own, on the documentation of Python's library.
 
-The library gives the stack; embeddings, head, data, optimizer and loop are yours. Change
-`placement` to any row of `magneto.PLACEMENTS`, nothing else changes.
+`placement` can be any name of `magneto.PLACEMENTS`.
 """
 
 import torch
@@ -39,4 +38,4 @@ def main(steps: int = 100, placement: str = "sub") -> list[float]:
 
 if __name__ == "__main__":
     losses = main()
-    print(f"{losses[0]:.2f} nats per byte at first, {losses[-1]:.2f} after {len(losses)} steps")
+    print(f"loss {losses[0]:.2f} nats per byte at step 1, {losses[-1]:.2f} at step {len(losses)}")

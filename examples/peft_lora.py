@@ -1,7 +1,7 @@
-"""Adapt a model with LoRA (arXiv 2106.09685) by the peft library: a few percent of new weights.
+"""Fine-tuning with LoRA (arXiv 2106.09685) and the peft library.
 
-The fused query/key/value projection takes an adapter like any other linear layer. What is saved is
-the adapter alone; merged, it costs nothing at inference. Text is bytes here.
+Only the adapter is trained and saved, a few percent of the weights. Merged into the model, it adds
+no time at inference. The tokens are bytes here.
 """
 
 import tempfile
@@ -24,7 +24,7 @@ def windows(text: str, length: int = 64) -> torch.Tensor:
 
 
 def train(model: torch.nn.Module, rows: torch.Tensor, steps: int, rate: float) -> list[float]:
-    """Train whatever of a model wants a gradient; return the losses in nats per byte."""
+    """Train the parameters that require a gradient; return the losses in nats per byte."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=rate)
     losses = []
     for step in range(steps):
@@ -38,7 +38,7 @@ def train(model: torch.nn.Module, rows: torch.Tensor, steps: int, rate: float) -
 
 
 def main(folder: Path, steps: int = 200) -> dict[str, float]:
-    """Pre-train a little, then adapt; return losses before and after, and the adapter's share."""
+    """Pre-train, then fine-tune; return the losses before and after, and the adapter's share."""
     torch.manual_seed(1)
     shape = LanguageModelConfig(
         vocab_size=256, width=64, layers=6, heads=4, ffn_width=256, positions="rotary"
@@ -70,6 +70,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         found = main(Path(name))
     print(
-        f"on other text {found['before']:.2f} nats per byte before, {found['after']:.2f} after; "
-        f"{found['share']:.1%} of the weights are the adapter's"
+        f"loss on the new text: {found['before']:.2f} nats per byte before fine-tuning, "
+        f"{found['after']:.2f} after; the adapter has {found['share']:.1%} of the weights"
     )

@@ -40,23 +40,24 @@ TERMS = {
                                     "demonstration"],
     "docs/fields/text.md": ["mask_ratio", "max_length", "whole words", "fine-tun", "GLUE",
                             "warmup_ratio"],
-    "docs/fields/segmentation.md": ["mIoU", "UperNet", "reduce_zero_label", "group norm",
-                                    "overlay"],
-    "docs/fields/images.md": ["fine-tun", "layer-wise decay", "mixup", "linear probe",
-                              "confusion matrix", "ImageNet", "BEiT", "codebook", "perplexity",
-                              "mask_ratio", "CLIP", "relative position bias", "LayerScale"],
+    "docs/concepts/segmentation.md": ["mIoU", "UperNet", "reduce_zero_label", "group norm",
+                                      "overlay"],
+    "docs/concepts/image_classification.md": ["fine-tun", "layer-wise decay", "mixup",
+                                              "linear probe", "confusion matrix", "ImageNet"],
     "docs/fields/translation.md": ["max_tokens", "pivot_language", "label smoothing", "padding",
                                    "beam search", "length penalty", "BLEU", "greedy"],
     "docs/fields/speech.md": ["RNN-T", "transducer", "word error rate", "beam", "CTC", "jiwer",
                               "shallow fusion", "transformer_xl", "SpecAugment", "log-mel",
                               "fbank", "Kaldi", "LibriSpeech", "Common Voice", "resampled",
                               "speed perturbation"],
-    "docs/concepts/hugging_face.md": ["AutoModelForCausalLM", "save_pretrained", "LoRA",
+    "docs/guide/export.md": ["AutoModelForCausalLM", "save_pretrained", "LoRA",
                                       "gradient checkpointing"],
-    "docs/concepts/clusters.md": ["hybrid sharding", "HSDP", "SLURM", "torchrun", "preemption",
+    "docs/guide/gpus.md": ["hybrid sharding", "HSDP", "SLURM", "torchrun", "preemption",
                                   "object store", "world size"],
-    "docs/concepts/loop.md": ["gradient accumulation", "mixed precision", "gradient clipping",
+    "docs/reference/training.md": ["gradient accumulation", "mixed precision", "gradient clipping",
                               "num_workers", "resume"],
+    "docs/concepts/image_modelling.md": ["BEiT", "codebook", "perplexity", "mask_ratio", "CLIP",
+                                         "relative position bias", "LayerScale"],
     "docs/concepts/vision_language.md": ["BEiT-3", "masked data modelling", "webdataset", "caption",
                                          "paired_text_mask_ratio", "interpolated"],
     "docs/reference/recipes.md": ["learning rate", "YAML"],
@@ -64,7 +65,7 @@ TERMS = {
 TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "
            "trains, at which rate, and why.")  # fmt: skip
 # Blocks that need a run or an exported directory: only their imports are run.
-NEED_A_MODEL = {"docs/concepts/hugging_face.md", "docs/fields/speech.md",
+NEED_A_MODEL = {"docs/guide/export.md", "docs/fields/speech.md",
                 "docs/fields/translation.md"}  # fmt: skip
 
 

@@ -19,6 +19,7 @@ STACK = "--model.width 32 --model.layers 1 --model.heads 2 --model.ffn_width 64"
 RUNS = [
     ("causal-lm/tiny", f"{STACK} --data.max_length 32", "runs/first", "first-hf"),
     ("visual-question-answering/tiny", STACK, "runs/answers", "answers-hf"),
+    ("image-classification/tiny", STACK, "runs/digits", "digits-hf"),
     ("transducer/tiny", STACK, "runs/speech", "speech-hf"),
     ("translation/tiny", "--data.max_length 32 --model.encoder_layers 1 --model.decoder_layers 1",
      "runs/translator", None),

@@ -156,6 +156,10 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
             core = self._new_core(values)
         elif beside := {field.name for field in fields(self.shape)} & set(values) - SHARED:
             raise ValueError(f"{', '.join(sorted(beside))} must be given in core, not beside it")
+        # Reading a directory must run no code of its author's: an import path would.
+        if ":" in str(core.get("placement", "")):
+            raise ValueError(f"placement {core['placement']!r} is not in the table of placements, "
+                             "so a directory cannot hold it")  # fmt: skip
         self.core = core | {"placement": table_row(self.shape(**core))}
         values = {**transformers_sizes(self.shape(**core)), **self.values, **values}
         # transformers changes its own copy when it resizes the vocabulary: that copy counts.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from importlib import import_module
 from math import log, sqrt
 from typing import Literal, get_args
 
@@ -363,17 +364,34 @@ VARIANTS: dict[str, Placement] = {
 
 
 def find_placement(name: str | Placement) -> Placement:
-    """Return the row of that name; a `Placement` is returned as it is: users can bring their own.
+    """Return the row of a name or of an import path "module:NAME"; return a `Placement` unchanged.
+
+    An imported row has its import path as its name.
 
     Raises:
-        ValueError: If no row has that name; the message names the nearest one and all others.
+        ValueError: If there is no such row; the message names the nearest one and all others.
     """
     if isinstance(name, Placement):
         return name
+    if ":" in name:
+        return _import_placement(name)
     rows = PLACEMENTS | VARIANTS
     if name in rows:
         return rows[name]
     called = {row.title.lower(): row.name for row in rows.values()} | {key: key for key in rows}
     near = get_close_matches(str(name).lower(), called, n=1, cutoff=0.4)
     hint = f"did you mean {called[near[0]]!r}? " if near else ""
-    raise ValueError(f"no placement {name!r}: {hint}there are {', '.join(rows)}")
+    raise ValueError(f"no placement {name!r}: {hint}there are {', '.join(rows)}, "
+                     "and module:NAME for one of your own")  # fmt: skip
+
+
+def _import_placement(path: str) -> Placement:
+    module, _, attribute = path.partition(":")
+    try:
+        row = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"no placement {path!r}: {error}; PYTHONPATH must name the folder of "
+                         "its module") from error  # fmt: skip
+    if not isinstance(row, Placement):
+        raise ValueError(f"no placement {path!r}: it is a {type(row).__name__}")
+    return replace(row, name=path)

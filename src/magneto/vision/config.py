@@ -172,7 +172,7 @@ class ImageSourceConfig:
 
 @configuration
 class ImageDataConfig(ImageSourceConfig):
-    """Images: the `data` section of a recipe. See docs/fields/images.md."""
+    """Images: the `data` section of a recipe. See docs/concepts/image_data.md."""
 
     label_column: str | None = None
     """Column that has the labels; None finds it, "" reads none."""
@@ -222,7 +222,7 @@ class ImageClassifierConfig(FineTunedImageConfig):
 class ImageClassificationDataConfig(ImageDataConfig):
     """Labelled images: the `data` section of a recipe.
 
-    See docs/fields/images.md.
+    See docs/concepts/image_classification.md.
     """
 
     mixup: NonNegativeFloat = 0.0
@@ -398,7 +398,7 @@ class SegmenterConfig(FineTunedImageConfig):
 
 @configuration
 class SegmentationDataConfig(ImageSourceConfig):
-    """Images with masks: the `data` section of a recipe. See docs/fields/segmentation.md."""
+    """Images with masks: the `data` section of a recipe. See docs/concepts/image_data.md."""
 
     source: str = "builtin:scenes"
     """builtin:scenes, handwritten digits on a canvas; a folder with images/ and annotations/ or

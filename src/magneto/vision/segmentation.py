@@ -161,7 +161,7 @@ class Segmentation(FineTuning):
         where, splits = self.data_config.source, self.splits
         for split in (splits.train, splits.validation):
             if not split.has_masks:
-                raise ValueError(f"{where} has no masks: see docs/fields/segmentation.md")
+                raise ValueError(f"{where} has no masks: see docs/concepts/segmentation.md")
         if len(self.names) != self.model_config.classes:
             raise ValueError(f"{where} has {len(self.names)} classes, the model "
                              f"{self.model_config.classes}: set model.classes")  # fmt: skip

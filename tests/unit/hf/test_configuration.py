@@ -57,6 +57,14 @@ def test_a_row_under_anothers_name_is_refused() -> None:
             make()
 
 
+def test_a_directory_runs_no_code_for_its_placement(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "rows_of_a_directory.py").write_text("raise RuntimeError('it ran')")
+    path = "rows_of_a_directory:ROW"
+    with pytest.raises(ValueError, match=f"placement '{path}' is not in the table"):
+        hf.MagnetoConfig(core={**STACK, "placement": path})
+
+
 def test_a_row_of_the_table_is_kept_by_its_name(tmp_path: Path) -> None:
     for row in (*PLACEMENTS.values(), "eva02"):
         for given in ({"core": {**STACK, "placement": row}}, {**STACK, "placement": row}):

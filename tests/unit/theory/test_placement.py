@@ -1,5 +1,7 @@
 """The table: the rows say what the papers say, and a wrong name is answered with the right one."""
 
+from pathlib import Path
+
 import pytest
 
 from magneto.theory.placement import PLACEMENTS, VARIANTS, Depth, Placement, find_placement
@@ -72,6 +74,26 @@ def test_nearest_name(wrong: str, right: str) -> None:
 def test_a_row_of_ones_own() -> None:
     row = Placement(name="bare", title="No norm", source="this test")
     assert find_placement(row) is row
+
+
+def test_a_row_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name becomes the path, by which other processes find it again."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "rows_of_a_test.py").write_text(
+        "from magneto import Placement\nBARE = Placement('bare', 'No norm', 'this test')\n"
+    )
+    row = find_placement("rows_of_a_test:BARE")
+    assert (row.title, row.name) == ("No norm", "rows_of_a_test:BARE")
+    assert find_placement(row.name) == row
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong"),
+    [("os:path", "module"), ("os:nothing", "nothing"), ("nowhere:ROW", "PYTHONPATH"), (":", ":")],
+)
+def test_an_import_path_without_a_placement_is_refused(path: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=f"no placement '{path}'.*{wrong}"):
+        find_placement(path)
 
 
 def test_unknown_slot() -> None:
