@@ -43,6 +43,9 @@ RESERVE = 0.08
 LEARNT = ("auto", "bpe", "sentencepiece", "characters")
 # Where nothing says how many there are: classes of texts, and answers (VQA v2's).
 CLASSES, ANSWERS = 2, 3129
+# Where images tell the size: the largest that is derived has so many patches a side, of so many
+# pixels each.
+PATCHES = 8
 
 
 def without_data(recipe: Recipe) -> dict[str, Any]:
@@ -60,8 +63,13 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
             found["data.tokenizer"] = "bytes"  # its numbers are not looked at
     if hasattr(data, "labels") and not data.labels and not data.number:
         found["data.labels"] = [str(number) for number in range(model.classes or CLASSES)]
-    if hasattr(data, "class_names") and model.classes is None:
+    if hasattr(data, "mask_column") and getattr(model, "classes", 0) is None:
         found["model.classes"] = len(data.classes or range(CLASSES))
+    if hasattr(model, "input_sizes"):
+        size = model.image_size or PATCHES * (model.patch_size or PATCHES)
+        patch = model.patch_size or (size // PATCHES if size % PATCHES == 0 else size)
+        sizes = {"image_size": size, "patch_size": patch, "channels": model.channels or 3}
+        found |= {f"model.{name}": sizes[name] for name in sizes if getattr(model, name) is None}
     if hasattr(model, "answers") and data.answers is None:
         found["model.answers"] = model.answers or ANSWERS
     if hasattr(data, "image_tokenizer"):

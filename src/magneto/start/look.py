@@ -14,18 +14,11 @@ from typing import Any
 import numpy as np
 
 from magneto.data.problems import Counts
-from magneto.data.table import spread
 from magneto.language.labelled_texts import ROWS
-from magneto.vision.decoding import BrokenImage
+from magneto.vision.config import IGNORED
+from magneto.vision.input_size import derive_sizes, sample_images
+from magneto.vision.segmentation import MaskReading, largest_class
 
-# Images that are opened to learn their sizes.
-OPENED = 200
-# An image with more pixels takes half a second and more to decode, in every epoch.
-MOST_PIXELS = 30_000_000
-# A model of small computers reads no more pixels a side, and no more patches a side.
-LARGEST_SIDE, PATCHES = 64, 8
-# Patches of one pixel cost four times as much as of two, and tell no more.
-LEAST_PATCH = 2
 # Share of texts that are read whole.
 WHOLE = 0.99
 # Characters of text for each word piece of the vocabulary.
@@ -110,52 +103,33 @@ def balance(names: Iterable[str]) -> tuple[str, str]:
     return "classes", f"{len(counts)}: {', '.join(shown)}{rest}"
 
 
-def sizes_of(split: Any) -> tuple[np.ndarray, bool]:
-    """Return heights and widths of some images, (images, 2), and whether all are grey."""
-    sizes, grey = [], True
-    for index in spread(len(split), OPENED).tolist():
-        try:
-            picture = split.open(index)
-            sizes.append((picture.height, picture.width))
-            if picture.height * picture.width > MOST_PIXELS:
-                raise ValueError(f"{split.name(index)} has {picture.width} x {picture.height} "
-                                 "pixels, which are decoded each time it is drawn: shrink such "
-                                 "images first, to 512 pixels a side or so")  # fmt: skip
-            if grey and len(sizes) <= OPENED // 4:
-                large = min(picture.height, picture.width) > 8 * LARGEST_SIDE
-                pixels = picture.pixels(8 if large else 1)
-                grey = bool((pixels == pixels[..., :1]).all())
-        except BrokenImage:
-            continue
-    if not sizes:
-        raise ValueError("none of the images that were looked at can be read")
-    return np.array(sizes), grey
-
-
 def image_input(split: Any, given: Given) -> Finding:
-    """Return how images are and how a model will see them: a square of at most 64 pixels a side."""
-    sizes, grey = sizes_of(split)
-    smallest, largest = sizes.min(0), sizes.max(0)
-    usual = int(np.median(sizes.min(1)))
+    """Return how images are and how a model will see them: a square of at most 64 pixels a side.
+
+    Raises:
+        ValueError: If none of the images can be read, or one is so large that training would wait.
+    """
+    sample = sample_images(split)
+    if sample.huge:
+        raise ValueError(f"{sample.huge}, which are decoded each time it is drawn: shrink such "
+                         "images first, to 512 pixels a side or so")  # fmt: skip
+    smallest, largest = sample.sizes.min(0), sample.sizes.max(0)
     # What is given and no whole number is refused when the recipe is built of it.
     words = (str(given.get(f"model.{name}")) for name in ("image_size", "patch_size"))
-    own_side, own_patch = (int(word) if word.isdecimal() else 0 for word in words)
-    side = own_side or min(usual, LARGEST_SIDE)
-    patch = own_patch or max(-(-side // PATCHES), min(LEAST_PATCH, side))
-    if not own_side:
-        side = max(patch * round(side / patch), patch)
+    own = (int(word) if word.isdecimal() and int(word) else None for word in words)
+    side, patch = derive_sizes(sample.median_side, *own)
     as_is = " x ".join(map(str, smallest[::-1]))
     if (smallest != largest).any():
         as_is += " to " + " x ".join(map(str, largest[::-1]))
     count = (side // patch) ** 2
-    seen = f"{as_is}{', grey' if grey else ''}; read as {side} x {side} in {count} patches"
+    seen = f"{as_is}{', grey' if sample.grey else ''}; read as {side} x {side} in {count} patches"
     remarks = []
-    if usual > 2 * side:
+    if sample.median_side > 2 * side:
         remarks.append(f"images are shrunk to {side} x {side}, so that training takes minutes: "
                        f"--model.image_size {2 * side} --model.patch_size {2 * patch} shows more "
                        "at the same cost for the Transformer")  # fmt: skip
     options = {"model.image_size": side, "model.patch_size": patch, "model.max_length": count,
-               "model.channels": 1 if grey else 3}  # fmt: skip
+               "model.channels": 1 if sample.grey else 3}  # fmt: skip
     return Finding([("size", seen)], options, remarks)
 
 
@@ -186,14 +160,7 @@ def masked_images(task: Any, given: Given) -> Finding:
     """Look at images with masks."""
     splits = task.splits
     seen = image_input(splits.train, given)
-    largest = 0
-    for index in spread(len(splits.train), OPENED).tolist():
-        try:
-            mask = splits.train.mask(index)
-        except BrokenImage:
-            continue
-        known = mask[mask < 255]
-        largest = max(largest, int(known.max(initial=0)))
+    largest = largest_class(splits.train, MaskReading(IGNORED))
     side = seen.options["model.image_size"]
     facts = [parts(len(splits.train), len(splits.validation), "image"),
              ("classes", f"{largest + 1}, by the numbers in the masks; 255 is no class"),

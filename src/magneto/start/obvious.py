@@ -211,11 +211,11 @@ def colour_and_place(task: Any) -> Sequence[Scored]:
     train, known = pixels_of(task.splits.train, 100)
     asked, right = pixels_of(task.splits.validation, 200)
     draws = np.random.default_rng(0)
-    counted = np.flatnonzero(known < task.model_config.classes)
+    counted = np.flatnonzero(known < task.classes)
     some = draws.choice(counted, min(len(counted), MOST_PIXELS), replace=False)
     if len(np.unique(known[some])) < 2:
         return nothing(task)
     model = fitted(linear.LogisticRegression(max_iter=100), train[some], known[some])
     answers = torch.from_numpy(model.predict(asked).astype(np.int64))
-    matrix = confusion(torch.from_numpy(right), answers, task.model_config.classes)
+    matrix = confusion(torch.from_numpy(right), answers, task.classes)
     return [("colour and place of a pixel", segmentation_scores(matrix.tolist(), task.names))]

@@ -286,11 +286,10 @@ class ImageClassification(FineTuning):
         ]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write what names the content of the data; the classes are told by it."""
-        self.write_digest(directory)
+        """Write a digest of the data; return the classes too."""
         # A file of names may be another one later; so may the run that this one began with.
-        named = {"data.classes": self.names, "data.class_names": None}
-        return {**named, "model.pretrained": None}
+        named = {"data.classes": self.names, "data.class_names": None, "model.pretrained": None}
+        return super().save_assets(directory) | named
 
 
 @torch.no_grad()

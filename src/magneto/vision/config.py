@@ -43,15 +43,51 @@ FourLayers = tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeIn
 
 
 @configuration
-class ImageEncoderConfig(TransformerConfig):
-    """An encoder over the patches of an image."""
+class ImageInputConfig:
+    """Size of a model's images and of their patches."""
 
-    image_size: Side = 224
-    """Height and width of the image, in pixels; a multiple of `patch_size`."""
-    patch_size: Side = 16
-    """Height and width of a patch."""
-    channels: Side = 3
-    """Of the image."""
+    image_size: Side | None = 224
+    """Height and width of the image in pixels, a multiple of `patch_size`. None: the median of the
+    images' shorter sides, at most 64; with `pretrained` or a trained image tokenizer that run's."""
+    patch_size: Side | None = 16
+    """Height and width of a patch in pixels. None: 8 patches a side, or fewer of 2 pixels; with
+    another run that run's."""
+    channels: Side | None = 3
+    """Channels of the image. None: 1 if a sample of the images is grey, else 3; with another run
+    that run's."""
+
+    @rule
+    def _patches_fill_the_image(self) -> Iterator[str]:
+        size, patch = self.image_size, self.patch_size
+        if size is not None and patch is not None and size % patch:
+            yield f"patch_size ({patch}) must divide image_size ({size})"
+
+    @property
+    def input_sizes(self) -> tuple[int, int, int]:
+        """`image_size`, `patch_size` and `channels`.
+
+        Raises:
+            ValueError: If one of them is None, which the task derives when it is prepared.
+        """
+        if self.image_size is None or self.patch_size is None or self.channels is None:
+            raise ValueError("model.image_size, patch_size or channels is null: prepare the task, "
+                             "which derives it from the data, or set it")  # fmt: skip
+        return self.image_size, self.patch_size, self.channels
+
+    @property
+    def patches(self) -> int:
+        """Patches of one image."""
+        size, patch, _ = self.input_sizes
+        return (size // patch) ** 2
+
+
+@configuration
+class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
+    """An encoder over the patches of an image.
+
+    Where `image_size`, `patch_size` or `channels` is None, `max_length` is derived too.
+    """
+
     stem: Literal["linear", "convolutions"] = "linear"
     """What makes a vector of each patch: a "linear" map, or "convolutions" with a stride (arXiv
     2106.14881), which learn more from few images, and see beyond the patch."""
@@ -59,23 +95,18 @@ class ImageEncoderConfig(TransformerConfig):
     """"learned" puts a learned vector before the patches."""
 
     @rule
-    def _patches_fill_the_image(self) -> Iterator[str]:
-        if self.image_size % self.patch_size:
-            yield f"patch_size ({self.patch_size}) must divide image_size ({self.image_size})"
-        elif self.positions == "learned" and self.max_length < self.grid.length:
+    def _positions_reach_all_patches(self) -> Iterator[str]:
+        if self.positions != "learned" or None in (self.image_size, self.patch_size, self.channels):
+            return
+        if self.max_length < self.grid.length:
             yield (f"max_length must be at least {self.grid.length}, the patches and the class "
                    "token if any")  # fmt: skip
 
     @property
     def grid(self) -> Grid:
         """The patches row by row, after the class token if there is one."""
-        side = self.image_size // self.patch_size
-        return Grid(side, side, self.prefix)
-
-    @property
-    def patches(self) -> int:
-        """Patches of one image."""
-        return self.grid.rows * self.grid.columns
+        size, patch, _ = self.input_sizes
+        return Grid(size // patch, size // patch, self.prefix)
 
     @property
     def prefix(self) -> int:
@@ -343,11 +374,12 @@ class ImageModellingDataConfig(ImageDataConfig):
 class SegmenterConfig(FineTunedImageConfig):
     """A ViT with UperNet on four of its layers; the defaults are BEiT's recipe for ADE20k."""
 
-    image_size: Side = 512
+    image_size: Side | None = 512
     """Height and width of training crops, and of the windows of sliding-window evaluation, in
-    pixels; two patches or more."""
-    classes: Annotated[int, Interval(ge=2, le=IGNORED)] = 150
-    """Of a pixel."""
+    pixels; two patches or more. None: as for other models of images."""
+    classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
+    """Number of classes of a pixel. None: as many as the data names, or as a sample of the masks
+    has."""
     feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read; the last is the top layer (3, 5,
     7, 11 of 12; 7, 11, 15, 23 of 24). None spreads them evenly."""
@@ -366,14 +398,16 @@ class SegmenterConfig(FineTunedImageConfig):
     inference: Literal["slide", "whole"] = "slide"
     """How an image is segmented: "slide" puts windows of `image_size` over it, "whole" reads it at
     once, learned positions interpolated to its size."""
-    stride: PositiveInt = 341
-    """Pixels between two windows."""
+    stride: PositiveInt | None = 341
+    """Pixels from one window to the next. None: `image_size`, so that windows do not overlap."""
 
     @rule
     def _windows_cover_the_image(self) -> Iterator[str]:
-        if self.image_size < 2 * self.patch_size:
+        if self.image_size is None:
+            return
+        if self.patch_size is not None and self.image_size < 2 * self.patch_size:
             yield f"image_size must be {2 * self.patch_size} or more, not {self.image_size}"
-        if self.stride > self.image_size:
+        if self.stride is not None and self.stride > self.image_size:
             yield f"stride must be 1 to image_size ({self.image_size}), not {self.stride}"
 
     @rule

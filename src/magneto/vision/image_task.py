@@ -18,11 +18,12 @@ from magneto.data.stream import BatchStream, LazyBatches
 from magneto.nn.config import TransformerConfig
 from magneto.nn.position import resize_positions
 from magneto.progress import SILENT, Progress
-from magneto.runs import check_same_encoder, open_run, pretrained_run, warn_unlearnt
+from magneto.runs import check_same_encoder, pretrained_run, resolved_recipe, warn_unlearnt
 from magneto.training.task import DIGEST_FILE, Task
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import Finish, evaluation_images, example_stream
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
+from magneto.vision.input_size import FIELDS, resolve_input
 from magneto.vision.transforms import Reading, validation_transform
 from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
 
@@ -49,10 +50,7 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
         FileNotFoundError: If there is no such run, or it has no weights.
         ValueError: If its encoder is another one; names the options that would fit.
     """
-    run = pretrained_run(config)
-    held: Any = open_run(run).model
-    if getattr(held, "grid", None) is None:
-        raise ValueError(f"{run} is no run of images: {WANTED}")
+    run, held = pretrained_encoder(config)
     check_same_encoder(run, held, config, SAME)
     stored = open_tensors(find_weights(run))
     wanted = {n: t for n, t in model.state_dict().items() if n.startswith(PARTS)}
@@ -61,6 +59,20 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
         raise ValueError(f"{run} has no {missing[0]}: {WANTED}")
     state = {name: stored[name].read() for name in wanted}
     return {n: in_memory(n, t) for n, t in resize_positions(state, held, config).items()}
+
+
+def pretrained_encoder(config: Any) -> tuple[Path, Any]:
+    """Return the run that `pretrained` names, and its model's configuration.
+
+    Raises:
+        FileNotFoundError: If there is no such run.
+        ValueError: If it is not a run of images.
+    """
+    run = pretrained_run(config)
+    held: Any = resolved_recipe(run, {}).model
+    if getattr(held, "grid", None) is None:
+        raise ValueError(f"{run} is no run of images: {WANTED}")
+    return run, held
 
 
 def layer_decay_multipliers(model: nn.Module, layers: int, decay: float) -> dict[str, float]:
@@ -109,10 +121,12 @@ class ImageTask(Task):
 
     Attributes:
         evaluation_batch: Images of an evaluation batch.
+        resizes_images: Whether images are resized to the model's image size, not only cropped.
     """
 
     unit = "images"
     evaluation_batch = 128
+    resizes_images = True
 
     def __init__(self, model: Any, data: Any, seed: int) -> None:
         super().__init__(model, data, seed)
@@ -130,8 +144,8 @@ class ImageTask(Task):
 
     def reading_of(self, peak: int = 255) -> Reading:
         """Return the form in which the model reads images whose brightest pixel is `peak`."""
-        config = self.model_config
-        return Reading(config.image_size, config.channels, self.data_config.normalisation, peak)
+        size, _, channels = self.model_config.input_sizes
+        return Reading(size, channels, self.data_config.normalisation, peak)
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """List the images; see that model and data fit together. The second time nothing is done.
@@ -143,8 +157,16 @@ class ImageTask(Task):
         self._progress = progress
         if not self._checked:
             progress.say(f"{self.data_config.source}: {self.splits.describe()}")
+            self.model_config = resolve_input(
+                self.model_config, self.splits.train, self.shared_input, progress,
+                self.resizes_images,
+            )  # fmt: skip
             self.check()
         self._checked = True
+
+    def shared_input(self) -> tuple[Path, Any] | None:
+        """Return the run whose image size this model shares, and its model's configuration."""
+        return None
 
     def check(self) -> None:
         """Raise ValueError if model and data do not fit together."""
@@ -157,8 +179,8 @@ class ImageTask(Task):
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images of the model's size."""
-        config = self.model_config
-        images = torch.zeros(examples, config.channels, config.image_size, config.image_size)
+        size, _, channels = self.model_config.input_sizes
+        images = torch.zeros(examples, channels, size, size)
         return {"images": images, "broken": torch.zeros(examples, dtype=torch.bool)}
 
     @cached_property
@@ -197,15 +219,25 @@ class ImageTask(Task):
         """Return the validation images, in mixed order."""
         return self.fixed_batches(self.splits.validation)
 
-    def write_digest(self, directory: Path, *more: str) -> None:
-        """Write what names the content of the images, and of more that a run is made of."""
-        parts = (self.splits.train.digest, self.splits.validation.digest, *more)
-        digest = content_digest(*(part.encode() for part in parts))
+    def digests(self) -> list[str]:
+        """Return names of the content of the images, and of all else that a run is made of."""
+        return [self.splits.train.digest, self.splits.validation.digest]
+
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        """Write a digest of the data; return the sizes of the model's images."""
+        digest = content_digest(*(part.encode() for part in self.digests()))
         (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+        names = (*FIELDS, "max_length")
+        return {f"model.{name}": getattr(self.model_config, name) for name in names}
 
 
 class FineTuning(ImageTask):
     """A task that may begin with the encoder of another run, whose layers learn slower."""
+
+    def shared_input(self) -> tuple[Path, Any] | None:
+        """Return the run to begin with, if one is named, and its model's configuration."""
+        config = self.model_config
+        return pretrained_encoder(config) if config.pretrained else None
 
     def initial_weights(self) -> dict[str, StoredTensor]:
         """Return patches, positions and encoder of another run, if one is named."""

@@ -24,7 +24,13 @@ from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.config import ImageModelConfig, ImageModellingDataConfig
 from magneto.vision.image_task import ImageTask, patches_read
 from magneto.vision.models import ImageEncoder
-from magneto.vision.targets import SAMPLED_BATCHES, BlockMasking, CodeTargets, load_targets
+from magneto.vision.targets import (
+    SAMPLED_BATCHES,
+    BlockMasking,
+    CodeTargets,
+    load_targets,
+    tokenizer_run,
+)
 
 
 class PatchAggregation(nn.Module):
@@ -122,6 +128,10 @@ class ImageModelling(ImageTask):
             lambda: self.fixed_batches(self.splits.train, "half"),
         )  # fmt: skip
 
+    def shared_input(self) -> tuple[Path, Any] | None:
+        """Return the tokenizer's run, if it is one, and its model's configuration."""
+        return tokenizer_run(self.data_config.image_tokenizer)
+
     def codes(self) -> int:
         """Return how many codes the model guesses among: the tokenizer's, if none are set."""
         return self.targets.agreed_codes(self.model_config.codes)
@@ -206,6 +216,7 @@ class ImageModelling(ImageTask):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of the codes' frequencies in a sample of the training images."""
+        self.prepare()
         size, targets = self.codes(), self.targets
         device = targets.scale.device
 
@@ -224,10 +235,13 @@ class ImageModelling(ImageTask):
         }
         return self.summarise(sums, ())
 
+    def digests(self) -> list[str]:
+        """Return names of the content of the images and of the tokenizer."""
+        return [*super().digests(), self.targets.digest()]
+
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of images and tokenizer, which tells how many codes there are."""
-        self.write_digest(directory, self.targets.digest())
-        return {"model.codes": self.codes()}
+        """Write a digest of images and tokenizer; return the number of codes too."""
+        return super().save_assets(directory) | {"model.codes": self.codes()}
 
 
 @torch.no_grad()

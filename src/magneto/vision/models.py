@@ -47,7 +47,8 @@ class ImageEncoder(nn.Module):
     def __init__(self, config: ImageEncoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = STEMS[config.stem](config.channels, config.patch_size, config.width)
+        _, patch_size, channels = config.input_sizes
+        self.embedding = STEMS[config.stem](channels, patch_size, config.width)
         self.class_token = ClassToken(config.width) if config.prefix else nn.Identity()
         self.encoder = Encoder(config)
 
@@ -232,6 +233,8 @@ class Segmenter(ImageEncoder):
     """
 
     def __init__(self, config: SegmenterConfig) -> None:
+        if config.classes is None:
+            raise ValueError("classes is not set")
         super().__init__(config)
         self.encoder.final_norm = nn.Identity()
         self.pyramid = FeaturePyramid(config.width)
@@ -274,7 +277,8 @@ def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tenso
     Windows of all images are read together. An image smaller than a window is put in its upper left
     corner, the rest is zeros.
     """
-    size, stride = (model.config.image_size,) * 2, model.config.stride
+    size = (model.config.image_size,) * 2
+    stride = model.config.stride or model.config.image_size
     large = [at_least(image, size) for image in images]
     places = [list(window_places(image.shape[1:], size, stride)) for image in large]
     windows = [image[:, *place] for image, own in zip(large, places, strict=True) for place in own]

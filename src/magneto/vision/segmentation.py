@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 
 from magneto.data.problems import guarded
 from magneto.data.stream import BatchStream, LazyBatches, mixed_order, mixed_plans
+from magneto.data.table import spread
 from magneto.functional.cross_entropy import frequency_nats
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.augmentation import PairedAugmentation
@@ -23,6 +25,7 @@ from magneto.vision.config import IGNORED, SegmentationDataConfig, SegmenterConf
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import FineTuning, Prediction
 from magneto.vision.images import ImageSplit
+from magneto.vision.input_size import SAMPLE
 from magneto.vision.models import Segmenter, classes_of, pixel_logits, resize
 from magneto.vision.transforms import fitted
 
@@ -77,6 +80,16 @@ def read_pair(split: ImageSplit, index: int, masks: MaskReading) -> tuple[np.nda
         size, other = (" x ".join(map(str, found.shape[:2])) for found in (pixels, mask))
         raise BrokenImage(f"is {size}, its mask {other}")
     return pixels, mask
+
+
+def largest_class(split: ImageSplit, masks: MaskReading) -> int:
+    """Return the largest class in a sample of a split's masks, 0 if they have none."""
+    largest = 0
+    for index in spread(len(split), SAMPLE).tolist():
+        with suppress(BrokenImage):
+            found = masks(split.mask(index))
+            largest = max(largest, int(found[found != IGNORED].max(initial=0)))
+    return largest
 
 
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
@@ -140,6 +153,7 @@ class Segmentation(FineTuning):
     higher_is_better = True
     whole_model = "segmentation runs the model as often as an image's size asks for"
     evaluation_batch = 8
+    resizes_images = False
 
     model_config: SegmenterConfig
     data_config: SegmentationDataConfig
@@ -148,23 +162,36 @@ class Segmentation(FineTuning):
     def names(self) -> list[str]:
         """Names of the classes, in the order of their numbers; numbers where there are none."""
         given = list(self.data_config.classes or self.splits.classes)
-        return given or [str(number) for number in range(self.model_config.classes)]
+        return given or [str(number) for number in range(self.classes)]
+
+    @cached_property
+    def classes(self) -> int:
+        """Number of classes; where the recipe leaves it open, as many as the data has."""
+        data = self.data_config
+        if self.model_config.classes is not None:
+            return self.model_config.classes
+        if known := data.classes or self.splits.classes:
+            return len(known)
+        masks = MaskReading(IGNORED, data.reduce_zero_label, data.ignored)
+        return max(2, largest_class(self.splits.train, masks) + 1)
 
     @cached_property
     def masks(self) -> MaskReading:
         """What the numbers in masks mean."""
         data = self.data_config
-        return MaskReading(self.model_config.classes, data.reduce_zero_label, data.ignored)
+        return MaskReading(self.classes, data.reduce_zero_label, data.ignored)
 
     def check(self) -> None:
         """See that model, data and the run to begin with fit together."""
         where, splits = self.data_config.source, self.splits
         for split in (splits.train, splits.validation):
             if not split.has_masks:
-                raise ValueError(f"{where} has no masks: see docs/concepts/segmentation.md")
-        if len(self.names) != self.model_config.classes:
-            raise ValueError(f"{where} has {len(self.names)} classes, the model "
-                             f"{self.model_config.classes}: set model.classes")  # fmt: skip
+                raise ValueError(f"{where} has no masks: see docs/fields/segmentation.md")
+        if len(self.names) != self.classes:
+            raise ValueError(f"{where} has {len(self.names)} classes, the model {self.classes}: "
+                             "set model.classes, or to null")  # fmt: skip
+        if self.model_config.classes is None:
+            self._progress.say(f"classes {self.classes}: from the data")
         self._check_masks(splits.train)
         self.check_pretrained()
 
@@ -181,7 +208,7 @@ class Segmentation(FineTuning):
 
     def build_model(self) -> Segmenter:
         """Build the model; the encoder of another run is in `initial_weights`."""
-        return Segmenter(self.model_config)
+        return Segmenter(replace(self.model_config, classes=self.classes))
 
     @cached_property
     def augmentation(self) -> PairedAugmentation:
@@ -203,7 +230,7 @@ class Segmentation(FineTuning):
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images whose pixels are all of the first class."""
-        side = self.model_config.image_size
+        side = self.model_config.input_sizes[0]
         masks = torch.zeros(examples, side, side, dtype=torch.uint8)
         return {**super().dummy_batch(examples), "masks": masks}
 
@@ -255,7 +282,7 @@ class Segmentation(FineTuning):
         for logits, mask in zip(pixel_logits(model, batch["images"]), batch["masks"], strict=True):
             logits = resize(logits[None], mask.shape)
             loss.append(pixel_loss(logits, mask[None].long()))
-            counts.append(confusion(mask, logits[0].argmax(0), self.model_config.classes))
+            counts.append(confusion(mask, logits[0].argmax(0), self.classes))
         return Scores({
             "confusion": torch.stack(counts).sum(0),
             "loss": torch.stack(loss).sum(),
@@ -285,7 +312,7 @@ class Segmentation(FineTuning):
         for index in indices.tolist():
             with suppress(BrokenImage):
                 counts += np.bincount(self.masks(split.mask(index)).ravel(), minlength=256)
-        return counts[: self.model_config.classes]
+        return counts[: self.classes]
 
     @torch.no_grad()
     def segment(self, model: nn.Module, pixels: np.ndarray) -> np.ndarray:
@@ -318,9 +345,9 @@ class Segmentation(FineTuning):
         return found
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write what names the content of the data; the classes are told by it."""
-        self.write_digest(directory)
-        return {"data.classes": self.names, "model.pretrained": None}
+        """Write a digest of the data; return the classes too."""
+        classes = {"data.classes": self.names, "model.classes": self.classes}
+        return super().save_assets(directory) | classes | {"model.pretrained": None}
 
 
 def pixel_loss(logits: Tensor, masks: Tensor) -> Tensor:
@@ -332,7 +359,7 @@ def figures(task: Segmentation, model: nn.Module) -> Sequence[Figure]:
     """Return validation images with what was found in them, and the confusion of classes."""
     from magneto.vision.figures import confusion_figure, overlay_figure
 
-    held, classes, found = task.splits.validation, task.model_config.classes, []
+    held, classes, found = task.splits.validation, task.classes, []
     total = torch.zeros(classes, classes, dtype=torch.long)
     for index in mixed_order(len(held))[:SHOWN].tolist():
         try:

@@ -22,6 +22,7 @@ from magneto.data.tokenizer import NOISE_TOKENIZER
 from magneto.files import user_path
 from magneto.functional.cross_entropy import without_autocast
 from magneto.nn.init import Projection
+from magneto.runs import load_run, resolved_recipe
 from magneto.vision.config import BUILTIN_TOKENIZER, ImageModelConfig, ImageTokenizerConfig
 from magneto.vision.models import ImageEncoder
 from magneto.vision.transforms import NORMALISATIONS
@@ -283,7 +284,7 @@ class PatchTokenizer(nn.Module):
 
     def directions(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) to (batch, patches, width), of length 1."""
-        return F.normalize(patch_pixels(images, self.config.patch_size), dim=-1)
+        return F.normalize(patch_pixels(images, self.config.input_sizes[1]), dim=-1)
 
     def encode(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) in [-1, 1] to codes (batch, patches), int64."""
@@ -312,9 +313,10 @@ class CodeTargets(nn.Module):
     def __init__(self, tokenizer: ImageTokenizer | PatchTokenizer, normalisation: str) -> None:
         super().__init__()
         self.tokenizer = tokenizer
-        self.patch_size, self.codes = tokenizer.config.patch_size, tokenizer.config.codes or 0
+        _, self.patch_size, channels = tokenizer.config.input_sizes
+        self.codes = tokenizer.config.codes or 0
         mean, std = (
-            torch.tensor(values[: tokenizer.config.channels]).view(-1, 1, 1)
+            torch.tensor(values[:channels]).view(-1, 1, 1)
             for values in NORMALISATIONS[normalisation]
         )
         # Pixels from 0 to 1 are mean + std * x; the tokenizer reads twice that less 1.
@@ -375,16 +377,23 @@ def load_targets(
         found = PatchTokenizer(config, (b["images"][~b["broken"]] for b in some), seed)
     else:
         count = -(-config.codes // config.patches)
-        size = (count, config.channels, config.image_size, config.image_size)
-        noise = torch.rand(size, generator=torch.Generator().manual_seed(seed))
+        side, _, channels = config.input_sizes
+        draw = torch.Generator().manual_seed(seed)
+        noise = torch.rand((count, channels, side, side), generator=draw)
         found = PatchTokenizer(config, [2 * noise - 1], seed, iterations=0)
     return CodeTargets(found, normalisation).requires_grad_(False).eval()
 
 
+def tokenizer_run(name: str) -> tuple[Path, Any] | None:
+    """Return the run of an image tokenizer and its model's configuration; None if built in."""
+    if name in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
+        return None
+    run = user_path(name)
+    return run, resolved_recipe(run, {}).model
+
+
 def load_tokenizer(run: Path, model: ImageModelConfig) -> ImageTokenizer:
     """Open the tokenizer of a run, on the CPU; see `load_targets`."""
-    from magneto.runs import load_run
-
     task: Any = load_run(run, "auto", {"training.device": "cpu"}, VERB).model
     tokenizer: ImageTokenizer = task.tokenizer
     wrong = [

@@ -80,7 +80,7 @@ class HogTeacher(nn.Module):
 
     def __init__(self, config: ImageEncoderConfig) -> None:
         super().__init__()
-        size = config.patch_size
+        _, size, _ = config.input_sizes
         self.cells = 2 if size >= 8 and size % 2 == 0 else 1
         self.cell = size // self.cells
         self.width = (ORIENTATIONS + 1) * self.cells**2
@@ -98,8 +98,8 @@ class PixelTeacher(nn.Module):
 
     def __init__(self, config: ImageEncoderConfig) -> None:
         super().__init__()
-        self.patch_size = config.patch_size
-        self.width = config.channels * config.patch_size**2 + 1
+        _, self.patch_size, channels = config.input_sizes
+        self.width = channels * self.patch_size**2 + 1
 
     def forward(self, images: Tensor) -> Tensor:
         """(batch, channels, height, width) to (batch, patches, width)."""
@@ -331,6 +331,7 @@ class ImageTokenization(ImageTask):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return what the mean of the teacher's features reaches, the same for every patch."""
+        self.prepare()
         with torch.no_grad():
             some = islice(self.fixed_batches(self.splits.train), BASELINE_BATCHES)
             known = torch.cat([self._wanted(batch) for batch in some])
@@ -345,11 +346,14 @@ class ImageTokenization(ImageTask):
         images = batch["images"][~batch["broken"]].to(device)
         return F.normalize(self.teacher(images), dim=-1).flatten(0, 1).cpu()
 
-    def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of data and teacher, which tells how wide its features are."""
+    def digests(self) -> list[str]:
+        """Return names of the content of the images and of the teacher."""
         kind = self.model_config.teacher.partition(":")[0]
-        self.write_digest(directory, kind, weights_digest(self.teacher))
-        return {"model.target_width": self.teacher.width}
+        return [*super().digests(), kind, weights_digest(self.teacher)]
+
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        """Write a digest of data and teacher; return the width of its features too."""
+        return super().save_assets(directory) | {"model.target_width": self.teacher.width}
 
 
 def figures(task: ImageTokenization, model: Any) -> Sequence[Figure]:
@@ -361,5 +365,5 @@ def figures(task: ImageTokenization, model: Any) -> Sequence[Figure]:
         return []
     tokenizer, config = model.tokenizer, task.model_config
     codes = codes_of(tokenizer.encode, images, tokenizer.codebook.vectors.device)
-    arguments = images, codes, config.codes, config.patch_size
+    arguments = images, codes, config.codes, config.input_sizes[1]
     return [codes_figure(*arguments), reconstruction_figure(*arguments)]

@@ -21,7 +21,12 @@ from magneto.fields import (
     rule,
 )
 from magneto.nn.config import Grid, MultiwayConfig
-from magneto.vision.config import BUILTIN_TOKENIZER, AugmentationConfig, Codes, Side
+from magneto.vision.config import (
+    BUILTIN_TOKENIZER,
+    AugmentationConfig,
+    Codes,
+    ImageInputConfig,
+)
 
 # Built-in sets: magneto.vision_language.scenes.
 NAMES = ("shapes",)
@@ -35,15 +40,9 @@ IMAGES = 2
 
 
 @configuration
-class VisionLanguageConfig(MultiwayConfig):
+class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
     """A Multiway Transformer over the patches of images and the tokens of texts."""
 
-    image_size: Side = 224
-    """Height and width of an image, in pixels; a multiple of `patch_size`."""
-    patch_size: Side = 16
-    """Height and width of a patch."""
-    channels: Side = 3
-    """Of the images."""
     vocab_size: PositiveInt | None = None
     """Tokens of text; None for as many as the tokenizer has."""
     max_length: TextLength = 64
@@ -56,20 +55,10 @@ class VisionLanguageConfig(MultiwayConfig):
     """The norm on top of the stack: the placement's, or "none", as in BEiT-3's fine-tuning on
     questions, whose head has a norm of its own."""
 
-    @rule
-    def _patches_fill_the_image(self) -> Iterator[str]:
-        if self.image_size % self.patch_size:
-            yield f"patch_size ({self.patch_size}) must divide image_size ({self.image_size})"
-
     @property
     def ends_in_mask(self) -> bool:
         """Whether a `<mask>` stands behind each text's words, for the head to read."""
         return False
-
-    @property
-    def patches(self) -> int:
-        """Patches of one image."""
-        return (self.image_size // self.patch_size) ** 2
 
     @property
     def image_tokens(self) -> int:
@@ -79,8 +68,8 @@ class VisionLanguageConfig(MultiwayConfig):
     @property
     def image_grid(self) -> Grid:
         """The patches row by row, after the class token."""
-        side = self.image_size // self.patch_size
-        return Grid(side, side, prefix=1)
+        size, patch, _ = self.input_sizes
+        return Grid(size // patch, size // patch, prefix=1)
 
 
 @configuration

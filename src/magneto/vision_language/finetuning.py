@@ -27,6 +27,7 @@ from magneto.runs import (
     check_same_encoder,
     open_run,
     pretrained_run,
+    resolved_recipe,
     run_tokenizer,
     warn_unlearnt,
 )
@@ -132,7 +133,7 @@ def held_config(run: Path) -> Any:
         ValueError: If it is not of vision and language.
     """
     if not is_exported(run):
-        held = open_run(run).model
+        held = resolved_recipe(run, {}).model
         if getattr(held, "image_grid", None) is None:
             raise ValueError(f"{run} is no run of vision and language: {WANTED}")
         return held
@@ -167,6 +168,13 @@ class FineTunedTask(ImageTextTask):
         if name == "auto":
             return pretrained_reading(self.model_config)[0] if begun else "bpe"
         return name
+
+    def shared_input(self) -> tuple[Path, Any] | None:
+        """Return the run to begin with, if one is named, and its model's configuration."""
+        if not self.model_config.pretrained:
+            return None
+        run = pretrained_run(self.model_config)
+        return run, held_config(run)
 
     @cached_property
     def reading(self) -> Reading:

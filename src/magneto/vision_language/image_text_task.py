@@ -17,6 +17,7 @@ from magneto.data.tokenizer import Tokenizer, vocabulary_size
 from magneto.language.text import text_tokenizer
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Task
+from magneto.vision.input_size import FIELDS, resolve_input
 from magneto.vision.transforms import Reading
 
 # Rows of an evaluation batch.
@@ -71,9 +72,16 @@ class ImageTextTask(Task):
         """
         if not self._prepared:
             self._prepared, self._progress = True, progress
+            self.model_config = resolve_input(
+                self.model_config, self.splits.train.images[0], self.shared_input, progress
+            )
             self.check_data()
             vocabulary_size(self.model_config.vocab_size, self.tokenizer)
             self.check_pretrained()
+
+    def shared_input(self) -> tuple[Path, Any] | None:
+        """Return the run whose image size this model shares, and its model's configuration."""
+        return None
 
     def check_data(self) -> None:
         """Say what there is; raise ValueError if it doesn't fit the model."""
@@ -93,13 +101,13 @@ class ImageTextTask(Task):
 
     def reading_of(self, peak: int = 255) -> Reading:
         """Return the form in which the model reads images whose brightest pixel is `peak`."""
-        config = self.model_config
-        return Reading(config.image_size, config.channels, self.data_config.normalisation, peak)
+        size, _, channels = self.model_config.input_sizes
+        return Reading(size, channels, self.data_config.normalisation, peak)
 
     def black_images(self, count: int) -> Tensor:
         """Return images of the model's size, (count, channels, height, width)."""
-        config = self.model_config
-        return torch.zeros(count, config.channels, config.image_size, config.image_size)
+        size, _, channels = self.model_config.input_sizes
+        return torch.zeros(count, channels, size, size)
 
     def digests(self) -> list[str]:
         """Return what names the content of the data."""
@@ -110,4 +118,5 @@ class ImageTextTask(Task):
         (directory / "tokenizer").mkdir()
         self.tokenizer.save(directory / "tokenizer")
         (directory / DIGEST_FILE).write_text(" ".join(self.digests()), encoding="utf-8")
-        return {"data.tokenizer": directory / "tokenizer"}
+        sizes = {f"model.{name}": getattr(self.model_config, name) for name in FIELDS}
+        return {"data.tokenizer": directory / "tokenizer", **sizes}

@@ -53,7 +53,8 @@ class VisionEmbedding(nn.Module):
     def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None) -> None:
         super().__init__()
         width = config.width
-        self.patches = PatchEmbedding(config.channels, config.patch_size, width)
+        _, patch_size, channels = config.input_sizes
+        self.patches = PatchEmbedding(channels, patch_size, width)
         self.mask_token = mask_token
         self.class_token = ClassToken(width)
         self.positions = Table(config.image_tokens, width, std=width**-0.5)

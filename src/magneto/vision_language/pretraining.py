@@ -32,7 +32,7 @@ from magneto.vision.batches import (
 )
 from magneto.vision.config import ImageDataConfig, ImageModelConfig
 from magneto.vision.images import ImageSplit, images_of, load_images
-from magneto.vision.targets import BlockMasking, CodeTargets, load_targets
+from magneto.vision.targets import BlockMasking, CodeTargets, load_targets, tokenizer_run
 from magneto.vision.transforms import CentreCrop
 from magneto.vision_language.config import BUILTIN, MaskedDataConfig, MaskedDataModelConfig
 from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
@@ -255,6 +255,10 @@ class MaskedDataModelling(ImageTextTask):
         config = self.sized_config()
         return MaskedDataModel(replace(config, codes=config.codes or self.codes()))
 
+    def shared_input(self) -> tuple[Path, Any] | None:
+        """Return the image tokenizer's run, if it is one, and its model's configuration."""
+        return tokenizer_run(self.data_config.image_tokenizer)
+
     def companion(self) -> nn.Module:
         """Return the tokenizer of images."""
         return self.targets
@@ -398,6 +402,7 @@ class MaskedDataModelling(ImageTextTask):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of the frequencies of codes and tokens, each stream's own."""
+        self.prepare()
         device, words = self.targets.scale.device, self.sized_config().vocab_size
         size = {kind: self.codes() if "image" in kind else words for kind in KINDS}
         train = islice(self.fixed_batches(TRAIN), COUNTED_BATCHES)

@@ -31,7 +31,7 @@ def task_of(folder: Path, **changes: Any) -> ImageClassification:
     for name, content in odd.items():
         write(root / f"{name}.jpg", content)
     source = {"data__source": str(root), "data__validation_source": str(root)}
-    shape = {"model__channels": 3, "model__classes": 2}
+    shape = {"model__channels": 3, "model__classes": 2, "model__image_size": 8}
     return small_task("image-classification", **source, **shape, **changes)
 
 

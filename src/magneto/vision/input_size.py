@@ -1,0 +1,149 @@
+"""Size of a model's images and patches, derived where a recipe leaves it open (null)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from magneto.data.table import spread
+from magneto.progress import Progress
+from magneto.vision.config import ImageEncoderConfig
+from magneto.vision.decoding import BrokenImage
+from magneto.vision.images import ImageSplit
+
+# Images of a sample, those of it whose colours are looked at, and those of which a fixed size is
+# compared with their own.
+SAMPLE, COLOUR_SAMPLE, COMPARED = 200, 50, 20
+# Images are larger or smaller than the model's by more than this factor: a line says so.
+MUCH = 3
+# A model for small computers has at most this image size, and this number of patches a side.
+LARGEST_SIDE, PATCHES = 64, 8
+# Patches of one pixel cost four times as much as of two, and tell no more.
+LEAST_PATCH = 2
+# An image with more pixels takes half a second and more to decode, in every epoch.
+MOST_PIXELS = 30_000_000
+FIELDS = ("image_size", "patch_size", "channels")
+
+
+@dataclass(frozen=True)
+class ImageSample:
+    """Sizes and colours of a sample of images.
+
+    Attributes:
+        sizes: Height and width of each, (images, 2), int64.
+        grey: Whether none of them has colours.
+        huge: Name and size of one with more than `MOST_PIXELS`; "" for none.
+    """
+
+    sizes: np.ndarray
+    grey: bool
+    huge: str
+
+    @property
+    def median_side(self) -> int:
+        """Median of the shorter sides, in pixels."""
+        return int(np.median(self.sizes.min(1)))
+
+
+def sample_images(split: ImageSplit) -> ImageSample:
+    """Open a sample of a split's images.
+
+    Raises:
+        ValueError: If none of them can be read.
+    """
+    sizes, grey, huge = [], True, ""
+    for index in spread(len(split), SAMPLE).tolist():
+        try:
+            picture = split.open(index)
+            height, width = picture.height, picture.width
+            sizes.append((height, width))
+            if height * width > MOST_PIXELS:
+                huge = f"{split.name(index)} has {width} x {height} pixels"
+                grey = False
+            elif grey and len(sizes) <= COLOUR_SAMPLE:
+                pixels = picture.pixels(8 if min(height, width) > 8 * LARGEST_SIDE else 1)
+                grey = bool((pixels == pixels[..., :1]).all())
+        except BrokenImage:
+            continue
+    if not sizes:
+        raise ValueError("none of the images in a sample can be read")
+    return ImageSample(np.array(sizes), grey, huge)
+
+
+def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> tuple[int, int]:
+    """Return image size and patch size for images whose shorter side is `side` pixels.
+
+    The image size is at most `LARGEST_SIDE`, in at most `PATCHES` patches a side. A size that is
+    given stays.
+    """
+    size = image_size or min(side, LARGEST_SIDE)
+    patch = patch_size or max(-(-size // PATCHES), min(LEAST_PATCH, size))
+    if image_size is None:
+        return max(patch * round(size / patch), patch), patch
+    if patch_size is None:
+        patch = next(part for part in range(patch, size + 1) if size % part == 0)
+    return size, patch
+
+
+def warn_resized(image_size: int, split: ImageSplit, progress: Progress) -> None:
+    """Say that images are much larger or smaller than a model's image size."""
+    sides = list[int]()
+    for index in spread(len(split), COMPARED).tolist():
+        with suppress(BrokenImage):
+            picture = split.open(index)
+            sides.append(min(picture.height, picture.width))
+    side = int(np.median(sides or [image_size]))
+    if not image_size / MUCH <= side <= image_size * MUCH:
+        verb = "shrunk" if side > image_size else "enlarged"
+        progress.say(f"images are {verb} from a median shorter side of {side} pixels to "
+                     f"{image_size}: --model.image_size null derives the size")  # fmt: skip
+
+
+def resolve_input(
+    config: Any,
+    split: ImageSplit,
+    shared: Callable[[], tuple[Path, Any] | None],
+    progress: Progress,
+    compare: bool = True,
+) -> Any:
+    """Return a model's configuration with every size of its images set, and say what was derived.
+
+    Say also if images are much larger or smaller than a size that is given.
+
+    Args:
+        config: An `ImageInputConfig`.
+        split: Training images.
+        shared: Gives directory and model configuration of a run that has to read images of the
+            same size, such as a pre-trained one; None for none.
+        progress: Told of what is derived.
+        compare: Whether whole images are resized to a size that is given; else they are cropped.
+
+    Raises:
+        ValueError: If a size is open and none of the images can be read, or sizes do not fit.
+    """
+    if None not in (getattr(config, name) for name in FIELDS):
+        if compare:
+            warn_resized(config.image_size, split, progress)
+        return config
+    if run := shared():
+        source, known = f"as in {run[0]}", run[1]
+        values = {name: getattr(config, name) or getattr(known, name) for name in FIELDS}
+    else:
+        sample = sample_images(split)
+        side = sample.median_side
+        source = f"from the images, whose median shorter side is {side} pixels"
+        size, patch = derive_sizes(side, config.image_size, config.patch_size)
+        channels = config.channels or (1 if sample.grey else 3)
+        values = {"image_size": size, "patch_size": patch, "channels": channels}
+    size, patch = values["image_size"], values["patch_size"]
+    patches = (size // patch) ** 2
+    if isinstance(config, ImageEncoderConfig):
+        values |= {"max_length": patches + config.prefix}
+    progress.say(f"image_size {size}, patch_size {patch} ({patches} patches), channels "
+                 f"{values['channels']}: {source}")  # fmt: skip
+    return replace(config, **values)
