@@ -65,7 +65,7 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
         found["data.labels"] = [str(number) for number in range(model.classes or CLASSES)]
     if hasattr(data, "mask_column") and getattr(model, "classes", 0) is None:
         found["model.classes"] = len(data.classes or range(CLASSES))
-    if hasattr(model, "input_sizes"):
+    if hasattr(model, "image_size"):
         size = model.image_size or PATCHES * (model.patch_size or PATCHES)
         patch = model.patch_size or (size // PATCHES if size % PATCHES == 0 else size)
         sizes = {"image_size": size, "patch_size": patch, "channels": model.channels or 3}
