@@ -217,7 +217,8 @@ def test_fine_tuning_begins_with_converted_weights(released: Path) -> None:
     converted = convert(released, name, "--tokenizer", released / "beit3.spm")
     assert is_exported(converted) and held_config(converted).image_size == 32
     changes = {f"model.{name}": value for name, value in SIZES.items()}
-    changes |= {"model.embedding_scale": "none", "model.pretrained": str(converted)}
+    changes |= {"model.embedding_scale": "none", "model.pretrained": str(converted),
+                "model.image_size": 48}  # fmt: skip
     recipe = load_recipe("visual-question-answering/tiny", changes)
     task: Any = recipe.build_task()
     task.prepare()

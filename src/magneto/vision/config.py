@@ -1,4 +1,4 @@
-"""The `model` and `data` sections of recipes of images. No torch here."""
+"""Configurations of image tasks: the `model` and `data` sections of their recipes. No torch."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from magneto.nn.config import Grid, Layers, TransformerConfig, Width
 
 # Built-in sets.
 NAMES = ("digits", "scenes")
-# A tokenizer of images without a run: k-means of their patches.
+# Name of the image tokenizer that needs no run: k-means of patches.
 BUILTIN_TOKENIZER = "builtin:patches"
 TEACHERS = ("hog", "pixels", "clip:PATH", "dino:PATH")
-# Of a mask's pixels: the class of what no loss or score sees.
+# Class of the mask's pixels that losses and scores leave out.
 IGNORED = 255
-# Folders of masks beside one of images, and what follows the name of a split's folder of images
-# in the name of its folder of masks (CamVid's, as SegNet's authors give it).
+# Names of folders of images and of masks, and suffixes of a split's folder of masks (CamVid's
+# train/ and trainannot/, as SegNet's authors give it).
 IMAGE_FOLDERS = ("images", "image", "imgs")
 MASK_FOLDERS = ("annotations", "masks", "annotation", "mask", "labels")
 MASK_SUFFIXES = ("annot", "_annot", "_labels", "_masks", "_mask")
@@ -44,7 +44,7 @@ FourLayers = tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeIn
 
 @configuration
 class ImageInputConfig:
-    """Size of a model's images and of their patches."""
+    """Sizes of a model's images and of their patches."""
 
     image_size: Side | None = 224
     """Height and width of the image in pixels, a multiple of `patch_size`. None: the median of the
@@ -83,16 +83,16 @@ class ImageInputConfig:
 
 @configuration
 class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
-    """An encoder over the patches of an image.
+    """Encoder over the patches of an image.
 
     Where `image_size`, `patch_size` or `channels` is None, `max_length` is derived too.
     """
 
     stem: Literal["linear", "convolutions"] = "linear"
-    """What makes a vector of each patch: a "linear" map, or "convolutions" with a stride (arXiv
-    2106.14881), which learn more from few images, and see beyond the patch."""
+    """Embedding of patches: a "linear" map, or "convolutions" with a stride (arXiv 2106.14881),
+    which learn more from few images and see beyond the patch."""
     class_token: Literal["none", "learned"] = "none"
-    """"learned" puts a learned vector before the patches."""
+    """"learned" puts a learned class token before the patches."""
 
     @rule
     def _positions_reach_all_patches(self) -> Iterator[str]:
@@ -116,32 +116,32 @@ class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
 
 @configuration
 class AugmentationConfig:
-    """How a training image is changed at random; nothing is, by default."""
+    """Random changes of a training image (default: none)."""
 
     crop: Literal["centre", "random_resized"] = "centre"
-    """"centre" takes the largest square in the middle, as in validation; "random_resized" a
-    rectangle drawn at random, made a square (arXiv 1409.4842, section 6)."""
+    """"centre" takes the largest square in the middle, as in validation. "random_resized" resizes a
+    random rectangle to a square (arXiv 1409.4842, section 6)."""
     crop_scale: tuple[Part, Part] = (0.08, 1.0)
-    """Range of that rectangle's share of the image (0.2 to 1 in BEiT's pre-training)."""
+    """Range of the rectangle's share of the image's area (0.2 to 1 in BEiT's pre-training)."""
     flip: Probability = 0.0
-    """Probability of a mirror image."""
+    """Probability of a horizontal flip."""
     brightness: NonNegativeFloat = 0.0
-    """Colour jitter, as in torchvision: brightness is multiplied by 1 - it to 1 + it."""
+    """Colour jitter as in torchvision: brightness times a factor from 1 - this to 1 + this."""
     contrast: NonNegativeFloat = 0.0
-    """Likewise."""
+    """Colour jitter: contrast times a factor from 1 - this to 1 + this."""
     saturation: NonNegativeFloat = 0.0
-    """Likewise."""
+    """Colour jitter: saturation times a factor from 1 - this to 1 + this."""
     hue: Annotated[float, Interval(ge=0, le=0.5)] = 0.0
-    """Turned by up to this part of the circle of colours, either way: 0 to 0.5."""
+    """Colour jitter: the hue is shifted by up to this fraction of the colour circle."""
     rand_augment: Annotated[float, Interval(ge=0, le=10)] = 0.0
-    """Magnitude of RandAugment, 0 to 10 (arXiv 1909.13719); 0 is off. As timm's
-    "rand-mM-mstdS-inc1": where an operation has a strength, it grows with the magnitude."""
+    """Magnitude of RandAugment (arXiv 1909.13719; default: 0, off), as timm's "rand-mM-mstdS-inc1":
+    the strength of each operation grows with the magnitude."""
     rand_augment_std: NonNegativeFloat = 0.5
-    """Standard deviation of an operation's magnitude."""
+    """Standard deviation of RandAugment's magnitude."""
     erasing: Probability = 0.0
-    """Probability that a rectangle becomes noise (arXiv 1708.04896)."""
+    """Probability that a random rectangle is replaced by noise (arXiv 1708.04896)."""
     repeats: PositiveInt = 1
-    """Times that an image comes in a batch, each time changed otherwise; 1 is once."""
+    """Copies of each image in a batch, each augmented differently (default: 1)."""
 
     @rule
     def _range_rises(self) -> Iterator[str]:
@@ -151,15 +151,15 @@ class AugmentationConfig:
 
 @configuration
 class PairedAugmentationConfig:
-    """How a training image and its mask are changed together, as mmsegmentation does for ADE20k."""
+    """Random changes of a training image with its mask, as in mmsegmentation for ADE20k."""
 
     resize: tuple[PositiveFloat, PositiveFloat] = (0.5, 2.0)
-    """Range of the factor by which an image is resized, after `data.fit`."""
+    """Range of the random resizing factor, applied after `data.fit`."""
     largest_share: Probability = 0.75
-    """Largest share of a crop that one class may have (`cat_max_ratio`); after ten tries the last
-    crop is taken."""
+    """Largest share of a crop that one class may have (mmsegmentation's `cat_max_ratio`). The tenth
+    crop is taken whatever its share."""
     flip: Probability = 0.5
-    """Probability of a mirror image."""
+    """Probability of a horizontal flip."""
     photometric: Probability = 0.5
     """Probability of each change of brightness, contrast, saturation and hue."""
 
@@ -171,29 +171,29 @@ class PairedAugmentationConfig:
 
 @configuration
 class ImageSourceConfig:
-    """Which images, and how the model reads them."""
+    """Source of images, and their normalisation."""
 
     source: str = "builtin:digits"
-    """builtin:digits, 1797 handwritten digits of 8 x 8 pixels (UCI, by scikit-learn);
-    builtin:scenes, such digits on a canvas with masks; the path of a folder of images, of tar
+    """builtin:digits (1797 handwritten digits of 8 x 8 pixels, UCI, by scikit-learn);
+    builtin:scenes (such digits on a canvas, with masks); the path of a folder of images, of tar
     shards, or of a table of paths (.jsonl, .json, .csv, .tsv, .parquet); or
     hf:NAME[:CONFIG[:SPLIT]]."""
     validation_source: str | None = None
-    """Validate on another source: all images of its validation split, else of its test split, else
-    of the whole. None validates on the source's own validation split, or on images held out of its
-    training split."""
+    """Another source to validate on: its validation split, else its test split, else all of it.
+    None: the source's own validation split, or images held out of its training split."""
     validation_fraction: Share = 0.2
-    """Share of images held out where a source has no validation split: drawn by the recipe's seed
-    from a built-in set, by a hash of their names from others."""
+    """Share of images held out where a source has no validation split: by the recipe's seed for
+    built-in sets, by a hash of their names for others."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their numbers. None: those of the training images."""
+    """Names of the classes in the order of their numbers. None: the classes of the training
+    images."""
     image_column: str | None = None
-    """Column of a table or data set that has the images; None finds it."""
+    """Column of the images. None: found by its name."""
     mask_column: str | None = None
-    """Column that has the masks; None finds it."""
+    """Column of the masks. None: found by its name."""
     normalisation: Literal["half", "imagenet"] = "half"
-    """What the model reads: "half" is pixels from -1 to 1; "imagenet" has the mean and standard
-    deviation of ImageNet's pixels taken out."""
+    """Normalisation of pixels: "half" maps them to -1 to 1; "imagenet" subtracts ImageNet's mean
+    and divides by its standard deviation."""
 
     @rule
     def _sources_are_there(self) -> Iterator[str]:
@@ -203,45 +203,44 @@ class ImageSourceConfig:
 
 @configuration
 class ImageDataConfig(ImageSourceConfig):
-    """Images: the `data` section of a recipe. See docs/concepts/image_data.md."""
+    """Images: the `data` section of a recipe."""
 
     label_column: str | None = None
-    """Column that has the labels; None finds it, "" reads none."""
+    """Column of the labels. None: found by its name; "": no labels are read."""
     resize: PositiveInt | None = None
-    """Shorter side to which a validation image is resized before its middle is cut out (256 for 224
-    on ImageNet); None resizes it to the model's image_size."""
+    """Shorter side to which a validation image is resized before the centre crop (256 for 224 on
+    ImageNet). None: the model's image_size."""
     augmentation: AugmentationConfig = AugmentationConfig()
-    """Of training images."""
+    """Augmentation of training images."""
 
 
 @configuration
 class FineTunedImageConfig(ImageEncoderConfig):
-    """An encoder over patches that may begin with that of another run."""
+    """Encoder over patches, optionally initialised from another run."""
 
     layer_decay: Free[Part] = 1.0
-    """Each layer learns at the rate of the one above it times this; 1 for none (0.65 and 0.8 in the
-    paper's classifiers)."""
+    """Layer-wise decay: the learning rate of each layer is this times that of the layer above
+    (default: 1, off; 0.65 and 0.8 in the paper's classifiers)."""
     pretrained: Free[str | None] = None
-    """Directory of a run of images whose patches, positions and encoder to begin with;
-    "{placement}" in it stands for the placement's name. None begins from scratch."""
+    """Directory of an image run from which patch embedding, positions and encoder are initialised;
+    "{placement}" in it stands for the placement's name. None: from scratch."""
 
 
 @configuration
 class ImageClassifierConfig(FineTunedImageConfig):
-    """An encoder over patches, and a head."""
+    """Image classifier: an encoder over patches, and a head."""
 
     classes: PositiveInt | None = None
-    """Of the answer; None for as many as the data has."""
+    """Number of classes. None: as many as the data has."""
     pooling: Literal["mean", "mean_then_norm", "first"] = "mean"
-    """What the head sees: the "mean" of the patches' features; the same mean of features that the
-    stack's last norm has not seen, with that norm after it ("mean_then_norm", as BEiT-3 does; the
-    mean alone where a placement, such as Post-LN, has no last norm); or the "first" feature, the
-    class token's (as ViT does)."""
+    """Input of the head. "mean": the mean of the patches' features. "mean_then_norm", as in BEiT-3:
+    the mean before the stack's final norm, which follows it; a placement without a final norm, such
+    as Post-LN, has the mean alone. "first", as in ViT: the class token's feature."""
     objective: Free[Literal["cross_entropy", "binary_cross_entropy"]] = "cross_entropy"
-    """What training minimises: "cross_entropy" over the classes, or "binary_cross_entropy" of each
-    class by itself, summed over the classes (arXiv 2110.00476, section 4.1)."""
+    """Training loss: "cross_entropy" over the classes, or the sum over classes of each one's
+    "binary_cross_entropy" (arXiv 2110.00476, section 4.1)."""
     label_smoothing: Free[Dropout] = 0.0
-    """Share of a label that is spread over all classes (0.1 in the paper)."""
+    """Share of the target that is spread over all classes (0.1 in the paper)."""
 
     @rule
     def _first_feature_is_the_class_token(self) -> Iterator[str]:
@@ -251,28 +250,24 @@ class ImageClassifierConfig(FineTunedImageConfig):
 
 @configuration
 class ImageClassificationDataConfig(ImageDataConfig):
-    """Labelled images: the `data` section of a recipe.
-
-    See docs/concepts/image_classification.md.
-    """
+    """Labelled images: the `data` section of an image-classification recipe."""
 
     mixup: NonNegativeFloat = 0.0
-    """Alpha of the Beta distribution by which pairs of training images are mixed (0.8 in the
-    paper); 0 is off."""
+    """Alpha of mixup's Beta distribution (default: 0, off; 0.8 in the paper)."""
     cutmix: NonNegativeFloat = 0.0
-    """Likewise of the share of pixels that stay where a part of one is put into another (1.0 in the
-    paper); 0 is off. Where both are on, each pair takes one of them."""
+    """Alpha of CutMix's Beta distribution (default: 0, off; 1.0 in the paper). With mixup on too,
+    each pair of images has one of the two."""
     class_names: str | None = None
-    """Path of a text file with a class's name in each line, in the order of their numbers, in place
-    of `classes`. For a run whose classes have other names than the folders that it is measured on:
-    ImageNet's 1000 wnids, n01440764 and so on."""
+    """Path of a text file with the name of one class in each line, in the order of their numbers;
+    it replaces `classes`. Needed if a run is evaluated on folders with other names than its
+    classes, such as ImageNet's 1000 wnids (n01440764, ...)."""
     candidates: Literal["all", "present"] = "all"
-    """Which classes an answer is chosen from in validation: "all" that the model has, or those that
-    are "present" in the validation images (200 of ImageNet-A and -R)."""
+    """Classes that validation chooses from: "all" of the model, or those "present" in the
+    validation images (200 of ImageNet-A and -R)."""
 
 
 def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
-    """Return the names of the classes that a recipe gives; None for those of the data.
+    """Return the names of the classes that a recipe sets; None if the data sets them.
 
     Raises:
         FileNotFoundError: If there is no file of them; names the nearest.
@@ -283,67 +278,65 @@ def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
     lines = existing_path(data.class_names).read_text(encoding="utf-8").splitlines()
     names = tuple(line.strip() for line in lines if line.strip())
     if len(set(names)) < len(names):
-        raise ValueError(f"{data.class_names} has a class's name twice")
+        raise ValueError(f"{data.class_names} has a class name twice")
     return names
 
 
 @configuration
 class ImageTokenizerConfig(ImageEncoderConfig):
-    """An encoder, a codebook, and a small decoder that a teacher's features are read from.
+    """Image tokenizer (VQ-KD): an encoder, a codebook and a decoder of a teacher's features.
 
     Defaults are those of BEiT v2 (arXiv 2208.06366, section 3.1, and its released code).
     """
 
     codes: Codes = 8192
-    """Vectors of the codebook."""
+    """Number of codes in the codebook."""
     code_width: Width = 32
-    """Width of each."""
+    """Width of a code's vector."""
     decay: Dropout = 0.99
-    """Of the codebook's moving averages."""
+    """Decay of the codebook's moving averages."""
     revive_below: Dropout = 0.03
-    """A code whose share of use falls below this multiple of an even share (1 / `codes`) is
-    revived: it gets a part of what a much used code stands for. 0 revives none, as in the released
-    code."""
+    """A code is revived when its share of use falls below this multiple of 1 / `codes`: it takes
+    over part of a frequent code's features. 0, as in the released code: off."""
     commitment: NonNegativeFloat = 1.0
-    """Weight of the distance between the encoder's output and its code."""
+    """Weight of the commitment loss, the distance between the encoder's output and its code."""
     decoder_depth: Layers = 3
-    """Layers of the decoder."""
+    """Number of layers of the decoder."""
     teacher: str = "hog"
-    """What the decoder predicts: "hog", histograms of gradients, or "pixels", both of the image
-    itself; "clip:PATH" or "dino:PATH", the features of a model of transformers, a folder or a name
-    on the hub."""
+    """Teacher whose features the decoder predicts: "hog" (histograms of gradients of the image),
+    "pixels" (of the image), or "clip:PATH" or "dino:PATH" (a model of transformers: a folder, or a
+    name on the hub)."""
     target_width: PositiveInt | None = None
-    """Width of the teacher's features; None asks the teacher."""
+    """Width of the teacher's features. None: read from the teacher."""
 
     @rule
     def _teacher_is_there(self) -> Iterator[str]:
         kind, _, path = self.teacher.partition(":")
         if (f"{kind}:PATH" if path else kind) not in TEACHERS:
-            yield f"teacher {self.teacher!r} is none: there are {', '.join(TEACHERS)}"
+            yield f"teacher must be one of {', '.join(TEACHERS)}, not {self.teacher!r}"
 
 
 @configuration
 class ImageModelConfig(ImageEncoderConfig):
-    """An encoder over patches, some of them hidden, that guesses the codes of the hidden ones."""
+    """Masked image model: an encoder over patches that predicts the codes of masked ones."""
 
     codes: Codes | None = None
-    """Of the tokenizer; None for as many as it has."""
+    """Number of codes. None: as many as the image tokenizer has."""
     class_token: Literal["none", "learned"] = "learned"
-    """"learned" by default, as in BEiT."""
+    """"learned" puts a learned class token before the patches (default, as in BEiT)."""
     aggregation_layer: PositiveInt | None = None
-    """Layers after which patches go to a second, small stack, which sees the class token of the
-    last layer beside them and guesses the same codes, so that the class token has to sum up the
-    image (patch aggregation, arXiv 2208.06366, section 3.2: 9 of 12 layers, 21 of 24). None for no
-    second guess."""
+    """Patch aggregation (arXiv 2208.06366, section 3.2): a second, small stack reads this layer's
+    patches and the last layer's class token, and predicts the same codes, so that the class token
+    has to summarise the image (9 of 12 layers, 21 of 24). None: off."""
     aggregation_depth: Layers = 2
-    """Layers of that stack."""
+    """Number of layers of the aggregation stack."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Rows of logits that exist at once in the loss; 0 for all."""
+    """Rows of logits computed at once in the loss (0: all)."""
 
     @rule
     def _aggregation_is_inside(self) -> Iterator[str]:
         if self.aggregation_layer is not None and self.aggregation_layer >= self.layers:
-            yield (f"aggregation_layer must be 1 or more and below layers ({self.layers}), "
+            yield (f"aggregation_layer must be at least 1 and below layers ({self.layers}), "
                    f"not {self.aggregation_layer}")  # fmt: skip
         if self.aggregation_layer is not None and self.class_token == "none":
             yield "aggregation_layer needs class_token 'learned'"
@@ -351,53 +344,53 @@ class ImageModelConfig(ImageEncoderConfig):
     @rule
     def _hidden_patches_stay_hidden(self) -> Iterator[str]:
         if self.stem != "linear":
-            yield "stem must be linear: convolutions show what is hidden to its neighbours"
+            yield "stem must be linear: convolutions leak masked patches to their neighbours"
 
 
 @configuration
 class ImageModellingDataConfig(ImageDataConfig):
-    """Images, and what makes codes of them: the `data` section of a recipe."""
+    """Images, and the image tokenizer that makes codes of them: the `data` section of a recipe."""
 
     image_tokenizer: str = BUILTIN_TOKENIZER
-    """The directory of a run of an image-tokenizer recipe, whose codes are to be guessed; or
-    builtin:patches, k-means of the images' own patches."""
+    """Image tokenizer whose codes are predicted: the directory of an image-tokenizer run, or
+    builtin:patches (k-means of the images' own patches)."""
     mask_ratio: Share = 75 / 196
-    """Share of the patches that is hidden (BEiT v2 hides 75 of 196)."""
+    """Share of the patches that is masked (75 of 196 in BEiT v2)."""
 
     @rule
     def _tokenizer_is_named(self) -> Iterator[str]:
         if not self.image_tokenizer:
-            yield f"image_tokenizer must be a run's directory or {BUILTIN_TOKENIZER}"
+            yield f"image_tokenizer must be the directory of a run, or {BUILTIN_TOKENIZER}"
 
 
 @configuration
 class SegmenterConfig(FineTunedImageConfig):
-    """A ViT with UperNet on four of its layers; the defaults are BEiT's recipe for ADE20k."""
+    """Segmenter: a ViT with UperNet on four of its layers; defaults of BEiT's recipe for ADE20k."""
 
     image_size: Side | None = 512
-    """Height and width of training crops, and of the windows of sliding-window evaluation, in
-    pixels; two patches or more. None: as for other models of images."""
+    """Height and width of training crops and of evaluation windows in pixels, at least two patches.
+    None: the median of the images' shorter sides, at most 64; with `pretrained` that run's."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
     """Number of classes of a pixel. None: as many as the data names, or as a sample of the masks
     has."""
     feature_layers: FourLayers | None = None
-    """Four layers, counted from 0, whose features the heads read; the last is the top layer (3, 5,
-    7, 11 of 12; 7, 11, 15, 23 of 24). None spreads them evenly."""
+    """Four layers, counted from 0, whose features the heads read; the last must be the top layer
+    (3, 5, 7, 11 of 12; 7, 11, 15, 23 of 24). None: spread evenly."""
     head_channels: Width = 768
-    """Of UperNet (768 for base, 1024 for large)."""
+    """Channels of UperNet (768 for base, 1024 for large)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)
-    """Rows and columns that pyramid pooling pools to."""
+    """Grid sizes of pyramid pooling, in rows and columns."""
     head_dropout: Dropout = 0.1
-    """Of whole channels, before the classes."""
+    """Dropout of whole channels before the classifier of each head."""
     auxiliary_channels: Width = 256
-    """Of the auxiliary FCN head."""
+    """Channels of the auxiliary FCN head."""
     auxiliary_level: Annotated[int, Interval(ge=0, le=3)] = 2
-    """Which of the four maps it reads, counted from 0."""
+    """Feature map that the auxiliary head reads, counted from 0."""
     auxiliary_weight: NonNegativeFloat = 0.4
-    """Of its loss."""
+    """Weight of the auxiliary head's loss."""
     inference: Literal["slide", "whole"] = "slide"
-    """How an image is segmented: "slide" puts windows of `image_size` over it, "whole" reads it at
-    once, learned positions interpolated to its size."""
+    """Evaluation of an image: "slide" by overlapping windows of `image_size`; "whole" at once, with
+    learned positions interpolated to the image."""
     stride: PositiveInt | None = 341
     """Pixels from one window to the next. None: `image_size`, so that windows do not overlap."""
 
@@ -419,7 +412,7 @@ class SegmenterConfig(FineTunedImageConfig):
 
     @property
     def read_layers(self) -> tuple[int, ...]:
-        """The layers whose features the heads read: those that are set, or an even spread."""
+        """Layers whose features the heads read: `feature_layers`, or evenly spread ones."""
         return self.feature_layers or tuple(
             max(self.layers * quarter // 4 - 1, 0) for quarter in (1, 2, 3, 4)
         )
@@ -427,31 +420,30 @@ class SegmenterConfig(FineTunedImageConfig):
     @rule
     def _pyramid_has_scales(self) -> Iterator[str]:
         if not self.pool_scales:
-            yield "pool_scales must be one number or more"
+            yield "pool_scales must have at least one number"
 
 
 @configuration
 class SegmentationDataConfig(ImageSourceConfig):
-    """Images with masks: the `data` section of a recipe. See docs/concepts/image_data.md."""
+    """Images with masks: the `data` section of a segmentation recipe."""
 
     source: str = "builtin:scenes"
-    """builtin:scenes, handwritten digits on a canvas; a folder with images/ and annotations/ or
+    """builtin:scenes (handwritten digits on a canvas); a folder with images/ and annotations/, or
     with train/ and trainannot/; a table of paths; or hf:NAME[:CONFIG]."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their numbers, after `reduce_zero_label`; None for the
-    source's, or else their numbers."""
+    """Names of the classes in the order of their numbers, after `reduce_zero_label`. None: the
+    source's names, or else the numbers."""
     reduce_zero_label: bool = False
-    """Whether 0 in a mask is no class, and 1 the first (ADE20k): 0 is ignored, all others are one
-    less."""
+    """Whether 0 in a mask is ignored and all other numbers are reduced by one (ADE20k)."""
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()
-    """Further numbers in masks, as they are stored, that are no class. 255 is none."""
+    """Numbers in masks, as stored, that are ignored, besides 255."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
-    """Longer and shorter side that an image is made to fit in, its ratio kept ((2048, 512) for
-    ADE20k), before a training image is changed at random; None keeps its size."""
+    """Longer and shorter side within which an image is resized before augmentation, keeping its
+    aspect ratio ((2048, 512) for ADE20k). None: no resizing."""
     augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
-    """Of training images, together with their masks."""
+    """Augmentation of training images with their masks."""
 
     @property
     def label_column(self) -> str:
-        """Labels of whole images are not read."""
+        """No labels of whole images."""
         return ""

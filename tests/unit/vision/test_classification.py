@@ -103,7 +103,7 @@ def test_classes_are_named_by_a_file(tmp_path: Path) -> None:
     assert sorted(set(task.splits.validation.labels_of().tolist())) == [2, 3]
     assert given_names(ImageClassificationDataConfig(classes=words)) == words
     lines.write_text("a\nb\na\n")
-    with pytest.raises(ValueError, match="has a class's name twice"):
+    with pytest.raises(ValueError, match="has a class name twice"):
         small_task(folder, **given).prepare()
     with pytest.raises(FileNotFoundError, match=r"did you mean .*wnids\.txt"):
         small_task(folder, class_names=str(tmp_path / "wnid.txt")).prepare()

@@ -30,7 +30,7 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (ImageClassifierConfig, {**SIZES, "pooling": "first"}, "needs class_token 'learned'"),
     (ImageClassifierConfig, {**SIZES, **LEARNED, "max_length": 4}, "must be at least 17"),
     (ImageClassifierConfig, {**SIZES, "image_size": 9}, r"\(2\) must divide image_size \(9\)"),
-    (ImageTokenizerConfig, {"teacher": "clop"}, "'clop' is none: there are hog, pixels, clip:PATH"),
+    (ImageTokenizerConfig, {"teacher": "clop"}, "hog, pixels, clip:PATH.*not 'clop'"),
     (ImageModelConfig, {**SIZES, "aggregation_layer": 3}, r"below layers \(3\), not 3"),
     (ImageModelConfig, {"aggregation_layer": 1, "class_token": "none"}, "class_token 'learned'"),
     (ImageModelConfig, {"stem": "convolutions"}, "stem must be linear"),
@@ -38,11 +38,11 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (SegmenterConfig, {**SEGMENTER, "stride": 17}, r"stride must be 1 to image_size \(16\)"),
     (SegmenterConfig, {**SEGMENTER, "feature_layers": (0, 1, 2, 4)}, "to the top layer, 3"),
     (SegmenterConfig, {**SEGMENTER, "feature_layers": (0, 2, 1, 3)}, "feature_layers must rise"),
-    (SegmenterConfig, {**SEGMENTER, "pool_scales": ()}, "pool_scales must be"),
+    (SegmenterConfig, {**SEGMENTER, "pool_scales": ()}, "pool_scales must have"),
     (AugmentationConfig, {"crop_scale": (0.5, 0.2)}, "crop_scale must be a range"),
     (PairedAugmentationConfig, {"resize": (2.0, 1.0)}, "resize must be a range"),
     (ImageDataConfig, {"source": "builtin:digit"}, "builtin:digits, builtin:scenes"),
-    (ImageModellingDataConfig, {"image_tokenizer": ""}, "run's directory or builtin:patches"),
+    (ImageModellingDataConfig, {"image_tokenizer": ""}, "image_tokenizer must be"),
 ]
 
 
