@@ -51,4 +51,4 @@ def test_fine_tuning_says_it_when_it_begins(tmp_path: Path, capsys: pytest.Captu
     said = capsys.readouterr().err
     assert code == 0, said
     assert f"warning: the encoder of {run} has learnt nothing" in said
-    assert "classes of unequal size: 'False' is 9" in said
+    assert "Imbalanced classes: 'False' has 9" in said

@@ -17,7 +17,12 @@ from magneto.cli import main
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe
 from magneto.hf import harness
 from magneto.language.config import LanguageModelConfig
-from magneto.language.in_context import credit, encode_items, join, log_likelihoods
+from magneto.language.in_context import (
+    answer_credit,
+    encode_items,
+    log_likelihoods,
+    prepend_demonstrations,
+)
 from magneto.language.models import LanguageModel
 from magneto.language.suites import SUITES, Item, parse_records
 
@@ -101,7 +106,7 @@ def ours(
     """Score with our own code; the first records are the demonstrations, as the task file says."""
     shown = tokenizer.encode([item.solved for item in items[:4]])[:num_fewshot]
     encoded = encode_items(items[4:], tokenizer)
-    joined = [join(each, shown, tokenizer.end, LENGTH) for each in encoded]
+    joined = [prepend_demonstrations(each, shown, tokenizer.end, LENGTH) for each in encoded]
     assert all(fitted == num_fewshot and whole for _, fitted, whole in joined)
     return log_likelihoods(model, [texts for texts, _, _ in joined])
 
@@ -128,7 +133,7 @@ def test_scores_are_the_harness_s_own(
               f"{difference:.1e} "
               f"nats of {max(abs(b) for _, b in pairs):.0f}")  # fmt: skip
         assert all(a == pytest.approx(b, rel=1e-5, abs=1e-3) for a, b in pairs)
-        right = [credit(v, item.answer) for v, item in zip(mine, items[4:], strict=True)]
+        right = [answer_credit(v, item.answer) for v, item in zip(mine, items[4:], strict=True)]
         assert sum(right) / len(right) == pytest.approx(found["results"][task]["acc,none"])
         assert len({round(value, 3) for value, _ in pairs}) > len(pairs) / 2
 

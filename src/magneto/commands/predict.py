@@ -230,7 +230,7 @@ def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> in
 
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
     task, counts, report = opened.task, Counts(), ProgressBars()
-    if given.probabilities and task.data_config.number:
+    if given.probabilities and task.data_config.regression:
         raise ConfigError([f"{given.run} answers with numbers, which have no --probabilities"])
     alone = not given.inputs or is_standard_input(given.inputs[0])
     if alone and sys.stdin is not None and sys.stdin.isatty():
@@ -239,7 +239,7 @@ def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> in
     cut = 0
     for some in text_groups(given.inputs, task.data_config, counts):
         said = task.predict(opened.model, some)
-        cut += sum(each.cut for each in said)
+        cut += sum(each.truncated for each in said)
         counts[ROWS] += len(some)
         for row, each in zip(some, said, strict=True):
             shares = dict(each.probabilities) if given.probabilities else {}

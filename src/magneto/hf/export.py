@@ -179,7 +179,7 @@ def _text_classifier(config: Any, data: Any) -> Assets:
         pair=f"{{begin}} $A {between} $B:1 {{end}}:1",
         types=config.token_types,
         labels=data.labels or (),
-        number="number" if data.number else "none",
+        number="number" if data.regression else "none",
     )
     return read_by_encoder(load_tokenizer(data.tokenizer), data.max_length, how)
 

@@ -61,7 +61,7 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
             found["model.vocab_size"] = data.vocab_size
         if found or model.vocab_size is not None:
             found["data.tokenizer"] = "bytes"  # its numbers are not looked at
-    if hasattr(data, "labels") and not data.labels and not data.number:
+    if hasattr(data, "labels") and not data.labels and not data.regression:
         found["data.labels"] = [str(number) for number in range(model.classes or CLASSES)]
     if hasattr(data, "mask_column") and getattr(model, "classes", 0) is None:
         found["model.classes"] = len(data.classes or range(CLASSES))

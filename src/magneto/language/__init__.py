@@ -1,1 +1,1 @@
-"""Text: language models, masked language models, and what is fine-tuned from them."""
+"""Language modelling, masked language modelling and text classification."""

@@ -1,4 +1,4 @@
-"""Causal language modelling: predict the next token (paper, section 4.1)."""
+"""Causal language modelling: next-token prediction (paper, section 4.1)."""
 
 from __future__ import annotations
 
@@ -28,46 +28,46 @@ from magneto.language.models import LanguageModel
 from magneto.language.text import (
     PreparedText,
     StreamedBlocks,
-    block_counts,
-    cut_windows,
+    count_windows,
+    next_token_batch,
     prepare_text,
+    read_windows,
     split_documents,
-    tokenised,
-    windows_of,
-    with_targets,
+    tokenize_documents,
+    window_count_file,
 )
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Loss, Task
 
-# Sequences of an evaluation batch.
+# Sequences per evaluation batch.
 EVALUATION_BATCH = 16
 
-# Documents that are shuffled together where they are streamed.
+# Documents of a stream that are shuffled together.
 SHUFFLED_DOCUMENTS = 1024
 
 
 class TextTask(Task):
-    """A task over documents, tokenised and packed into windows of equal length."""
+    """Base of tasks on a tokenised corpus that is packed into windows of equal length."""
 
     unit = "tokens"
 
     @cached_property
     def text(self) -> PreparedText:
-        """The tokenised corpus."""
+        """Tokenised corpus."""
         return prepare_text(self.data_config, self._progress)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The text's tokenizer; without touching the text, unless it is trained on it."""
+        """Tokenizer of the corpus, which is read only if the tokenizer is trained on it."""
         if self.data_config.tokenizer == "bpe":
             return self.text.tokenizer
         return load_tokenizer(self.data_config.tokenizer)
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Tokenise the source, unless it was done before.
+        """Tokenise the source, unless it is cached.
 
         Raises:
-            ValueError: If the model's vocabulary is set, and too small.
+            ValueError: If `model.vocab_size` is smaller than the tokenizer's vocabulary.
         """
         if "text" in self.__dict__:
             return
@@ -77,20 +77,20 @@ class TextTask(Task):
         progress.say(f"{self.data_config.source}: {counts.describe(DOCUMENTS)}, {tokens}")
 
     def vocabulary(self) -> int:
-        """Return the model's vocabulary: the tokenizer's, if none is set."""
+        """Return the model's vocabulary size: the configured one, or the tokenizer's."""
         return self.model_config.vocab_size or self.tokenizer.vocab_size
 
     @property
     def length(self) -> int:
-        """Tokens of a window, each of which has the next token behind it."""
+        """Tokens of a window, without the token that follows it."""
         return self.data_config.max_length
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
         """Return a batch.
 
         Args:
-            windows: Tokens, each row with its next one, (batch, length + 1).
-            seeds: Of what is random in each row.
+            windows: Tokens with the next one, (batch, length + 1).
+            seeds: Random seed of each row.
         """
         raise NotImplementedError
 
@@ -105,8 +105,8 @@ class TextTask(Task):
             return self._streamed_windows(batch_size, seed, make)
         tokens, length = self.text.train.tokens, self.length
         return example_stream(
-            shuffled(cut_windows(tokens, length), batch_size, seed),
-            lambda numbers, draws: make(windows_of(tokens, length, numbers), numbers, draws),
+            shuffled(count_windows(tokens, length), batch_size, seed),
+            lambda numbers, draws: make(read_windows(tokens, length, numbers), numbers, draws),
         )
 
     def _streamed_windows(
@@ -115,7 +115,7 @@ class TextTask(Task):
         data = self.data_config
         blocks = StreamedBlocks(
             self._train_documents, self._encode, self.length, SHUFFLED_DOCUMENTS, seed,
-            block_counts(data, self.length),
+            window_count_file(data, self.length),
         )  # fmt: skip
 
         def make_piece(piece: list[tuple[int, int, np.ndarray]]) -> Any:
@@ -129,87 +129,86 @@ class TextTask(Task):
         return split_documents(self.data_config, "train", Counts())
 
     def _encode(self, texts: list[str]) -> np.ndarray:
-        return np.concatenate([part for part, _ in tokenised(texts, self.tokenizer)])
+        return np.concatenate([part for part, _ in tokenize_documents(texts, self.tokenizer)])
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
-        """Return the windows of the validation split, in their order.
+        """Return the windows of the validation split, in order.
 
-        What is random in them is the same each time, whatever the recipe's seed.
+        Masking, where a task has any, does not depend on the recipe's seed.
         """
         tokens, length = self.text.validation.tokens, self.length
-        numbers = np.arange(cut_windows(tokens, length))
+        numbers = np.arange(count_windows(tokens, length))
         plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
 
         def make(rows: np.ndarray) -> dict[str, Tensor]:
             seeds = ((EVALUATION_SEED, int(number)) for number in rows)
-            return self.make(windows_of(tokens, length, rows), seeds)
+            return self.make(read_windows(tokens, length, rows), seeds)
 
         return LazyBatches(plans, make)
 
     def attention_mask(self, tokens: Tensor) -> Tensor | None:
-        """Return who may attend to whom: nothing to say, unless documents are kept apart."""
-        return self._document_mask(tokens) if self.data_config.mask_documents else None
-
-    def _document_mask(self, tokens: Tensor) -> Tensor:
-        """Return (batch, length, length): True where both tokens are of one document."""
+        """Return (batch, length, length), True within a document; None for full attention."""
+        if not self.data_config.mask_documents:
+            return None
         ends = tokens == self.tokenizer.end
         document = ends.cumsum(1) - ends.long()
         return document[:, :, None] == document[:, None]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer."""
+        """Write the tokenizer and the digest of the tokens."""
         (directory / "tokenizer").mkdir()
         self.tokenizer.save(directory / "tokenizer")
         (directory / DIGEST_FILE).write_text(self.text.digest, encoding="utf-8")
         return {"data.tokenizer": directory / "tokenizer"}
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the training split's token frequencies; none of streamed text."""
+        """Return the metrics of the training split's unigram frequencies; {} for streamed text."""
         if self.data_config.streaming:
             return {}
-        size, allowed = self.tokenizer.vocab_size, self.allowed
+        size, allowed = self.tokenizer.vocab_size, self.predictable
         train = count_numbers(self.text.train.tokens, size)
-        asked = count_targets(self.validation_batches(), size, limit)
-        right = asked[(train * allowed).argmax()]
-        sums = {"loss": frequency_nats(train, asked, allowed), "right": right, "count": asked.sum()}
+        targets = count_targets(self.validation_batches(), size, limit)
+        right = targets[(train * allowed).argmax()]
+        nats = frequency_nats(train, targets, allowed)
+        sums = {"loss": nats, "right": right, "count": targets.sum()}
         return self.summarise({name: float(value) for name, value in sums.items()}, ())
 
     @property
-    def allowed(self) -> np.ndarray:
-        """Which tokens can be asked for, (vocabulary,)."""
+    def predictable(self) -> np.ndarray:
+        """Whether each token can be a target, (vocabulary,)."""
         return np.ones(self.tokenizer.vocab_size, bool)
 
     def documents(self, split: str) -> list[str]:
-        """Return the text of "train" or "validation"."""
+        """Return the documents of "train" or "validation"."""
         return list(split_documents(self.data_config, split, Counts()))
 
 
 class CausalLanguageModeling(TextTask):
-    """Packed text, a `LanguageModel`, cross-entropy in nats per token."""
+    """Next-token prediction by a `LanguageModel`; the loss is in nats per token."""
 
     def build_model(self) -> LanguageModel:
-        """Build the model, with the tokenizer's vocabulary if none is set."""
+        """Build the model, by default with the tokenizer's vocabulary."""
         return LanguageModel(replace(self.model_config, vocab_size=self.vocabulary()))
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return the windows' tokens, and those that follow them."""
-        return with_targets(windows)
+        """Return "tokens" and "targets", the next tokens."""
+        return next_token_batch(windows)
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return windows of one token."""
+        """Return windows of zeros."""
         windows = np.zeros((examples, self.data_config.max_length + 1), np.int64)
-        return with_targets(windows)
+        return next_token_batch(windows)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Sum the cross-entropy over the batch's tokens."""
+        """Return the summed cross-entropy of the batch's tokens."""
         loss = model(batch["tokens"], self.attention_mask(batch["tokens"]), batch["targets"])
         return Loss(loss.total, loss.count, units=batch["tokens"].numel())
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return loss (nats per token), perplexity, and bits per byte of text.
+        """Return loss (nats per token), perplexity and bits per byte of text.
 
-        Bits per byte spreads the nats of all tokens, ends of documents included, over the bytes of
-        the documents; under a limit it uses the split's mean bytes per token.
+        Bits per byte divides the loss of all tokens, end tokens included, by the bytes of the
+        documents. Under an evaluation limit it uses the split's mean bytes per token.
         """
         split, loss = self.text.validation, sums["loss"] / sums["count"]
         bytes_per_token = split.text_bytes / len(split.tokens)

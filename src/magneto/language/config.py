@@ -1,4 +1,4 @@
-"""The `model` and `data` sections of recipes of text. No torch here."""
+"""Model and data configurations of language modelling and text classification (no torch)."""
 
 from __future__ import annotations
 
@@ -19,121 +19,124 @@ Vocabulary = Annotated[int, Interval(ge=1, le=MOST_TOKENS)]
 
 @configuration
 class LanguageModelConfig(TransformerConfig):
-    """A decoder-only language model."""
+    """Configuration of a decoder-only language model."""
 
     vocab_size: PositiveInt | None = None
-    """Tokens; None for as many as the tokenizer has."""
+    """Vocabulary size; None takes the tokenizer's."""
     tie_embeddings: bool = True
-    """Whether the output matrix is the embedding table."""
+    """Share one matrix between the token embedding and the output projection."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    """"sqrt_width" multiplies embeddings, N(0, 1/width), to unit variance, as the paper's theory
-    has its input and as fairseq does."""
+    """"sqrt_width" multiplies the embeddings, drawn from N(0, 1/width), by sqrt(width). They then
+    have unit variance, as in fairseq and in the paper's theory."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Rows of logits that exist at once in the loss; 0 for all."""
+    """Rows of logits computed at a time in the loss, which bounds its memory; 0 computes all."""
 
 
 @configuration
 class TextEncoderConfig(TransformerConfig):
-    """An encoder over tokens."""
+    """Configuration of a text encoder."""
 
     vocab_size: PositiveInt | None = None
-    """Tokens; None for as many as the tokenizer has."""
+    """Vocabulary size; None takes the tokenizer's."""
     token_types: NonNegativeInt = 0
-    """Kinds of segment with a learned vector each; 0 for none. BERT has 2."""
+    """Number of learned segment embeddings (2 in BERT); 0 adds none."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    """"sqrt_width" multiplies embeddings, N(0, 1/width), to unit variance."""
+    """"sqrt_width" multiplies the embeddings, drawn from N(0, 1/width), by sqrt(width), to unit
+    variance."""
 
 
 @configuration
 class MaskedLanguageModelConfig(TextEncoderConfig):
-    """A text encoder with a head that guesses tokens."""
+    """Configuration of a text encoder with a masked-token head."""
 
     tie_embeddings: bool = True
-    """Whether the output matrix is the embedding table."""
+    """Share one matrix between the token embedding and the output projection."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Rows of logits that exist at once in the loss; 0 for all."""
+    """Rows of logits computed at a time in the loss, which bounds its memory; 0 computes all."""
 
 
 @configuration
 class TextDataConfig:
-    """Text for language modelling: the `data` section of a recipe."""
+    """Data section of causal language modelling."""
 
-    # Reserved in a "bpe" tokenizer.
+    # Special tokens of a "bpe" tokenizer.
     special: ClassVar[tuple[str, ...]] = (END,)
 
     source: str = "builtin:docstrings"
-    """PATH (file or folder of .txt, .jsonl, .json, .csv, .tsv, .parquet or .tar, also packed),
-    hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings."""
+    """PATH (a file or folder of .txt, .jsonl, .json, .csv, .tsv, .parquet or .tar, compressed or
+    not), hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings."""
     text_field: str = "text"
-    """Name of the text in records: a key, or a column of a table."""
+    """Key (.jsonl, .json) or column (tables) of the text."""
     document: Literal["paragraphs", "line"] = "paragraphs"
-    """What a document of a .txt file is: some "paragraphs", which end at a blank line, or each
-    "line", for text with one sentence per line."""
+    """Document boundaries of a .txt file. "paragraphs" groups several paragraphs, which end at a
+    blank line, into a document. "line" makes each line a document."""
     tokenizer: str = "bpe"
     """"bpe" (byte-level, trained on the source on first use), "bytes", or the path of a
     tokenizer.json or a SentencePiece .model."""
     vocab_size: Vocabulary = 8192
-    """Of a "bpe" tokenizer."""
+    """Vocabulary size of a "bpe" tokenizer."""
     max_length: PositiveInt = 512
-    """Tokens of a sequence."""
+    """Sequence length in tokens."""
     validation_fraction: Share = 0.05
-    """Share of documents, chosen by their hash, that is held out where the source has no validation
-    split; one at least."""
+    """Share of documents held out for validation if the source has no validation split. Documents
+    are chosen by their hash; at least one is held out."""
     validation_source: str | None = None
-    """Another source to validate on; then nothing is held out."""
+    """Separate source of validation text; nothing is then held out of `source`."""
     mask_documents: bool = False
-    """Whether attention stops at document boundaries inside a sequence."""
+    """Restrict attention to tokens of the same document."""
     streaming: bool = False
-    """Read and tokenise while training, for what fits no disk; nothing is cached."""
+    """Read and tokenise during training, for corpora larger than the disk; nothing is cached."""
 
     @rule
     def _vocabulary_has_all_bytes(self) -> Iterator[str]:
         least = 256 + len(self.special)
         if self.vocab_size < least:
-            yield (f"vocab_size must be {least} or more (256 bytes and {', '.join(self.special)}), "
+            special = ", ".join(self.special)
+            yield (f"vocab_size must be {least} or more (256 bytes and {special}), "
                    f"not {self.vocab_size}")  # fmt: skip
 
 
 @configuration
 class MaskedTextDataConfig(TextDataConfig):
-    """Text for masked language modelling: the `data` section of a recipe."""
+    """Data section of masked language modelling."""
 
     special: ClassVar[tuple[str, ...]] = SPECIAL
 
     mask_ratio: Share = 0.15
-    """Share of a sequence's tokens to guess (BERT's and the paper's 15 %)."""
+    """Share of a sequence's tokens that is masked (0.15 in BERT and in the paper)."""
     masking: Literal["token", "word", "span"] = "token"
-    """What is chosen: single tokens, whole words (all their tokens), or spans."""
+    """Unit of masking: single tokens, whole words (all tokens of a word), or spans."""
     corruption: Literal["mask", "bert"] = "mask"
-    """What stands in a chosen token's place: always the mask ("mask", as in the authors' code), or
-    by BERT's rule 80 % mask, 10 % another token, 10 % itself ("bert")."""
+    """Replacement of a selected token: always the mask token ("mask", as in the authors' code), or
+    80 % mask token, 10 % random token, 10 % unchanged ("bert")."""
 
     @rule
-    def _a_word_follows_the_first_token(self) -> Iterator[str]:
+    def _max_length_exceeds_the_first_token(self) -> Iterator[str]:
         if self.max_length == 1:
-            yield "max_length must be 2 or more: the first token only begins the sequence"
+            yield "max_length must be 2 or more: the first token is always <s>"
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One task. Columns are those of GLUE's files, of the originals, and of the hub's.
+    """Columns, metric and kind of label of a GLUE task.
 
     Attributes:
-        text: Names of the column, best first.
-        pair: Of the second text; empty if there is none.
-        label: Of the label.
-        places: Of text, pair (if there is one) and label in files without a header, from 0; empty
-            if there are no such files.
-        metric: The number of the paper's table.
-        number: Whether the label is a number and not a class.
+        text: Accepted names of the text column (GLUE's files, the original data sets, the hub),
+            preferred first.
+        pair: Likewise of the second text; empty for single texts.
+        label: Likewise of the label.
+        column_indices: Columns of text, pair (if any) and label in files without a header, from 0;
+            empty if the task has no such files.
+        metric: Metric of the paper's table.
+        regression: Whether the label is a number.
     """
 
     text: tuple[str, ...]
     pair: tuple[str, ...]
     label: tuple[str, ...] = ("label", "gold_label")
-    places: tuple[int, ...] = ()
+    column_indices: tuple[int, ...] = ()
     metric: str = "accuracy"
-    number: bool = False
+    regression: bool = False
 
 
 GLUE = {
@@ -142,15 +145,15 @@ GLUE = {
     ),
     "qnli": GlueTask(("question",), ("sentence",)),
     "qqp": GlueTask(("question1",), ("question2",), ("is_duplicate", "label")),
-    "sst2": GlueTask(("sentence",), (), places=(0, 1)),
-    "cola": GlueTask(("sentence",), (), places=(3, 1), metric="matthews"),
+    "sst2": GlueTask(("sentence",), (), column_indices=(0, 1)),
+    "cola": GlueTask(("sentence",), (), column_indices=(3, 1), metric="matthews"),
     "mrpc": GlueTask(("#1 String", "sentence1"), ("#2 String", "sentence2"), ("Quality", "label")),
     "stsb": GlueTask(
-        ("sentence1",), ("sentence2",), ("score", "label"), (1, 2, 0), "pearson", number=True
+        ("sentence1",), ("sentence2",), ("score", "label"), (1, 2, 0), "pearson", regression=True
     ),
     "rte": GlueTask(("sentence1", "text", "premise"), ("sentence2", "hypothesis")),
 }
-# Names of files and of the hub's splits, best first. MNLI has two validation sets.
+# Accepted names of files and of hub splits, preferred first. MNLI has two validation sets.
 TRAIN = {
     "train": (
         *SPLIT_NAMES["train"],
@@ -174,99 +177,96 @@ NAMES = ("word-order",)
 
 @configuration
 class TextClassifierConfig(TextEncoderConfig):
-    """A text encoder with a head that reads its first feature, or the mean of all."""
+    """Configuration of a text encoder with a classification or regression head."""
 
     classes: PositiveInt | None = None
-    """Of the answer, 1 for a number; None for as many as the data has."""
+    """Number of classes (1 for regression); None takes the number of classes in the data."""
     head_dropout: Dropout = 0.1
-    """Before and between the head's two layers (0.1 in BERT and in the paper)."""
+    """Dropout before and between the head's two layers (0.1 in BERT and in the paper)."""
     pooling: Literal["first", "mean"] = "first"
-    """What the head reads: the "first" feature (BERT's), or the "mean" of all, which learns more
-    from few texts where nothing was pre-trained."""
+    """Input of the head: the feature of the "first" token, as in BERT, or the "mean" of all
+    features. Without pre-training "mean" learns more from few texts."""
     pretrained: Free[str | None] = None
-    """Directory of a run whose encoder and tokenizer to begin with, of the same shape as this;
-    "{placement}" in it stands for the placement's name. None begins from scratch."""
+    """Directory of a pre-training run that gives encoder and tokenizer. Its encoder must have the
+    same shape. "{placement}" in it stands for the placement's name. None trains from scratch."""
 
 
 @configuration
 class ClassificationDataConfig:
-    """Labelled texts: the `data` section of a recipe."""
+    """Data section of text classification and regression."""
 
     source: str = "builtin:word-order"
-    """PATH (a .tsv, .csv, .jsonl or .json file, maybe packed, a folder with train and dev files, or
-    folders of .txt files that name the classes), hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order."""
+    """PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order. A path is a .tsv, .csv, .jsonl or .json
+    file (compressed or not), a folder with train and dev files, or a folder of .txt files in one
+    subfolder per class."""
     glue: Glue = "none"
-    """One of GLUE's tasks, which sets columns, metric and kind of label; "none" for your own
-    data."""
+    """GLUE task, which sets columns, metric and kind of label; "none" for other data."""
     text_column: str | None = None
-    """Column that has the text; None finds it by its usual names."""
+    """Column of the text; None finds it by its usual names."""
     pair_column: str | None = None
-    """That has the text to compare it with; None for single texts."""
+    """Column of the second text of a pair; None for single texts."""
     label_column: str | None = None
-    """That has the label; None finds it."""
-    label_until: str | None = None
-    """Only what stands before this mark is the label: ":" makes LOC of LOC:city."""
+    """Column of the label; None finds it by its usual names."""
+    label_delimiter: str | None = None
+    """Delimiter that ends the label: ":" reads LOC:city as LOC. None reads the whole field."""
     target: Literal["class", "number"] = "class"
-    """"class", or "number" for regression."""
+    """Kind of label: "class" for classification, "number" for regression."""
     labels: tuple[str, ...] | None = None
-    """The classes in order; None for the training set's (a file's are sorted)."""
+    """Class names in order; None takes those of the training set (of a file, in sorted order)."""
     metric: Metric = "auto"
-    """What checkpoints and comparisons go by; "auto" is accuracy, Pearson correlation for numbers,
-    or GLUE's choice."""
+    """Metric that selects checkpoints and that comparisons report. "auto" takes GLUE's, otherwise
+    accuracy, or the Pearson correlation for regression."""
     tokenizer: str = "auto"
-    """"auto" (that of `model.pretrained`, or else "bpe"), "bpe" (byte-level, trained on the
+    """"auto" (that of `model.pretrained`, otherwise "bpe"), "bpe" (byte-level, trained on the
     training texts), "bytes", or the path of a tokenizer."""
     vocab_size: Vocabulary = 8192
-    """Of a "bpe" tokenizer."""
+    """Vocabulary size of a "bpe" tokenizer."""
     max_length: Annotated[int, Interval(ge=8, lt=LARGEST)] = 512
-    """Tokens of an input at most; of a pair, the longer text is cut first."""
+    """Maximum length of an input in tokens. Longer inputs are truncated; of a pair, the longer text
+    first."""
     token_dropout: Dropout = 0.0
-    """Chance that a token of a training text is hidden: the mask stands in its place, each time in
-    that of others. Helps where texts are few."""
+    """Probability of replacing a token of a training text by the mask token, drawn anew each epoch.
+    Helps with small training sets."""
     separator: Literal["single", "double"] = "double"
-    """Whether one or two `</s>` stand between the texts of a pair."""
+    """Number of `</s>` tokens between the texts of a pair: one ("single") or two ("double")."""
     validation_fraction: Share = 0.1
-    """Share of rows, chosen by the hash of their text, that is held out where the source has no
+    """Share of rows, chosen by the hash of their text, held out for validation if the source has no
     validation set."""
     validation_source: str | None = None
-    """Another source to validate on."""
+    """Separate source of validation rows."""
 
     @rule
     def _labels_differ(self) -> Iterator[str]:
         if self.labels is not None and len(set(self.labels)) < max(2, len(self.labels)):
-            yield f"labels must be two or more different ones, not {list(self.labels)}"
+            yield f"labels must be two or more different names, not {list(self.labels)}"
         if self.vocab_size < 256 + len(SPECIAL):
             yield f"vocab_size must be {256 + len(SPECIAL)} or more, not {self.vocab_size}"
 
     @rule
     def _metric_suits_the_target(self) -> Iterator[str]:
-        if self.metric != "auto" and self.number != (self.metric in ("pearson", "spearman")):
-            yield f"metric {self.metric!r} is not for a {self.kind} as the target"
+        if self.metric != "auto" and self.regression != (self.metric in ("pearson", "spearman")):
+            target = "number" if self.regression else "class"
+            yield f"metric {self.metric!r} does not apply to target {target!r}"
 
     @rule
-    def _source_is_there(self) -> Iterator[str]:
+    def _builtin_exists(self) -> Iterator[str]:
         yield from wrong_builtin(self.source, NAMES, "labelled text")
 
     @property
-    def number(self) -> bool:
+    def regression(self) -> bool:
         """Whether the label is a number."""
-        return GLUE[self.glue].number if self.glue in GLUE else self.target == "number"
-
-    @property
-    def kind(self) -> str:
-        """What a label is, in a word."""
-        return "number" if self.number else "class"
+        return GLUE[self.glue].regression if self.glue in GLUE else self.target == "number"
 
     @property
     def primary_metric(self) -> str:
-        """The metric that checkpoints and comparisons go by."""
+        """Metric that selects checkpoints and that comparisons report."""
         if self.metric != "auto":
             return self.metric
         if self.glue in GLUE:
             return GLUE[self.glue].metric
-        return "pearson" if self.number else "accuracy"
+        return "pearson" if self.regression else "accuracy"
 
     @property
     def paired(self) -> bool:
-        """Whether there are two texts to a label."""
+        """Whether each example has two texts."""
         return bool(GLUE[self.glue].pair) if self.glue in GLUE else bool(self.pair_column)

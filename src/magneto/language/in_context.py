@@ -1,8 +1,8 @@
-"""In-context evaluation of a language model: zero-shot and few-shot (paper, section 4.1).
+"""Zero-shot and few-shot evaluation of language models (paper, section 4.1).
 
-Each question is preceded by demonstrations, all joined by the tokenizer's end of document, `</s>`,
-which also begins the text. The option with the highest log-likelihood is the answer. What all
-options of a question begin with is read once.
+Demonstrations precede each question. The end token `</s>` begins the text and separates its parts.
+The option with the highest log-likelihood is the answer. The prefix that all options of a question
+share is computed once.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from torch.nn import functional as F
 from magneto.config import ConfigError
 from magneto.data.tokenizer import Tokenizer
 from magneto.language.models import LanguageModel
-from magneto.language.suites import Item, Questions
+from magneto.language.suites import Item, SuiteQuestions
 from magneto.nn.attention import KeyValueCache
 from magneto.progress import SILENT, Progress
 
-# Keys and values of so many positions, and so many rows of logits, exist at once.
+# Largest batch in positions, and rows of logits computed at a time.
 TOKENS = 16384
 LOGITS = 1024
-# A batch of so many real tokens ends before padding makes it so many times as long.
+# A batch of at least ENOUGH unpadded tokens ends before padding exceeds this ratio.
 ENOUGH, PADDED = 512, 1.15
 
 
 @dataclass(frozen=True)
-class Options:
-    """Token sequences of a question that are compared with each other.
+class OptionTokens:
+    """Token sequences of a question's options.
 
     Attributes:
-        sequences: One per option.
-        scored: How many tokens at the end of each are scored.
+        sequences: Tokens of each option.
+        scored: Number of scored tokens at the end of each sequence.
     """
 
     sequences: tuple[list[int], ...]
@@ -47,15 +47,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """A mean over demonstration seeds, and what it would vary by.
+    """Mean accuracy over demonstration seeds, with standard errors.
 
     Attributes:
-        mean: Share of right answers, over all seeds.
-        by_seed: The share for each seed.
-        seed_error: Standard error of the mean over other draws of demonstrations, for these
-            questions; None for fewer than two seeds.
-        item_error: Standard error over other questions of the kind; each question counts once, with
-            its mean over seeds, since the seeds share the questions. None for one question.
+        mean: Share of correct answers over all seeds.
+        by_seed: Accuracy for each seed.
+        seed_error: Standard error from the draw of demonstrations, for the same questions; None for
+            a single seed.
+        item_error: Standard error from the sample of questions. A question counts once, with its
+            mean over seeds. None for a single question.
     """
 
     mean: float
@@ -64,25 +64,24 @@ class Accuracy:
     item_error: float | None
 
 
-def credit(values: Sequence[float], answer: int) -> float:
-    """Return 1 if the answer has the highest value, 0 if not; options that tie share the 1.
+def answer_credit(values: Sequence[float], answer: int) -> float:
+    """Return 1 if the correct option has the highest value, otherwise 0; ties share the 1.
 
-    So a model that tells no option from another gets chance, wherever the right ones stand: some
-    files have them all in the first place.
+    A model that scores all options equally thus gets chance, even if the correct option is always
+    the first, as in some files.
     """
     best = max(values)
     return (values[answer] == best) / sum(value == best for value in values)
 
 
-def accuracy(right: np.ndarray) -> Accuracy:
-    """Summarise (seeds, items) numbers from 0 to 1: whether the answer was right."""
-    by_seed, by_item = right.mean(axis=1), right.mean(axis=0)
-    return Accuracy(
-        float(right.mean()), tuple(map(float, by_seed)), _error(by_seed), _error(by_item)
-    )
+def mean_accuracy(credits: np.ndarray) -> Accuracy:
+    """Summarise credits from 0 to 1, (seeds, items)."""
+    by_seed, by_item = credits.mean(axis=1), credits.mean(axis=0)
+    seed_error, item_error = _standard_error(by_seed), _standard_error(by_item)
+    return Accuracy(float(credits.mean()), tuple(map(float, by_seed)), seed_error, item_error)
 
 
-def _error(values: np.ndarray) -> float | None:
+def _standard_error(values: np.ndarray) -> float | None:
     if len(values) < 2:
         return None
     return float(values.std(ddof=1) / len(values) ** 0.5)
@@ -90,20 +89,20 @@ def _error(values: np.ndarray) -> float | None:
 
 @dataclass(frozen=True)
 class SuiteScore:
-    """What a model reaches on a suite with a number of demonstrations.
+    """Accuracy of a model on a suite with a number of demonstrations.
 
     Attributes:
-        suite: Its name.
-        num_fewshot: Demonstrations asked for.
-        seeds: Of their draws; the first alone for none.
-        items: Questions.
-        by_sum: Accuracy when log-likelihoods are summed over tokens.
-        by_mean: Accuracy when they are averaged over tokens.
-        partial: Whether what follows a blank is scored; then `by_sum` is the paper's accuracy,
+        suite: Name of the suite.
+        num_fewshot: Requested number of demonstrations.
+        seeds: Seeds of the demonstrations; only the first without demonstrations.
+        items: Number of questions.
+        by_sum: Accuracy by summed log-likelihoods.
+        by_mean: Accuracy by mean log-likelihoods per token.
+        partial: Whether the text after a blank is scored; then `by_sum` is the paper's accuracy,
             otherwise `by_mean`.
         chance: Expected accuracy of guessing.
-        demonstrations: Those that fitted before a question, on average.
-        cut: Share of questions that were too long by themselves and lost their beginning.
+        demonstrations: Mean number of demonstrations that fit before a question.
+        truncated: Share of questions that did not fit and lost their beginning.
     """
 
     suite: str
@@ -115,40 +114,40 @@ class SuiteScore:
     partial: bool
     chance: float
     demonstrations: float
-    cut: float
+    truncated: float
 
     @property
     def main(self) -> Accuracy:
-        """The accuracy that the paper's tables have."""
+        """The accuracy reported in the paper's tables."""
         return self.by_sum if self.partial else self.by_mean
 
 
 def evaluate_suite(
     model: LanguageModel,
     tokenizer: Tokenizer,
-    questions: Questions,
+    questions: SuiteQuestions,
     num_fewshot: int,
     seeds: Sequence[int],
     length: int,
     limit: int | None = None,
     progress: Progress = SILENT,
 ) -> SuiteScore:
-    """Let a model answer a suite's questions.
+    """Evaluate a model on a suite.
 
     Args:
-        model: In evaluation mode.
-        tokenizer: The model's.
-        questions: Of `load_questions`.
-        num_fewshot: Demonstrations before each question, drawn for each question anew.
-        seeds: One pass over the questions for each; without demonstrations there is but one pass.
-        length: Tokens that the model is fed at most. Demonstrations that do not fit are left out,
-            the first ones first; a question that does not fit loses its beginning.
-        limit: Questions at most, from the front.
-        progress: Told of the work.
+        model: Language model in evaluation mode.
+        tokenizer: Tokenizer of the model.
+        questions: Questions and demonstrations of the suite.
+        num_fewshot: Demonstrations before each question, drawn separately for each question.
+        seeds: Seeds of the draws, with one pass over the questions each. Without demonstrations
+            there is one pass.
+        length: Maximum input length in tokens. Demonstrations that do not fit are dropped, the
+            first ones first; a question that does not fit loses its beginning.
+        limit: Number of questions to use, from the first on; None for all.
+        progress: Reports the work.
 
     Raises:
-        ValueError: If there are fewer demonstrations than asked for, or a log-likelihood is not
-            finite.
+        ValueError: If there are too few demonstrations, or a log-likelihood is not finite.
     """
     items = questions.items[:limit]
     pool = questions.items if questions.pool is None else questions.pool
@@ -156,56 +155,62 @@ def evaluate_suite(
     encoded = encode_items(items, tokenizer)
     solved = tokenizer.encode([item.solved for item in pool]) if num_fewshot else []
     credits = np.zeros((2, len(seeds), len(items)))  # by summed log-likelihoods, by their means
-    used = cut = 0
+    used = truncated = 0
     for row, seed in enumerate(seeds):
-        asked = []
+        inputs = []
         for number, each in enumerate(encoded):
             excluded = number if questions.pool is None else None
-            drawn = draw(len(pool), num_fewshot, seed, number, excluded)
-            options, fitted, whole = join(each, [solved[d] for d in drawn], tokenizer.end, length)
-            asked.append(options)
-            used, cut = used + fitted, cut + (not whole)
-        what = f"{questions.suite.name}, {num_fewshot} num_fewshot, seed {seed}"
-        values = log_likelihoods(model, asked, progress=partial(progress.update, what))
-        for column, (item, options, found) in enumerate(zip(items, asked, values, strict=True)):
-            if not np.isfinite(found).all():
-                raise ValueError(f"{what}: a log-likelihood is not finite")
-            means = (np.array(found) / options.scored).tolist()
-            credits[:, row, column] = credit(found, item.answer), credit(means, item.answer)
+            numbers = draw_demonstrations(len(pool), num_fewshot, seed, number, excluded)
+            options, fitted, complete = prepend_demonstrations(
+                each, [solved[n] for n in numbers], tokenizer.end, length
+            )
+            inputs.append(options)
+            used, truncated = used + fitted, truncated + (not complete)
+        what = f"{questions.suite.name}, {num_fewshot} demonstrations, seed {seed}"
+        values = log_likelihoods(model, inputs, progress=partial(progress.update, what))
+        for column, (item, options, sums) in enumerate(zip(items, inputs, values, strict=True)):
+            if not np.isfinite(sums).all():
+                raise ValueError(f"{what}: the log-likelihood of question {column + 1} is not "
+                                 "finite")  # fmt: skip
+            means = (np.array(sums) / options.scored).tolist()
+            credits[0, row, column] = answer_credit(sums, item.answer)
+            credits[1, row, column] = answer_credit(means, item.answer)
     return SuiteScore(
         suite=questions.suite.name,
         num_fewshot=num_fewshot,
         seeds=seeds,
         items=len(items),
-        by_sum=accuracy(credits[0]),
-        by_mean=accuracy(credits[1]),
+        by_sum=mean_accuracy(credits[0]),
+        by_mean=mean_accuracy(credits[1]),
         partial=questions.suite.partial,
         chance=float(np.mean([1 / len(item.contexts) for item in items])),
         demonstrations=used / credits[0].size,
-        cut=cut / credits[0].size,
+        truncated=truncated / credits[0].size,
     )
 
 
-def draw(size: int, num_fewshot: int, seed: int, question: int, excluded: int | None) -> list[int]:
-    """Draw the demonstrations of one question: different numbers below `size`, in random order.
+def draw_demonstrations(
+    size: int, num_fewshot: int, seed: int, question: int, excluded: int | None
+) -> list[int]:
+    """Draw the demonstrations of a question: distinct numbers below `size`, in random order.
 
-    They depend on the seed and the question's number alone, so a limit changes no other question's.
+    They depend only on the seed and the question's number, so that a limit does not change them.
 
     Raises:
-        ValueError: If there are not enough.
+        ValueError: If there are fewer than `num_fewshot`.
     """
     available = size - (excluded is not None)
     if num_fewshot > available:
-        raise ValueError(f"{num_fewshot} demonstrations asked for, but there are only {available}")
+        raise ValueError(f"--num-fewshot {num_fewshot}: only {available} demonstrations available")
     numbers = random.Random(f"{seed}:{question}").sample(range(available), num_fewshot)
     return [n + (excluded is not None and n >= excluded) for n in numbers]
 
 
-def encode_items(items: Sequence[Item], tokenizer: Tokenizer) -> list[Options]:
+def encode_items(items: Sequence[Item], tokenizer: Tokenizer) -> list[OptionTokens]:
     """Tokenise each option's context and ending together.
 
-    What is scored begins where those tokens part from the context's own, so a token that spans the
-    two is scored.
+    The scored tokens begin at the first one that differs from the context's own tokens. A token
+    that spans context and ending is therefore scored.
     """
     pairs = [pair for item in items for pair in zip(item.contexts, item.endings, strict=True)]
     whole = iter(tokenizer.encode([context + ending for context, ending in pairs]))
@@ -213,109 +218,106 @@ def encode_items(items: Sequence[Item], tokenizer: Tokenizer) -> list[Options]:
     encoded = []
     for item in items:
         sequences = [next(whole) for _ in item.contexts]
-        begins = [_parting(each, next(contexts)) for each in sequences]
+        begins = [_common_prefix(each, next(contexts)) for each in sequences]
         scored = tuple(len(s) - b for s, b in zip(sequences, begins, strict=True))
-        encoded.append(Options(tuple(sequences), scored))
+        encoded.append(OptionTokens(tuple(sequences), scored))
     return encoded
 
 
-def _parting(whole: list[int], context: list[int]) -> int:
-    pairs = enumerate(zip(whole, context, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(whole), len(context)))
+def _common_prefix(first: list[int], second: list[int]) -> int:
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
-def join(
-    item: Options, demonstrations: list[list[int]], end: int, length: int
-) -> tuple[Options, int, bool]:
-    """Put demonstrations before an item's options, the same before each.
+def prepend_demonstrations(
+    item: OptionTokens, demonstrations: list[list[int]], end: int, length: int
+) -> tuple[OptionTokens, int, bool]:
+    """Put the same demonstrations before each option of a question.
 
     Returns:
-        What to score; how many demonstrations fitted; whether the question is whole.
+        The sequences to score; the number of demonstrations that fit; whether the question is
+        complete.
     """
     if max(item.scored) > length:
-        cut = tuple(sequence[-length - 1 :] for sequence in item.sequences)
+        endings = tuple(sequence[-length - 1 :] for sequence in item.sequences)
         scored = tuple(min(n, length) for n in item.scored)
-        return Options(cut, scored), 0, False
-    # The last token is scored, but not fed.
-    room = length + 1 - max(map(len, item.sequences))
+        return OptionTokens(endings, scored), 0, False
+    # The last token is scored, but it is no input.
+    available = length + 1 - max(map(len, item.sequences))
     beginning: list[int] = [end]
     fitted = 0
     for demonstration in reversed(demonstrations):
-        if len(beginning) + len(demonstration) + 1 > room:
+        if len(beginning) + len(demonstration) + 1 > available:
             break
         beginning = [end, *demonstration, *beginning]
         fitted += 1
-    # All options lose as much, so that each is judged after the same context.
-    lost = max(0, len(beginning) - room)
+    # All options lose the same tokens, so that they share one context.
+    lost = max(0, len(beginning) - available)
     sequences = tuple((beginning + sequence)[lost:] for sequence in item.sequences)
-    return Options(sequences, item.scored), fitted, lost == 0
+    return OptionTokens(sequences, item.scored), fitted, lost == 0
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A question and where it is cut: `shared` tokens are read once, the others per option."""
+class PrefixedQuestion:
+    """A numbered question; its options share the first `shared` tokens."""
 
     number: int
-    options: Options
+    options: OptionTokens
     shared: int
 
     @property
     def longest(self) -> int:
-        """Tokens that the longest option feeds after the shared ones."""
+        """Input tokens of the longest option after the shared prefix."""
         return max(map(len, self.options.sequences)) - 1 - self.shared
 
     @property
-    def fed(self) -> int:
-        """Tokens that are fed in all, without padding."""
+    def inputs(self) -> int:
+        """Input tokens of prefix and options, without padding."""
         return self.shared + sum(len(s) - 1 - self.shared for s in self.options.sequences)
 
 
 def log_likelihoods(
     model: LanguageModel,
-    questions: Sequence[Options],
+    questions: Sequence[OptionTokens],
     *,
-    share: bool = True,
     tokens: int = TOKENS,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[list[float]]:
     """Return the summed log-likelihood, in nats, of each sequence's scored tokens.
 
-    What all options of a question begin with is read once; its keys and values are then used for
-    each option. Questions of like length are batched together, without regard to their order.
+    The prefix shared by a question's options is computed once, and its keys and values are reused.
+    Questions of similar length are batched together, in any order.
 
     Args:
-        model: In evaluation mode, on its device.
-        questions: No sequence longer than the model takes; before what is scored of each stands a
-            token or more.
-        share: Whether to read shared beginnings once; it changes nothing but the time.
-        tokens: Positions of a batch at most, padding included, unless one question has more.
-        progress: Called with questions done and all questions.
+        model: Language model in evaluation mode, on its device.
+        questions: Sequences that fit the model, each with a token before the scored ones.
+        tokens: Largest batch in positions, padding included, unless one question has more.
+        progress: Called with the number of questions done and of all questions.
 
     Raises:
-        ValueError: If a sequence has nothing before what is scored, or nothing that is.
+        ValueError: If a sequence has no token before the scored ones, or no scored token.
     """
     if not all(
         0 < scored < len(sequence)
         for options in questions
         for sequence, scored in zip(options.sequences, options.scored, strict=True)
     ):
-        raise ValueError("each sequence needs a token before those that are scored, and one that "
-                         "is")  # fmt: skip
-    pieces = [Piece(n, each, shared(each) if share else 0) for n, each in enumerate(questions)]
-    found: list[list[float]] = [[] for _ in questions]
+        raise ValueError("each sequence needs a scored token and a token before it")
+    prefixed = [PrefixedQuestion(n, each, shared_prefix(each)) for n, each in enumerate(questions)]
+    likelihoods: list[list[float]] = [[] for _ in questions]
     done = 0
-    for batch in _batches(pieces, tokens):
+    for batch in _batches(prefixed, tokens):
         with torch.no_grad():
             sums = _score(model, batch)
-        for piece, values in zip(batch, sums, strict=True):
-            found[piece.number] = values
+        for question, values in zip(batch, sums, strict=True):
+            likelihoods[question.number] = values
         done += len(batch)
-        progress(done, len(pieces))
-    return found
+        progress(done, len(prefixed))
+    return likelihoods
 
 
-def shared(options: Options) -> int:
-    """Return how many tokens all options begin with whose logits are not needed."""
+def shared_prefix(options: OptionTokens) -> int:
+    """Return the number of first tokens that all options share and whose logits are not needed."""
     first, *others = options.sequences
     least = min(len(s) - n for s, n in zip(options.sequences, options.scored, strict=True)) - 1
     for place in range(least):
@@ -324,29 +326,29 @@ def shared(options: Options) -> int:
     return least
 
 
-def _batches(pieces: list[Piece], tokens: int) -> Iterator[list[Piece]]:
-    """Yield pieces of like length, the longest first, so that a lack of memory shows at once."""
-    ordered = sorted(pieces, key=lambda piece: (piece.shared, piece.longest), reverse=True)
-    batch: list[Piece] = []
-    rows = longest = fed = 0
-    for piece in ordered:
-        options = len(piece.options.sequences)
-        rows, longest, fed = rows + options, max(longest, piece.longest), fed + piece.fed
-        if batch and _full(len(batch) + 1, batch[0].shared, rows, longest, fed, tokens):
-            yield batch
-            batch, rows, longest, fed = [], options, piece.longest, piece.fed
-        batch.append(piece)
+def _batches(questions: list[PrefixedQuestion], tokens: int) -> Iterator[list[PrefixedQuestion]]:
+    """Yield batches of similar length, the longest first, so that memory runs out at once or never.
+
+    A batch ends before it exceeds `tokens`, or has too much padding.
+    """
+    ordered = sorted(questions, key=lambda each: (each.shared, each.longest), reverse=True)
+    batch: list[PrefixedQuestion] = []
+    rows = longest = inputs = 0
+    for each in ordered:
+        options = len(each.options.sequences)
+        rows, longest, inputs = rows + options, max(longest, each.longest), inputs + each.inputs
+        if batch:
+            shared = batch[0].shared
+            wasteful = (len(batch) + 1) * shared + rows * longest > PADDED * inputs
+            if rows * (shared + longest) > tokens or (inputs > ENOUGH and wasteful):
+                yield batch
+                batch, rows, longest, inputs = [], options, each.longest, each.inputs
+        batch.append(each)
     if batch:
         yield batch
 
 
-def _full(pieces: int, shared: int, rows: int, longest: int, fed: int, tokens: int) -> bool:
-    """Whether a batch is too large with its last piece, or too much of it padding."""
-    wasteful = pieces * shared + rows * longest > PADDED * fed
-    return rows * (shared + longest) > tokens or (fed > ENOUGH and wasteful)
-
-
-def _score(model: LanguageModel, batch: list[Piece]) -> list[list[float]]:
+def _score(model: LanguageModel, batch: list[PrefixedQuestion]) -> list[list[float]]:
     device = model.embedding.table.weight.device
     options = [len(piece.options.sequences) for piece in batch]
     rows = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(options)).to(device)
@@ -355,29 +357,29 @@ def _score(model: LanguageModel, batch: list[Piece]) -> list[list[float]]:
     if before.shape[1]:
         model.decoder(model.embedding(before), before_mask, cache=cache)
         cache.reorder(rows)
-    fed = [sequence[p.shared : -1] for p in batch for sequence in p.options.sequences]
-    tails = [
-        pair for p in batch for pair in zip(p.options.sequences, p.options.scored, strict=True)
+    inputs = [sequence[p.shared : -1] for p in batch for sequence in p.options.sequences]
+    scored = [
+        sequence[-count:]
+        for p in batch
+        for sequence, count in zip(p.options.sequences, p.options.scored, strict=True)
     ]
-    asked = [sequence[-scored:] for sequence, scored in tails]
-    after, after_mask = _padded(fed, device, False)
+    after, after_mask = _padded(inputs, device, False)
     mask = torch.cat((before_mask[rows], after_mask), dim=1)
     features = model.decoder(model.embedding(after), mask, cache=cache)
-    ends = torch.tensor([len(each) for each in fed], device=device)[:, None]
-    counts = torch.tensor([len(each) for each in asked], device=device)[:, None]
+    ends = torch.tensor([len(each) for each in inputs], device=device)[:, None]
+    counts = torch.tensor([len(each) for each in scored], device=device)[:, None]
     places = torch.arange(after.shape[1], device=device)[None]
-    wanted = (places >= ends - counts) & (places < ends)
-    targets = torch.tensor([token for each in asked for token in each], device=device)
-    values = _log_probabilities(model, features[wanted], targets)
-    owner = torch.arange(len(fed), device=device).repeat_interleave(counts[:, 0])
-    sums = torch.zeros(len(fed), device=device, dtype=torch.float64)
+    selected = (places >= ends - counts) & (places < ends)
+    targets = torch.tensor([token for each in scored for token in each], device=device)
+    values = _log_probabilities(model, features[selected], targets)
+    owner = torch.arange(len(inputs), device=device).repeat_interleave(counts[:, 0])
+    sums = torch.zeros(len(inputs), device=device, dtype=torch.float64)
     sums.index_add_(0, owner, values)
-    split = sums.cpu().split(options)
-    return [each.tolist() for each in split]
+    return [each.tolist() for each in sums.cpu().split(options)]
 
 
 def _log_probabilities(model: LanguageModel, features: Tensor, targets: Tensor) -> Tensor:
-    """Return each target's log-probability, in double, `LOGITS` rows of logits at a time."""
+    """Return each target's log-probability in float64, `LOGITS` rows of logits at a time."""
     parts = [
         -F.cross_entropy(model.logits(rows).float(), answers, reduction="none").double()
         for rows, answers in zip(features.split(LOGITS), targets.split(LOGITS), strict=True)
@@ -386,7 +388,7 @@ def _log_probabilities(model: LanguageModel, features: Tensor, targets: Tensor) 
 
 
 def _padded(sequences: list[list[int]], device: torch.device, left: bool) -> tuple[Tensor, Tensor]:
-    """Return (rows, longest) tokens, padded with zeros, and where they are real."""
+    """Return tokens padded with zeros, and their mask (True = not padding), (rows, longest)."""
     longest = max(map(len, sequences))
     filled = [
         [0] * (longest - len(s)) + s if left else s + [0] * (longest - len(s)) for s in sequences
@@ -399,51 +401,50 @@ def _padded(sequences: list[list[int]], device: torch.device, left: bool) -> tup
 
 
 def score_lines(
-    length: int, suites: Sequence[Questions], scores: Sequence[SuiteScore]
+    length: int, suites: Sequence[SuiteQuestions], scores: Sequence[SuiteScore]
 ) -> list[str]:
-    """Write our suites' scores as a table, accuracies in per cent."""
+    """Return the scores of built-in suites as a table, accuracies in per cent."""
     if not scores:
         return []
-    made = [
+    lines = [
         f"{'suite':<12}{'shots':>6}{'accuracy':>10}{'± items':>9}{'± seeds':>9}{'chance':>8}"
         f"{'sum':>7}{'mean':>7}{'questions':>11}"
     ]
     for score in scores:
         main = score.main
-        made.append(
+        lines.append(
             f"{score.suite:<12}{score.num_fewshot:>6}{100 * main.mean:>10.1f}"
             f"{_percent(main.item_error):>9}"
             f"{_percent(main.seed_error):>9}{100 * score.chance:>8.1f}"
             f"{100 * score.by_sum.mean:>7.1f}{100 * score.by_mean.mean:>7.1f}{score.items:>11}"
         )
-    made += ["", "accuracy: by sum where a blank is filled, by mean per token elsewhere; in per "
-             "cent, ± one standard error"]  # fmt: skip
+    lines += ["", "accuracy: in per cent, ± one standard error. Suites with a blank compare summed "
+              "log-likelihoods, the others means per token."]  # fmt: skip
     for score in scores:
-        if score.demonstrations < score.num_fewshot or score.cut:
-            made.append(
-                f"{score.suite}, {score.num_fewshot} num_fewshot: in {length} tokens "
-                f"{score.demonstrations:.2f} demonstrations fit on average; {score.cut:.1%} of the "
-                "questions lost their beginning"
+        if score.demonstrations < score.num_fewshot or score.truncated:
+            lines.append(
+                f"{score.suite}, {score.num_fewshot} demonstrations: on average "
+                f"{score.demonstrations:.2f} fit in {length} tokens. {score.truncated:.1%} of the "
+                "questions lost their beginning."
             )
     if any(score.num_fewshot for score in scores):
-        made += [f"{each.suite.name}: demonstrations from {each.pool_source}" for each in suites]
-    return made
+        lines += [f"{each.suite.name}: demonstrations from {each.pool_source}" for each in suites]
+    return lines
 
 
 def _percent(value: float | None) -> str:
-    """Write a standard error in per cent; a dash if there is none."""
+    """Format a standard error in per cent; "-" for None."""
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def context_length(config: Any, trained: int, asked: int | None) -> int:
-    """Return the tokens to feed at most: as in training, unless asked otherwise.
+def context_length(config: Any, trained: int, requested: int | None) -> int:
+    """Return the maximum input length in tokens: the requested one, or that of training.
 
     Raises:
-        ConfigError: If it is more than the model has positions for.
+        ConfigError: If it exceeds the model's learned positions.
     """
     most = config.max_length if config.positions == "learned" else None
-    if asked is not None and (asked < 2 or (most is not None and asked > most)):
-        raise ConfigError(
-            [f"--max-length {asked}: at least 2" + (f", at most {most}" if most else "")]
-        )
-    return asked or min(trained, most or trained)
+    if requested is not None and (requested < 2 or (most is not None and requested > most)):
+        upper = f" and at most {most} (the model's positions)" if most else ""
+        raise ConfigError([f"--max-length {requested}: must be at least 2{upper}"])
+    return requested or min(trained, most or trained)

@@ -1,7 +1,6 @@
-"""Labelled texts from wherever they lie, and as numbers, ready for an encoder.
+"""Data of text classification: readers of labelled texts, GLUE, and tokenised inputs.
 
-Tables by split, columns by their usual names, GLUE. An input is `<s> text </s>`, or
-`<s> text </s></s> pair </s>` (arXiv 1907.11692).
+An input is `<s> text </s>`, or `<s> text </s></s> pair </s>` (arXiv 1907.11692).
 """
 
 from __future__ import annotations
@@ -51,33 +50,33 @@ from magneto.language.config import (
 from magneto.progress import Progress
 
 ROWS = "rows"
-UNLABELLED = "rows without a label left out"  # or with one that is no number, where one is asked
-# What GLUE's files and the hub write where a label is not known; other files leave it empty.
+UNLABELLED = "rows without a label left out"  # in regression also rows whose label is no number
+# Unknown labels in GLUE's files and on the hub; other files leave the label empty.
 UNKNOWN = ("", "-", "-1")
-# A folder of texts that have no label, in IMDB's.
+# IMDB's folder of unlabelled texts.
 WITHOUT_LABELS = ("unsup",)
-# Column of the built-in set by which rows are held out: its labels are drawn by the text's hash.
-HELD_BY = "held by"
+# Column whose hash holds rows out in the built-in set, where the text's hash decides the label.
+SPLIT_KEY = "split key"
 
 Splits = Mapping[str, Sequence[str]]
 
 
 class TextPair(NamedTuple):
-    """A text, and the one to compare it with where there is one."""
+    """A text, or a pair of texts."""
 
     text: str
     pair: str | None = None
 
 
 @dataclass(frozen=True)
-class Texts:
-    """What a configuration names, read.
+class LabelledTexts:
+    """Training and validation rows of a data configuration.
 
     Attributes:
-        train: Training rows: "text", "label" and, of pairs, "pair".
+        train: Training rows with columns "text", "label" and, for pairs, "pair".
         validation: Validation rows by name: "", and "mismatched" for MNLI.
-        labels: Classes in the order of their numbers; empty for numbers.
-        counts: What was met while reading.
+        labels: Class names in the order of their numbers; empty for regression.
+        counts: Rows read and rows left out.
     """
 
     train: Table
@@ -86,62 +85,62 @@ class Texts:
     counts: Counts
 
 
-def read_texts(config: ClassificationDataConfig) -> Texts:
+def read_texts(config: ClassificationDataConfig) -> LabelledTexts:
     """Read the training and the validation rows.
 
     Raises:
         FileNotFoundError: If there is no such path.
-        ValueError: If columns are missing, a split is empty, or a validation label is not one of
-            the training set's.
+        ValueError: If columns are missing, a split is empty, or a validation label does not occur
+            in the training set.
     """
     counts, source, other = Counts(), config.source, None
     if config.validation_source is not None:
         other = read_tables(config.validation_source, VALIDATION, config, counts)
-    measured = config.validation_source == source  # no training: read once
-    if other is not None and measured:
-        there = other
+    evaluation_only = config.validation_source == source
+    if other is not None and evaluation_only:
+        splits = other
     else:
-        there = read_tables(source, TRAIN if other else TRAIN | VALIDATION, config, counts)
-        if "train" not in there:
-            raise ValueError(f"{source} has nothing named train (it has {', '.join(there)})")
-        _check_count(source, "training rows", there["train"], config, counts)
-    known = there.get("train") or next(iter(there.values()))
-    key = HELD_BY if HELD_BY in known.columns else "text"
-    train, held = divide(there, other, config.validation_fraction, key, counts)
+        splits = read_tables(source, TRAIN if other else TRAIN | VALIDATION, config, counts)
+        if "train" not in splits:
+            raise ValueError(f"{source} has no training split named train, only "
+                             f"{', '.join(splits)}")  # fmt: skip
+        _check_count(source, "training rows", splits["train"], config, counts)
+    known = splits.get("train") or next(iter(splits.values()))
+    key = SPLIT_KEY if SPLIT_KEY in known.columns else "text"
+    train, held = divide(splits, other, config.validation_fraction, key, counts)
     validation = {"": held}
-    if mismatched := (other or there).get("mismatched"):
+    if mismatched := (other or splits).get("mismatched"):
         validation["mismatched"] = mismatched
-    splits = {f"{name or 'validation'} rows": rows for name, rows in validation.items()}
-    splits = {"rows": train} if measured else {"training rows": train, **splits}
-    for name, rows in splits.items():
+    checked = {f"{name or 'validation'} rows": rows for name, rows in validation.items()}
+    checked = {"rows": train} if evaluation_only else {"training rows": train, **checked}
+    for name, rows in checked.items():
         _check_count(source, name, rows, config, counts)
-    labels = () if config.number else _classes(config, known, counts)
-    for name, rows in splits.items() if labels else ():
+    labels = () if config.regression else _classes(config, known, counts)
+    for name, rows in checked.items() if labels else ():
         if others := {*rows.values("label")} - {*labels}:
             some = ", ".join(map(repr, sorted(others)[:3]))
-            raise ValueError(f"{source}: the {name} have labels ({some}) that are not "
-                             f"among {', '.join(labels[:10])}")  # fmt: skip
-    return Texts(train, validation, labels, counts)
+            raise ValueError(f"{source}: unknown labels in the {name} ({some}). The classes are "
+                             f"{', '.join(labels[:10])}.")  # fmt: skip
+    return LabelledTexts(train, validation, labels, counts)
 
 
 def _check_count(
     source: str, name: str, rows: Table, config: ClassificationDataConfig, counts: Counts
 ) -> None:
-    if len(rows) < 1 + config.number:
-        why = " (a correlation is of two or more)" if len(rows) else ""
-        there = counted(len(rows), name) if len(rows) else f"no {name}"
-        raise ValueError(f"{source} has {there}{why}: "
-                         f"{counts.describe(ROWS)}")  # fmt: skip
+    if len(rows) < 1 + config.regression:
+        why = " (a correlation needs two or more)" if len(rows) else ""
+        number = counted(len(rows), name) if len(rows) else f"no {name}"
+        raise ValueError(f"{source} has {number}{why}: {counts.describe(ROWS)}")
 
 
 def _classes(config: ClassificationDataConfig, table: Table, counts: Counts) -> tuple[str, ...]:
     column = table.columns["label"]
-    named = column.names if isinstance(column, Classes) else sorted({*table.values("label")})
-    found = config.labels or tuple(named)
-    if len(found) < 2:
-        raise ValueError(f"{config.source} has one label only: {', '.join(found)}; "
+    names = column.names if isinstance(column, Classes) else sorted({*table.values("label")})
+    labels = config.labels or tuple(names)
+    if len(labels) < 2:
+        raise ValueError(f"{config.source} has only one class, {', '.join(labels)}: "
                          f"{counts.describe(ROWS)}")  # fmt: skip
-    return found
+    return labels
 
 
 def read_tables(
@@ -151,9 +150,9 @@ def read_tables(
 
     Args:
         source: As `ClassificationDataConfig.source`.
-        splits: Names of those that are read, of files and on the hub.
-        config: Says what columns are called.
-        counts: Told of rows, and of what is left out.
+        splits: Accepted names of each split to read, of files and on the hub.
+        config: Names of the columns.
+        counts: Counts rows, and rows left out.
 
     Raises:
         FileNotFoundError: If there is no such path.
@@ -166,22 +165,22 @@ def read_tables(
         counts[ROWS] += len(records)
         return {"train": table_of(records, source)}
     if named.kind == "hf":
-        there = read_hub(named, splits)
+        tables = read_hub(named, splits)
     elif files := table_files(existing_path(source), splits, task):
-        there = {split: read_table(path, task, counts) for split, path in files.items()}
-        there = by_split(there["train"], counts) if {*there} == {"train"} else there
+        tables = {split: read_table(path, task, counts) for split, path in files.items()}
+        tables = by_split(tables["train"], counts) if {*tables} == {"train"} else tables
     else:
-        there = read_source(source, counts, "text", layout=text_folders)
-        there = {split: table for split, table in there.items() if split in splits} or there
+        tables = read_source(source, counts, "text", layout=text_folders)
+        tables = {split: table for split, table in tables.items() if split in splits} or tables
     unknown = UNKNOWN if task or named.kind == "hf" else UNKNOWN[:1]
-    return {split: labelled(table, config, unknown, counts) for split, table in there.items()}
+    return {split: labelled_rows(table, config, unknown, counts) for split, table in tables.items()}
 
 
 def table_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, Path]:
-    """Return the files of splits in a folder, or a file as "train"; none if there are no tables.
+    """Return the table files in a folder by split, or a file as "train"; {} without tables.
 
     Raises:
-        ValueError: If there are tables, but none of a split.
+        ValueError: If no table of the folder is named as a split.
     """
     endings = (*RECORDS, ".txt") if task else RECORDS
     if not path.is_dir():
@@ -191,15 +190,12 @@ def table_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, 
     if files and not found:
         wanted = ", ".join(next(iter(splits.values())))
         names = ", ".join(Path(unpacked_name(file)).stem.lower() for file in files)
-        raise ValueError(f"{path} has nothing named {wanted} (it has {names})")
+        raise ValueError(f"{path} has no file named {wanted}, only {names}")
     return found
 
 
 def text_folders(folder: Path, counts: Counts) -> dict[str, Table]:
-    """Return files of text, each labelled by the folder that it lies in; none without such folders.
-
-    They lie in folders of classes, maybe in folders of splits: train/good/1.txt.
-    """
+    """Return text files labelled by their class folder, optionally by split: train/good/1.txt."""
 
     def words_of(table: Table) -> Table:
         def read(number: int) -> dict[str, Any]:
@@ -217,15 +213,15 @@ def text_folders(folder: Path, counts: Counts) -> dict[str, Table]:
 
 
 def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
-    """Return the records of a file; those of GLUE may lack a header, or have cells behind it."""
+    """Return the records of a file; GLUE files may lack a header or have extra cells."""
     if task is None or not unpacked_name(path).endswith((".tsv", ".txt")):
         return read_file(path, counts)
     rows = list(read_tabs(path, counts))
     first = rows[0] if rows else []
     names, places = first, tuple(range(len(first)))
-    if task.places and not {*task.text} & {*first}:
+    if task.column_indices and not {*task.text} & {*first}:
         names = [task.text[0], *task.pair[:1], task.label[0]]
-        places = task.places
+        places = task.column_indices
     start = int(names is first)
 
     def read(cells: list[str]) -> list[str] | None:
@@ -241,10 +237,10 @@ def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
 
 
 def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -> list[str | None]:
-    """Return the columns that have the text, the pair or the label; None for no pair.
+    """Return the names of the columns "text", "pair" or "label"; None if there is no pair.
 
     Raises:
-        ValueError: If one is not there; says which are.
+        ValueError: If the table lacks one; names the columns that it has.
     """
     found: list[str | None] = []
     for what in wanted:
@@ -252,9 +248,9 @@ def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -
             names = getattr(task, what)
             name = next((name for name in names if name in table.columns), None)
             if names and name is None:
-                there = listed([shown(name) for name in table.columns]) or "none"
+                columns = listed([shown(name) for name in table.columns]) or "none"
                 raise ValueError(f"{table.where} has no column {names[0]!r} of data.glue "
-                                 f"{config.glue} (it has {there})")  # fmt: skip
+                                 f"{config.glue}. Its columns are {columns}.")  # fmt: skip
         elif what == "pair":
             name = table.find(what, config.pair_column or "")
         else:
@@ -267,22 +263,22 @@ def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -
 
 
 def text_values(table: Table, config: ClassificationDataConfig, *more: str) -> Iterator[list[Any]]:
-    """Yield text, pair (None if there is none) and what else is wanted of each row."""
+    """Yield text, pair (None for single texts) and further columns of each row."""
     names = find_columns(table, config, "text", "pair", *more)
     columns = [[None] * len(table) if name is None else table.values(name) for name in names]
     return map(list, zip(*columns, strict=True))
 
 
-def labelled(
+def labelled_rows(
     table: Table, config: ClassificationDataConfig, unknown: Sequence[str], counts: Counts
 ) -> Table:
-    """Return the rows that have texts and a label, as "text", "label" and, of pairs, "pair".
+    """Return the rows with text and label as columns "text", "label" and, for pairs, "pair".
 
     Args:
-        table: With columns as their source names them.
-        config: Says which has what.
-        unknown: Words that stand for a label that is not known, unless they are labels.
-        counts: Told of what is kept and of what is left out.
+        table: Table with the columns of its source.
+        config: Names of the columns.
+        unknown: Words for an unknown label, unless `config.labels` has them.
+        counts: Counts rows, and rows left out.
     """
     unknown = [word for word in unknown if word not in (config.labels or ())]
 
@@ -292,22 +288,23 @@ def labelled(
         word = "" if label is None else str(label).strip()
         if is_empty(pair):
             counts[EMPTY] += 1
-        elif not is_finite(word) if config.number else word in unknown:
+        elif not is_finite(word) if config.regression else word in unknown:
             counts[UNLABELLED] += 1
         else:
             counts[ROWS] += 1
-            return pair, word.partition(config.label_until)[0] if config.label_until else word
+            end = config.label_delimiter
+            return pair, word.partition(end)[0] if end else word
         return None
 
     rows = text_values(table, config, "label")
-    found = list(read_each(rows, read, counts, f"{table.where}, record"))
-    columns: dict[str, Any] = {"text": [pair.text for pair, _ in found]}
+    kept = list(read_each(rows, read, counts, f"{table.where}, record"))
+    columns: dict[str, Any] = {"text": [pair.text for pair, _ in kept]}
     if config.paired:
-        columns["pair"] = [pair.pair for pair, _ in found]
-    columns["label"] = [word for _, word in found]
+        columns["pair"] = [pair.pair for pair, _ in kept]
+    columns["label"] = [word for _, word in kept]
     [label] = find_columns(table, config, "label")
     known = table.columns[label or ""]
-    if isinstance(known, Classes) and not config.label_until:  # classes in the set's own order
+    if isinstance(known, Classes) and not config.label_delimiter:  # keep the order of the classes
         names = [name.strip() for name in known.names]
         numbers = np.array([names.index(name) for name in columns["label"]], np.int64)
         columns["label"] = Classes(numbers, names)
@@ -315,19 +312,19 @@ def labelled(
 
 
 def as_pair(text: Any, pair: Any, paired: bool) -> TextPair:
-    """Return a record's texts; raise BadRecord unless there is one, or two of a pair."""
+    """Return a record's text or texts; raise BadRecord if one is missing."""
     if not isinstance(text, str) or (paired and not isinstance(pair, str)):
         raise BadRecord("no text")
     return TextPair(text, pair if paired else None)
 
 
 def is_empty(row: TextPair) -> bool:
-    """Return whether there is nothing to read in a text, or in one of two."""
+    """Whether a text, or one of a pair, has no visible character."""
     return not row.text.strip() or (row.pair is not None and not row.pair.strip())
 
 
 def is_finite(word: str) -> bool:
-    """Return whether a word is a finite number."""
+    """Whether a word is a finite number."""
     try:
         return math.isfinite(float(word))
     except ValueError:
@@ -344,16 +341,16 @@ def pairs_of(table: Table) -> list[TextPair]:
 def read_unlabelled(
     path: Path, config: ClassificationDataConfig, counts: Counts
 ) -> Iterator[TextPair]:
-    """Yield the texts of a file, empty ones too, so that lines stay lines; labels are not read.
+    """Yield the texts of a file without labels; empty texts are kept, so that line numbers hold.
 
     Args:
-        path: A table (.csv, .tsv, .jsonl or .json), or anything else with a text per line; maybe
-            packed.
-        config: Says which columns have text and pair.
-        counts: Filled while reading.
+        path: Table (.csv, .tsv, .jsonl or .json), or another file with one text per line;
+            compressed or not.
+        config: Names of the columns.
+        counts: Counts malformed records.
 
     Raises:
-        ValueError: If the file has no such column; names those it has.
+        ValueError: If the file has no such column; names its columns.
     """
     if not has_ending(path, RECORDS):
         yield from line_pairs(read_lines(path, counts), config.paired)
@@ -368,31 +365,31 @@ def read_unlabelled(
 
 
 def line_pairs(lines: Iterable[str], paired: bool) -> Iterator[TextPair]:
-    """Yield a text per line; a tab is between the two of a pair."""
+    """Yield one text, or tab-separated pair, per line."""
     for line in lines:
         text, _, pair = line.strip("\r\n").partition("\t" if paired else "\n")
         yield TextPair(text, pair if paired else None)
 
 
-# Of built-in sentences, in words: shorter ones say too little, longer ones too much.
+# Shortest and longest sentence of the built-in set, in words.
 LEAST, MOST = 6, 20
 
 
 def word_order() -> Iterator[dict[str, str]]:
-    """Yield sentences, each once, half of them shuffled: no case or stop tells which."""
-    found: dict[str, None] = {}
+    """Yield distinct sentences, half of them shuffled, without case and full stops."""
+    sentences: dict[str, None] = {}
     for document in docstrings():
         for sentence in re.split(r"(?<=[.!?;:])\s+|\n+", document):
             words = re.findall(r"[a-z0-9_'()-]+", sentence.lower())
             if LEAST <= len(words) <= MOST and len(set(words)) > LEAST // 2:
-                found[" ".join(words)] = None
-    for sentence in found:
+                sentences[" ".join(words)] = None
+    for sentence in sentences:
         text, label = sentence, "as-written"
         if not held_out(sentence, 0.5):
             random, label = np.random.default_rng(list(sentence.encode())), "shuffled"
             while text == sentence:
                 text = " ".join(random.permutation(sentence.split()))
-        yield {"text": text, "label": label, HELD_BY: f"validation:{text}"}
+        yield {"text": text, "label": label, SPLIT_KEY: f"validation:{text}"}
 
 
 # Texts tokenised at a time.
@@ -400,30 +397,30 @@ BATCH = 1024
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """Texts as numbers.
+class EncodedTexts:
+    """Tokenised inputs.
 
     Attributes:
-        tokens: Of each input.
-        second: Where the second text begins in each; the length if there is none.
-        cut: Whether each is shorter than its texts.
+        tokens: Tokens of each input.
+        second: Position of the second text in each input; the input's length for single texts.
+        truncated: Whether each input is truncated.
     """
 
     tokens: list[np.ndarray]
     second: np.ndarray
-    cut: list[bool]
+    truncated: list[bool]
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each input."""
+        """Length of each input in tokens."""
         return np.array([len(row) for row in self.tokens])
 
     def batch(self, numbers: Sequence[int] | np.ndarray, pad: int) -> dict[str, Tensor]:
-        """Return numbered inputs, padded: tokens, mask, token_types, all (batch, length).
+        """Return padded inputs: "tokens", "mask" and "token_types", all (batch, length).
 
         Args:
-            numbers: Of the inputs, (batch,).
-            pad: The token that fills up.
+            numbers: Numbers of the inputs, (batch,).
+            pad: Padding token.
         """
         rows = [self.tokens[number] for number in numbers]
         lengths = np.array([len(row) for row in rows])
@@ -444,46 +441,44 @@ def encode(
     tokenizer: Tokenizer,
     config: ClassificationDataConfig,
     progress: Progress,
-) -> Inputs:
-    """Turn texts into numbers."""
-    tokens, second, cut = [], [], []
+) -> EncodedTexts:
+    """Tokenise texts or pairs."""
+    tokens, second, truncated = [], [], []
     for start in range(0, len(rows), BATCH):
         piece = rows[start : start + BATCH]
         first = tokenizer.encode([row.text for row in piece])
         others = iter(tokenizer.encode([row.pair for row in piece if row.pair is not None]))
         for row, text in zip(piece, first, strict=True):
             pair = None if row.pair is None else next(others)
-            made, begin, short = assemble(text, pair, tokenizer, config)
-            tokens.append(np.array(made, np.int32))
+            input_tokens, begin, shortened = build_input(text, pair, tokenizer, config)
+            tokens.append(np.array(input_tokens, np.int32))
             second.append(begin)
-            cut.append(short)
+            truncated.append(shortened)
         progress.update("tokenising rows", start + len(piece), len(rows))
-    return Inputs(tokens, np.array(second), cut)
+    return EncodedTexts(tokens, np.array(second), truncated)
 
 
-def assemble(
+def build_input(
     text: list[int], pair: list[int] | None, tokenizer: Tokenizer, config: ClassificationDataConfig
 ) -> tuple[list[int], int, bool]:
-    """Return an input's tokens, where its second text begins, and whether it was cut."""
+    """Return an input's tokens, the position of its second text, and whether it is truncated."""
     end = [tokenizer.end]
     if pair is None:
-        room = config.max_length - 2
-        made = [tokenizer.begin, *text[:room], *end]
-        return made, len(made), len(text) > room
+        available = config.max_length - 2
+        tokens = [tokenizer.begin, *text[:available], *end]
+        return tokens, len(tokens), len(text) > available
     between = end * (2 if config.separator == "double" else 1)
-    room = config.max_length - 2 - len(between)
-    cut = len(text) + len(pair) > room
-    if cut:
-        half = room // 2
-        keep = max(half, room - len(pair))
-        text = text[:keep]
-        pair = pair[: room - len(text)]
-    made = [tokenizer.begin, *text, *between]
-    return [*made, *pair, *end], len(made), cut
+    available = config.max_length - 2 - len(between)
+    truncated = len(text) + len(pair) > available
+    if truncated:
+        text = text[: max(available // 2, available - len(pair))]
+        pair = pair[: available - len(text)]
+    tokens = [tokenizer.begin, *text, *between]
+    return [*tokens, *pair, *end], len(tokens), truncated
 
 
 def label_values(table: Table, labels: tuple[str, ...]) -> np.ndarray:
-    """Return class numbers (int64), or the labels as numbers (float32) if there are no classes."""
+    """Return class numbers (int64), or without classes the labels as numbers (float32)."""
     if not labels:
         return np.array([float(label) for label in table.values("label")], np.float32)
     numbers = {label: number for number, label in enumerate(labels)}

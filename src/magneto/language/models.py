@@ -1,4 +1,4 @@
-"""Models of text: a decoder; an encoder, alone or with a head that guesses tokens or answers."""
+"""Text models: language model, text encoder, masked language model, text classifier."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from magneto.nn.transformer import Decoder, Encoder
 
 
 class LanguageModel(nn.Module):
-    """Embedding, decoder, projection to the vocabulary (no bias; N(0, 1/width) if not tied)."""
+    """Decoder-only language model.
+
+    The output projection has no bias. Untied, it is initialised from N(0, 1/width).
+    """
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
@@ -45,13 +48,13 @@ class LanguageModel(nn.Module):
         targets: Tensor | None = None,
         cache: Any = None,
     ) -> Any:
-        """Return logits, or with targets the loss, whose logits never exist all at once.
+        """Return logits, or with targets the loss, which computes `loss_chunk` rows at a time.
 
         Args:
             tokens: (batch, length).
             attention_mask: Boolean, True = may attend; see `Decoder`.
-            targets: (batch, length), the token to predict at each place, `IGNORED` for none.
-            cache: Keys and values of what came before; see `Decoder`.
+            targets: (batch, length), the next tokens; `IGNORED` for none.
+            cache: Keys and values of earlier tokens; see `Decoder`.
 
         Returns:
             (batch, length, vocab_size), or a `CrossEntropyLoss`.
@@ -64,7 +67,7 @@ class LanguageModel(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Token vectors, plus a vector per kind of segment if there are any, through an encoder."""
+    """Token embedding, optional segment embedding, and encoder."""
 
     def __init__(self, config: TextEncoderConfig) -> None:
         super().__init__()
@@ -89,7 +92,7 @@ class TextEncoder(nn.Module):
         Args:
             tokens: (batch, length).
             attention_mask: Boolean, True = real; (batch, length).
-            token_types: (batch, length), all 0 if not given.
+            token_types: (batch, length), by default all 0.
 
         Returns:
             (batch, length, width).
@@ -99,10 +102,10 @@ class TextEncoder(nn.Module):
 
 
 class MaskedLanguageHead(nn.Module):
-    """BERT's head: dense, GELU, norm, then the vocabulary with a bias (arXiv 1810.04805).
+    """BERT's masked-token head: dense, GELU, norm, output projection (arXiv 1810.04805).
 
-    Weights are Xavier normal for the dense matrix and N(0, 1/width) for the vocabulary; no
-    placement scales them. Biases are zero.
+    The dense matrix is initialised Xavier normal, the output projection from N(0, 1/width), biases
+    with 0. Placements do not scale them.
     """
 
     def __init__(self, config: TransformerConfig, vocab_size: int) -> None:
@@ -114,16 +117,16 @@ class MaskedLanguageHead(nn.Module):
         self.vocabulary = NormalLinear(width, vocab_size, bias=True, std=std)
 
     def transform(self, features: Tensor) -> Tensor:
-        """(..., width) to (..., width): all but the vocabulary."""
+        """Apply all but the output projection: (..., width) to (..., width)."""
         return self.norm(self.activation(self.dense(features)))
 
     def forward(self, features: Tensor) -> Tensor:
-        """(..., width) to (..., vocab_size)."""
+        """Return logits: (..., width) to (..., vocab_size)."""
         return self.vocabulary(self.transform(features))
 
 
 class MaskedLanguageModel(nn.Module):
-    """`TextEncoder` and head; the head sees only the places asked for."""
+    """`TextEncoder` with a `MaskedLanguageHead` on the masked positions."""
 
     def __init__(self, config: MaskedLanguageModelConfig) -> None:
         super().__init__()
@@ -142,17 +145,17 @@ class MaskedLanguageModel(nn.Module):
         targets: Tensor | None = None,
         token_types: Tensor | None = None,
     ) -> Any:
-        """Return logits, or with targets the loss, whose logits never exist all at once.
+        """Return logits, or with targets the loss, which computes `loss_chunk` rows at a time.
 
         Args:
-            tokens: (batch, length), some hidden.
+            tokens: (batch, length), some masked.
             attention_mask: Boolean, True = may attend; see `Encoder`.
-            positions: (batch, guesses), the places to guess; all of them if not given.
-            targets: Of the same shape as what is guessed; -100 for none.
-            token_types: (batch, length), all 0 if not given.
+            positions: (batch, predictions), the positions to predict; by default all.
+            targets: (batch, predictions), the original tokens; `IGNORED` (-100) for none.
+            token_types: (batch, length), by default all 0.
 
         Returns:
-            (batch, guesses or length, vocab_size), or a `CrossEntropyLoss`.
+            (batch, predictions, vocab_size), or a `CrossEntropyLoss`.
         """
         features = self.text_encoder(tokens, attention_mask, token_types)
         if positions is not None:
@@ -168,12 +171,11 @@ class MaskedLanguageModel(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """Dropout, dense, tanh, dropout, linear, on the first feature (arXiv 1810.04805, 1907.11692).
+    """Classification head: dropout, dense, tanh, dropout, linear (arXiv 1810.04805, 1907.11692).
 
-    Or on the mean of all features.
-
-    Weights are Xavier normal for the dense matrix and N(0, 0.02²) for the answer (BERT's), so that
-    the first loss is near ln classes; no placement scales them. Biases are zero.
+    It reads the first feature or the mean of all features. The dense matrix is initialised Xavier
+    normal, the output as in BERT from N(0, 0.02²), so that the first loss is near ln(classes).
+    Biases are 0. Placements do not scale them.
     """
 
     def __init__(self, width: int, classes: int, dropout: float, pooling: str = "first") -> None:
@@ -185,11 +187,11 @@ class ClassificationHead(nn.Module):
         self.answer = NormalLinear(width, classes, bias=True, std=0.02)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(batch, length, width) to (batch, classes).
+        """Return logits (batch, classes).
 
         Args:
-            features: Of the encoder.
-            mask: Boolean, True = real; (batch, length). None if all are.
+            features: Encoder output, (batch, length, width).
+            mask: (batch, length), True = not padding; by default all True.
         """
         read = features[:, 0] if self.pooling == "first" else mean_feature(features, mask)
         pooled = self.activation(self.dense(self.dropout(read)))
@@ -197,7 +199,7 @@ class ClassificationHead(nn.Module):
 
 
 def mean_feature(features: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean of the real features, (batch, width); see `ClassificationHead.forward`."""
+    """Return the mean over unpadded positions, (batch, width); see `ClassificationHead.forward`."""
     if mask is None:
         return features.mean(1)
     real = mask[..., None].to(features.dtype)
@@ -205,10 +207,10 @@ def mean_feature(features: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 class TextClassifier(nn.Module):
-    """`TextEncoder` and head.
+    """`TextEncoder` with a `ClassificationHead`.
 
     Raises:
-        ValueError: If the configuration leaves the vocabulary or the classes open.
+        ValueError: If `vocab_size` or `classes` is not set.
     """
 
     def __init__(self, config: TextClassifierConfig) -> None:
@@ -227,14 +229,11 @@ class TextClassifier(nn.Module):
         attention_mask: Tensor | None = None,
         token_types: Tensor | None = None,
     ) -> Tensor:
-        """Return logits, or numbers.
+        """Return logits, or predicted numbers, (batch, classes).
 
         Args:
-            tokens: (batch, length), each row begun by `<s>`.
-            attention_mask: Boolean, True = real; (batch, length).
-            token_types: (batch, length), all 0 if not given.
-
-        Returns:
-            (batch, classes).
+            tokens: (batch, length), each row begins with `<s>`.
+            attention_mask: (batch, length), True = not padding.
+            token_types: (batch, length), by default all 0.
         """
         return self.head(self.text_encoder(tokens, attention_mask, token_types), attention_mask)

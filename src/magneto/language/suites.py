@@ -1,9 +1,8 @@
-"""Suites of questions with options, for language models that were not trained on them.
+"""Multiple-choice suites for zero-shot and few-shot evaluation.
 
-A suite's records, in the shapes in which they are handed around, become `Item`s: for each option a
-context and what follows it. Which part is scored is decided here. Where the options fill a blank
-(Winogrande, Winograd), an option ends the context, and what follows the blank is scored, the same
-for all ("partial evaluation", arXiv 1806.02847); elsewhere the options themselves are scored.
+A record becomes an `Item`: a context and a scored ending for each option. Where the options fill a
+blank (Winogrande, Winograd), the option ends the context, and the text after the blank is scored
+("partial evaluation", arXiv 1806.02847). Elsewhere the options are scored.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from magneto.data.sources import HubDataset, Source, parse_source, split_of
 from magneto.files import nearest_path, user_path
 
 POSSESSIVE = ("my", "his", "her", "our", "their")
-# Words that begin an option with a capital only because they begin it.
+# Words that are capitalised only at the beginning of an option.
 ARTICLES = ("A", "An", "The", "She", "He", "It", "They", "My", "His", "Her", "Their")
 
 
 @dataclass(frozen=True)
 class Item:
-    """A question.
+    """Question with options.
 
     Attributes:
-        contexts: What stands before the scored text, one per option; none ends in a space.
-        endings: The scored text, one per option, with the space before it.
-        answer: Number of the right option.
+        contexts: Text before the scored text for each option, without a space at the end.
+        endings: Scored text of each option, with the space before it.
+        answer: Number of the correct option.
     """
 
     contexts: tuple[str, ...]
@@ -45,11 +44,11 @@ class Item:
         if not 0 <= self.answer < len(self.contexts):
             raise ValueError(f"the answer is not one of the {len(self.contexts)} options")
         if not all(ending.strip() for ending in self.endings):
-            raise ValueError("an option leaves nothing to score")
+            raise ValueError("the scored text of an option is empty")
 
     @property
     def solved(self) -> str:
-        """The whole text with the right option, as a demonstration shows it."""
+        """Text with the correct option, as used in a demonstration."""
         return self.contexts[self.answer] + self.endings[self.answer]
 
 
@@ -58,18 +57,18 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Suite:
-    """Where a suite's records are found, and what they mean.
+    """Definition of a suite: its sources and its record format.
 
     Attributes:
-        name: As `--tasks` has it.
-        aliases: Words by which its files or folders are known.
-        parse: From a record to an item; raises KeyError or ValueError.
-        partial: Whether what follows a blank is scored. The paper's accuracy compares summed
-            log-likelihoods there, and means per token elsewhere.
-        hub: NAME or NAME:CONFIG on the Hugging Face hub; "" if it is not there.
-        questions: Splits to take the questions from, the best first; "" is a file that names none.
-        demonstrations: Splits for demonstrations, likewise; one that is not the questions'.
-        fields: What a record looks like, for messages.
+        name: Name for `--tasks`.
+        aliases: Words that mark its files or folders.
+        parse: Converts a record to an item; raises KeyError or ValueError.
+        partial: Whether the text after a blank is scored. The paper's accuracy then compares summed
+            log-likelihoods, otherwise means per token.
+        hub: NAME or NAME:CONFIG on the Hugging Face hub; "" if it is not on the hub.
+        fields: Fields of a record, for messages.
+        questions: Splits of the questions, preferred first; "" is a file without a split name.
+        demonstrations: Splits of the demonstrations, preferred first.
     """
 
     name: str
@@ -83,7 +82,7 @@ class Suite:
 
 
 def options_item(context: str, options: list[str], answer: int) -> Item:
-    """Return an item whose options follow one context, after a space."""
+    """Return an item whose options follow a common context."""
     endings = tuple(f" {option.strip()}" for option in options)
     return Item((context.strip(),) * len(options), endings, answer)
 
@@ -96,7 +95,7 @@ def blank_item(before: str, options: list[str], after: str, answer: int) -> Item
 
 
 def parse_hellaswag(record: Record) -> Item:
-    """Read the original fields, or `query`, `choices`, `label` with the text already cleaned."""
+    """Read the original fields, or the preprocessed `query`, `choices`, `label`."""
     if "query" in record:
         return options_item(record["query"], list(record["choices"]), int(record["label"]))
     context = f"{record['activity_label']}: {record['ctx_a']} {record['ctx_b'].capitalize()}"
@@ -105,7 +104,7 @@ def parse_hellaswag(record: Record) -> Item:
 
 
 def without_brackets(text: str) -> str:
-    """Remove the marks that WikiHow's pages left in HellaSwag: [header], [title], [step]."""
+    """Remove WikiHow's marks from HellaSwag: [header], [title], [step]."""
     text = text.strip().replace(" [title]", ". ")
     return re.sub(r"\[.*?\]", "", text).replace("  ", " ").strip()
 
@@ -121,12 +120,12 @@ def parse_winogrande(record: Record) -> Item:
 
 
 def parse_winograd(record: Record) -> Item:
-    """Read the hub's fields (the pronoun's place is known), or a sentence with [MASK]."""
+    """Read the hub's fields, which locate the pronoun, or a sentence with [MASK]."""
     if "pronoun_loc" not in record:
         return _parse_masked_winograd(record)
     text, place, pronoun = record["text"], int(record["pronoun_loc"]), record["pronoun"]
     if text[place : place + len(pronoun)] != pronoun:
-        raise ValueError(f"{pronoun!r} does not stand at pronoun_loc {place}")
+        raise ValueError(f"the text has no {pronoun!r} at pronoun_loc {place}")
     before, after = text[:place], text[place + len(pronoun) :]
     mark = "'s" if pronoun.lower() in POSSESSIVE else ""
     options = [_inside_sentence(before, option) + mark for option in record["options"]]
@@ -134,7 +133,7 @@ def parse_winograd(record: Record) -> Item:
 
 
 def _parse_masked_winograd(record: Record) -> Item:
-    # The pronoun is not kept in this shape, so a possessive one cannot be told from the others.
+    # This format lacks the pronoun, so possessive ones cannot be recognised.
     before, blank, after = record["sentence"].partition("[MASK]")
     if not blank:
         raise ValueError("the sentence has no [MASK]")
@@ -150,7 +149,7 @@ def _spaced(text: str) -> str:
 
 
 def _inside_sentence(before: str, option: str) -> str:
-    """Give an option's article a small letter, unless a sentence begins there."""
+    """Lower-case an option's article, unless a sentence begins there."""
     option = option.strip()
     first = option.split()[0]
     begins = not before.strip() or before.rstrip()[-1] in ".!?"
@@ -158,7 +157,7 @@ def _inside_sentence(before: str, option: str) -> str:
 
 
 def parse_storycloze(record: Record) -> Item:
-    """Read four sentences and two endings, with the hub's field names or the original .csv's."""
+    """Read four sentences and two endings, with field names of the hub or of the original .csv."""
     if "InputSentence1" in record:
         story = [record[f"InputSentence{number}"] for number in range(1, 5)]
         options = [record[f"RandomFifthSentenceQuiz{number}"] for number in (1, 2)]
@@ -219,20 +218,19 @@ SUITES = {
         ),
     )
 }  # fmt: skip
-"""By name, in the order in which messages list them."""
+"""Built-in suites by name, in the order of messages."""
 
 
 @dataclass(frozen=True)
-class Questions:
-    """The items of a suite.
+class SuiteQuestions:
+    """Questions and demonstrations of a suite.
 
     Attributes:
-        suite: What they are.
-        items: The questions, in the order of their source.
-        pool: What demonstrations are drawn from; None if there is but one split, so that they are
-            drawn from the other questions.
-        source: Where the questions were read, for a person.
-        pool_source: Where demonstrations are drawn from, for a person.
+        suite: Definition of the suite.
+        items: Questions in the order of their source.
+        pool: Demonstrations to draw from; None draws from the other questions.
+        source: Source of the questions, for messages.
+        pool_source: Source of the demonstrations, for messages.
     """
 
     suite: Suite
@@ -242,17 +240,17 @@ class Questions:
     pool_source: str
 
 
-def load_questions(suite: Suite, data: str | None) -> Questions:
+def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
     """Read a suite.
 
     Args:
-        suite: Of `SUITES`.
-        data: A folder, searched with all folders in it for files that the suite's names occur in;
-            a file of questions; hf:NAME[:CONFIG[:SPLIT]]; or None for the suite's place on the hub.
+        suite: One of `SUITES`.
+        data: Folder, searched recursively for files with the suite's name; file of questions;
+            hf:NAME[:CONFIG[:SPLIT]]; or None for the suite's data set on the hub.
 
     Raises:
-        ConfigError: If nothing is found, or more than one file could be meant.
-        ValueError: If a record does not have the suite's fields; says which record of which file.
+        ConfigError: If no file is found, or several match.
+        ValueError: If a record lacks a field of the suite; names file and record.
     """
     wanted, path = suite.questions, user_path(data or "")
     if data is None or data.startswith("hf:"):
@@ -270,7 +268,7 @@ def load_questions(suite: Suite, data: str | None) -> Questions:
         raise _no_questions(suite, data)
     pool = next((s for s in suite.demonstrations if s in there and s != split), None)
     where, pool_where = (there[name][0] if name is not None else "" for name in (split, pool))
-    return Questions(
+    return SuiteQuestions(
         suite,
         parse_records(suite, there[split][1](), where),
         None if pool is None else parse_records(suite, there[pool][1](), pool_where),
@@ -280,7 +278,7 @@ def load_questions(suite: Suite, data: str | None) -> Questions:
 
 
 Splits = dict[str, tuple[str, Callable[[], Iterable[Record]]]]
-"""By name ("" is a file that names none): where its records are, for a person, and their reader."""
+"""By name of the split ("" without a name): source of its records, for messages, and reader."""
 
 
 def _hub_splits(source: Source) -> Splits:
@@ -289,14 +287,10 @@ def _hub_splits(source: Source) -> Splits:
 
 
 def _folder_splits(suite: Suite, folder: Path) -> Splits:
-    """Return the suite's files in a folder, by split.
-
-    Raises:
-        ConfigError: If there are two of one split.
-    """
+    """Return the suite's files in a folder by split; raise ConfigError for two of one split."""
     found: Splits = {}
     for path in sorted(p for p in walk_files(folder) if has_ending(p, RECORDS)):
-        # The original StoryCloze files are all called cloze_test, whichever split they hold.
+        # The original StoryCloze files of all splits are named cloze_test.
         name = str(path.relative_to(folder)).lower().replace("cloze_test", "storycloze")
         words = re.split(r"[^a-z0-9]+", name)
         if not {*words} & {*suite.aliases}:
@@ -304,35 +298,35 @@ def _folder_splits(suite: Suite, folder: Path) -> Splits:
         split = split_of(name) or ""
         if split in found:
             which = f"{split or 'question'} files for {suite.name}"
-            raise ConfigError([f"--data: two {which}: {found[split][0]} and {path}; give one"])
+            raise ConfigError([f"--data: two {which}: {found[split][0]} and {path}. Give one."])
         found[split] = (str(path), partial(stream_records, path, NothingWrong()))
     return found
 
 
 def _no_questions(suite: Suite, data: str | None) -> ConfigError:
-    """Return the error that a source has none of a suite's questions; says what it needs."""
+    """Return the error of a source without questions of a suite."""
     folder = user_path(data or "")
     others = [name for name, other in SUITES.items()
               if data and os.path.isdir(folder) and _folder_splits(other, folder)]  # fmt: skip
     have = f" (it has {', '.join(others)})" if others else ""
     names = " or ".join(f"{alias}.jsonl" for alias in suite.aliases)
-    where = f"in {data}{have}" if data else "on the hub: give --data"
+    where = f"in {data}{have}" if data else "on the hub"
     return ConfigError([
-        f"--data: no questions of {suite.name} {where}: needs a file such as {names}, with the "
-        f"fields {suite.fields}"
+        f"--data: no questions of {suite.name} {where}. Give a file such as {names} with the "
+        f"fields {suite.fields}."
     ])  # fmt: skip
 
 
 def parse_records(suite: Suite, records: Iterable[Record], source: Any) -> list[Item]:
-    """Turn records into items. One that is wrong is an error: leaving it out changes the score."""
+    """Convert records to items; malformed ones are errors, because skipping changes the score."""
     items = []
     for number, record in enumerate(records, 1):
         try:
             with guarded():
                 items.append(suite.parse(record))
         except BadRecord as error:
-            raise ValueError(f"{source}, record {number}: {error}; {suite.name} has "
-                             f"{suite.fields}") from error  # fmt: skip
+            raise ValueError(f"{source}, record {number}: {error}. Fields of {suite.name}: "
+                             f"{suite.fields}.") from error  # fmt: skip
     if not items:
-        raise ValueError(f"{source}: no records")
+        raise ValueError(f"{source} has no records")
     return items

@@ -1,7 +1,7 @@
-"""Text prepared for language models: tokenised once, kept as memory-mapped numbers, packed.
+"""Tokenised corpora: the cache of token files, packed windows, and streaming.
 
-A cache holds train.bin and validation.bin (documents end to end, each closed by the end token) and
-index.json. Its name is a fingerprint of the source, the tokenizer and the split.
+A cache directory holds train.bin and validation.bin (documents end to end, each followed by the end
+token) and index.json. Its name is a fingerprint of the source, the tokenizer and the split.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from magneto.files import read_json
 from magneto.language.config import TextDataConfig
 from magneto.progress import SILENT, Progress
 
-# Documents tokenised at a time; the tokenizer spreads them over the cores.
+# Documents tokenised at a time; the tokenizer distributes them over the cores.
 BATCH = 256
 SPLITS = ("train", "validation")
 
 
 @dataclass(frozen=True)
 class Split:
-    """One split: its tokens, and the bytes of text they stand for."""
+    """Tokens of a split, and the size of its text in bytes."""
 
     tokens: np.ndarray
     text_bytes: int
@@ -52,14 +52,14 @@ class Split:
 
 @dataclass(frozen=True)
 class PreparedText:
-    """A tokenised corpus.
+    """Tokenised corpus.
 
     Attributes:
-        tokenizer: What made it.
-        train: Training split; empty when streaming.
+        tokenizer: Tokenizer of both splits.
+        train: Training split; empty if streamed.
         validation: Validation split.
-        counts: What was met while reading.
-        digest: Of all tokens, by which a run knows its data again; taken once, when they were made.
+        counts: Documents and malformed records of the source.
+        digest: Hash of all tokens, computed when they are cached. A run compares it on resuming.
     """
 
     tokenizer: Tokenizer
@@ -72,16 +72,16 @@ class PreparedText:
 def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Iterator[str]:
     """Yield the documents of "train" or "validation".
 
-    Without a validation split or source, documents are held out whole, by their hash.
+    Without a validation split or source, whole documents are held out by their hash.
     """
-    there = open_documents(config.source, config.text_field, config.document)
-    train = there.get("train") or next(iter(there.values()))
-    held = there.get("validation") if "train" in there else None
+    splits = open_documents(config.source, config.text_field, config.document)
+    train = splits.get("train") or next(iter(splits.values()))
+    validation = splits.get("validation") if "train" in splits else None
     if config.validation_source is not None:
         other = open_documents(config.validation_source, config.text_field, config.document)
-        held = next(other[name] for name in VALIDATED if name in other)
-    if held is not None:
-        yield from (held if split == "validation" else train)(counts)
+        validation = next(other[name] for name in VALIDATED if name in other)
+    if validation is not None:
+        yield from (validation if split == "validation" else train)(counts)
         return
     limit = held_below(train(Counts()), config.validation_fraction)
     for text in train(counts):
@@ -90,35 +90,32 @@ def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Itera
 
 
 def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
-    """Tokenise a source, or find it tokenised.
+    """Tokenise a source, or open its cache.
 
     Raises:
-        FileNotFoundError: If there is no such source or tokenizer.
-        ValueError: If it holds too little text for one sequence in each split.
+        FileNotFoundError: If source or tokenizer does not exist.
+        ValueError: If a split has too few tokens for one sequence.
     """
     if config.streaming:
         return _prepare_stream(config, progress)
-    held = _place(config, "text", _tokenizer_name(config))
-    if not is_kept(held, progress):
-        with made_whole(held) as aside:
-            _fill(config, aside, progress)
+    cache = _cache_path(config, "text", _tokenizer_name(config))
+    if not is_kept(cache, progress):
+        with made_whole(cache) as directory:
+            _write_cache(config, directory, progress)
     if config.tokenizer == "bpe":
-        # A run keeps the tokenizer that came out, and finds the same tokens by it.
-        named = replace(config, tokenizer=str(held))
-        also_known(held, _place(config, "text", _tokenizer_name(named)))
-    return _open(held, config)
+        # A run stores the trained tokenizer, which must lead to the same cache.
+        named = replace(config, tokenizer=str(cache))
+        also_known(cache, _cache_path(config, "text", _tokenizer_name(named)))
+    return _open(cache, config)
 
 
-def _place(config: TextDataConfig, kind: str, *made_by: Any) -> Path:
-    """Return where the cache has what is made of a configuration's documents by further settings.
-
-    Its name is a fingerprint of the sources and of how they are split, too.
-    """
+def _cache_path(config: TextDataConfig, kind: str, *settings: Any) -> Path:
+    """Return the cache path of a kind of file: a fingerprint of sources, split and settings."""
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
         [documents_fingerprint(source, config.text_field, config.document) for source in sources],
         None if config.validation_source else config.validation_fraction,
-        *made_by,
+        *settings,
     )
     return cache_directory() / f"{kind}-{name}"
 
@@ -126,12 +123,12 @@ def _place(config: TextDataConfig, kind: str, *made_by: Any) -> Path:
 def _tokenizer_name(config: TextDataConfig) -> Any:
     if config.tokenizer == "bpe":
         return ("bpe", config.vocab_size, *config.special[1:])
-    path = load_tokenizer(config.tokenizer).path  # a wrong one is an error before any work
+    path = load_tokenizer(config.tokenizer).path  # raises before any work if there is none
     return "bytes" if path is None else hashlib.blake2b(path.read_bytes()).hexdigest()
 
 
-def _fill(config: TextDataConfig, directory: Path, progress: Progress) -> None:
-    """Write a cache: tokenizer, both splits, index."""
+def _write_cache(config: TextDataConfig, directory: Path, progress: Progress) -> None:
+    """Write tokenizer, token files and index."""
     if config.tokenizer == "bpe":
         texts, path = split_documents(config, "train", Counts()), directory / "tokenizer.json"
         train_bpe(texts, config.vocab_size, path, config.special, progress)
@@ -146,7 +143,7 @@ def _fill(config: TextDataConfig, directory: Path, progress: Progress) -> None:
         documents = split_documents(config, split, counts)
         size = 0
         with (directory / f"{split}.bin").open("wb") as file:
-            for tokens, text_bytes in tokenised(documents, tokenizer):
+            for tokens, text_bytes in tokenize_documents(documents, tokenizer):
                 tokens.astype(kind).tofile(file)
                 size += text_bytes
                 progress.update(f"tokenising {split} documents", counts[DOCUMENTS], None)
@@ -158,10 +155,12 @@ def _fill(config: TextDataConfig, directory: Path, progress: Progress) -> None:
     (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
-def tokenised(documents: Iterable[str], tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield (tokens of a batch of documents, each closed by the end token; bytes of their text)."""
-    rest = iter(documents)
-    while texts := list(islice(rest, BATCH)):
+def tokenize_documents(
+    documents: Iterable[str], tokenizer: Tokenizer
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield, per batch of documents, their tokens (each with its end token) and size in bytes."""
+    remaining = iter(documents)
+    while texts := list(islice(remaining, BATCH)):
         encoded = tokenizer.encode(texts)
         closed = ((*tokens, tokenizer.end) for tokens in encoded)
         joined = np.fromiter(chain.from_iterable(closed), dtype=np.int64)
@@ -174,11 +173,10 @@ def _open(directory: Path, config: TextDataConfig) -> PreparedText:
     splits = {}
     for split in SPLITS:
         tokens = map_numbers(directory / f"{split}.bin", index["dtype"])
-        found = len(tokens)
-        if found <= config.max_length:
+        if len(tokens) <= config.max_length:
             raise ValueError(
-                f"{config.source} has {found} {split} tokens, too few for one sequence of "
-                f"{config.max_length}: {_remedy(config, counts, split)}"
+                f"{config.source} has {len(tokens)} {split} tokens, too few for one sequence of "
+                f"{config.max_length}. {_remedy(config, counts, split)}"
             )
         splits[split] = Split(tokens, index["text_bytes"][split])
     return PreparedText(
@@ -191,110 +189,109 @@ def _open(directory: Path, config: TextDataConfig) -> PreparedText:
 
 
 def _remedy(config: TextDataConfig, counts: Counts, split: str) -> str:
-    """Say what to do about a split that is too small."""
+    """Return advice on a split that is too small."""
     if not counts[DOCUMENTS]:
-        return f"there are {counts.describe(DOCUMENTS)}"
+        return f"The source has {counts.describe(DOCUMENTS)}."
     few = counts[DOCUMENTS] * config.validation_fraction < 1
     if split != "validation" or config.validation_source is not None or not few:
-        return "give more text, or lower data.max_length"
+        return "Give more text, or lower data.max_length."
     return (
-        f"documents are held out whole, {config.validation_fraction:.0%} of {counts[DOCUMENTS]}; a "
-        "document ends at a blank line: give --data.document line if each line is one, "
-        "--data.validation_source with other text, or a larger --data.validation_fraction"
+        f"Validation holds out {config.validation_fraction:.0%} of {counts[DOCUMENTS]} whole "
+        "documents, which end at blank lines. Give --data.document line if each line is a "
+        "document, --data.validation_source, or a larger --data.validation_fraction."
     )
 
 
-# Documents of a stream that its tokenizer is trained on, and that are read to find validation ones.
+# Documents at the head of a stream. The tokenizer is trained on them; validation comes from them.
 STREAM_HEAD = 20_000
 
 
 def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
     """Prepare tokenizer and validation split from the head of a stream."""
-    held = _place(config, "tokenizer", config.vocab_size, STREAM_HEAD, *config.special[1:])
-    if config.tokenizer == "bpe" and not is_kept(held, progress):
-        with made_whole(held) as aside:
+    cache = _cache_path(config, "tokenizer", config.vocab_size, STREAM_HEAD, *config.special[1:])
+    if config.tokenizer == "bpe" and not is_kept(cache, progress):
+        with made_whole(cache) as directory:
             texts = islice(split_documents(config, "train", Counts()), STREAM_HEAD)
-            path = aside / "tokenizer.json"
+            path = directory / "tokenizer.json"
             train_bpe(texts, config.vocab_size, path, config.special, progress)
-    tokenizer = load_tokenizer(held if config.tokenizer == "bpe" else config.tokenizer)
+    tokenizer = load_tokenizer(cache if config.tokenizer == "bpe" else config.tokenizer)
     counts = Counts()
     most = max(1, round(STREAM_HEAD * config.validation_fraction))
     documents = islice(split_documents(config, "validation", counts), most)
-    parts = list(tokenised(documents, tokenizer))
+    parts = list(tokenize_documents(documents, tokenizer))
     tokens = np.concatenate([np.zeros(0, np.int64), *(part for part, _ in parts)])
     if len(tokens) <= config.max_length:
         raise ValueError(
-            f"{config.source} has {len(tokens)} validation tokens, too few for a sequence"
+            f"{config.source} has {len(tokens)} validation tokens, too few for one sequence of "
+            f"{config.max_length}. Give more text, or lower data.max_length."
         )
     empty, validation = Split(tokens[:0], 0), Split(tokens, sum(size for _, size in parts))
     digest = content_digest(empty.tokens, tokens)
     return PreparedText(tokenizer, empty, validation, counts, digest)
 
 
-def block_counts(config: TextDataConfig, length: int) -> Path:
-    """Return the file that keeps how many windows of `length` tokens each streamed block has."""
+def window_count_file(config: TextDataConfig, length: int) -> Path:
+    """Return the file of a stream's window counts: windows of `length` tokens in each block."""
     make_writable(cache_directory())
-    return _place(config, "blocks", _tokenizer_name(config), length).with_suffix(".jsonl")
+    return _cache_path(config, "blocks", _tokenizer_name(config), length).with_suffix(".jsonl")
 
 
-def text_tokenizer(
+def build_tokenizer(
     name: str, vocab_size: int, texts: Iterable[str], progress: Progress = SILENT
 ) -> Tokenizer:
-    """Return a tokenizer with `</s>`, `<s>`, `<pad>` and `<mask>`.
+    """Load a tokenizer, or train one with `</s>`, `<s>`, `<pad>` and `<mask>` and cache it.
 
     Args:
-        name: "bpe", which is learnt from the texts and kept in the cache, or what
-            `magneto.data.tokenizer.load_tokenizer` takes.
-        vocab_size: Of "bpe", at most.
-        texts: That "bpe" is learnt from, of which it takes 100 million characters; not read for
-            another name.
-        progress: Told that it is learnt.
+        name: "bpe" to train one, or a name or path for `magneto.data.tokenizer.load_tokenizer`.
+        vocab_size: Largest vocabulary of "bpe".
+        texts: Training texts of "bpe", up to 100 million characters; otherwise not read.
+        progress: Reports the training.
     """
     if name != "bpe":
         return load_tokenizer(name)
-    some = list(limited(texts))
-    digest = content_digest(*(text.encode("utf-8", errors="surrogatepass") for text in some))
-    held = cache_directory() / f"tokenizer-{fingerprint(digest, vocab_size, SPECIAL)}"
-    if not is_kept(held, progress):
-        with made_whole(held) as aside:
-            train_bpe(some, vocab_size, aside / "tokenizer.json", SPECIAL, progress)
-    return load_tokenizer(held)
+    sample = list(limited(texts))
+    digest = content_digest(*(text.encode("utf-8", errors="surrogatepass") for text in sample))
+    cache = cache_directory() / f"tokenizer-{fingerprint(digest, vocab_size, SPECIAL)}"
+    if not is_kept(cache, progress):
+        with made_whole(cache) as directory:
+            train_bpe(sample, vocab_size, directory / "tokenizer.json", SPECIAL, progress)
+    return load_tokenizer(cache)
 
 
-def cut_windows(tokens: np.ndarray, length: int) -> int:
-    """Return how many windows of `length` tokens, each with its next token, there are."""
+def count_windows(tokens: np.ndarray, length: int) -> int:
+    """Return the number of windows of `length` tokens, each followed by one more token."""
     return max(len(tokens) - 1, 0) // length
 
 
-def windows_of(tokens: np.ndarray, length: int, numbers: np.ndarray) -> np.ndarray:
+def read_windows(tokens: np.ndarray, length: int, numbers: np.ndarray) -> np.ndarray:
     """Return numbered windows with their next token, int64 (len(numbers), length + 1)."""
     rows = numbers[:, None] * length + np.arange(length + 1)
     return np.asarray(tokens[rows], dtype=np.int64)
 
 
-def with_targets(windows: np.ndarray) -> dict[str, Tensor]:
-    """Split (rows, length + 1) into tokens and the tokens that follow them."""
+def next_token_batch(windows: np.ndarray) -> dict[str, Tensor]:
+    """Split windows (rows, length + 1) into "tokens" and "targets", the next tokens."""
     rows = torch.from_numpy(windows)
     return {"tokens": rows[:, :-1].contiguous(), "targets": rows[:, 1:].contiguous()}
 
 
 class StreamedBlocks:
-    """Windows of documents that are read and tokenised as training goes, block by block.
+    """Packed windows of streamed documents, block by block.
 
-    A block is so many documents in random order; what does not fill its last window is left out.
-    The order depends on the seed, the epoch and the block; how many windows there are on neither
-    seed nor epoch, so a run that is resumed reads past earlier documents without tokenising them.
+    A block is a fixed number of documents in random order. Tokens that do not fill its last window
+    are dropped. The order depends on seed, epoch and block; the number of windows depends on
+    neither seed nor epoch. A resumed run thus skips earlier documents without tokenising them.
 
     Args:
-        documents: Gives the documents once through, in order; called for each epoch.
-        encode: From a list of documents to their tokens, end to end.
+        documents: Returns an iterator over all documents in order; called once per epoch.
+        encode: Returns the tokens of a list of documents, end to end.
         length: Tokens of a window.
         size: Documents of a block.
-        seed: Of the order.
-        counts: File that keeps the number of windows of each block.
+        seed: Seed of the order.
+        counts: File of the number of windows in each block.
 
     Raises:
-        ValueError: If the file says that the whole stream has too little text for one window.
+        ValueError: If the file records a stream with too little text for one window.
     """
 
     def __init__(
@@ -308,20 +305,17 @@ class StreamedBlocks:
     ) -> None:
         self.documents, self.encode = documents, encode
         self.length, self.size, self.seed, self.counts = length, size, seed, counts
-        self.blocks: int | None = None  # of an epoch, as soon as its end was seen
+        self.blocks: int | None = None  # blocks of an epoch, known once the stream has ended
         self.known: dict[int, int] = {}
         if counts.is_file():
-            self.known = dict(filter(None, map(as_count, counts.read_bytes().split(b"\n"))))
+            lines = counts.read_bytes().split(b"\n")
+            self.known = dict(filter(None, map(parse_window_count, lines)))
             self.blocks = self.known.pop(-1, None)
             self._check_not_empty()
         self._next, self._source = 0, documents()
 
     def windows(self, number: int) -> list[tuple[int, int, np.ndarray]]:
-        """Return a block's examples: (epoch, place in the epoch's block, window).
-
-        Raises:
-            ValueError: If the whole stream has too little text for one window.
-        """
+        """Return a block's examples: (epoch, number in the epoch, window)."""
         epoch, block = divmod(number, self.blocks) if self.blocks else (0, number)
         texts = self._read(block)
         if len(texts) < self.size and self.blocks is None:
@@ -333,22 +327,23 @@ class StreamedBlocks:
             order,
             lambda place: f"document {block * self.size + place} of epoch {epoch}",
         )  # fmt: skip
-        found = windows_of(tokens, self.length, np.arange(cut_windows(tokens, self.length)))
+        rows = read_windows(tokens, self.length, np.arange(count_windows(tokens, self.length)))
         if block not in self.known:
-            self._keep(block, len(found))
+            self._keep(block, len(rows))
         self._check_not_empty()
-        return [(epoch, block * self.size + place, row) for place, row in enumerate(found)]
+        return [(epoch, block * self.size + place, row) for place, row in enumerate(rows)]
 
     def count(self, number: int) -> int | None:
-        """Return how many windows a block has; None if it was never read."""
+        """Return the number of windows of a block; None if it was never read."""
         return self.known.get(number % self.blocks if self.blocks else number)
 
     def _check_not_empty(self) -> None:
         if len(self.known) == self.blocks and not any(self.known.values()):
-            raise ValueError("the stream has too little text for one sequence")
+            raise ValueError("the stream has too little text for one sequence: give more text, "
+                             "or lower data.max_length")  # fmt: skip
 
     def _read(self, block: int) -> list[str]:
-        """Read a block's documents, past those before it."""
+        """Read a block's documents, skipping those before it."""
         if self._next > block:
             self._next, self._source = 0, self.documents()
         for _ in islice(self._source, (block - self._next) * self.size):
@@ -363,8 +358,8 @@ class StreamedBlocks:
             file.write(json.dumps([block, windows]) + "\n")
 
 
-def as_count(line: bytes) -> tuple[int, int] | None:
-    """Return (block, windows) of a line of the file of counts; None of one that was cut short."""
+def parse_window_count(line: bytes) -> tuple[int, int] | None:
+    """Return (block, windows) of a line of the count file; None for a truncated line."""
     try:
         block, windows = json.loads(line)
     except (ValueError, TypeError):

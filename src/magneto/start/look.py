@@ -189,7 +189,7 @@ def labelled_texts(task: Any, given: Given) -> Finding:
     pairs = train.values("pair") if "pair" in train.columns else []
     characters = sum(map(len, texts)) + sum(map(len, pairs))
     remarks = [FEW_PAIRS] if pairs and len(train) < ENOUGH_PAIRS else []
-    if task.data_config.number:
+    if task.data_config.regression:
         numbers = np.array(labels, float)
         remarks += far_from_units(numbers)
         answer = ("numbers", f"{numbers.min():g} to {numbers.max():g}, {numbers.mean():.4g} on "

@@ -69,7 +69,7 @@ def bag_of_words(task: Any) -> Sequence[Scored]:
     """Return a linear model of the words of texts; of a pair, of those that both have."""
     from magneto.language.classification import baseline_metrics, number_scores
 
-    number = task.data_config.number
+    number = task.data_config.regression
     name = "ridge regression on words" if number else "logistic regression on words"
     train, held = task.texts.train, next(iter(task.texts.validation.values()))
     if number and len(held) < 2:
@@ -135,7 +135,7 @@ def answers_by_words(
 
 
 def _labels(task: Any, table: Any) -> np.ndarray:
-    return np.array(list(table.values("label")), float if task.data_config.number else str)
+    return np.array(list(table.values("label")), float if task.data_config.regression else str)
 
 
 def n_grams(task: Any) -> Sequence[Scored]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from magneto.data.problems import Counts
 from magneto.data.tokenizer import Tokenizer, vocabulary_size
-from magneto.language.text import text_tokenizer
+from magneto.language.text import build_tokenizer
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Task
 from magneto.vision.input_size import FIELDS, resolve_input
@@ -61,7 +61,7 @@ class ImageTextTask(Task):
         """The tokenizer that is named, or one learnt from training texts."""
         name, size = self.tokenizer_name, self.data_config.vocab_size
         texts = self.training_texts() if name == "bpe" else ()
-        return text_tokenizer(name, size, texts, self._progress)
+        return build_tokenizer(name, size, texts, self._progress)
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """Read the data; see that model, data and the run to begin with fit together.

@@ -346,7 +346,7 @@ class MaskedDataModelling(ImageTextTask):
         """Return a batch of black images, of the longest texts and of pairs of both."""
         shares = self.data_config.batch_shares
         lengths = {"texts": self.text_length, "pairs": self.paired_text_length}
-        word = int(np.flatnonzero(self.masking.plain)[0])
+        word = int(np.flatnonzero(self.masking.maskable)[0])
         pieces: dict[str, dict[str, Tensor]] = {}
         for name, share in zip(PARTS, shares, strict=True):
             piece: dict[str, Any] = {}
@@ -417,7 +417,7 @@ class MaskedDataModelling(ImageTextTask):
                 for kind, found in by_kind(codes, batch["words"], masked).items():
                     counts[kind] += count_numbers(found.numpy(), size[kind])
         allowed = np.zeros(words, bool)
-        allowed[: len(self.masking.plain)] = self.masking.plain
+        allowed[: len(self.masking.maskable)] = self.masking.maskable
         for kind, texts in (("text", self.texts), ("paired_text", self.paired_texts)):
             known[kind] = count_numbers(texts[TRAIN].tokens, len(allowed)) * allowed
         sums: dict[str, float] = {}

@@ -15,7 +15,7 @@ from magneto.data.problems import guarded
 from magneto.data.stream import EVALUATION_SEED
 from magneto.data.tokenizer import Tokenizer
 from magneto.functional.cross_entropy import IGNORED
-from magneto.language.text import tokenised
+from magneto.language.text import tokenize_documents
 from magneto.vision.batches import Example, Transform, stacked
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
@@ -54,7 +54,7 @@ class ClosedTexts:
 def close_texts(texts: Iterable[str], tokenizer: Tokenizer) -> ClosedTexts:
     """Tokenise texts that are in memory."""
     kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    parts = [part.astype(kind) for part, _ in tokenised(texts, tokenizer)]
+    parts = [part.astype(kind) for part, _ in tokenize_documents(texts, tokenizer)]
     return ClosedTexts(np.concatenate([np.zeros(0, kind), *parts]), tokenizer.end)
 
 
@@ -65,7 +65,7 @@ def hide_words(
 
     Returned is what is seen, and what is to be guessed in each place, or `IGNORED`; (length,) both.
     """
-    most = max(1, round(ratio * int(masking.plain[row].sum())))
+    most = max(1, round(ratio * int(masking.maskable[row].sum())))
     chosen = masking.choose(row, draw, most)
     seen, targets = row.copy(), np.full_like(row, IGNORED)
     targets[chosen] = row[chosen]

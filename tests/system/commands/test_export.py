@@ -66,7 +66,7 @@ def test_text_classifier(place: Path, capsys) -> None:
     assert torch.equal(given["input_ids"], batch["tokens"]) and "token_type_ids" in given
     assert torch.equal(given["attention_mask"].bool(), batch["mask"])
     loaded = transformers.AutoModelForSequenceClassification.from_pretrained(out).eval()
-    expected = task.answers(opened.model, batch)
+    expected = task.outputs(opened.model, batch)
     assert torch.equal(loaded(**given).logits, expected)
     pipe = transformers.pipeline("text-classification", model=str(out), top_k=None)
     found = pipe([{"text": texts[0], "text_pair": pairs[0]}])[0]

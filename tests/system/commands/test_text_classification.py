@@ -46,4 +46,4 @@ def test_from_masked_language_model_to_scores_on_other_data(
     assert json.loads(capsys.readouterr().out)["accuracy"] in (0.0, 0.5, 1.0)
     other.write_text("one,two,answer\nab,ac,maybe\n")
     assert main(["evaluate", str(second), "--data", str(other)]) == 2
-    assert "labels ('maybe') that are not among other, same" in capsys.readouterr().err
+    assert "unknown labels in the rows ('maybe')" in capsys.readouterr().err

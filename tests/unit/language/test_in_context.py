@@ -12,18 +12,18 @@ from magneto import PLACEMENTS
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe
 from magneto.language.config import LanguageModelConfig
 from magneto.language.in_context import (
-    Options,
+    OptionTokens,
     SuiteScore,
-    accuracy,
-    credit,
-    draw,
+    answer_credit,
+    draw_demonstrations,
     encode_items,
     evaluate_suite,
-    join,
     log_likelihoods,
+    mean_accuracy,
+    prepend_demonstrations,
 )
 from magneto.language.models import LanguageModel
-from magneto.language.suites import SUITES, Item, Questions
+from magneto.language.suites import SUITES, Item, SuiteQuestions
 
 BYTES = ByteTokenizer()
 NAMES = ["Ann", "Bob", "Cy", "Dee", "Eve", "Flo", "Gus", "Hal"]
@@ -34,10 +34,10 @@ def word_question(number: int) -> Item:
     return Item(contexts, (" tea.", " coal, ash and soot."), number % 2)
 
 
-def suite(partial: bool = False, pool: list[Item] | None = None) -> Questions:
+def suite(partial: bool = False, pool: list[Item] | None = None) -> SuiteQuestions:
     items = [word_question(n) for n in range(len(NAMES))]
     name = "winogrande" if partial else "hellaswag"
-    return Questions(SUITES[name], items, pool, "questions", "pool")
+    return SuiteQuestions(SUITES[name], items, pool, "questions", "pool")
 
 
 def model(**changes) -> LanguageModel:
@@ -76,7 +76,7 @@ def test_a_model_that_knows_the_answers_is_right(taught: LanguageModel) -> None:
     assert found.by_mean.mean == 1.0
     assert (found.chance, found.items, found.seeds) == (0.5, 8, (1,))
     swapped = [Item(i.contexts, i.endings, 1 - i.answer) for i in suite().items]
-    wrong = Questions(SUITES["hellaswag"], swapped, None, "", "")
+    wrong = SuiteQuestions(SUITES["hellaswag"], swapped, None, "", "")
     assert score(taught, questions=wrong).by_sum.mean == 0.0
 
 
@@ -85,24 +85,24 @@ def test_sum_prefers_the_short_option_and_mean_does_not() -> None:
     found = score(model())
     assert found.by_sum.mean == 0.5  # the short option is right for every other question
     items = [Item(i.contexts, i.endings, 0) for i in suite().items]
-    short = Questions(SUITES["hellaswag"], items, None, "", "")
+    short = SuiteQuestions(SUITES["hellaswag"], items, None, "", "")
     assert score(model(), questions=short).by_sum.mean == 1.0
 
 
 def test_demonstrations_are_fed_and_counted(taught: LanguageModel) -> None:
     found = score(taught, num_fewshot=2)
-    assert (found.demonstrations, found.cut, found.seeds) == (2.0, 0.0, (1, 2, 3))
+    assert (found.demonstrations, found.truncated, found.seeds) == (2.0, 0.0, (1, 2, 3))
     assert len(found.by_sum.by_seed) == 3
     assert score(taught, num_fewshot=2) == found
     short = score(taught, num_fewshot=4, length=60)
     assert 0 < short.demonstrations < 4
-    assert short.cut == 0
+    assert short.truncated == 0
     tiny = score(taught, num_fewshot=1, length=25)
-    assert tiny.cut == 1.0
+    assert tiny.truncated == 1.0
 
 
 def test_not_enough_demonstrations() -> None:
-    with pytest.raises(ValueError, match="8 demonstrations asked for, but there are only 7"):
+    with pytest.raises(ValueError, match="--num-fewshot 8: only 7 demonstrations"):
         score(model(), num_fewshot=8)
     assert (
         score(model(), num_fewshot=1, questions=suite(pool=[word_question(0)])).demonstrations == 1
@@ -111,13 +111,13 @@ def test_not_enough_demonstrations() -> None:
 
 def test_draws_depend_on_seed_and_question_alone() -> None:
     for question in range(20):
-        drawn = draw(20, 4, 1, question, question)
+        drawn = draw_demonstrations(20, 4, 1, question, question)
         assert len(set(drawn)) == 4
         assert question not in drawn
         assert all(0 <= number < 20 for number in drawn)
-        assert drawn == draw(20, 4, 1, question, question)
-    assert len({tuple(draw(20, 4, seed, 3, None)) for seed in range(10)}) == 10
-    everyone = {number for seed in range(200) for number in draw(20, 4, seed, 5, 5)}
+        assert drawn == draw_demonstrations(20, 4, 1, question, question)
+    assert len({tuple(draw_demonstrations(20, 4, seed, 3, None)) for seed in range(10)}) == 10
+    everyone = {number for seed in range(200) for number in draw_demonstrations(20, 4, seed, 5, 5)}
     assert everyone == set(range(20)) - {5}
 
 
@@ -125,7 +125,7 @@ def test_what_the_model_is_fed() -> None:
     item = Item(("Ann saw Bob", "Ann saw Eve"), (" run.", " run."), 0)
     encoded = encode_items([item], BYTES)[0]
     shown = BYTES.encode(["One.", "Two."])
-    texts, fitted, whole = join(encoded, shown, BYTES.end, 100)
+    texts, fitted, whole = prepend_demonstrations(encoded, shown, BYTES.end, 100)
     expected = [256, *b"One.", 256, *b"Two.", 256, *b"Ann saw Bob run."]
     assert texts.sequences[0] == expected
     assert texts.scored == (5, 5)
@@ -146,7 +146,9 @@ def test_what_the_model_is_fed() -> None:
 def test_what_does_not_fit(length: int, fitted: int, whole: bool, begin: list[int]) -> None:
     item = Item(("Ann saw Bob", "Ann saw Eve"), (" run.", " run."), 0)
     encoded = encode_items([item], BYTES)[0]
-    texts, *counts = join(encoded, BYTES.encode(["One.", "Two."]), BYTES.end, length)
+    texts, *counts = prepend_demonstrations(
+        encoded, BYTES.encode(["One.", "Two."]), BYTES.end, length
+    )
     assert counts == [fitted, whole]
     # The last token is scored and not fed.
     assert all(len(sequence) <= length + 1 for sequence in texts.sequences)
@@ -166,7 +168,7 @@ def test_a_token_across_the_border_is_scored(tmp_path: Path) -> None:
 
 def test_by_hand() -> None:
     right = np.array([[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]], dtype=bool)
-    found = accuracy(right)
+    found = mean_accuracy(right)
     assert found.mean == pytest.approx(0.5)
     assert found.by_seed == pytest.approx((0.5, 0.25, 0.75))
     assert found.seed_error == pytest.approx(0.25 / 3**0.5)
@@ -175,18 +177,20 @@ def test_by_hand() -> None:
 
 
 def test_ties_are_shared() -> None:
-    assert [credit([-2.0, -1.0, -3.0], answer) for answer in range(3)] == [0, 1, 0]
-    assert [credit([-1.0, -1.0, -3.0], answer) for answer in range(3)] == [0.5, 0.5, 0]
+    assert [answer_credit([-2.0, -1.0, -3.0], answer) for answer in range(3)] == [0, 1, 0]
+    assert [answer_credit([-1.0, -1.0, -3.0], answer) for answer in range(3)] == [0.5, 0.5, 0]
 
 
 def test_one_seed_or_one_question_has_no_error() -> None:
-    assert accuracy(np.ones((1, 5), dtype=bool)).seed_error is None
-    assert accuracy(np.ones((3, 1), dtype=bool)).item_error is None
+    assert mean_accuracy(np.ones((1, 5), dtype=bool)).seed_error is None
+    assert mean_accuracy(np.ones((3, 1), dtype=bool)).item_error is None
 
 
 def test_seeds_that_agree_do_not_make_questions_more() -> None:
     one = np.random.default_rng(0).random((1, 50)) < 0.6
-    assert accuracy(one.repeat(4, axis=0)).item_error == pytest.approx(accuracy(one).item_error)
+    assert mean_accuracy(one.repeat(4, axis=0)).item_error == pytest.approx(
+        mean_accuracy(one).item_error
+    )
 
 
 POSITIONS = ["none", "sinusoidal", "learned", "rotary", "t5"]
@@ -202,7 +206,7 @@ def shaken(**changes) -> LanguageModel:
     return made
 
 
-def questions() -> list[Options]:
+def questions() -> list[OptionTokens]:
     """Shared contexts, shared endings, nothing shared, one option, several numbers of options."""
     chance = random.Random(1)
 
@@ -213,16 +217,16 @@ def questions() -> list[Options]:
     for length in (1, 2, 9, 17, 17, 30):
         context = some(length)
         endings = [some(n) for n in (1, 3, 7, 2)][: 2 + length % 3]
-        made.append(Options(tuple(context + e for e in endings), tuple(map(len, endings))))
+        made.append(OptionTokens(tuple(context + e for e in endings), tuple(map(len, endings))))
         ending = some(4)
         options = [context + some(n) + ending for n in (1, 2)]
-        made.append(Options(tuple(options), (4, 4)))
-    made.append(Options(([1, 2, 3], [4, 5, 6, 7]), (1, 2)))
-    made.append(Options((some(6),), (5,)))
+        made.append(OptionTokens(tuple(options), (4, 4)))
+    made.append(OptionTokens(([1, 2, 3], [4, 5, 6, 7]), (1, 2)))
+    made.append(OptionTokens((some(6),), (5,)))
     return made
 
 
-def alone(language_model: LanguageModel, texts: Options) -> list[float]:
+def alone(language_model: LanguageModel, texts: OptionTokens) -> list[float]:
     """Read each sequence by itself, without cache, padding or batches."""
     found = []
     for sequence, scored in zip(texts.sequences, texts.scored, strict=True):
@@ -245,8 +249,7 @@ def test_equal_to_reading_each_alone(placement: str, positions: str) -> None:
     check(shaken(placement=placement, positions=positions))
 
 
-def test_neither_sharing_nor_batches_matter() -> None:
-    check(shaken(positions="sinusoidal"), share=False)
+def test_batches_do_not_matter() -> None:
     for tokens in (1, 40, 100):
         check(shaken(positions="sinusoidal"), tokens=tokens)
 
@@ -260,16 +263,13 @@ def test_what_is_shared_is_read_once() -> None:
     language_model, read = shaken(), []
     language_model.embedding.register_forward_hook(lambda _, inputs, __: read.append(inputs[0]))
     context, endings = list(range(40)), [[41, 42], [43, 44], [45, 46], [47, 48]]
-    texts = [Options(tuple(context + ending for ending in endings), (2,) * 4)]
+    texts = [OptionTokens(tuple(context + ending for ending in endings), (2,) * 4)]
     log_likelihoods(language_model, texts)
     # All but the last token of the context once, then for each option that one and the next.
     assert sum(tokens.numel() for tokens in read) == 39 + 4 * 2
-    read.clear()
-    log_likelihoods(language_model, texts, share=False)
-    assert sum(tokens.numel() for tokens in read) == 4 * 41
 
 
 @pytest.mark.parametrize(("sequence", "scored"), [([1, 2], 2), ([1, 2], 0), ([1], 1)])
 def test_something_must_stand_before_what_is_scored(sequence: list[int], scored: int) -> None:
-    with pytest.raises(ValueError, match="a token before"):
-        log_likelihoods(shaken(), [Options((sequence,), (scored,))])
+    with pytest.raises(ValueError, match="a token before it"):
+        log_likelihoods(shaken(), [OptionTokens((sequence,), (scored,))])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from magneto.config import ConfigError
-from magneto.language.suites import SUITES, Item, Questions, load_questions
+from magneto.language.suites import SUITES, Item, SuiteQuestions, load_questions
 
 
 def parsed(suite: str, **record) -> Item:
@@ -102,9 +102,9 @@ def test_copa_and_piqa() -> None:
     [
         ("winogrande", {"sentence": "No blank.", "option1": "a", "option2": "b"}, "no blank"),
         ("wsc273", {"sentence": "No blank."}, "MASK"),
-        ("winograd", HUB | {"pronoun_loc": 3}, "does not stand"),
+        ("winograd", HUB | {"pronoun_loc": 3}, "no 'it' at pronoun_loc 3"),
         ("hellaswag", {"query": "a", "choices": ["b", "c"], "label": -1}, "not one of the 2"),
-        ("hellaswag", {"query": "a", "choices": ["b", " "], "label": 0}, "nothing to score"),
+        ("hellaswag", {"query": "a", "choices": ["b", " "], "label": 0}, "option is empty"),
     ],
 )
 def test_records_that_make_no_question(suite: str, record: dict, message: str) -> None:
@@ -128,7 +128,7 @@ def write(path: Path, *records: dict) -> Path:
     return path
 
 
-def load(suite: str, where: Path) -> Questions:
+def load(suite: str, where: Path) -> SuiteQuestions:
     return load_questions(SUITES[suite], str(where))
 
 
@@ -174,7 +174,7 @@ def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
         load("winograd", tmp_path)
     with pytest.raises(ConfigError, match=r"no file or folder .*did you mean .*dev\.jsonl"):
         load("winogrande", tmp_path / "winogrande_de.jsonl")
-    with pytest.raises(ConfigError, match="on the hub: give --data"):
+    with pytest.raises(ConfigError, match="storycloze on the hub"):
         load_questions(SUITES["storycloze"], None)
 
 

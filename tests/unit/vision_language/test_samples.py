@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from magneto.language.text import text_tokenizer
+from magneto.language.text import build_tokenizer
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import PixelPicture
 from magneto.vision.transforms import Reading
@@ -43,12 +43,12 @@ def test_nothing_of_one_kind() -> None:
 def test_a_tokenizer_is_learnt_once_and_a_given_one_reads_no_texts(cache: Path) -> None:
     pytest.importorskip("tokenizers")
     texts = ["a red circle", "a blue square", "a red square"] * 20
-    one = text_tokenizer("bpe", 300, texts)
+    one = build_tokenizer("bpe", 300, texts)
     assert len(list(cache.iterdir())) == 1
-    assert text_tokenizer("bpe", 300, iter(texts)).path == one.path
+    assert build_tokenizer("bpe", 300, iter(texts)).path == one.path
     for size, some in ((290, texts), (300, texts[1:])):
-        assert text_tokenizer("bpe", size, some).path != one.path
-    assert text_tokenizer("bytes", 300, (1 / 0 for _ in "a")).vocab_size == 260
+        assert build_tokenizer("bpe", size, some).path != one.path
+    assert build_tokenizer("bytes", 300, (1 / 0 for _ in "a")).vocab_size == 260
 
 
 READING = Reading(8)
