@@ -46,5 +46,5 @@ def test_averages_weigh_directions_alike() -> None:
 def test_what_cannot_be_scored() -> None:
     with pytest.raises(ValueError, match="2 translations and 1 references"):
         score_translations(["a", "b"], ["a"])
-    with pytest.raises(ValueError, match="nothing to score"):
+    with pytest.raises(ValueError, match="no translations to score"):
         score_translations([], [])

@@ -276,7 +276,7 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -
     """
     from magneto.runs import load_run, run_tokenizer
     from magneto.translation.prepare import read_tags
-    from magneto.translation.text import chosen, read_test_texts, read_validation_texts
+    from magneto.translation.text import read_test_texts, read_validation_texts, select_directions
     from magneto.translation.translator import (
         TextTranslator,
         describe_scores,
@@ -292,7 +292,7 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -
         texts = read_test_texts(given.data, data, known, directions, given.limit)
         overrides |= {"data.languages": ",".join(known)}
     else:
-        texts = chosen(read_validation_texts(data, given.limit), directions)
+        texts = select_directions(read_validation_texts(data, given.limit), directions)
     overrides |= {"data.directions": ",".join(f"{a}>{b}" for a, b in texts.texts)}
     overrides |= {"data.select_by": "loss"}  # all are translated here
     opened: Any = load_run(given.run, given.weights, overrides)

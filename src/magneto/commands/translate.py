@@ -22,7 +22,7 @@ from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
 
 if TYPE_CHECKING:
-    from magneto.translation.translator import TextTranslator, Translated
+    from magneto.translation.translator import TextTranslator, TranslationResult
 
 # Batches that are sorted by length together, before any of them is printed.
 SORTED_BATCHES = 16
@@ -125,7 +125,7 @@ def translate_lines(
             for text, each in zip(texts, found, strict=True):
                 counts[LINES] += 1
                 counts["empty, left so"] += not is_visible(text)
-                if each.cut:
+                if each.truncated:
                     counts.met(too_long, f"line {counts[LINES]}", "the rest is left out")
                 target.write(written(given, counts[LINES], text, each).encode("utf-8"))
             target.flush()
@@ -134,7 +134,7 @@ def translate_lines(
     report.say(counts.describe(LINES))
 
 
-def written(given: Any, number: int, text: str, found: Translated) -> str:
+def written(given: Any, number: int, text: str, found: TranslationResult) -> str:
     """Return the lines that stand for a line and its translations."""
     made = [" ".join(each.splitlines()) for each in found.texts]
     if given.json:

@@ -1,1 +1,1 @@
-"""Translation between many languages with one encoder-decoder."""
+"""Multilingual machine translation."""

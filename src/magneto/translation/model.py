@@ -1,4 +1,4 @@
-"""Sequence to sequence over text: an encoder-decoder with one vocabulary."""
+"""Translation model: an encoder-decoder with a shared vocabulary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from magneto.translation.config import TranslationConfig
 
 
 class TranslationModel(nn.Module):
-    """One embedding table for source, target and output (paper, appendix, translation)."""
+    """Encoder-decoder with one embedding matrix for source, target and output (paper, appendix)."""
 
     logits_bias: Tensor
 
@@ -27,16 +27,16 @@ class TranslationModel(nn.Module):
         self.transformer = EncoderDecoder(config)
         self.head = nn.Linear(config.width, config.vocab_size, bias=False)
         self.head.weight = self.embedding.table.weight
-        # Not learned; converted BART and Marian models have one.
+        # Zero and not trained; converted BART and Marian models have values.
         self.register_buffer("logits_bias", torch.empty(config.vocab_size))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set the bias of the logits to zero."""
+        """Set the logits' bias to zero."""
         nn.init.zeros_(self.logits_bias)
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
-        """Return the encoder's features of (batch, source length) tokens."""
+        """Return encoder features of source tokens (batch, source length)."""
         return self.transformer.encoder(self.embedding(source), source_mask)
 
     def decode(
@@ -47,7 +47,7 @@ class TranslationModel(nn.Module):
         source_mask: Tensor | None = None,
         cache: Any = None,
     ) -> Tensor:
-        """Return logits (batch, target length, vocab_size) of what follows the target tokens."""
+        """Return logits (batch, target length, vocab_size) of the next target tokens."""
         features = self.transformer.decoder(
             self.embedding(target), target_mask, memory, source_mask, cache
         )
@@ -68,11 +68,11 @@ class TranslationModel(nn.Module):
         """Return logits, or with targets the loss.
 
         Args:
-            source: (batch, source length) tokens.
-            target: (batch, target length) tokens the decoder reads.
-            source_mask: Boolean, (batch, source length), True = real.
-            target_mask: Boolean, (batch, target length).
-            targets: (batch, target length) tokens to predict, -100 for none.
+            source: Source tokens, (batch, source length).
+            target: Decoder inputs, (batch, target length).
+            source_mask: (batch, source length), True = not padding.
+            target_mask: (batch, target length), True = not padding.
+            targets: Tokens to predict, (batch, target length); -100 for none.
         """
         memory = self.encode(source, source_mask)
         if targets is None:

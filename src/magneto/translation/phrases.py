@@ -1,7 +1,7 @@
-"""Phrases in about 130 languages from Unicode's locale data, as Babel formats them.
+"""Built-in parallel text: phrases in about 130 languages, formatted by Babel from Unicode's CLDR.
 
-A phrase is a date, an amount of money, a length of time, a measured quantity, a share or a list of
-names. What each language does with it is real: order, case, number, conjunctions.
+A phrase is a date, an amount of money, a duration, a quantity with unit, a percentage or a list of
+names. Word order, case, number and conjunctions are those of the language.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from magneto.files import import_extra
 
 PHRASES = 12_000
-"""Phrases in all; a language leaves out those for which it has no data."""
+"""Number of phrases; a language pair lacks those without data in one of the languages."""
 SEED = 1
-# A language is offered if Babel has about as much for it as for English.
+# Minimum amount of Babel's data for a language, near that of English.
 LEAST_TERRITORIES = 200
 LEAST_LANGUAGES = 100
 LEAST_UNITS = 80
@@ -43,11 +43,11 @@ LANGUAGES = (
 STEPS = {"day": 86400, "week": 7 * 86400, "month": 30 * 86400, "year": 365 * 86400, "hour": 3600}
 
 Format = Callable[[Any], str | None]
-"""From a Babel locale to a phrase in its language, or None if it has no words for it."""
+"""Formats a phrase in a Babel locale; returns None if the locale lacks the words."""
 
 
 def phrase_languages() -> list[str]:
-    """List the languages with enough locale data, by code."""
+    """Return the codes of the languages with enough locale data."""
     babel = import_babel()
     found = []
     for name in sorted(babel.localedata.locale_identifiers()):
@@ -65,13 +65,7 @@ def phrase_languages() -> list[str]:
 
 
 def phrases(first: str, second: str, count: int = PHRASES) -> Iterator[tuple[str, str]]:
-    """Yield phrases in two languages, always the same ones in the same order.
-
-    Args:
-        first: Code of a language, one of `phrase_languages`.
-        second: The other.
-        count: How many are tried.
-    """
+    """Yield phrases in two languages of `phrase_languages`; the first `count` phrases are tried."""
     babel = import_babel()
     locales = babel.Locale.parse(first), babel.Locale.parse(second)
     random = np.random.default_rng(SEED)
@@ -152,7 +146,7 @@ def _amount(random: np.random.Generator) -> float | int:
 
 def _measure(locale: Any, amount: float, unit: str) -> str | None:
     text = import_babel().units.format_unit(amount, unit, "long", locale=locale)
-    return None if unit in text else text  # without a pattern Babel writes the unit's code
+    return None if unit in text else text  # Babel writes the unit's code if it lacks a pattern
 
 
 def _join(locale: Any, parts: list[str | None], style: str) -> str | None:
@@ -163,7 +157,7 @@ def _join(locale: Any, parts: list[str | None], style: str) -> str | None:
 
 @cache
 def import_babel() -> Any:
-    """Import Babel, or say which extra has it."""
+    """Import Babel; raise ModuleNotFoundError with the extra to install."""
     needs = "builtin:phrases needs Babel"
     for name in ("dates", "lists", "localedata", "numbers", "units"):
         import_extra(f"babel.{name}", "text", needs)

@@ -1,15 +1,16 @@
-"""Parallel text, filtered and tokenised once, kept as memory-mapped numbers; and batches of it.
+"""Vocabulary, cache and batches of parallel text.
 
-The numbers of a model are those of a joint tokenizer, then a tag for each language.
+The vocabulary is that of a joint tokenizer, followed by a tag for each language.
 
-A cache holds the vocabulary, index.json and, per split, tokens.bin (first side, second side, next
-pair, ...) and offsets.bin (where each side begins). Its name is a fingerprint of all it is made of.
+A cache directory holds the vocabulary, index.json and, per split, tokens.bin (first side, second
+side, next pair, ...) and offsets.bin (the start of each side). Its name is a fingerprint of sources
+and settings.
 
-A batch is a list of groups of sentences of like length, of about the same number of tokens each.
-Directions are sampled by temperature, block by block: a block takes from every direction its share,
-going on where the block before stopped, so that no sentence of a direction is seen twice before
-all of it was seen once. A block is sorted by length, cut into groups, and the groups are shuffled.
-All is a function of (seed, block), so that a run resumes exactly.
+A batch is a list of groups: sentences of similar length, with about the same number of tokens per
+group. Directions are sampled by temperature, block by block. A block takes its share of every
+direction and continues where the last block stopped, so that each sentence of a direction is used
+once before any is repeated. A block is sorted by length and cut into groups, which are shuffled.
+Everything is a function of seed and block, so that a run resumes exactly.
 """
 
 from __future__ import annotations
@@ -47,38 +48,38 @@ from magneto.translation.config import (
     READ,
     TOO_LONG,
     ParallelDataConfig,
-    sought_languages,
+    required_languages,
 )
-from magneto.translation.text import Pair, SplitText, parallel_fingerprint
+from magneto.translation.text import LanguagePair, TrainingText, parallel_fingerprint
 
 SPLITS = ("train", "validation")
-# Beside a saved tokenizer: the languages that have tags.
+# Languages of the tags, beside a saved tokenizer.
 TAGS_FILE = "tags.txt"
-# Pairs of sentences tokenised at a time.
+# Sentence pairs tokenised at a time.
 BATCH = 1024
-# Tokenizers that are trained on the text itself.
+# Tokenizers that are trained on the text.
 TRAINED = ("bpe", "sentencepiece")
-# Characters a tokenizer is trained on, shared evenly among the pairs of languages.
+# Training characters of a tokenizer, divided evenly among language pairs.
 TOKENIZER_CHARACTERS = 50_000_000
-# Sides of sentences whose tokens are counted at a time; an even number.
+# Sentences whose tokens are counted at a time; an even number.
 SIDES = 1 << 20
 
 Group = dict[str, Any]
-"""source, source_mask (batch, source length); target, targets (batch, target length): tensors.
-predicted: targets that count; cells: places of both sides; real: those that are not padding."""
+"""Tensors source, source_mask (batch, source length) and target, targets (batch, target length).
+Numbers: predicted (targets), cells (positions of both sides) and real (cells without padding)."""
 
 
 class TranslationVocabulary:
-    """A tokenizer shared by all languages, and a tag that says which language to translate into.
+    """Joint tokenizer with a tag for each target language.
 
-    Tags are numbered after the tokenizer's tokens, in the order of `languages`, so that any
-    tokenizer will do and no text can contain one.
+    Tags are numbered after the tokenizer's tokens, in the order of `languages`. No text can
+    contain a tag.
 
     Attributes:
         tokenizer: Joint tokenizer.
         languages: Codes of the languages.
-        size: Tokens and tags.
-        end: Ends a sentence, and is what the decoder reads first.
+        size: Number of tokens and tags.
+        end: End token, which is also the decoder's first input.
     """
 
     def __init__(self, tokenizer: Tokenizer, languages: Sequence[str]) -> None:
@@ -88,23 +89,19 @@ class TranslationVocabulary:
         self.end = tokenizer.end
 
     def tag(self, language: str) -> int:
-        """Return the number of a language's tag.
-
-        Raises:
-            ValueError: If the language is not known; names the nearest.
-        """
+        """Return a language's tag; raise ValueError if the vocabulary lacks the language."""
         if language not in self.languages:
-            hint, there = nearest(language, self.languages), ", ".join(self.languages)
-            raise ValueError(f"no language {language!r}{hint} (there is {there})")
+            hint, known = nearest(language, self.languages), ", ".join(self.languages)
+            raise ValueError(f"no language {language!r}{hint} (the model has {known})")
         return self.tokenizer.vocab_size + self.languages.index(language)
 
     def encode_source(self, texts: list[str], language: str) -> list[list[int]]:
-        """Return what the encoder reads to translate texts into `language`: tag, tokens, end."""
+        """Return encoder inputs for translation into `language`: tag, tokens, end token."""
         tag = self.tag(language)
         return [[tag, *tokens, self.end] for tokens in self.tokenizer.encode(texts)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of what a decoder wrote, up to its end; tags are left out."""
+        """Return the text of generated tokens up to the end token, without tags."""
         kept: list[int] = []
         for token in tokens:
             if token == self.end:
@@ -114,70 +111,66 @@ class TranslationVocabulary:
         return self.tokenizer.decode(kept)
 
     def save(self, directory: Path) -> None:
-        """Write the tokenizer and the list of languages into an existing directory."""
+        """Write tokenizer and languages into an existing directory."""
         self.tokenizer.save(directory)
         (directory / TAGS_FILE).write_text("\n".join(self.languages) + "\n", encoding="utf-8")
 
 
 def load_vocabulary(directory: Path) -> TranslationVocabulary:
-    """Load what `TranslationVocabulary.save` wrote; FileNotFoundError if it is not all there."""
+    """Load a saved vocabulary; raise FileNotFoundError if a file is missing."""
     return TranslationVocabulary(load_tokenizer(directory), read_tags(directory))
 
 
 def read_tags(directory: Path) -> list[str]:
-    """Return the languages that a directory's tags are of.
-
-    Raises:
-        FileNotFoundError: If it has no list of them.
-    """
+    """Return the languages of a saved vocabulary; raise FileNotFoundError if there is none."""
     path = directory / TAGS_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"no {TAGS_FILE} in {directory}: it is no translation vocabulary")
+        raise FileNotFoundError(f"{directory} is not a translation vocabulary: no {TAGS_FILE}")
     return path.read_text(encoding="utf-8").split()
 
 
 @dataclass(frozen=True)
 class ParallelSplit:
-    """One split: pairs of languages one after another, each a range of examples.
+    """Tokenised split, with the examples of a language pair in one range.
 
     Attributes:
-        tokens: All sides end to end, without tags and ends.
-        offsets: (2 x examples + 1,) where each side begins.
-        ranges: First and last-but-one example of each pair of languages.
+        tokens: Tokens of all sides end to end, without tags and end tokens.
+        offsets: Start of each side, (2 x examples + 1,).
+        ranges: Range of examples of each language pair, (start, stop).
     """
 
     tokens: np.ndarray
     offsets: np.ndarray
-    ranges: dict[Pair, tuple[int, int]]
+    ranges: dict[LanguagePair, tuple[int, int]]
 
     def side(self, example: int, side: int) -> np.ndarray:
-        """Return the tokens of one side of an example."""
+        """Return the tokens of a side (0 or 1) of an example."""
         place = 2 * example + side
         return self.tokens[self.offsets[place] : self.offsets[place + 1]]
 
 
 @dataclass(frozen=True)
 class PreparedParallel:
-    """A prepared corpus.
+    """Filtered and tokenised corpus.
 
     Attributes:
         vocabulary: Tokenizer and tags.
-        directions: From which language to which.
+        directions: Translation directions.
         train: Training split.
         validation: Validation split.
-        counts: What was met in the text of each pair of languages, by split.
-        digest: Of all tokens, by which a run knows its data again; taken once, when they were made.
+        counts: Sentence pairs kept and left out, by split and language pair.
+        digest: Hash of all tokens, computed when they are cached. A run compares it on resuming.
     """
 
     vocabulary: TranslationVocabulary
-    directions: list[Pair]
+    directions: list[LanguagePair]
     train: ParallelSplit
     validation: ParallelSplit
-    counts: dict[str, dict[Pair, Counts]]
+    counts: dict[str, dict[LanguagePair, Counts]]
     digest: str
 
     def describe(self, source: str) -> Iterator[str]:
-        """Say in lines what there is and what was left out; nothing of a split that has no text."""
+        """Yield lines with the numbers of sentence pairs kept and left out, by split."""
         for split, held, name in (
             ("train", self.train, ""), ("validation", self.validation, "validation: "),
         ):  # fmt: skip
@@ -191,27 +184,27 @@ class PreparedParallel:
 
 
 def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> PreparedParallel:
-    """Filter and tokenise a source, or find it done.
+    """Filter and tokenise a source, or open its cache.
 
     Raises:
         FileNotFoundError: If there is no such source or tokenizer.
-        ValueError: If it has no text for a direction, or none to validate on.
+        ValueError: If it has no text for a direction, or none for validation.
     """
-    held = _place(config)
-    if not is_kept(held, progress):
-        with made_whole(held) as aside:
-            Preparation(config, progress).fill(aside)
+    cache = _cache_path(config)
+    if not is_kept(cache, progress):
+        with made_whole(cache) as directory:
+            CacheWriter(config, progress).write(directory)
     if config.tokenizer in TRAINED:
-        # A run keeps the vocabulary that came out, and finds the same tokens by it.
-        also_known(held, _place(replace(config, tokenizer=str(held))))
-    return _open(held)
+        # A run stores the trained vocabulary, which must lead to the same cache.
+        also_known(cache, _cache_path(replace(config, tokenizer=str(cache))))
+    return _open(cache)
 
 
-def _place(config: ParallelDataConfig) -> Path:
+def _cache_path(config: ParallelDataConfig) -> Path:
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
         [
-            parallel_fingerprint(name, config.languages, sought_languages(config))
+            parallel_fingerprint(name, config.languages, required_languages(config))
             for name in sources
         ],
         (config.languages, config.pivot_language, config.directions),
@@ -226,42 +219,37 @@ def _tokenizer_name(config: ParallelDataConfig) -> Any:
     if config.tokenizer in TRAINED:
         lines = config.tokenizer_lines if config.tokenizer == "sentencepiece" else None
         return (config.tokenizer, config.vocab_size, lines)
-    path = load_tokenizer(config.tokenizer).path  # a wrong one is an error before any work
+    path = load_tokenizer(config.tokenizer).path  # raises before any work if there is none
     content = "bytes" if path is None else hashlib.blake2b(path.read_bytes()).hexdigest()
-    return (content, known_tags(config))
+    return (content, stored_languages(config))
 
 
-def known_tags(config: ParallelDataConfig) -> list[str] | None:
-    """Return the languages whose tags are fixed by a tokenizer that was used before, if any."""
+def stored_languages(config: ParallelDataConfig) -> list[str] | None:
+    """Return the languages of an existing vocabulary; None if the tokenizer has no tags."""
     path = user_path(config.tokenizer)
     folder = path if path.is_dir() else path.parent
-    there = config.tokenizer not in TRAINED and (folder / TAGS_FILE).is_file()
-    return read_tags(folder) if there else None
+    has_tags = config.tokenizer not in TRAINED and (folder / TAGS_FILE).is_file()
+    return read_tags(folder) if has_tags else None
 
 
-class Preparation:
-    """Fills a cache.
-
-    Args:
-        config: What to prepare.
-        progress: Shows it.
-    """
+class CacheWriter:
+    """Writer of a corpus's cache."""
 
     def __init__(self, config: ParallelDataConfig, progress: Progress) -> None:
         self.config, self.progress = config, progress
-        self.text = SplitText(config)
+        self.text = TrainingText(config)
 
-    def fill(self, directory: Path) -> None:
-        """Write vocabulary, both splits, index."""
+    def write(self, directory: Path) -> None:
+        """Write vocabulary, both splits and index."""
         tokenizer, text = self._tokenizer(directory), self.text
-        languages = known_tags(self.config) or sorted({name for p in text.pairs for name in p})
+        languages = stored_languages(self.config) or sorted({n for p in text.pairs for n in p})
         vocabulary = TranslationVocabulary(tokenizer, languages)
         for _, target in text.directions:
-            vocabulary.tag(target)  # a language that an older vocabulary lacks is an error
+            vocabulary.tag(target)  # raises if an existing vocabulary lacks the language
         vocabulary.save(directory)
         kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
         index: dict[str, Any] = {"dtype": np.dtype(kind).name, "directions": text.directions}
-        seen: dict[Pair, set[int]] = {}
+        seen: dict[LanguagePair, set[int]] = {}
         for split in ("validation", "train"):
             index[split] = self._write(split, directory, tokenizer, kind, seen)
         files = (directory / f"{split}.tokens.bin" for split in SPLITS)
@@ -271,8 +259,8 @@ class Preparation:
     def _write(
         self, split: str, directory: Path, tokenizer: Tokenizer, kind: Any, seen: dict
     ) -> list[dict[str, Any]]:
-        """Write a split's tokens and offsets; return a record per pair of languages."""
-        found: list[dict[str, Any]] = []
+        """Write a split's tokens and offsets; return range and counts of each language pair."""
+        records: list[dict[str, Any]] = []
         with (
             (directory / f"{split}.tokens.bin").open("wb") as tokens,
             (directory / f"{split}.offsets.bin").open("wb") as offsets,
@@ -281,26 +269,27 @@ class Preparation:
             place = example = 0
             for pair in self.text.pairs:
                 counts, start = Counts(), example
-                # A training pair's digests are many: they go when it is written.
-                held = seen.pop(pair, set())
-                for sides in self._batches(pair, split, tokenizer, counts, held):
+                # Hashes of training sentences are many: free them after each language pair.
+                hashes = seen.pop(pair, set())
+                for sides in self._batches(pair, split, tokenizer, counts, hashes):
                     np.fromiter(chain.from_iterable(sides), kind).tofile(tokens)
                     ends = place + np.cumsum([len(side) for side in sides], dtype=np.int64)
                     ends.tofile(offsets)
                     place, example = int(ends[-1]), example + len(sides) // 2
                     self.progress.update(f"tokenising {split} pairs", example, None)
                 if split == "validation":
-                    seen[pair] = held
-                found.append({"pair": pair, "range": (start, example),
-                              "counts": counts.plain()})  # fmt: skip
-        if example == 0 and (split == "validation" or self.text.trains):
-            raise ValueError(f"{self.config.source} has no {split} text that passes the filters")
-        return found
+                    seen[pair] = hashes
+                records.append({"pair": pair, "range": (start, example),
+                                "counts": counts.plain()})  # fmt: skip
+        if example == 0 and (split == "validation" or self.text.has_training):
+            raise ValueError(f"{self.config.source} has no {split} text after filtering "
+                             "(data.max_length, data.max_ratio)")  # fmt: skip
+        return records
 
     def _batches(
-        self, pair: Pair, split: str, tokenizer: Tokenizer, counts: Counts, seen: set[int]
+        self, pair: LanguagePair, split: str, tokenizer: Tokenizer, counts: Counts, seen: set[int]
     ) -> Iterator[list[list[int]]]:
-        """Yield the tokens of what is not too long, many pairs at a time: first, second, first."""
+        """Yield the tokens of batches of sentence pairs, without too long ones: first, second."""
         texts = self.text.texts(pair, split, counts, seen)
         limit = self.config.validation_limit if split == "validation" else None
         while batch := list(islice(texts, BATCH)):
@@ -365,13 +354,13 @@ def _open(directory: Path) -> PreparedParallel:
 
 
 def temperature_shares(sizes: Sequence[int], temperature: float) -> np.ndarray:
-    """Return each direction's share of what is sampled: size ** (1 / temperature), normalised."""
+    """Return the sampling probabilities of directions: size ** (1 / temperature), normalised."""
     weights = np.asarray(sizes, np.float64) ** (1 / temperature)
     return weights / weights.sum()
 
 
-def endless(count: int, start: int, stop: int, seed: Sequence[int]) -> np.ndarray:
-    """Return places start to stop of an endless row of permutations of `count` numbers."""
+def repeated_permutations(count: int, start: int, stop: int, seed: Sequence[int]) -> np.ndarray:
+    """Return elements start to stop of an infinite series of permutations of `count` numbers."""
     parts = [np.zeros(0, np.int64)]
     while start < stop:
         epoch, offset = divmod(start, count)
@@ -387,54 +376,51 @@ def length_groups(
     """Sort examples by length and cut them into groups.
 
     Args:
-        lengths: (examples, 2) of source and target.
-        budget: Largest count x longest side of a group.
-        random: Orders examples of equal lengths.
+        lengths: Lengths of source and target, (examples, 2).
+        budget: Maximum number of examples x longest side of a group.
+        random: Orders examples of equal length.
 
     Returns:
         Numbers of the examples of each group, short ones first.
     """
     shuffled = random.permutation(len(lengths))
     source, target = lengths[shuffled].T
-    # Sources rise and fall in turn, so that they don't jump where the target length changes.
+    # Source lengths alternately rise and fall, so that they do not jump between target lengths.
     order = shuffled[np.lexsort((np.where(target % 2, source, -source), target))]
     return cut_groups(order, lengths.max(1, keepdims=True), [budget])
 
 
 class GroupMaker:
-    """Makes groups from a split's examples.
+    """Builder of padded groups from a split's examples.
 
-    Args:
-        split: Prepared text.
-        vocabulary: Its tags and end.
-        directions: From which language to which.
+    Directions without examples are left out.
     """
 
     def __init__(
         self,
         split: ParallelSplit,
         vocabulary: TranslationVocabulary,
-        directions: Sequence[Pair],
+        directions: Sequence[LanguagePair],
     ) -> None:
         self.split, self.end = split, vocabulary.end
         pairs = [(min(direction), max(direction)) for direction in directions]
         ranges = [split.ranges.get(pair, (0, 0)) for pair in pairs]
-        there = [n for n, (start, stop) in enumerate(ranges) if stop > start]
-        self.directions = [directions[n] for n in there]
-        self.ranges = [ranges[n] for n in there]
+        nonempty = [n for n, (start, stop) in enumerate(ranges) if stop > start]
+        self.directions = [directions[n] for n in nonempty]
+        self.ranges = [ranges[n] for n in nonempty]
         self.sizes = [stop - start for start, stop in self.ranges]
         self.tags = [vocabulary.tag(target) for _, target in self.directions]
         self.flipped = [source > target for source, target in self.directions]
 
     def lengths(self, direction: int, numbers: np.ndarray) -> np.ndarray:
-        """Return (examples, 2) tokens of source and target, with tag and end."""
+        """Return the lengths of source and target with tag and end token, (examples, 2)."""
         start, stop = self.ranges[direction]
         offsets = self.split.offsets[2 * start : 2 * stop + 1]
-        found = np.diff(offsets).reshape(-1, 2)[numbers]
-        return (found[:, ::-1] if self.flipped[direction] else found) + np.array([2, 1])
+        sizes = np.diff(offsets).reshape(-1, 2)[numbers]
+        return (sizes[:, ::-1] if self.flipped[direction] else sizes) + np.array([2, 1])
 
     def target_counts(self, size: int) -> np.ndarray:
-        """Return how often each of `size` tokens is a target, ends included, (size,)."""
+        """Return the frequency of each token as a target, with end tokens, (size,)."""
         counts = np.zeros(size, np.int64)
         for (start, stop), flipped in zip(self.ranges, self.flipped, strict=True):
             offsets = self.split.offsets[2 * start : 2 * stop + 1]
@@ -447,7 +433,7 @@ class GroupMaker:
         return counts
 
     def make(self, directions: np.ndarray, numbers: np.ndarray) -> Group:
-        """Return a padded group of examples (direction, number within it)."""
+        """Return a padded group of examples, given by direction and number within it."""
         rows = [self.sides(d, n) for d, n in zip(directions, numbers, strict=True)]
         widths = [max(len(row[side]) for row in rows) for side in (0, 1)]
         source = np.full((len(rows), widths[0] + 2), self.end)
@@ -470,7 +456,7 @@ class GroupMaker:
         }
 
     def sides(self, direction: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens of the source and the target of an example, without tag and end."""
+        """Return the source and target tokens of an example, without tag and end token."""
         example, flipped = self.ranges[direction][0] + number, self.flipped[direction]
         return self.split.side(example, flipped), self.split.side(example, not flipped)
 
@@ -478,23 +464,16 @@ class GroupMaker:
 def training_stream(
     maker: GroupMaker, batch_size: int, config: ParallelDataConfig, seed: int
 ) -> BatchStream:
-    """Return batches of groups; a piece of a batch is a list of groups.
-
-    Args:
-        maker: Of groups.
-        batch_size: Groups of a global batch.
-        config: Of their size, of the sampling over directions, of blocks.
-        seed: Of the order.
-    """
+    """Return training batches of `batch_size` groups; a micro-batch is a list of groups."""
     shares = temperature_shares(maker.sizes, config.temperature)
     size = min(config.block, sum(maker.sizes))
 
     def groups(number: int) -> list[np.ndarray]:
-        """Choose the examples of a block, rows (direction, number), and cut them into groups."""
+        """Return the groups of a block; a row is (direction, number)."""
         rows, lengths = [], []
         for direction, (share, count) in enumerate(zip(shares, maker.sizes, strict=True)):
             start, stop = (int(share * size * block) for block in (number, number + 1))
-            chosen = endless(count, start, stop, (seed, direction))
+            chosen = repeated_permutations(count, start, stop, (seed, direction))
             rows.append(np.stack([np.full_like(chosen, direction), chosen], axis=1))
             lengths.append(maker.lengths(direction, chosen))
         random = np.random.default_rng([seed, number])

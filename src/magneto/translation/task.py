@@ -1,4 +1,4 @@
-"""Translation between many languages with one encoder-decoder (paper, section 4.3)."""
+"""Multilingual translation task (paper, section 4.3)."""
 
 from __future__ import annotations
 
@@ -20,36 +20,32 @@ from magneto.files import user_path
 from magneto.functional.cross_entropy import count_targets, frequency_nats
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
-from magneto.translation.config import (
-    ParallelDataConfig,
-    Texts,
-    TranslationConfig,
-)
+from magneto.translation.config import ParallelDataConfig, SentencePair, TranslationConfig
 from magneto.translation.model import TranslationModel
 from magneto.translation.prepare import (
     Group,
     GroupMaker,
-    Pair,
+    LanguagePair,
     PreparedParallel,
     TranslationVocabulary,
-    known_tags,
     length_groups,
     load_vocabulary,
     prepare_parallel,
+    stored_languages,
     training_stream,
 )
 from magneto.translation.text import read_validation_texts
 from magneto.translation.translator import TextTranslator, score_translations
 
-# Sentences that are translated together in an evaluation.
+# Sentences per batch of translations in an evaluation.
 TRANSLATED = 64
 
 
 class Translation(Task):
-    """Parallel text, a `TranslationModel`, label-smoothed cross-entropy per target token.
+    """Translation by a `TranslationModel`; the loss is in nats per target token.
 
-    A batch is a list of groups, each padded to its own longest sentence; a training example, as
-    `training.batch_size` counts them, is a group.
+    A batch is a list of groups, each padded to its longest sentence. `training.batch_size` counts
+    groups.
     """
 
     unit = "tokens"
@@ -66,22 +62,22 @@ class Translation(Task):
 
     @cached_property
     def text(self) -> PreparedParallel:
-        """The filtered, tokenised corpus."""
+        """Filtered and tokenised corpus."""
         return prepare_parallel(self.data_config, self._progress)
 
     @cached_property
     def vocabulary(self) -> TranslationVocabulary:
-        """Tokens and tags; where `data.tokenizer` is a run's, without touching the text."""
+        """Tokenizer and language tags; those of a run are loaded without reading the text."""
         folder = user_path(self.data_config.tokenizer)
-        if folder.is_dir() and known_tags(self.data_config) is not None:
+        if folder.is_dir() and stored_languages(self.data_config) is not None:
             return load_vocabulary(folder)
         return self.text.vocabulary
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Filter and tokenise the source, unless it was done before; say what was left out.
+        """Filter and tokenise the source, unless it is cached; report what was left out.
 
         Raises:
-            ValueError: If the model's vocabulary is set, and too small.
+            ValueError: If `model.vocab_size` is smaller than the vocabulary.
         """
         if "text" in self.__dict__:
             return
@@ -92,22 +88,22 @@ class Translation(Task):
         size, least = self.model_config.vocab_size, self.vocabulary.size
         if size is not None and size < least:
             raise ValueError(
-                f"model.vocab_size ({size}) is below {least}: the tokenizer's "
-                f"{self.vocabulary.tokenizer.vocab_size} and a tag per language"
+                f"model.vocab_size ({size}) must be {least} or more: the tokenizer's "
+                f"{self.vocabulary.tokenizer.vocab_size} tokens and one tag per language"
             )
 
     def build_model(self) -> TranslationModel:
-        """Build the model, with the data's vocabulary if none is set."""
+        """Build the model, by default with the data's vocabulary."""
         size = self.model_config.vocab_size or self.vocabulary.size
         return TranslationModel(replace(self.model_config, vocab_size=size))
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return groups of sentences of like length, `batch_size` groups at a time."""
+        """Return batches of `batch_size` groups of sentences of similar length."""
         maker = GroupMaker(self.text.train, self.vocabulary, self.text.directions)
         return training_stream(maker, batch_size, self.data_config, seed)
 
     def dummy_batch(self, examples: int) -> list[Group]:
-        """Return groups of the longest sentences, as many as fit; their tokens mean nothing."""
+        """Return full groups of sentences of the maximum length, with zeros for tokens."""
         data = self.data_config
         tokens = torch.zeros(data.max_tokens // data.max_length, data.max_length, dtype=torch.long)
         count, cells = tokens.numel(), 2 * tokens.numel()
@@ -116,10 +112,10 @@ class Translation(Task):
         return [group | mask | {"predicted": count, "real": cells, "cells": cells}] * examples
 
     def loss(self, model: nn.Module, batch: list[Group]) -> Loss:
-        """Sum the cross-entropy over the target tokens of a list of groups.
+        """Return the summed cross-entropy of the target tokens.
 
-        Logged beside it: `nll`, the same without label smoothing, and `padding`, the share of
-        places that hold no token, each group weighing as much as its target tokens.
+        Logs `nll`, the cross-entropy without label smoothing, and `padding`, the share of padding,
+        averaged over groups by their number of target tokens.
         """
         parts = [
             model(g["source"], g["target"], g["source_mask"], targets=g["targets"]) for g in batch
@@ -131,12 +127,12 @@ class Translation(Task):
             "padding": total.new_full((), empty),  # no copy from the host
         }
         count = torch.stack([part.count for part in parts]).sum()
-        # Target tokens, ends included and padding not.
+        # Units are target tokens with end tokens, without padding.
         return Loss(total, count, logs, units=sum(group["predicted"] for group in batch))
 
     @cached_property
     def validation_groups(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Directions and numbers of the sentences of each evaluation batch, in mixed order."""
+        """Directions and sentence numbers of each evaluation batch, in random order."""
         maker = self._validation_maker
         examples = [np.arange(size) for size in maker.sizes]
         directions, numbers = (
@@ -154,10 +150,9 @@ class Translation(Task):
         return GroupMaker(self.text.validation, self.vocabulary, self.text.directions)
 
     def validation_batches(self) -> Sequence[Group]:
-        """Return the groups of the validation split, in mixed order.
+        """Return the groups of the validation split, in random order.
 
-        If BLEU chooses the best checkpoint, the sentences to translate are spread over them, under
-        "texts": (direction, sentences with references) each.
+        With `select_by: bleu`, "texts" has (direction, sentences with references) to translate.
         """
         count = len(self.validation_groups)
 
@@ -168,9 +163,9 @@ class Translation(Task):
         return LazyBatches(range(count), make)
 
     def score(self, model: nn.Module, batch: Group) -> Scores:
-        """Sum the cross-entropy without label smoothing; translate, if BLEU is asked for.
+        """Return the summed cross-entropy without label smoothing, and translations for BLEU.
 
-        To translate waits for the device.
+        Translation waits for the device.
         """
         part = model(
             batch["source"], batch["target"], batch["source_mask"], targets=batch["targets"]
@@ -180,53 +175,53 @@ class Translation(Task):
             return Scores(sums)
         from magneto.hf import BeamSearch
 
-        how = BeamSearch(beams=1, longest=self.data_config.max_length)
+        search = BeamSearch(beams=1, longest=self.data_config.max_length)
         wrapped: Any = model
-        translator = TextTranslator(wrapped, self.vocabulary, self.data_config.max_length, how)
-        return Scores(sums, [translator.answers(*each) for each in batch["texts"]])
+        translator = TextTranslator(wrapped, self.vocabulary, self.data_config.max_length, search)
+        return Scores(sums, [translator.translate_pairs(*each) for each in batch["texts"]])
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss (nats per target token, without label smoothing) and perplexity.
 
-        If BLEU chooses the best checkpoint, also its unweighted mean over directions.
+        With `select_by: bleu`, also the unweighted mean BLEU over directions.
         """
         loss = sums["loss"] / sums["count"]
-        found = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
-        written: dict[Pair, list[tuple[str, str]]] = {}
-        for direction, answers in chain.from_iterable(predictions):
-            written.setdefault(direction, []).extend(answers)
-        if written:
-            scores = [score_translations(*zip(*pairs, strict=True)) for pairs in written.values()]
-            found["bleu"] = fmean(each.bleu for each in scores)
-        return found
+        metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        translated: dict[LanguagePair, list[tuple[str, str]]] = {}
+        for direction, pairs in chain.from_iterable(predictions):
+            translated.setdefault(direction, []).extend(pairs)
+        if translated:
+            scores = [score_translations(*zip(*each, strict=True)) for each in translated.values()]
+            metrics["bleu"] = fmean(each.bleu for each in scores)
+        return metrics
 
     @cached_property
-    def _bleu_texts(self) -> list[tuple[Pair, list[Texts]]]:
-        """Sentences to translate, some of one direction and of like length at a time.
+    def _bleu_texts(self) -> list[tuple[LanguagePair, list[SentencePair]]]:
+        """Batches to translate, each of one direction and of similar lengths.
 
-        Directions take turns, so that a limit on batches reaches many.
+        Directions alternate, so that a limit on batches covers many.
         """
         if self.data_config.select_by != "bleu":
             return []
-        found = read_validation_texts(self.data_config, self.data_config.bleu_sentences).texts
+        reference = read_validation_texts(self.data_config, self.data_config.bleu_sentences)
         parts = []
-        for direction, texts in found.items():
+        for direction, texts in reference.texts.items():
             ordered = sorted(texts, key=lambda pair: len(pair[0]))
             starts = range(0, len(ordered), TRANSLATED)
             parts.append([(direction, ordered[start : start + TRANSLATED]) for start in starts])
         return [part for turn in zip_longest(*parts) for part in turn if part is not None]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the frequencies of target tokens in the training split."""
-        # No tag is ever a target.
+        """Return the metrics of the unigram frequencies of training targets."""
+        # Tags are never targets.
         size, text = self.vocabulary.tokenizer.vocab_size, self.text
         train = GroupMaker(text.train, self.vocabulary, text.directions).target_counts(size)
-        asked = count_targets(self.validation_batches(), size, limit)
-        sums = {"loss": frequency_nats(train, asked), "count": float(asked.sum())}
+        targets = count_targets(self.validation_batches(), size, limit)
+        sums = {"loss": frequency_nats(train, targets), "count": float(targets.sum())}
         return self.summarise(sums, ())
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the vocabulary: tokenizer and languages."""
+        """Write tokenizer, languages and digest."""
         (directory / "tokenizer").mkdir()
         self.vocabulary.save(directory / "tokenizer")
         (directory / DIGEST_FILE).write_text(self.text.digest, encoding="utf-8")

@@ -1,9 +1,7 @@
-"""Parallel text wherever it lies: line pairs, tables, objects, Parquet, the hub, built in.
+"""Readers of parallel text, its training and validation splits, and test sets.
 
-And which of its pairs of sentences a recipe trains on, validates on and is scored on.
-
-A source has parts, each of one split and of two languages or more, which are streamed. Lines end at
-a line feed and nowhere else, so that files stay aligned.
+A source has parts, each of one split and of two or more languages. Parts are streamed. Lines end at
+line feeds only, so that files stay aligned.
 """
 
 from __future__ import annotations
@@ -59,43 +57,43 @@ from magneto.files import nearest_path, user_path
 from magneto.translation.config import (
     DUPLICATE,
     HELD_OUT,
+    LENGTH_MISMATCH,
     READ,
-    UNLIKE,
     ParallelDataConfig,
-    Texts,
-    sought_languages,
+    SentencePair,
+    required_languages,
     split_direction,
 )
 from magneto.translation.phrases import PHRASES, import_babel, phrase_languages, phrases
 
-Pair = tuple[str, str]
+LanguagePair = tuple[str, str]
 """Codes of two languages."""
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
-# Endings of two or three letters that are no languages.
+# File endings of two or three letters that are not languages.
 NO_LANGUAGES = (
     "csv", "htm", "ini", "js", "log", "md", "out", "pdf", "png", "py", "rst", "sgm", "tgz", "tmp",
     "tmx", "tsv", "xml", "xz", "yml", "zip",
 )  # fmt: skip
-LACKING = "records without both languages"
-# Sides that differ by fewer characters or bytes are never of unlike length.
-SLACK = 20
-# Which part of a test set is read: the first of these that it has.
-TESTED = ("test", "validation", "train")
+MISSING_LANGUAGE = "records without both languages"
+# Lengths that differ by this many characters or bytes always match.
+LENGTH_TOLERANCE = 20
+# Splits of a test set, preferred first.
+TEST_SPLITS = ("test", "validation", "train")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Text of one split in two languages or more.
+    """Text of one split in two or more languages.
 
     Attributes:
         split: "train", "validation" or "test".
-        languages: Their codes.
-        read: From two of them and counts to the sentences in these, in that order.
+        languages: Codes of the languages.
+        read: Called with two languages and counts; yields the sentences in that order.
     """
 
     split: str
     languages: frozenset[str]
-    read: Callable[[str, str, Counts], Iterator[Texts]]
+    read: Callable[[str, str, Counts], Iterator[SentencePair]]
 
 
 @dataclass(frozen=True)
@@ -103,29 +101,29 @@ class ParallelText:
     """All text of a source.
 
     Attributes:
-        parts: That it has.
-        wanted: Languages to use; None for all.
+        parts: Parts of the source.
+        selected: Languages to use; None for all.
     """
 
     parts: list[Part]
-    wanted: tuple[str, ...] | None = None
+    selected: tuple[str, ...] | None = None
 
     @property
     def languages(self) -> list[str]:
-        """Codes of the languages there are, sorted, whether they are wanted or not."""
+        """Codes of all languages of the source, sorted."""
         return sorted({name for part in self.parts for name in part.languages})
 
-    def pairs(self, split: str) -> set[Pair]:
-        """Return the pairs of wanted languages, each sorted, that a split has."""
+    def pairs(self, split: str) -> set[LanguagePair]:
+        """Return the pairs of selected languages in a split, each sorted."""
         of_split = [part.languages for part in self.parts if part.split == split]
-        named = [names if self.wanted is None else names & {*self.wanted} for names in of_split]
-        return {pair for names in named for pair in combinations(sorted(names), 2)}
+        used = [names if self.selected is None else names & {*self.selected} for names in of_split]
+        return {pair for names in used for pair in combinations(sorted(names), 2)}
 
-    def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[Texts]:
-        """Yield the sentences of two languages, in that order; what is odd is counted.
+    def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[SentencePair]:
+        """Yield the sentences of two languages in that order; malformed ones are counted.
 
         Raises:
-            ValueError: If two files have different numbers of lines, or one is damaged.
+            ValueError: If two files have different numbers of lines, or a file is damaged.
         """
         for part in self.parts:
             if part.split == split and {first, second} <= part.languages:
@@ -133,135 +131,138 @@ class ParallelText:
 
 
 def open_parallel(
-    source: str, wanted: tuple[str, ...] | None, sought: frozenset[str] = frozenset()
+    source: str, selected: tuple[str, ...] | None, required: frozenset[str] = frozenset()
 ) -> ParallelText:
     """Open a source of parallel text.
 
     Args:
         source: PATH, hf:NAME or builtin:phrases[:CODES].
-        wanted: Codes of the languages to use, or None for all.
-        sought: Languages, of which a folder's line pairs must have one to be read before records.
+        selected: Codes of the languages to use, or None for all.
+        required: Languages one of which aligned files must have; otherwise records are read.
 
     Raises:
         FileNotFoundError: If there is no such path; names the nearest.
-        ValueError: If a name is unknown, or there is no parallel text at the path.
+        ValueError: If a name is unknown, or the path has no parallel text.
     """
-    found = find_source(source)
-    if found.kind == "builtin":
-        name, _, codes = found.name.partition(":")
-        check_builtin(replace(found, name=name), ("phrases",), "parallel text")
-        return built_in(wanted or tuple(codes.split(",") if codes else ()) or None)
-    if found.kind == "hf":
-        return ParallelText(hub_parts(found, wanted), wanted)
-    lines, records = find_files(source, wanted, sought)
+    parsed = find_source(source)
+    if parsed.kind == "builtin":
+        name, _, codes = parsed.name.partition(":")
+        check_builtin(replace(parsed, name=name), ("phrases",), "parallel text")
+        return builtin_phrases(selected or tuple(codes.split(",") if codes else ()) or None)
+    if parsed.kind == "hf":
+        return ParallelText(hub_parts(parsed, selected), selected)
+    lines, records = find_files(source, selected, required)
     parts = [
-        Part(split_below(source, Path(stem)), frozenset(files), partial(aligned, files))
+        Part(path_split(source, Path(stem)), frozenset(files), partial(read_aligned, files))
         for stem, files in lines.items()
     ]
     for path in records:
-        parts += record_parts(path, split_below(source, path))
-    return ParallelText(parts, wanted)
+        parts += record_parts(path, path_split(source, path))
+    return ParallelText(parts, selected)
 
 
-def split_below(source: str, path: Path) -> str:
-    """Return the split that a file's name tells, or its folder's in the source; or "train"."""
+def path_split(source: str, path: Path) -> str:
+    """Return the split named by a file or its folders in the source; by default "train"."""
     root = user_path(source)
     name = str(path.relative_to(root)) if root in path.parents else path.name
     return split_of(name) or "train"
 
 
 def parallel_fingerprint(
-    source: str, wanted: tuple[str, ...] | None, sought: frozenset[str]
+    source: str, selected: tuple[str, ...] | None, required: frozenset[str]
 ) -> str:
-    """Name the content of a source: files by their states, others by name."""
-    found = find_source(source)
-    if found.kind == "builtin":
+    """Return a fingerprint of a source: of files their sizes and times, otherwise the name."""
+    parsed = find_source(source)
+    if parsed.kind == "builtin":
         return fingerprint(source, PHRASES, import_babel().__version__)
-    if found.kind == "hf":
-        return fingerprint(source, file_states(hub_files(found)))
-    lines, records = find_files(source, wanted, sought)
+    if parsed.kind == "hf":
+        return fingerprint(source, file_states(hub_files(parsed)))
+    lines, records = find_files(source, selected, required)
     files = [path for group in lines.values() for path in group.values()]
     return fingerprint("", file_states(sorted(files + records)))
 
 
-def built_in(wanted: tuple[str, ...] | None) -> ParallelText:
-    """Return Babel's phrases; nothing is held out beforehand."""
+def builtin_phrases(selected: tuple[str, ...] | None) -> ParallelText:
+    """Return Babel's phrases as a training split."""
     known = phrase_languages()
-    if unknown := sorted(set(wanted or ()) - set(known)):
+    if unknown := sorted(set(selected or ()) - set(known)):
         hint = nearest(unknown[0], known)
         raise ValueError(f"builtin:phrases has no {unknown[0]!r}{hint} (it has {', '.join(known)})")
     part = Part("train", frozenset(known), lambda first, second, counts: phrases(first, second))
-    return ParallelText([part], wanted)
+    return ParallelText([part], selected)
 
 
 def find_files(
-    source: str, wanted: tuple[str, ...] | None, sought: frozenset[str]
+    source: str, selected: tuple[str, ...] | None, required: frozenset[str]
 ) -> tuple[dict[str, dict[str, Path]], list[Path]]:
-    """Return the line pairs, or the files of records, of a file, a folder, or a stem.
+    """Return the aligned files, or otherwise the record files, of a file, a folder or a stem.
 
-    Records are read only where there are no line pairs, or none in a language of `sought`.
+    Records are used if there are no aligned files, or none in a language of `required`.
 
     Raises:
-        FileNotFoundError: If there is nothing; names the nearest path.
-        ValueError: If there are files, and none is parallel text, or one is there twice.
+        FileNotFoundError: If there is no such path; names the nearest.
+        ValueError: If no file is parallel text, or a text has two files.
     """
     path = user_path(source)
-    folder, beside = os.path.isdir(path), path.parent if os.path.isdir(path.parent) else Path(".")
+    folder, parent = os.path.isdir(path), path.parent if os.path.isdir(path.parent) else Path(".")
     if os.path.isfile(path):
         files = [path]
     else:
-        there = walk_files(path) if folder else beside.glob(f"{glob.escape(path.name)}.*")
-        files = sorted(file for file in there if os.path.isfile(file))
+        paths = walk_files(path) if folder else parent.glob(f"{glob.escape(path.name)}.*")
+        files = sorted(file for file in paths if os.path.isfile(file))
     records = [file for file in files if has_ending(file, RECORDS)]
-    lines = line_pairs(files, sought | {*(wanted or ())})
-    if lines and (not (sought and records) or any(sought & {*group} for group in lines.values())):
+    lines = aligned_files(files, required | {*(selected or ())})
+    if lines and (
+        not (required and records) or any(required & {*group} for group in lines.values())
+    ):
         return lines, []
     if records:
         return {}, records
-    wants = f"a.en beside an a.de, or a file that ends in {', '.join(RECORDS)}"
+    advice = f"aligned files such as a.en and a.de, or a file that ends in {', '.join(RECORDS)}"
     if os.path.isfile(path):
-        raise ValueError(f"{path} alone is no parallel text: give the stem of line pairs (a for "
-                         f"{wants}")  # fmt: skip
+        raise ValueError(f"{path} is not parallel text. Give the stem of {advice}.")
     if folder:
-        raise ValueError(f"no parallel text in {source}: it needs {wants}")
+        raise ValueError(f"no parallel text in {source}. It needs {advice}.")
     raise FileNotFoundError(f"no parallel text {source}{nearest_path(path)}")
 
 
-def line_pairs(files: Iterable[Path], named: frozenset[str]) -> dict[str, dict[str, Path]]:
-    """Return files of a sentence a line, STEM.LANGUAGE[.txt], by stem and language.
+def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str, dict[str, Path]]:
+    """Return files with one sentence per line, STEM.LANGUAGE[.txt], by stem and language.
 
-    Stems that differ in a last word "src" or "ref" only are one, as WMT names its test sets.
+    A last word "src" or "ref" of the stem is ignored, for WMT's test sets.
 
     Args:
-        files: Of which some may be such files.
-        named: Endings that are languages, whatever they look like.
+        files: Candidates.
+        languages: Endings that are languages although they do not look like a code.
 
     Raises:
-        ValueError: If there are two files for one text, such as a.en and a.en.gz.
+        ValueError: If a text has two files, such as a.en and a.en.gz.
     """
     groups: dict[str, dict[str, list[Path]]] = {}
     for file in files:
-        whole, dot, language = unpacked_name(file).removesuffix(".txt").rpartition(".")
+        name, dot, language = unpacked_name(file).removesuffix(".txt").rpartition(".")
         code = LANGUAGE.fullmatch(language) and language not in NO_LANGUAGES
-        if dot and (code or language in named):
-            stem = re.sub(r"(^|[._-])(src|ref)$", "", whole)
+        if dot and (code or language in languages):
+            stem = re.sub(r"(^|[._-])(src|ref)$", "", name)
             groups.setdefault(str(file.parent / stem), {}).setdefault(language, []).append(file)
-    groups = {stem: found for stem, found in groups.items() if len(found) > 1}
-    for one, other, *_ in (p for found in groups.values() for p in found.values() if len(p) > 1):
-        raise ValueError(f"two files for one text: {one} and {other}; keep one")
-    return {stem: {name: paths[0] for name, paths in found.items()}
-            for stem, found in groups.items()}  # fmt: skip
+    groups = {stem: group for stem, group in groups.items() if len(group) > 1}
+    for one, other, *_ in (p for group in groups.values() for p in group.values() if len(p) > 1):
+        raise ValueError(f"two files for one text: {one} and {other}. Keep one.")
+    return {stem: {name: paths[0] for name, paths in group.items()}
+            for stem, group in groups.items()}  # fmt: skip
 
 
-def aligned(files: dict[str, Path], first: str, second: str, counts: Counts) -> Iterator[Texts]:
-    """Yield the lines of two files, side by side."""
+def read_aligned(
+    files: dict[str, Path], first: str, second: str, counts: Counts
+) -> Iterator[SentencePair]:
+    """Yield the lines of two files in parallel; raise ValueError if one has more lines."""
     one, other = files[first], files[second]
     pairs = zip_longest(read_lines(one, counts), read_lines(other, counts))
     for number, (left, right) in enumerate(pairs):
         if left is None or right is None:
             longer, shorter = (one, other) if right is None else (other, one)
-            raise ValueError(f"{longer} has more lines than {shorter}, which has {number}: "
-                             "they are not aligned")  # fmt: skip
+            raise ValueError(f"{longer} has more lines than {shorter} ({number}): the files are "
+                             "not aligned")  # fmt: skip
         one_line, other_line = (
             line.removesuffix("\n").removesuffix("\r") for line in (left, right)
         )
@@ -269,48 +270,49 @@ def aligned(files: dict[str, Path], first: str, second: str, counts: Counts) -> 
 
 
 def record_parts(path: Path, split: str) -> list[Part]:
-    """Return a file of records; it is read through to find its languages, but for a table.
+    """Return the parts of a record file, which is read once to find its languages.
 
-    A file whose name tells no other split has a part for each that its records name.
+    A file whose name indicates no other split has a part for each split of its records.
 
     Raises:
-        ValueError: If a table does not name two languages in its first line.
+        ValueError: If the header of a table lacks two languages.
     """
     if is_table(path):
         names = set(sentences(next(stream_records(path, Counts()), {})))
         if len(names) < 2:
-            raise ValueError(f"{path} does not say its languages: write a first line that does, "
-                             "such as en<TAB>de")  # fmt: skip
+            raise ValueError(f"{path} has no header with two languages. Add a first line such as "
+                             "en<TAB>de.")  # fmt: skip
     else:
         names = {code for record in stream_records(path, Counts(), sentences) for code in record}
 
-    def read(own: str | None, first: str, second: str, counts: Counts) -> Iterator[Texts]:
+    def read(own: str | None, first: str, second: str, counts: Counts) -> Iterator[SentencePair]:
         def of_split(record: Any) -> dict[str, str] | None:
             split = split_of_record(record) if own else None
             if own == "train" and split is None:
                 counts[OTHER_SPLITS] += 1
-            return several(record) if split == own else None
+            return parallel_sentences(record) if split == own else None
 
-        return of_languages(stream_records(path, counts, of_split), first, second, counts)
+        return select_languages(stream_records(path, counts, of_split), first, second, counts)
 
     named = sorted(named_splits([path])) if split == "train" else []
     parts = [(own, own) for own in named] or [(split, None)]
     return [Part(name, frozenset(names), partial(read, own)) for name, own in parts]
 
 
-def hub_parts(source: Source, wanted: tuple[str, ...] | None) -> list[Part]:
-    """Return the parts of a data set of the hub, or of Parquet files.
+def hub_parts(source: Source, selected: tuple[str, ...] | None) -> list[Part]:
+    """Return the parts of a data set on the hub, or of Parquet files.
 
-    Its configurations are pairs of languages (as of OPUS-100: af-en, am-en, ...), or its records
-    hold several languages.
+    Its configurations are language pairs (in OPUS-100: af-en, am-en, ...), or its records have
+    several languages.
     """
     dataset, parts = HubDataset(source), []
 
-    def read(config: str, split: str, first: str, second: str, counts: Counts) -> Iterator[Texts]:
+    def read(
+        config: str, split: str, first: str, second: str, counts: Counts
+    ) -> Iterator[SentencePair]:
         rows = dataset.load(config, split)
-        return of_languages(
-            read_each(rows, several, counts, f"{source}, row"), first, second, counts
-        )
+        records = read_each(rows, parallel_sentences, counts, f"{source}, row")
+        return select_languages(records, first, second, counts)
 
     for config in dataset.configs():
         names = frozenset(config.split("-"))
@@ -319,26 +321,26 @@ def hub_parts(source: Source, wanted: tuple[str, ...] | None) -> list[Part]:
             names = frozenset(sentences(next(dataset.stream(config, split), {})))
         if len(names) < 2:
             continue
-        # Of a hundred configurations only those that are wanted are asked for their splits.
-        is_wanted = wanted is None or len(names & {*wanted}) > 1
-        splits = dataset.chosen_splits(config) if is_wanted else {"train": "train"}
+        # Finding splits is slow: do it for the selected configurations only.
+        used = selected is None or len(names & {*selected}) > 1
+        splits = dataset.chosen_splits(config) if used else {"train": "train"}
         parts += [Part(name, names, partial(read, config, own)) for name, own in splits.items()]
     return parts
 
 
-def of_languages(
+def select_languages(
     records: Iterable[dict[str, str]], first: str, second: str, counts: Counts
-) -> Iterator[Texts]:
+) -> Iterator[SentencePair]:
     """Yield the sentences of two languages; records without both are counted."""
     for record in records:
         if first in record and second in record:
             yield record[first], record[second]
         else:
-            counts[LACKING] += 1
+            counts[MISSING_LANGUAGE] += 1
 
 
-def several(record: Any) -> dict[str, str]:
-    """Return the sentences of a record by language; raise BadRecord if it has less than two."""
+def parallel_sentences(record: Any) -> dict[str, str]:
+    """Return a record's sentences by language; raise BadRecord if it has fewer than two."""
     found = sentences(record)
     if len(found) < 2:
         raise BadRecord("no sentences in two languages")
@@ -346,23 +348,20 @@ def several(record: Any) -> dict[str, str]:
 
 
 def sentences(record: Any) -> dict[str, str]:
-    """Return what a record has by language: of its "translation", else of itself."""
+    """Return the sentences of a record, or of its "translation", by language."""
     inner = record.get("translation", record)
     if not isinstance(inner, dict):
         return {}
     return {k: v for k, v in inner.items() if LANGUAGE.fullmatch(k) and isinstance(v, str)}
 
 
-class SplitText:
-    """What a recipe trains and validates on, pair of languages by pair.
-
-    Args:
-        config: The recipe's.
+class TrainingText:
+    """Training and validation text of a recipe, by language pair.
 
     Attributes:
-        trains: Whether anything is trained on: not where both sources are one.
-        directions: From which language to which.
-        pairs: Their pairs of languages, each sorted.
+        has_training: Whether there is training text: not if both sources are the same.
+        directions: Translation directions.
+        pairs: Language pairs of the directions, each sorted.
 
     Raises:
         FileNotFoundError: If there is no such source.
@@ -371,29 +370,32 @@ class SplitText:
 
     def __init__(self, config: ParallelDataConfig) -> None:
         self.config = config
-        sought = sought_languages(config)
-        self.text = open_parallel(config.source, config.languages, sought)
-        # To evaluate a model on other text, both sources are that text: nothing is trained on.
-        self.trains = config.source != config.validation_source
-        there = {p for split in VALIDATED for p in self.text.pairs(split) if not self.trains}
-        there |= self.text.pairs("train")
-        self.directions = wanted_directions(config, there, self.text.languages)
+        required = required_languages(config)
+        self.text = open_parallel(config.source, config.languages, required)
+        # For an evaluation on other text both sources are that text.
+        self.has_training = config.source != config.validation_source
+        available = self.text.pairs("train")
+        if not self.has_training:
+            available |= {pair for split in VALIDATED for pair in self.text.pairs(split)}
+        self.directions = training_directions(config, available, self.text.languages)
         self.pairs = sorted({(min(d), max(d)) for d in self.directions})
         self.other: ParallelText | None = None
         if config.validation_source is not None:
-            self.other = open_parallel(config.validation_source, config.languages, sought)
+            self.other = open_parallel(config.validation_source, config.languages, required)
         self._held = cache(self._held_below)
 
-    def texts(self, pair: Pair, split: str, counts: Counts, seen: set[int]) -> Iterator[Texts]:
-        """Yield the pairs of a split that are not empty, of unlike length or seen before."""
+    def texts(
+        self, pair: LanguagePair, split: str, counts: Counts, seen: set[int]
+    ) -> Iterator[SentencePair]:
+        """Yield the sentence pairs of a split without empty, mismatched and repeated ones."""
         earlier = frozenset(seen)
         for texts in self.unfiltered(pair, split, counts):
             counts[READ] += 1
             if not (texts[0].strip() and texts[1].strip()):
                 counts[EMPTY] += 1
                 continue
-            if unlike(texts, self.config.max_ratio):
-                counts[UNLIKE] += 1
+            if lengths_mismatch(texts, self.config.max_ratio):
+                counts[LENGTH_MISMATCH] += 1
                 continue
             key = hash_of("\0".join(texts))
             if key in seen:
@@ -402,9 +404,9 @@ class SplitText:
             seen.add(key)
             yield texts
 
-    def unfiltered(self, pair: Pair, split: str, counts: Counts) -> Iterator[Texts]:
-        """Yield the pairs of "train" or "validation", as the sources divide them, or a hash."""
-        if split == "train" and not self.trains:
+    def unfiltered(self, pair: LanguagePair, split: str, counts: Counts) -> Iterator[SentencePair]:
+        """Yield all sentence pairs of "train" or "validation"."""
+        if split == "train" and not self.has_training:
             return
         if self.other is not None and split == "validation":
             own = next((s for s in VALIDATED if pair in self.other.pairs(s)), None)
@@ -418,101 +420,100 @@ class SplitText:
                 if (hash_of(texts[side]) < limit) == (split == "validation"):
                     yield texts
 
-    def _held_below(self, pair: Pair) -> tuple[int, float]:
-        """Return the side by whose hash sentences are held out, and the limit below which."""
-        side, read = (
-            int(pair[1] == self.config.pivot_language),
-            self.text.read(*pair, "train", Counts()),
-        )
+    def _held_below(self, pair: LanguagePair) -> tuple[int, float]:
+        """Return the side whose hash holds sentences out, and the limit of the hash."""
+        side = int(pair[1] == self.config.pivot_language)
+        read = self.text.read(*pair, "train", Counts())
         return side, held_below((texts[side] for texts in read), self.config.validation_fraction)
 
 
-def wanted_directions(
-    config: ParallelDataConfig, there: set[Pair], languages: Sequence[str]
-) -> list[Pair]:
-    """Return the directions to train: those given, or all with the pivot language.
-
-    Text in two languages alone is translated both ways.
+def training_directions(
+    config: ParallelDataConfig, available: set[LanguagePair], languages: Sequence[str]
+) -> list[LanguagePair]:
+    """Return the directions to train: the configured ones, or all with the pivot language.
 
     Args:
-        config: What is wanted.
-        there: Pairs of those languages that the text has, each sorted.
-        languages: All that the text has.
+        config: Data configuration.
+        available: Pairs of selected languages in the text, each sorted.
+        languages: All languages of the text.
+
+    Raises:
+        ValueError: If the text lacks a direction or a language; names what it has.
     """
-    pivot, has = config.pivot_language, f"it has {', '.join(languages)}"
+    pivot, has = config.pivot_language, f"It has {', '.join(languages)}."
     if config.directions:
         given = list(map(split_direction, config.directions))
-        if missing := [f"{a}-{b}" for a, b in given if (min(a, b), max(a, b)) not in there]:
-            raise ValueError(f"{config.source} has no text for {', '.join(missing)}: {has}")
+        if missing := [f"{a}-{b}" for a, b in given if (min(a, b), max(a, b)) not in available]:
+            raise ValueError(f"{config.source} has no text for {', '.join(missing)}. {has}")
         return given
-    others = [pair[pair[0] == pivot] for pair in sorted(there) if pivot in pair]
-    gone = sorted({*(config.languages or ())} - {pivot, *others})
-    if gone and pivot in languages:
+    others = [pair[pair[0] == pivot] for pair in sorted(available) if pivot in pair]
+    missing = sorted({*(config.languages or ())} - {pivot, *others})
+    if missing and pivot in languages:
         free = sorted({*languages} - {pivot, *others})
-        raise ValueError(f"{config.source} has no text in {gone[0]} (data.languages) with {pivot} "
-                         f"to train on{nearest(gone[0], free)} ({has})")  # fmt: skip
-    if not there:
-        raise ValueError(f"{config.source} has no text in two languages to train on: {has}")
-    is_usual = config.languages is None and pivot == ParallelDataConfig.pivot_language
-    if not others and len(there) == 1 and is_usual:
-        ((one, other),) = there
+        raise ValueError(f"{config.source} has no training text in {missing[0]} (data.languages) "
+                         f"and {pivot}{nearest(missing[0], free)}. {has}")  # fmt: skip
+    if not available:
+        raise ValueError(f"{config.source} has no training text in two languages. {has}")
+    default = config.languages is None and pivot == ParallelDataConfig.pivot_language
+    if not others and len(available) == 1 and default:
+        ((one, other),) = available
         return [(one, other), (other, one)]
     if not others:
-        one, other = min(there)
-        raise ValueError(f"{config.source} has no text with {pivot} (data.pivot_language): {has}; "
-                         f"give --data.pivot_language {one}, or --data.directions "
-                         f"{one}-{other}")  # fmt: skip
+        one, other = min(available)
+        raise ValueError(f"{config.source} has no text with {pivot} (data.pivot_language). {has} "
+                         f"Give --data.pivot_language {one}, or --data.directions "
+                         f"{one}-{other}.")  # fmt: skip
     return [(pivot, other) for other in others] + [(other, pivot) for other in others]
 
 
-def unlike(texts: Texts, ratio: float) -> bool:
-    """Return whether one side is too long for the other, both in characters and in bytes.
+def lengths_mismatch(texts: SentencePair, ratio: float) -> bool:
+    """Whether the length ratio exceeds the limit both in characters and in bytes.
 
-    Scripts differ in both: Chinese has few characters, Tamil many bytes.
+    Scripts differ in both: Chinese has few characters, Tamil has many bytes.
     """
     encoded = [text.encode("utf-8", errors="surrogatepass") for text in texts]
     for one, other in (map(len, texts), map(len, encoded)):
         short, long = sorted((one, other))
-        if long <= ratio * short or long - short <= SLACK:
+        if long <= ratio * short or long - short <= LENGTH_TOLERANCE:
             return False
     return True
 
 
 @dataclass(frozen=True)
 class ReferenceTexts:
-    """Whole sentences with references, as they were written: what a model is scored on.
+    """Source sentences with reference translations, for scoring.
 
     Attributes:
-        split: The part of the source they are of.
-        texts: By direction: the sentence to translate, and its translation.
-        unknown: Languages of the source that the model does not know, left out.
-        counts: What was met.
+        split: Split of the source.
+        texts: By direction: source sentences and references.
+        unknown: Languages of the source that the model lacks; they are left out.
+        counts: Malformed lines and records.
     """
 
     split: str
-    texts: dict[Pair, list[Texts]]
+    texts: dict[LanguagePair, list[SentencePair]]
     unknown: list[str]
     counts: Counts
 
     def describe(self) -> str:
-        """Say how many sentences are scored, and what of them is odd."""
+        """Return the number of sentences and of malformed ones, and the unknown languages."""
         total = sum(len(pairs) for pairs in self.texts.values())
         kinds = (INVALID_UTF8, HALF_CHARACTERS, LONG_LINES, MALFORMED)
-        odd = [f"{self.counts[kind]:,} {kind}" for kind in kinds if self.counts[kind]]
+        parts = [f"{self.counts[kind]:,} {kind}" for kind in kinds if self.counts[kind]]
         if self.unknown:
-            odd.append(f"unknown to the model, left out: {', '.join(self.unknown)}")
-        return "; ".join([f"{total:,} sentences", *odd])
+            parts.append(f"left out, unknown to the model: {', '.join(self.unknown)}")
+        return "; ".join([f"{total:,} sentences", *parts])
 
 
 def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> ReferenceTexts:
-    """Read what a recipe validates on, without its filters by length, up to a limit each."""
-    made, counts = SplitText(config), Counts()
+    """Read a recipe's validation text, up to a limit per direction, with long sentences."""
+    text, counts = TrainingText(config), Counts()
     if config.validation_limit is not None:
         limit = min(limit or config.validation_limit, config.validation_limit)
     texts = {}
-    for direction in made.directions:
-        read = made.texts((min(direction), max(direction)), "validation", counts, set())
-        if found := [turned(each, direction) for each in islice(read, limit)]:
+    for direction in text.directions:
+        read = text.texts((min(direction), max(direction)), "validation", counts, set())
+        if found := [in_direction(each, direction) for each in islice(read, limit)]:
             texts[direction] = found
     return ReferenceTexts("validation", texts, [], counts)
 
@@ -524,60 +525,56 @@ def read_test_texts(
     directions: Sequence[str] | None,
     limit: int | None,
 ) -> ReferenceTexts:
-    """Read a test set: all of it, in its order, unfiltered; of several parts, its test part.
+    """Read a whole test set in its order, unfiltered.
 
     Args:
         source: As in `ParallelDataConfig`.
-        config: The recipe's, for the language in the middle and the directions.
-        known: Languages that the model knows.
-        directions: Such as en-de, instead of the recipe's.
-        limit: Sentences per direction at most.
+        config: Data configuration of the recipe, for the pivot language and the directions.
+        known: Languages of the model.
+        directions: Directions such as en-de, instead of the recipe's.
+        limit: Maximum number of sentences per direction.
 
     Raises:
         FileNotFoundError: If there is no such source.
-        ValueError: If it has nothing for a direction that was asked for, or none at all.
+        ValueError: If it has no text for a requested direction, or none for the model.
     """
-    text = open_parallel(source, None, sought_languages(config))
-    split = next((split for split in TESTED if text.pairs(split)), TESTED[0])
-    there = text.pairs(split)
-    both = {d for a, b in there for d in ((a, b), (b, a)) if {*d} <= {*known}}
-    has = listed(sorted("-".join(pair) for pair in there)) or "nothing"
-    has = f"it has {has}; the model knows {', '.join(known)}"
+    text = open_parallel(source, None, required_languages(config))
+    split = next((split for split in TEST_SPLITS if text.pairs(split)), TEST_SPLITS[0])
+    available = text.pairs(split)
+    both = {d for a, b in available for d in ((a, b), (b, a)) if {*d} <= {*known}}
+    has = listed(sorted("-".join(pair) for pair in available)) or "none"
+    has = f"Its language pairs: {has}. Languages of the model: {', '.join(known)}."
     if given := directions or config.directions:
-        wanted = list(map(split_direction, given))
-        missing = [f"{a}-{b}" for a, b in wanted if (a, b) not in both]
+        selected = list(map(split_direction, given))
+        missing = [f"{a}-{b}" for a, b in selected if (a, b) not in both]
         if missing and directions:
-            raise ValueError(f"{source} has no {split} text for {', '.join(missing)}: {has}")
+            raise ValueError(f"{source} has no {split} text for {', '.join(missing)}. {has}")
     else:
-        wanted = [d for d in both if config.pivot_language in d]
-        wanted.sort(key=lambda d: (d[0] != config.pivot_language, d))
+        selected = [d for d in both if config.pivot_language in d]
+        selected.sort(key=lambda d: (d[0] != config.pivot_language, d))
     counts, texts = Counts(), {}
-    for direction in (d for d in wanted if d in both):
+    for direction in (d for d in selected if d in both):
         read = text.read(min(direction), max(direction), split, counts)
-        texts[direction] = [turned(each, direction) for each in islice(read, limit)]
+        texts[direction] = [in_direction(each, direction) for each in islice(read, limit)]
     if not texts:
-        raise ValueError(f"{source} has no {split} text for this model: {has}")
-    unknown = sorted({name for pair in there for name in pair} - {*known})
+        raise ValueError(f"{source} has no {split} text for this model. {has}")
+    unknown = sorted({name for pair in available for name in pair} - {*known})
     return ReferenceTexts(split, texts, unknown, counts)
 
 
-def turned(texts: Texts, direction: Pair) -> Texts:
-    """Return the sentences of a sorted pair of languages in the order of a direction."""
+def in_direction(texts: SentencePair, direction: LanguagePair) -> SentencePair:
+    """Return the sentences of a sorted language pair in the order of a direction."""
     return (texts[1], texts[0]) if direction[0] > direction[1] else texts
 
 
-def chosen(texts: ReferenceTexts, directions: list[str] | None) -> ReferenceTexts:
-    """Keep the directions that were asked for.
-
-    Raises:
-        ConfigError: If one of them is not there; names the nearest.
-    """
+def select_directions(texts: ReferenceTexts, directions: list[str] | None) -> ReferenceTexts:
+    """Keep the requested directions; raise ConfigError if one is missing."""
     if directions is None:
         return texts
-    wanted = {name: split_direction(name) for name in directions}
-    if missing := [name for name, pair in wanted.items() if pair not in texts.texts]:
-        there = ["-".join(pair) for pair in texts.texts]
-        near = ", ".join(get_close_matches(missing[0], there, n=3, cutoff=0.0))
-        line = f"--directions {', '.join(missing)}: not among the {len(there)}; nearest: {near}"
-        raise ConfigError([line])
-    return replace(texts, texts={pair: texts.texts[pair] for pair in wanted.values()})
+    selected = {name: split_direction(name) for name in directions}
+    if missing := [name for name, pair in selected.items() if pair not in texts.texts]:
+        available = ["-".join(pair) for pair in texts.texts]
+        near = ", ".join(get_close_matches(missing[0], available, n=3, cutoff=0.0))
+        raise ConfigError([f"--directions {', '.join(missing)}: not among the {len(available)} "
+                           f"directions; nearest: {near}"])  # fmt: skip
+    return replace(texts, texts={pair: texts.texts[pair] for pair in selected.values()})

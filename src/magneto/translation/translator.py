@@ -1,4 +1,4 @@
-"""Translate texts with a model, and say how good translations are: sacreBLEU's BLEU and chrF."""
+"""Translation of texts, and BLEU and chrF by sacreBLEU."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 from magneto.files import import_extra
 from magneto.progress import Progress
 from magneto.translation.model import TranslationModel
-from magneto.translation.prepare import Pair, TranslationVocabulary
+from magneto.translation.prepare import LanguagePair, TranslationVocabulary
 
 _COLUMNS = "  {:<22}{:>10}{:>8}{:>8}"
 
 
 @dataclass(frozen=True)
 class TranslationScores:
-    """What one set of translations scores.
+    """Corpus scores of a set of translations.
 
     Attributes:
-        bleu: 0 to 100: cased, detokenised text, tokenised by sacreBLEU's 13a, smoothed "exp".
-        chrf: 0 to 100: character 6-grams, recall counting twice (beta 2).
-        sentences: How many it is over.
+        bleu: BLEU from 0 to 100 of cased, detokenised text (sacreBLEU's 13a, "exp" smoothing).
+        chrf: chrF2 from 0 to 100 (character 6-grams).
+        sentences: Number of sentences.
     """
 
     bleu: float
@@ -36,44 +36,45 @@ def score_translations(translations: Sequence[str], references: Sequence[str]) -
     """Score translations against one reference each.
 
     Raises:
-        ValueError: If there are none, or not as many references.
+        ValueError: If there are no translations, or another number of references.
         ModuleNotFoundError: If sacrebleu is not installed.
     """
     if len(translations) != len(references):
         raise ValueError(f"{len(translations)} translations and {len(references)} references")
     if not translations:
-        raise ValueError("nothing to score: there are no translations")
+        raise ValueError("no translations to score")
     metrics = import_metrics()
-    answers = [list(references)]
-    bleu = metrics.BLEU().corpus_score(list(translations), answers)
-    chrf = metrics.CHRF().corpus_score(list(translations), answers)
+    bleu = metrics.BLEU().corpus_score(list(translations), [list(references)])
+    chrf = metrics.CHRF().corpus_score(list(translations), [list(references)])
     return TranslationScores(bleu.score, chrf.score, len(translations))
 
 
 def import_metrics() -> Any:
-    """Import sacrebleu's metrics, or say which extra has them."""
+    """Import sacrebleu's metrics; raise ModuleNotFoundError with the extra to install."""
     return import_extra("sacrebleu", "text", "scoring needs sacrebleu").metrics
 
 
 def signatures() -> dict[str, str]:
-    """Return sacreBLEU's signatures of the two scores, by which others can repeat them."""
+    """Return sacreBLEU's signatures of both metrics."""
     metrics = import_metrics()
-    made = {"bleu": metrics.BLEU(), "chrf": metrics.CHRF()}
-    for metric in made.values():
+    used = {"bleu": metrics.BLEU(), "chrf": metrics.CHRF()}
+    for metric in used.values():
         metric.corpus_score(["a"], [["a"]])  # the signature names the number of references
-    return {name: str(metric.get_signature()) for name, metric in made.items()}
+    return {name: str(metric.get_signature()) for name, metric in used.items()}
 
 
-def average_directions(values: Mapping[Pair, float], pivot_language: str) -> dict[str, float]:
-    """Average a score over directions, each counting the same however many sentences it has.
+def average_directions(
+    values: Mapping[LanguagePair, float], pivot_language: str
+) -> dict[str, float]:
+    """Average a score over directions, with equal weight for each direction.
 
     Args:
-        values: Score of each direction. Those without `pivot_language` are left out.
-        pivot_language: The language in the middle.
+        values: Score of each direction. Directions without `pivot_language` are ignored.
+        pivot_language: Language of the averages, English in the paper.
 
     Returns:
-        The means of the paper's table: "out" of the language in the middle (En -> X), "into" it,
-        and "both", their mean; NaN where there is no such direction.
+        The averages of the paper's table: "out" of the pivot language (En -> X), "into" it, and
+        "both", their mean; NaN without such directions.
     """
     sides = {
         name: [value for direction, value in values.items() if direction[end] == pivot_language]
@@ -84,20 +85,20 @@ def average_directions(values: Mapping[Pair, float], pivot_language: str) -> dic
 
 
 def describe_scores(
-    split: str, scores: dict[Pair, TranslationScores], pivot: str
+    split: str, scores: dict[LanguagePair, TranslationScores], pivot: str
 ) -> dict[str, Any]:
-    """Return the scores for a program: by direction, averages, signatures."""
-    found: dict[str, Any] = {"split": split, "pivot_language": pivot}
+    """Return scores by direction, averages and signatures, for JSON."""
+    result: dict[str, Any] = {"split": split, "pivot_language": pivot}
     for name in ("bleu", "chrf"):
         values = {direction: getattr(each, name) for direction, each in scores.items()}
-        found[name] = {"-".join(direction): value for direction, value in values.items()}
-        found[f"{name}_average"] = average_directions(values, pivot)
-    found["sentences"] = {"-".join(d): each.sentences for d, each in scores.items()}
-    found["signatures"] = signatures()
-    return found
+        result[name] = {"-".join(direction): value for direction, value in values.items()}
+        result[f"{name}_average"] = average_directions(values, pivot)
+    result["sentences"] = {"-".join(d): each.sentences for d, each in scores.items()}
+    result["signatures"] = signatures()
+    return result
 
 
-def score_lines(result: dict[str, Any], scores: dict[Pair, TranslationScores]) -> list[str]:
+def score_lines(result: dict[str, Any], scores: dict[LanguagePair, TranslationScores]) -> list[str]:
     """Return the scores as a table."""
     lines = [f"{result['weights']} on {result['data']} ({result['split']}):"]
     lines += [
@@ -112,52 +113,56 @@ def score_lines(result: dict[str, Any], scores: dict[Pair, TranslationScores]) -
         pivot = result["pivot_language"]
         for key, name in (("out", f"{pivot}->X"), ("into", f"X->{pivot}"), ("both", "average")):
             bleu, chrf = (result[f"{metric}_average"][key] for metric in ("bleu", "chrf"))
-            if bleu == bleu:  # there is such a direction
+            if not math.isnan(bleu):
                 lines.append(_COLUMNS.format(f"mean {name}", "", f"{bleu:.2f}", f"{chrf:.2f}"))
     lines += [f"  {name}: {text}" for name, text in result["signatures"].items()]
     return lines
 
 
 @dataclass(frozen=True)
-class Translated:
-    """What became of one text.
+class TranslationResult:
+    """Translations of one text.
 
     Attributes:
         texts: Translations, best first; one empty text for an empty source.
-        scores: Their summed log-probabilities over lengths, if they were asked for.
-        cut: Whether the source was longer than the model reads, and the rest left out.
+        scores: Log-probability of each divided by its length; empty unless requested.
+        truncated: Whether the source was truncated to the maximum length.
     """
 
     texts: list[str]
     scores: list[float]
-    cut: bool = False
+    truncated: bool = False
 
 
 class TextTranslator:
-    """Translates texts, in batches of like length, and gives them back in their order.
+    """Translator of texts in batches of similar length; results keep the order of the texts.
 
     Args:
-        model: In evaluation mode, on the device to use.
-        vocabulary: Its tokens and tags.
-        max_length: Tokens of a source at most, tag and end included.
-        how: A `magneto.hf.BeamSearch`.
+        model: Translation model in evaluation mode, on its device.
+        vocabulary: Tokenizer and tags of the model.
+        max_length: Maximum source length in tokens, with tag and end token.
+        search: A `magneto.hf.BeamSearch`.
 
     Raises:
         ModuleNotFoundError: If transformers is not installed.
     """
 
     def __init__(
-        self, model: TranslationModel, vocabulary: TranslationVocabulary, max_length: int, how: Any
+        self,
+        model: TranslationModel,
+        vocabulary: TranslationVocabulary,
+        max_length: int,
+        search: Any,
     ) -> None:
         from magneto.hf import Translator
 
-        if model.config.positions == "learned":  # there are no others
+        if model.config.positions == "learned":  # no further positions exist
             max_length = min(max_length, model.config.max_length)
-            how = replace(how, longest=min(how.longest, model.config.max_length - 1))
+            search = replace(search, longest=min(search.longest, model.config.max_length - 1))
         self.vocabulary = vocabulary
         self.max_length = max_length
-        self.count: int = how.count
-        self.translator: Any = Translator.of(model, vocabulary.end, how)
+        self.count: int = search.count
+        self.translator: Any = Translator.of(model, vocabulary.end, search)
 
     def translate(
         self,
@@ -165,55 +170,56 @@ class TextTranslator:
         language: str,
         scored: bool = False,
         progress: Callable[[int], None] = lambda done: None,
-    ) -> list[Translated]:
+    ) -> list[TranslationResult]:
         """Translate texts into a language.
 
         Args:
-            texts: Any; those without a visible character are empty, and stay so.
-            language: One of the vocabulary's.
-            scored: Whether to say how good the model thinks each translation is.
-            progress: Told how many texts are done, empty ones not counted.
+            texts: Source texts; the translation of a text without visible characters is empty.
+            language: Target language.
+            scored: Whether to return scores.
+            progress: Called with the number of non-empty texts done.
 
         Raises:
-            ValueError: If the language is not known; names the nearest.
+            ValueError: If the vocabulary lacks the language; names the nearest.
         """
-        full = [number for number, text in enumerate(texts) if is_visible(text)]
-        sources = self.vocabulary.encode_source([texts[number] for number in full], language)
-        cut = [len(tokens) > self.max_length for tokens in sources]
+        nonempty = [number for number, text in enumerate(texts) if is_visible(text)]
+        sources = self.vocabulary.encode_source([texts[number] for number in nonempty], language)
+        truncated = [len(tokens) > self.max_length for tokens in sources]
         sources = [
-            [*tokens[: self.max_length - 1], self.vocabulary.end] if is_cut else tokens
-            for tokens, is_cut in zip(sources, cut, strict=True)
+            [*tokens[: self.max_length - 1], self.vocabulary.end] if long else tokens
+            for tokens, long in zip(sources, truncated, strict=True)
         ]
         found = self.translator.search(sources, progress)
         scores = self.translator.score(sources, found) if scored else [[] for _ in found]
-        made = [Translated([""] * self.count, [0.0] * self.count * scored) for _ in texts]
-        for place, number in enumerate(full):
-            written = [self.vocabulary.decode(tokens) for tokens in found[place]]
-            made[number] = Translated(written, scores[place], cut[place])
-        return made
+        empty_scores = [0.0] * self.count * scored
+        results = [TranslationResult([""] * self.count, empty_scores) for _ in texts]
+        for place, number in enumerate(nonempty):
+            translations = [self.vocabulary.decode(tokens) for tokens in found[place]]
+            results[number] = TranslationResult(translations, scores[place], truncated[place])
+        return results
 
-    def answers(
-        self, direction: Pair, texts: Sequence[tuple[str, str]]
-    ) -> tuple[Pair, list[tuple[str, str]]]:
-        """Return a direction and, for each of its sentences, the translation and the reference."""
-        found = self.translate([source for source, _ in texts], direction[1])
-        pairs = zip(found, texts, strict=True)
+    def translate_pairs(
+        self, direction: LanguagePair, texts: Sequence[tuple[str, str]]
+    ) -> tuple[LanguagePair, list[tuple[str, str]]]:
+        """Return the direction, and (translation, reference) of its sentences with references."""
+        results = self.translate([source for source, _ in texts], direction[1])
+        pairs = zip(results, texts, strict=True)
         return direction, [(each.texts[0], reference) for each, (_, reference) in pairs]
 
 
 def is_visible(text: str) -> bool:
-    """Return whether a text has a character to see: no space, control or format character."""
+    """Whether a text has a visible character: no space, control or format character."""
     return any(not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf") for c in text)
 
 
 def score_directions(
     translator: TextTranslator,
-    texts: Mapping[Pair, Sequence[tuple[str, str]]],
+    texts: Mapping[LanguagePair, Sequence[tuple[str, str]]],
     progress: Progress,
-) -> tuple[dict[Pair, TranslationScores], dict[Pair, list[str]]]:
+) -> tuple[dict[LanguagePair, TranslationScores], dict[LanguagePair, list[str]]]:
     """Translate sentences with references; return scores and translations of each direction."""
-    scores: dict[Pair, TranslationScores] = {}
-    written: dict[Pair, list[str]] = {}
+    scores: dict[LanguagePair, TranslationScores] = {}
+    written: dict[LanguagePair, list[str]] = {}
     for direction, pairs in texts.items():
         what = f"translating {'-'.join(direction)}"
         sources = [source for source, _ in pairs]
@@ -221,8 +227,8 @@ def score_directions(
         def show(done: int, what: str = what, total: int = len(sources)) -> None:
             progress.update(what, done, total)
 
-        found = translator.translate(sources, direction[1], progress=show)
+        results = translator.translate(sources, direction[1], progress=show)
         progress.update(what, len(sources), len(sources))
-        written[direction] = [each.texts[0] for each in found]
+        written[direction] = [each.texts[0] for each in results]
         scores[direction] = score_translations(written[direction], [r for _, r in pairs])
     return scores, written

@@ -15,7 +15,7 @@ from magneto.config import ConfigError
 from magneto.data.problems import INVALID_UTF8, Counts
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
-from magneto.translation.text import ReferenceTexts, chosen
+from magneto.translation.text import ReferenceTexts, select_directions
 from magneto.translation.translator import TextTranslator
 
 pytest.importorskip("transformers")
@@ -161,14 +161,14 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(run.parent)
     translate, evaluate = f"translate {run}", f"evaluate {run}"
     for words, answer in (
-        (f"{translate} --to dd", "no language 'dd' (there is de, en, fr)"),
+        (f"{translate} --to dd", "no language 'dd' (the model has de, en, fr)"),
         (translate, "--to de|en|fr"),
         (f"{translate} --to de --n-best 6", "1 to --beams (5)"),
         (f"{translate} --to de --length-penalty nan", "length_penalty must be"),
         (f"{translate} --to de --batchsize 2", "did you mean --batch-size?"),
         (f"{translate} --to de tests.en", "no file tests.en; did you mean test.en?"),
-        (f"{evaluate} --directions en-it", "--directions en-it: not among the 4; nearest: "),
-        (f"{evaluate} --data test --directions en-it", "no test text for en-it: it has de-en, "),
+        (f"{evaluate} --directions en-it", "--directions en-it: not among the 4 directions"),
+        (f"{evaluate} --data test --directions en-it", "no test text for en-it. Its lang"),
         (f"{evaluate} --data nothing", "no parallel text nothing"),
         (f"{evaluate} --beams 0", "beams must be 1 to"),
     ):
@@ -220,17 +220,17 @@ def test_the_loss_is_of_the_directions_asked_for(run: Path, capsys) -> None:
 def test_codes_with_dashes() -> None:
     texts = ReferenceTexts("test", {("en", "zh-CN"): [], ("zh-CN", "en"): []}, [], Counts())
     for name in ("en>zh-CN", "en-zh-CN", "en > zh-CN"):
-        assert list(chosen(texts, [name]).texts) == [("en", "zh-CN")]
-    assert list(chosen(texts, ["zh-CN>en"]).texts) == [("zh-CN", "en")]
-    with pytest.raises(ConfigError, match="zh-CM>en: not among the 2; nearest: zh-CN-en"):
-        chosen(texts, ["zh-CM>en"])
+        assert list(select_directions(texts, [name]).texts) == [("en", "zh-CN")]
+    assert list(select_directions(texts, ["zh-CN>en"]).texts) == [("zh-CN", "en")]
+    with pytest.raises(ConfigError, match="zh-CM>en: not among the 2 directions; nearest"):
+        select_directions(texts, ["zh-CM>en"])
 
 
 def test_a_test_set_is_scored_as_it_is(run: Path, capsys, tmp_path: Path) -> None:
     source = str(run.parent / "test")
     found, err = evaluated(run, capsys, "--data", source, "--write", str(tmp_path / "out"))
     assert found["sentences"] == {"en-de": 8, "de-en": 8} and found["split"] == "test"
-    assert found["loss"] > 0 and "left out: it" in err
+    assert found["loss"] > 0 and "left out, unknown to the model: it" in err
     for direction in ("en-de", "de-en"):
         written = (tmp_path / "out" / f"{direction}.txt").read_text().split("\n")
         assert written.pop() == "" and len(written) == 8

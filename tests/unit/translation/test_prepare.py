@@ -12,14 +12,14 @@ from magneto.functional.cross_entropy import IGNORED
 from magneto.progress import SILENT
 from magneto.translation.config import ParallelDataConfig
 from magneto.translation.prepare import (
+    CacheWriter,
     GroupMaker,
     ParallelSplit,
-    Preparation,
     PreparedParallel,
     TranslationVocabulary,
-    endless,
     load_vocabulary,
     prepare_parallel,
+    repeated_permutations,
     temperature_shares,
     training_stream,
 )
@@ -57,7 +57,7 @@ def test_what_is_left_out_is_said_of_both_splits(source: Path) -> None:
     alone = prepare(source, validation_source=str(source), validation_limit=5)
     said = list(alone.describe("here"))
     assert all(line.startswith("validation: ") for line in said)
-    assert "5 kept" in said[0] and "beyond the limit" in said[0]
+    assert "5 kept" in said[0] and "beyond data.validation_limit" in said[0]
 
 
 def test_every_batch_is_written_in_order(source: Path) -> None:
@@ -95,7 +95,7 @@ def test_prepared_once_and_anew_when_anything_changes(
     first.vocabulary.save(source / "run")
     prepare(source, tokenizer="bpe", vocab_size=300, max_ratio=2)
     with monkeypatch.context() as patch:
-        patch.setattr(Preparation, "fill", lambda *_: pytest.fail("tokenised again"))
+        patch.setattr(CacheWriter, "write", lambda *_: pytest.fail("tokenised again"))
         for tokenizer in ("bpe", str(source / "run")):
             again = prepare(source, tokenizer=tokenizer, vocab_size=300)
             assert np.array_equal(again.train.tokens, first.train.tokens)
@@ -111,7 +111,7 @@ def test_a_joint_tokenizer_and_an_older_vocabulary(source: Path, tmp_path: Path)
     both.vocabulary.save(saved)
     again = prepare(source, tokenizer=str(saved), directions=("de-en",))
     assert again.vocabulary.languages == ("de", "en") and again.directions == [("de", "en")]
-    with pytest.raises(ValueError, match=r"no language 'fr' \(there is de, en\)"):
+    with pytest.raises(ValueError, match=r"no language 'fr' \(the model has de, en\)"):
         prepare(source, tokenizer=str(saved))
 
 
@@ -197,7 +197,9 @@ def test_temperature() -> None:
 
 
 def test_small_directions_come_again_only_when_all_was_seen() -> None:
-    numbers = np.concatenate([endless(10, start, start + 7, (1,)) for start in range(0, 70, 7)])
+    numbers = np.concatenate(
+        [repeated_permutations(10, start, start + 7, (1,)) for start in range(0, 70, 7)]
+    )
     assert all(sorted(numbers[i : i + 10]) == list(range(10)) for i in range(0, 70, 10))
     assert numbers[:10].tolist() != numbers[10:20].tolist()
 
@@ -213,5 +215,5 @@ def test_vocabulary_round_trip(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no language 'dee'; did you mean de\?"):
         made.tag("dee")
     (tmp_path / "tags.txt").unlink()
-    with pytest.raises(FileNotFoundError, match="no translation vocabulary"):
+    with pytest.raises(FileNotFoundError, match="is not a translation vocabulary"):
         load_vocabulary(tmp_path)

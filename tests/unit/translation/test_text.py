@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,22 +14,27 @@ from magneto.translation.config import (
     DUPLICATE,
     HELD_OUT,
     KEPT,
+    LENGTH_MISMATCH,
     READ,
     TOO_LONG,
-    UNLIKE,
     ParallelDataConfig,
-    Texts,
+    SentencePair,
     split_direction,
 )
 from magneto.translation.phrases import phrase_languages, phrases
 from magneto.translation.prepare import PreparedParallel, prepare_parallel
-from magneto.translation.text import LACKING, open_parallel, unlike, wanted_directions
+from magneto.translation.text import (
+    MISSING_LANGUAGE,
+    lengths_mismatch,
+    open_parallel,
+    training_directions,
+)
 
 MARK = "\ufeff"
 TWO = [{"en": "one", "de": "eins"}, {"en": "three", "de": "drei"}]
 
 
-def write(folder: Path, files: dict[str, str | list[str]]) -> Path:
+def write(folder: Path, files: Mapping[str, str | list[str]]) -> Path:
     """Write texts, or lines, into a folder."""
     folder.mkdir(exist_ok=True, parents=True)
     for name, text in files.items():
@@ -42,11 +48,11 @@ def objects(records: list[dict]) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
-def read(path: Path, first: str, second: str, split: str = "train") -> list[Texts]:
+def read(path: Path | str, first: str, second: str, split: str = "train") -> list[SentencePair]:
     return list(open_parallel(str(path), None).read(first, second, split, Counts()))
 
 
-def counted(path: Path, first: str, second: str) -> tuple[list[Texts], Counts]:
+def counted(path: Path, first: str, second: str) -> tuple[list[SentencePair], Counts]:
     counts = Counts()
     return list(open_parallel(str(path), None).read(first, second, "train", counts)), counts
 
@@ -129,7 +135,7 @@ def test_a_language_that_comes_late_is_found_and_what_lacks_it_counted(tmp_path:
     assert open_parallel(str(path), None).languages == ["de", "en", "fr"]
     assert open_parallel(str(path), ("en", "fr")).pairs("train") == {("en", "fr")}
     found, counts = counted(path, "en", "fr")
-    assert found == [("late", "tard")] and counts == {LACKING: 1400}
+    assert found == [("late", "tard")] and counts == {MISSING_LANGUAGE: 1400}
 
 
 def test_line_pairs_in_a_wanted_language_come_before_records(tmp_path: Path) -> None:
@@ -145,10 +151,10 @@ def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
     empty = write(tmp_path / "empty", {"a.en": "x"})
     twice = write(tmp_path / "twice", {"a.en": "one\n", "a.de": "eins\n", "a.en.txt": "other\n"})
     for source, match in (
-        (folder / "a", r"a\.en has more lines than .*a\.de, which has 1"),
+        (folder / "a", r"a\.en has more lines than .*a\.de \(1\)"),
         (tmp_path / "tekst", r"no parallel text .*did you mean .*text"),
-        (folder / "b.tsv", r"b\.tsv does not say its languages: .*en<TAB>de"),
-        (folder / "a.en", "give the stem of line pairs"),
+        (folder / "b.tsv", r"b\.tsv has no header with two languages.*en<TAB>de"),
+        (folder / "a.en", "Give the stem of aligned files"),
         (empty, "no parallel text in"),
         (twice, r"two files for one text: .*a\.en and .*a\.en\.txt"),
         ("builtin:phrase", "there is builtin:phrases"),
@@ -200,7 +206,7 @@ THERE = {("de", "en"), ("de", "fr"), ("en", "fr")}
 def directions(**changes) -> list[tuple[str, str]]:
     config = ParallelDataConfig(source="text", **changes)
     there = {pair for pair in THERE if not config.languages or {*pair} <= {*config.languages}}
-    return wanted_directions(config, there, ["de", "en", "fr"])
+    return training_directions(config, there, ["de", "en", "fr"])
 
 
 def test_all_directions_with_the_pivot_or_those_given() -> None:
@@ -209,19 +215,19 @@ def test_all_directions_with_the_pivot_or_those_given() -> None:
     # The languages a model knows may be more than there are, where directions are given.
     assert directions(directions=("de-fr",), languages=("de", "fr", "xx")) == [("de", "fr")]
     assert split_direction("eng>zho-CN") == ("eng", "zho-CN")
-    alone = wanted_directions(ParallelDataConfig(), {("src", "tgt")}, ["src", "tgt"])
+    alone = training_directions(ParallelDataConfig(), {("src", "tgt")}, ["src", "tgt"])
     assert alone == [("src", "tgt"), ("tgt", "src")]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"languages": ("en", "de", "frr")}, "frr (data.languages) with en to train on; did you m"),
-        ({"languages": ("de", "fr")}, "languages lack en (the pivot language)"),
-        ({"languages": ("de", "fr"), "directions": ("de-en",)}, "lack en (a direction's)"),
-        ({"pivot_language": "eng"}, "with eng (data.pivot_language): it has de, en, fr; give --da"),
-        ({"directions": ("en-es",)}, "text has no text for en-es: it has de, en, fr"),
-        ({"directions": ("en",), "languages": ("en",)}, "directions are two languages"),
+        ({"languages": ("en", "de", "frr")}, "frr (data.languages) and en; did you mean"),
+        ({"languages": ("de", "fr")}, "languages must include en (the pivot language)"),
+        ({"languages": ("de", "fr"), "directions": ("de-en",)}, "include en (of a direction)"),
+        ({"pivot_language": "eng"}, "with eng (data.pivot_language). It has de, en, fr. Give --da"),
+        ({"directions": ("en-es",)}, "text has no text for en-es. It has de, en, fr"),
+        ({"directions": ("en",), "languages": ("en",)}, "directions must be two languages"),
     ],
 )
 def test_a_language_that_is_not_there_is_an_error(changes: dict, message: str) -> None:
@@ -255,7 +261,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     (folder / "train.en").write_bytes(raw)
     prepared = prepare(folder)
     counts = prepared.counts["train"]["de", "en"]
-    kinds = (EMPTY, DUPLICATE, HELD_OUT, TOO_LONG, UNLIKE, INVALID_UTF8)
+    kinds = (EMPTY, DUPLICATE, HELD_OUT, TOO_LONG, LENGTH_MISMATCH, INVALID_UTF8)
     assert counts == {READ: 306, KEPT: 301, **dict.fromkeys(kinds, 1)}
     assert sentences(prepared, "validation", ("de", "en")) == [
         ("Satz 7", "sentence 7"), ("neu", "new"),
@@ -266,9 +272,11 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
 
 def test_scripts_are_not_of_unlike_length() -> None:
     english = "The situation in the country has become more difficult"
-    assert not unlike((english, "该国局势变得更加困难"), 4)  # 5 characters to one, 2 bytes
-    assert not unlike((english[:21], "நாட்டின் நிலைமை மிகவும்"), 3)  # as many characters
-    assert unlike((english, "Die"), 4) and unlike(("Die", english), 4)
+    assert not lengths_mismatch(
+        (english, "该国局势变得更加困难"), 4
+    )  # 5 characters to one, 2 bytes
+    assert not lengths_mismatch((english[:21], "நாட்டின் நிலைமை மிகவும்"), 3)  # as many characters
+    assert lengths_mismatch((english, "Die"), 4) and lengths_mismatch(("Die", english), 4)
 
 
 def test_a_held_out_sentence_is_held_out_in_every_language(tmp_path: Path) -> None:
@@ -289,5 +297,5 @@ def test_evaluating_on_other_text_trains_on_nothing(tmp_path: Path) -> None:
     prepared = prepare(folder, validation_source=str(folder))
     assert sentences(prepared, "validation", ("de", "en")) == [("eins", "one"), ("zwei", "two")]
     assert prepared.train.ranges == {("de", "en"): (0, 0)}
-    with pytest.raises(ValueError, match="no text in two languages to train on"):
+    with pytest.raises(ValueError, match="no training text in two languages"):
         prepare(folder)
