@@ -92,7 +92,7 @@ gpu: $(VENV)/.stamp-dev ## on a machine with a GPU: its tests, then its benchmar
 bench: $(VENV)/.stamp-bench ## a training step beside its peers, and how it grows, on a CPU that is idle (20 minutes)
 	PYTHONPATH=$(VENV)/peers $(BIN)/python -m benchmarks.bench --profile $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.scaling
-	$(BIN)/python docs/generate_bench.py
+	$(BIN)/python docs/generate_results.py
 
 demo: $(VENV)/.stamp-core ## which placement, at which learning rate? a comparison and its report (10 minutes in all)
 	$(ONE_THREAD) $(BIN)/magneto compare $(TASK)/tiny $(DEMO_GRID) $(DEMO_ARGS) --jobs 2 --out $(DEMO)

@@ -8,7 +8,7 @@ Contenders of a cell (a field at a shape) take turns, a new random order each ro
 process of its own (benchmarks/turns.py). After each cell benchmarks/results/bench-cpu.json and .md
 are written anew; cells that stand there from the same commit with the same settings are kept, so
 that a run that was stopped goes on. `--profile` adds where the time of the product's step goes.
-`make bench` installs the peers, runs this and writes docs/results/bench.md.
+`make bench` installs the peers, runs this and writes docs/results/speed.md.
 """
 
 from __future__ import annotations

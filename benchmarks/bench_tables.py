@@ -146,17 +146,20 @@ def markdown(result: Found) -> str:
     return "\n".join([f"# {result['name']}", "", *sections(result)]) + "\n"
 
 
-def scaling_sections(result: Found) -> Iterator[str]:
-    """Yield the scaling curves: slopes beside what they should be, then the points."""
+def scaling_conditions(result: Found) -> str:
+    """Say on what the scaling curves were measured."""
     where = result["machine"]
     loads = [curve["load"] for curve in result["curves"].values()]
-    yield (
+    return (
         f"{where['processor']}, {where['cores']} cores, one thread for each process, fp32; Python "
         f"{where['python']}; torch {where['packages']['torch']}; commit {result['commit']}; "
         f"{where['date']}; load {min(loads):.1f} to {max(loads):.1f}."
     )
-    yield ""
-    yield "| against | time | last two | expected | memory | expected | start-up | why |"
+
+
+def slopes_table(result: Found) -> Iterator[str]:
+    """Yield the slope of every scaling curve beside what is expected of it."""
+    yield "| against | time | last two | expected | memory | expected | start-up | reason |"
     yield "|---|--:|--:|---|--:|---|--:|---|"
     for name, curve in result["curves"].items():
         time, memory = (expected(pair) for pair in curve["expected"])
@@ -165,6 +168,13 @@ def scaling_sections(result: Found) -> Iterator[str]:
             f"| {name} | {slopes['seconds']:.2f} | {curve['last_slopes']['seconds']:.2f} | {time} "
             f"| {slopes['peak_bytes']:.2f} | {memory} | {slopes['start_up']:.2f} | {curve['why']} |"
         )
+
+
+def scaling_sections(result: Found) -> Iterator[str]:
+    """Yield the scaling curves: slopes, then the points."""
+    yield scaling_conditions(result)
+    yield ""
+    yield from slopes_table(result)
     for name, curve in result["curves"].items():
         yield ""
         yield f"Against {name}; otherwise {curve['sizes']}:"

@@ -111,18 +111,22 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
                 f"| {sum(r['holds'] for r in mine)} | {widening(known):.2f} "
                 f"| {median(r['off'] for r in known):.3f} | {' | '.join(rivals)} |"
             )
-    return "\n".join([*lines, "", order_of_rows(rows)]) + "\n"
-
-
-def order_of_rows(rows: Sequence[dict[str, Any]]) -> str:
-    """Say how often the row that was foretold to be ahead was ahead."""
     gaps = [row for row in rows if row["what"] == "gap"]
+    if gaps:
+        lines += ["", order_of_rows(gaps)]
+    return "\n".join(lines) + "\n"
+
+
+def order_of_rows(gaps: Sequence[dict[str, Any]]) -> str:
+    """Return how often the predicted order of two rows' losses was right."""
     sure = [row for row in gaps if row["low"] > 1 or row["high"] < 1]
     right = [sum((row["value"] > 1) == (row["measured"] > 1) for row in some)
              for some in (gaps, sure)]  # fmt: skip
-    return (f"Of {len(gaps)} pairs of rows the order of their losses was foretold right in "
-            f"{right[0]}; of the {len(sure)} whose interval names a better one, in {right[1]}."
-            )  # fmt: skip
+    return (
+        f"The predicted order of two placements' losses was right in {right[0]} of {len(gaps)} "
+        f"pairs. Where the interval excludes equal losses, it was right in {right[1]} of "
+        f"{len(sure)}."
+    )
 
 
 def write_results(out: Path) -> None:

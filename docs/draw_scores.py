@@ -72,7 +72,7 @@ def draw(theme: str) -> str:
         figure = Figure(figsize=(5.4, 3.7), dpi=72, layout="constrained")
         axes = figure.subplots()
         axes.axhline(baseline, color=colours["faint"], linewidth=0.9, linestyle=(0, (1, 2)))
-        axes.annotate("frequencies of tokens alone", (0.001, baseline), (0, 8),
+        axes.annotate("token frequencies alone", (0.001, baseline), (0, 8),
                       textcoords="offset points", fontsize=8, color=colours["faint"])  # fmt: skip
         for name, points in found.items():
             *colours_of, marker, dash = ROWS[name]

@@ -104,7 +104,7 @@ def test_a_box_is_cut_out_and_then_resized() -> None:
 
 
 def test_crops_and_colours_are_torchvisions() -> None:
-    """What docs/concepts/image_data.md says of torchvision, where it is installed."""
+    """What docs/fields/images.md says of torchvision, where it is installed."""
     pytest.importorskip("torchvision")
     from torchvision.transforms import InterpolationMode, functional
 

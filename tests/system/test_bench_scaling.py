@@ -1,11 +1,9 @@
-"""Scaling curves: slopes are right, points are of the product's step, the page says them."""
+"""Scaling curves: slopes are right, and points are of the product's own step."""
 
-import importlib
 import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from benchmarks.bench_cases import Case
 from benchmarks.bench_tables import scaling_markdown
 from benchmarks.scaling import model
 
-DOCS = Path(__file__).parents[2] / "docs"
 LEAST: Case = model(1, 8, 1, 1, 8, 300)
 
 
@@ -65,35 +62,3 @@ def test_a_run_writes_points_and_slopes_and_goes_on(
 def test_ranks_take_their_steps_together() -> None:
     assert scaling.spawn(LEAST, 2, "time")["seconds"] > 0
     assert scaling.spawn(LEAST, 2, "memory")["peak_bytes"] > 0
-
-
-@pytest.fixture
-def generate_bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The page's generator, a script beside the pages."""
-    monkeypatch.syspath_prepend(str(DOCS))
-    return importlib.import_module("generate_bench")
-
-
-def test_the_committed_page_is_up_to_date(generate_bench: ModuleType) -> None:
-    assert generate_bench.main(["--check"]) == 0
-
-
-def test_the_page_says_what_was_measured(
-    generate_bench: ModuleType,
-    measured: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture,
-) -> None:
-    monkeypatch.setattr(generate_bench, "RESULTS", tmp_path)
-    monkeypatch.setattr(generate_bench, "DOCS", tmp_path / "docs")
-    for folder in ("results", "figures"):
-        (tmp_path / "docs" / folder).mkdir(parents=True)
-    assert generate_bench.main(["--check"]) == 1
-    assert "results/bench.md is out of date" in capsys.readouterr().out
-    assert generate_bench.main([]) == 0 and generate_bench.main(["--check"]) == 0
-    page = (tmp_path / "docs" / "results" / "bench.md").read_text()
-    assert "Nothing is measured yet" in page and "| depth | 1.00 |" in page
-    light, dark = ((tmp_path / "docs" / "figures" / f"scaling-{theme}.svg").read_text()
-                   for theme in ("light", "dark"))  # fmt: skip
-    assert "depth: 1.00" in light and "#0067b1" in light and "#0067b1" not in dark

@@ -1,0 +1,136 @@
+"""Write the generated tables of docs/results and draw its figures; no number is typed here.
+
+    python docs/generate_results.py [--check]
+
+A table between `<!-- NAME: ... -->` and `<!-- end of NAME -->` is written from a file of
+benchmarks/results. Every other number of a page is in its text, and the page's figure shows it.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS), str(DOCS.parent)]
+
+from draw_results import bars, dots, files, first_table, predictions, scaling  # noqa: E402
+from write_pages import write_or_check  # noqa: E402
+
+from benchmarks.bench_tables import (  # noqa: E402
+    conditions,
+    medians,
+    scaling_conditions,
+    slopes_table,
+)
+from magneto.files import read_json  # noqa: E402
+
+RESULTS = DOCS.parent / "benchmarks" / "results"
+# Columns of the table of steps: the beginnings of the contenders' names.
+PEERS = ("plain torch", "transformers", "torchscale", "x-transformers")
+KEPT = "plain torch, freed memory kept"
+# Figures of the first table of a page: the label of its axis, and where a line is drawn.
+TABLES = {
+    "language": ("bits per byte, lower is better", None),
+    "translation": ("BLEU, higher is better", None),
+    "images": ("accuracy or mean IoU, higher is better", None),
+    "speech": ("error rate in per cent, lower is better", None),
+    "vision-language": ("accuracy or mean recall, higher is better", None),
+}
+
+
+def steps_table(bench: dict[str, Any]) -> Iterator[str]:
+    """Yield the time of every peer's step over ours, a row for each field and shape."""
+    head = ["field, shape", "Magneto Sub-LN, ms per step", "matrix products alone",
+            "Magneto Pre-LN", "plain torch", "plain torch, memory kept", *PEERS[1:],
+            "other"]  # fmt: skip
+    yield f"| {' | '.join(head)} |"
+    yield f"|---|{'--:|' * (len(head) - 2)}---|"
+    for cell in bench["cells"].values():
+        times = medians(cell)
+        own = times[bench["reference"]]
+        over = {name: f"{time / own:.2f}" for name, time in times.items()}
+        others = [f"{name} {over[name]}" for name in cell["peers"]
+                  if name in over and not name.startswith(PEERS)]  # fmt: skip
+        yield " | ".join([
+            f"| {cell['field']}, {cell['shape']}", f"{own:.1f}", over[bench["limit"]],
+            over["magneto pre"], over["plain torch"], over[KEPT],
+            *(peer(cell, over, name) for name in PEERS[1:]), f"{', '.join(others)} |",
+        ])  # fmt: skip
+    yield ""
+    yield "Sizes are layers x width. " + conditions(bench)
+
+
+def peer(cell: dict[str, Any], over: dict[str, str], library: str) -> str:
+    """Return what a library's class takes in a field, over ours."""
+    return next((over[name] for name in cell["peers"] if name.startswith(library)), "")
+
+
+def steps_figure(bench: dict[str, Any]) -> Any:
+    """Draw the table of steps, a row of dots for each field and shape."""
+    rows = []
+    for cell in bench["cells"].values():
+        times = medians(cell)
+        own = times[bench["reference"]]
+        found = [next((times[n] / own for n in cell["peers"] if n.startswith(name)), None)
+                 for name in PEERS]  # fmt: skip
+        rows.append((f"{cell['field']}, {cell['shape']}", [f and (f, 0.0) for f in found]))
+    return dots(PEERS, rows, "time of a step relative to Magneto Sub-LN", 1.0)
+
+
+def growth_table(found: dict[str, Any]) -> Iterator[str]:
+    """Yield the slopes, and where they were measured."""
+    yield from slopes_table(found)
+    yield ""
+    yield scaling_conditions(found)
+
+
+def held_out_table() -> Iterator[str]:
+    """Yield the table of held-out rungs and what stands below it."""
+    text = (RESULTS / "ladder-held-out.md").read_text(encoding="utf-8")
+    yield text[text.index("|") :].rstrip()
+
+
+def filled(page: str, name: str, lines: Iterator[str]) -> str:
+    """Return a page with the lines of a table between its two marks."""
+    begin, end = re.search(rf"<!-- {name}: .* -->\n", page), f"<!-- end of {name} -->"
+    assert begin and end in page
+    return page[: begin.end()] + "\n" + "\n".join(lines) + "\n\n" + page[page.index(end) :]
+
+
+def generated() -> dict[Path, str]:
+    """Return the pages with generated tables and all figures, and what is to stand in them."""
+    bench, grown = read_json(RESULTS / "bench-cpu.json"), read_json(RESULTS / "scaling-cpu.json")
+    pages, figures = DOCS / "results", DOCS / "figures"
+    texts = {name: (pages / f"{name}.md").read_text(encoding="utf-8")
+             for name in (*TABLES, "speed", "ladder", "probe")}  # fmt: skip
+    texts["speed"] = filled(texts["speed"], "steps", steps_table(bench))
+    texts["speed"] = filled(texts["speed"], "growth", growth_table(grown))
+    texts["ladder"] = filled(texts["ladder"], "held-out", held_out_table())
+    with (RESULTS / "ladder-held-out.csv").open(encoding="utf-8") as file:
+        rungs = list(csv.DictReader(file))
+    draws = {name: partial(dots, *first_table(texts[name]), *how) for name, how in TABLES.items()}
+    draws |= {
+        "probe": partial(bars, *first_table(texts["probe"]), "runs"),
+        "ladder": partial(predictions, rungs),
+        "speed": partial(steps_figure, bench),
+        "scaling": partial(scaling, grown["curves"]),
+    }
+    made = {pages / f"{name}.md": texts[name] for name in ("speed", "ladder")}
+    for name, draw in draws.items():
+        made |= files(figures, name, draw)
+    return made
+
+
+def main(words: list[str]) -> int:
+    """Write the files; or, with --check, only say which are not as they would be written."""
+    return write_or_check(generated(), DOCS, "generate_results.py", words)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
