@@ -57,8 +57,8 @@ TERMS = {
                                   "object store", "world size"],
     "docs/reference/training.md": ["gradient accumulation", "mixed precision", "gradient clipping",
                               "num_workers", "resume"],
-    "docs/concepts/vision_language.md": ["BEiT-3", "masked data modelling", "webdataset", "caption",
-                                         "paired_text_mask_ratio", "interpolated"],
+    "docs/fields/vision-language.md": ["BEiT-3", "masked data modelling", "webdataset", "caption",
+                                       "paired_text_mask_ratio", "interpolated"],
     "docs/reference/recipes.md": ["learning rate", "YAML"],
 }  # fmt: skip
 TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "

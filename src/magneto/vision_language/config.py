@@ -140,7 +140,7 @@ class ImageTextDataConfig:
 
 @configuration
 class CaptionDataConfig(ImageTextDataConfig):
-    """Images with one caption or several. See docs/concepts/image_text_retrieval.md.
+    """Images with one caption or several. See docs/fields/vision-language.md.
 
     A source may also be a folder with dataset_coco.json, dataset_flickr30k.json or another file in
     Karpathy's layout, or that file.
@@ -171,7 +171,7 @@ class MaskedDataModelConfig(VisionLanguageConfig):
 
 @configuration
 class MaskedDataConfig(CaptionDataConfig):
-    """Images, texts and pairs of both. See docs/concepts/vision_language.md.
+    """Images, texts and pairs of both. See docs/fields/vision-language.md.
 
     `source` and what goes with it are of the pairs.
     """
@@ -245,7 +245,7 @@ class QuestionAnsweringConfig(PairPoolingConfig):
 
 @configuration
 class QuestionAnsweringDataConfig(ImageTextDataConfig):
-    """Questions about images. See docs/concepts/visual_question_answering.md.
+    """Questions about images. See docs/fields/visual-questions.md.
 
     A source may also be a folder of VQA v2's own files.
     """
@@ -300,7 +300,7 @@ class VisualReasonerConfig(PairPoolingConfig):
 
 @configuration
 class StatementDataConfig(ImageTextDataConfig):
-    """Statements about two images. See docs/concepts/visual_reasoning.md.
+    """Statements about two images. See docs/fields/visual-questions.md.
 
     A source may also be the folder of NLVR2, with its .json files and its images, wherever in it
     they lie; or one of these files.
@@ -353,7 +353,7 @@ class ImageCaptionerConfig(FineTunedConfig):
 
 @configuration
 class CaptioningDataConfig(CaptionDataConfig):
-    """Images with captions, and how captions are hidden. See docs/concepts/image_captioning.md."""
+    """Images with captions, and how captions are hidden. See docs/fields/vision-language.md."""
 
     mask_ratio: Part = 0.7
     """Share of a caption's tokens to guess, its end included (0.7 in BEiT-3's released
