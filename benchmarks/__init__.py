@@ -1,1 +1,1 @@
-"""What times and measures the package, and others of its kind, on a machine at hand."""
+"""Benchmarks of the package and of comparable libraries."""

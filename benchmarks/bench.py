@@ -1,14 +1,14 @@
-r"""One training step of the product in every field, beside its peers and the products alone.
+r"""Time of one training step in every field, compared with other libraries.
 
     python -m benchmarks.bench
     python -m benchmarks.bench --fields causal-lm --shapes "6 x 256" --seconds 10
     python -m benchmarks.bench --profile
 
-Contenders of a cell (a field at a shape) take turns, a new random order each round, each in a
-process of its own (benchmarks/turns.py). After each cell benchmarks/results/bench-cpu.json and .md
-are written anew; cells that stand there from the same commit with the same settings are kept, so
-that a run that was stopped goes on. `--profile` adds where the time of the product's step goes.
-`make bench` installs the peers, runs this and writes docs/results/speed.md.
+The contenders of a cell (a field at a shape) take turns in a new random order each round, each in
+its own process (benchmarks/turns.py). benchmarks/results/bench-cpu.json and .md are rewritten after
+each cell. Cells of the same commit and the same settings are kept, so a stopped run resumes.
+`--profile` adds the time of each kind of operation of Magneto's step. `make bench` installs the
+other libraries, runs this and writes docs/results/speed.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACKAGES = ("x-transformers", "torchscale", "timm")
 
 
 def measure(field: str, shape: str, args: argparse.Namespace, report: ProgressBars) -> Any:
-    """Measure a cell: rows of contenders, what could not be measured, and the load."""
+    """Measure a cell; return its contenders, those that could not be measured, and the load."""
     began, load = time.monotonic(), os.getloadavg()[0]
     small, case = case_of(field, "tiny"), case_of(field, shape)
     entries = [
@@ -70,19 +70,19 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--fields", nargs="+", choices=FIELDS, default=FIELDS)
     add("--shapes", nargs="+", choices=SHAPES, default=[s for s in SHAPES if s != "tiny"])
-    add("--only", nargs="+", metavar="CONTENDER", help="these contenders; by default all")
-    add("--seconds", type=float, default=20.0, help="of the rounds of a cell (20)")
-    add("--threads", type=int, default=os.cpu_count() or 1, help="of each contender; all cores")
-    add("--profile", action="store_true", help="profile the product's step in every cell too")
-    add("--fresh", action="store_true", help="measure again what stands in the results")
-    add("--commit", help="of the source, where git cannot tell")
+    add("--only", nargs="+", metavar="CONTENDER", help="contenders to time (default: all)")
+    add("--seconds", type=float, default=20.0, help="time for the rounds of a cell (default: 20)")
+    add("--threads", type=int, default=os.cpu_count() or 1, help="CPU threads (default: all)")
+    add("--profile", action="store_true", help="also profile Magneto's step in every cell")
+    add("--fresh", action="store_true", help="ignore the existing results")
+    add("--commit", help="commit of the source if git is missing")
     add("--out", type=Path, default=ROOT / "benchmarks" / "results")
-    add("--name", default="bench-cpu", help="of the result")
+    add("--name", default="bench-cpu", help="name of the result (default: bench-cpu)")
     return parser.parse_args(words)
 
 
 def kept(args: argparse.Namespace, commit: str) -> dict[str, Any]:
-    """Return the cells that an earlier run has measured at this commit with these settings."""
+    """Return the cells that an earlier run measured at this commit with these settings."""
     path = args.out / f"{args.name}.json"
     if args.fresh or commit.endswith(("-dirty", "unknown")) or not path.is_file():
         return {}
@@ -92,7 +92,7 @@ def kept(args: argparse.Namespace, commit: str) -> dict[str, Any]:
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what a cell's numbers depend on, beside the commit."""
+    """Return the settings that a cell's numbers depend on, apart from the commit."""
     return {"seconds": args.seconds, "threads": args.threads, "only": args.only}
 
 

@@ -1,6 +1,6 @@
-"""What `make bench` measures: six fields, each at three shapes, and the batch of each.
+"""Cases of `make bench`: six fields at three shapes, with one batch each.
 
-Batches are drawn at random, once, and are the same for every contender. They are full: no padding.
+Batches are random, the same for every contender, and contain no padding.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Case:
 
     Attributes:
         field: Name of the product's task.
-        layers: Of the Transformer.
-        width: Of the residual stream; the inner layer of the feed-forward network has four times.
-        heads: Of attention.
-        batch: Examples of a step.
-        length: Tokens of a text, of both texts in translation; patches of an image; frames.
-        vocab_size: Tokens; classes of images.
+        layers: Layers of the Transformer.
+        width: Width of the residual stream; the feed-forward network is four times as wide.
+        heads: Attention heads.
+        batch: Examples per step.
+        length: Tokens of a text (of both texts in translation), patches of an image, or frames.
+        vocab_size: Number of tokens, or of image classes.
     """
 
     field: str
@@ -64,11 +64,11 @@ class Case:
 
     @property
     def outputs(self) -> int:
-        """What is predicted: tokens, classes, or answers."""
+        """Number of predicted tokens, classes or answers."""
         return ANSWERS if self.field == "visual-question-answering" else self.vocab_size
 
     def describe(self) -> str:
-        """Say the sizes."""
+        """Return the sizes as text."""
         what = {"image-classification": "patches", "transducer": "frames"}.get(
             self.field, "patches and a question" if "question" in self.field else "tokens"
         )
@@ -85,7 +85,7 @@ def case_of(field: str, shape: str) -> Case:
 
 
 def draw(case: Case) -> dict[str, Any]:
-    """Draw the batch of a case: tensors by name, the same every time."""
+    """Return the random batch of a case as tensors by name, the same every time."""
     generator = torch.Generator().manual_seed(2)
 
     def numbers(high: int, *size: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""Who is measured by `make bench`: the product, its peers by field, and the products alone.
+"""Contenders of `make bench`: Magneto, other libraries by field, and the matrix products alone.
 
-A peer's step is its users' usual loop: its loss, backward, the gradient's norm clipped at 1, fused
-AdamW over all parameters. Ours is the loop of `magneto train`, which does the same and counts.
+The step of another library is the usual loop of its users: its loss, backward, the gradient norm
+clipped at 1, fused AdamW over all parameters. Magneto's is the loop of `magneto train`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from magneto.training.distributed import keep_freed_memory
 Make = Callable[[Case], tuple[Step, nn.Module | None]]
 LIMIT = "the products alone"
 REFERENCE = "magneto sub"
-# Every field has a page of plain torch; it is also timed with the allocator's setting of ours.
+# Every field has a version in plain torch; it is also timed with Magneto's allocator setting.
 PLAIN, KEPT = "plain torch", ", freed memory kept"
 
 PEERS: dict[str, dict[str, Callable[[Case], texts.Peer]]] = {
@@ -70,47 +70,48 @@ NOTES = {
     "magneto": "the loop of `magneto train` in one process without a directory: batches from its "
     "prefetch thread, loss as a sum, division by the count, clipping at 1, fused AdamW with weight "
     "decay on matrices only, the learning rate of the step, counters, the loss read every step; "
-    "memory that a step frees stays with the process (`keep_freed_memory`), which it does not "
-    "in the peers' usual loops: what that makes is seen in plain torch with and without",
+    "memory that a step frees stays with the process (`keep_freed_memory`), unlike in the other "
+    "libraries' usual loops; plain torch is timed with and without this setting",
     "peers": "the model's own loss where it computes one, `clip_grad_norm_` at 1, "
     "`AdamW(fused=True)` over all parameters; the loss is not read",
     "the products alone": "every matrix product and convolution of a step of Magneto, forward and "
-    "both of backward, and nothing else. Attention counts with whole squares, also where it is "
-    "causal and torch's own attention leaves half of it out; operands of one size share memory, so "
-    "that a real step can't have them as warm",
+    "both of backward, and nothing else. Attention counts in full also where it is causal and "
+    "torch's own attention omits half of it; operands of one size share memory, so caches hold "
+    "more of them than in a real step",
     "transformers GPT-2": 'activation "gelu" instead of its default tanh form; scaled dot product '
     "attention",
-    "transformers BERT": "norms after the sublayers; logits at all places, of which 85 % are not "
-    "asked for (so do x-transformers and torchscale); ours and plain torch compute those asked for",
+    "transformers BERT": "norms after the sublayers; logits at all positions, of which 85 % are "
+    "not needed (the same in x-transformers and torchscale); Magneto and plain torch compute only "
+    "the masked positions",
     "transformers Marian": "norms after the sublayers; sinusoidal positions",
     "transformers ViLT": "no fused attention in its class; its masks are built in every step; its "
     "loss is multiplied by the number of answers",
-    "transformers Speech2Text": "no library has this transducer, so this is the nearest: "
-    "transformers' encoder with its own one-dimensional convolutions and attention written out, an "
-    "LSTM and a joiner as large as ours, and a loss of plain torch (bench_speech_peers.py), which "
-    "equals warprnnt-numba's; that one walks the lattice in Python on a CPU. transformers' own "
-    "RNN-T is a Conformer, whose loss needs torchaudio",
+    "transformers Speech2Text": "the nearest class, since no library has this transducer: "
+    "transformers' encoder with its own one-dimensional convolutions and unfused attention, an "
+    "LSTM and a joiner as large as Magneto's, and a loss in plain torch (bench_speech_peers.py). "
+    "The loss equals warprnnt-numba's, which iterates over the lattice in Python on a CPU. "
+    "transformers' own RNN-T is a Conformer, whose loss needs torchaudio",
     "plain torch": "a page of plain torch in benchmarks/ (nano_gpt.py, bench_*_peers.py); in "
     "translation it is torch's own nn.Transformer",
-    "x-transformers": "no biases in attention and in norms; flash attention on; its ViT averages "
-    "the patches, and norms them first",
-    "torchscale": "Sub-LN, its default; attention written out, as the library has it; installed "
-    "without its dependencies, with timm over a stand-in for torchvision",
-    "torchscale BEiT-3": "two feed-forward networks and projections by modality, as ours; the "
-    "others have one for both",
-    "timm ViT": "over a stand-in for torchvision, which its models compute nothing with",
+    "x-transformers": "no biases in attention and in norms; flash attention on; its ViT normalises "
+    "the patches and averages them",
+    "torchscale": "Sub-LN, its default; unfused attention, as in the library; installed without "
+    "its dependencies, with timm over a stub of torchvision",
+    "torchscale BEiT-3": "feed-forward networks and projections for each modality, as in Magneto; "
+    "the others have one for both",
+    "timm ViT": "over a stub of torchvision, which its models do not use for computing",
 }
 
 
 def usual_loop(make: Callable[[Case], texts.Peer], case: Case) -> tuple[Step, nn.Module]:
-    """Return a peer's step, and its model."""
+    """Return another library's step and its model."""
     torch.manual_seed(1)
     model, loss = make(case)
     return usual_step(model.train().parameters(), loss), model
 
 
 def keeping(make: Callable[[Case], texts.Peer], case: Case) -> tuple[Step, nn.Module]:
-    """Return a peer's step with memory that was freed kept for the next one, as in ours."""
+    """Return another library's step with freed memory kept for the next step, as in Magneto."""
     kept = ExitStack()
     kept.enter_context(keep_freed_memory(torch.device("cpu")))
     step, model = usual_loop(make, case)
@@ -122,18 +123,18 @@ def keeping(make: Callable[[Case], texts.Peer], case: Case) -> tuple[Step, nn.Mo
 
 
 def ours(placement: str, case: Case) -> tuple[Step, nn.Module]:
-    """Return the product's step, and its model."""
+    """Return Magneto's step and its model."""
     return product_step(case, placement)
 
 
 def limit(case: Case) -> tuple[Step, None]:
-    """Return the products alone."""
+    """Return the step of the matrix products alone."""
     task, _ = build_task(case, "sub")
     return replay(products_of(task, product_batch(case))), None
 
 
 def contenders(field: str) -> Mapping[str, Make]:
-    """Return everybody who takes part in a field, by name."""
+    """Return all contenders of a field by name."""
     return {
         "magneto sub": partial(ours, "sub"),
         "magneto pre": partial(ours, "pre"),

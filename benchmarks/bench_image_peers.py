@@ -1,4 +1,4 @@
-"""Peers of `make bench` over images, alone and with questions: each a model and its loss."""
+"""Models of other libraries for images, alone and with questions, each with its loss."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from benchmarks.timm_modules import with_timm
 
 
 def classified(model: nn.Module, case: Case) -> Peer:
-    """Return a model of logits with the cross-entropy of the images' labels."""
+    """Return a model with the cross-entropy of its logits."""
     drawn = draw(case)
     return model, lambda: F.cross_entropy(model(drawn["images"]), drawn["labels"])
 
 
 def vit(case: Case) -> Peer:
-    """Return transformers' ViT with the loss that it computes itself."""
+    """Return transformers' ViT with its own loss."""
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
@@ -58,7 +58,7 @@ def x_transformers_vit(case: Case) -> Peer:
 
 
 class PlainImages(nn.Module):
-    """A convolution, a class token, learned positions, and the plain blocks as an encoder."""
+    """Encoder of plain torch: a convolution, a class token, learned positions, plain blocks."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class PlainImages(nn.Module):
 
 
 class PlainViT(PlainImages):
-    """With a linear head over the class token."""
+    """Image classifier of plain torch with a linear head over the class token."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -95,7 +95,7 @@ def plain_vit(case: Case) -> Peer:
 
 
 class PlainAnswers(PlainImages):
-    """One stream of patches and words, and a head over the class token."""
+    """Question answering of plain torch: one sequence of patches and words, and a head."""
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
@@ -128,7 +128,7 @@ def plain_answers(case: Case) -> Peer:
 
 
 def vilt(case: Case) -> Peer:
-    """Return transformers' ViLT with the loss that it computes itself."""
+    """Return transformers' ViLT with its own loss."""
     from transformers import ViltConfig, ViltForQuestionAnswering
 
     config = ViltConfig(

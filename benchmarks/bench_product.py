@@ -1,7 +1,6 @@
-"""The training step of the product, for `make bench`: its task, its loss, its loop.
+"""Magneto's training step for `make bench`: its task, its loss, its loop.
 
-Nothing is read: the task is built from a recipe, and a batch that was drawn takes the place of its
-training data.
+No data is read. The task comes from a recipe, and a random batch replaces its training data.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ DATA: dict[str, dict[str, Any]] = {
 
 
 def product_batch(case: Case) -> Any:
-    """Return the drawn batch in the form that the field's task takes."""
+    """Return the random batch in the form of the field's task."""
     drawn = draw(case)
     if case.field == "causal-lm":
         window = drawn["window"]
@@ -134,7 +133,7 @@ def speech_group(drawn: Mapping[str, Tensor]) -> SpeechBatch:
 
 
 def build_task(case: Case, placement: str, ranks: int = 1) -> tuple[Task, TrainingConfig]:
-    """Return the field's task, with the drawn batch as its data, and its training settings."""
+    """Return the field's task with the random batch as its data, and its training settings."""
     recipe = build_recipe(
         "benchmarks/bench",
         {
@@ -153,7 +152,7 @@ def build_task(case: Case, placement: str, ranks: int = 1) -> tuple[Task, Traini
 
 
 def learnt(case: Case) -> dict[str, Any]:
-    """Return what the field's task would learn from its data before it builds a model."""
+    """Return the values that the field's task derives from its data before it builds a model."""
     if case.field in ("translation", "transducer"):
         return {"vocabulary": SimpleNamespace(size=case.vocab_size)}
     if case.field == "visual-question-answering":
@@ -164,15 +163,15 @@ def learnt(case: Case) -> dict[str, Any]:
 def product_step(
     case: Case, placement: str, world: World | None = None
 ) -> tuple[Callable[[], float], nn.Module]:
-    """Return a function that takes one step of the product's loop, and the model.
+    """Return a function that takes one step of Magneto's loop, and the model.
 
-    The training has no directory and writes nothing; the thread that makes its batches ends when
-    the function is dropped. The function returns the loss per prediction.
+    The training has no directory and writes nothing. The function returns the loss per
+    prediction. The thread that makes its batches ends with the function.
 
     Args:
         case: The field and its sizes.
-        placement: Of norms.
-        world: The ranks, each of which takes a batch of the case; one process if not given.
+        placement: Name of the norm placement.
+        world: The ranks; each takes a batch of the case (default: one process).
     """
     world = world or one_process(torch.device("cpu"))
     kept = ExitStack()

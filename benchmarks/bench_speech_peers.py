@@ -1,8 +1,8 @@
-"""Peers of `make bench` over speech. No library has this transducer; each here is put together.
+"""Speech models for `make bench`, assembled from parts, since no library has this transducer.
 
-Encoder, LSTM and joiner are as large as ours. The joiner's logits exist all at once, as in ESPnet
-and NeMo, and the loss is plain torch: that of warprnnt-numba, which equals it, is made for a GPU
-and walks the lattice in Python on a CPU.
+Encoder, LSTM and joiner are as large as Magneto's. All logits of the joiner exist at once, as in
+ESPnet and NeMo, and the loss is plain torch. It equals the loss of warprnnt-numba, which is made
+for a GPU and iterates over the lattice in Python on a CPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class PlainEncoder(nn.Module):
-    """Two pairs of convolutions with pooling, as ours, and the plain blocks."""
+    """Encoder of plain torch: two pairs of convolutions with pooling, and plain blocks."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class PlainEncoder(nn.Module):
 
 
 class Speech2Text(nn.Module):
-    """transformers' encoder of Speech2Text, which has convolutions of its own."""
+    """The encoder of transformers' Speech2Text, with its own convolutions."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Speech2Text(nn.Module):
 
 
 class Joined(nn.Module):
-    """An encoder, an LSTM over the labels, and a joiner with all its logits."""
+    """Transducer of an encoder, an LSTM over the labels, and a joiner with all its logits."""
 
     def __init__(self, encoder: nn.Module, case: Case) -> None:
         super().__init__()
@@ -94,9 +94,9 @@ def plain_loss(logits: Tensor, targets: Tensor) -> Tensor:
     blank = scores[..., 0]
     index = targets[:, None, :, None].expand(-1, frames, -1, 1)
     label = scores[:, :, :-1].gather(-1, index)[..., 0]
-    # Where label or frame would be outside, nothing can be.
+    # States with a label or a frame outside the lattice are impossible.
     nothing = scores.new_full((batch, 1), -torch.inf)
-    before = scores.new_zeros(batch, 1)  # of diagonal 0: one place, frame 0 before any label
+    before = scores.new_zeros(batch, 1)  # diagonal 0: one state, frame 0 before any label
     low = 0
     for diagonal in range(1, frames + columns - 1):
         first, last = max(0, diagonal - frames + 1), min(diagonal, columns - 1)

@@ -1,4 +1,4 @@
-"""The results of `make bench` as Markdown: tables by field, goals, profiles. Imports no torch."""
+"""Markdown tables of `make bench`: fields, goals, profiles, scaling. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 Found = dict[str, Any]
-# The goals: a step over the products alone, at these shapes of a causal language model; and a
-# peer's step over ours, where so many tokens or more are predicted.
+# The goals: the ratio of a step to the products alone, at these shapes of a causal language model;
+# and the ratio of another library's step to ours, where so many tokens or more are predicted.
 WITHIN, SHAPES = 1.25, ("6 x 256", "4 x 768")
 AHEAD, LARGE = 1.10, 8000
 
 
 def medians(cell: Found) -> dict[str, float]:
-    """Return the milliseconds of each contender."""
+    """Return the median milliseconds of each contender."""
     return {row["contender"]: row["median_ms"] for row in cell["rows"]}
 
 
 def conditions(result: Found) -> str:
-    """Say on what was measured."""
+    """Return machine, versions and commit of a measurement."""
     where = result["machine"]
     versions = ", ".join(f"{name} {v}" for name, v in where["packages"].items() if v)
     loads = [load for cell in result["cells"].values() for load in cell["load"]]
@@ -34,8 +34,8 @@ def table(result: Found, cell: Found) -> Iterator[str]:
     times = medians(cell)
     limit, reference = times.get(result["limit"]), times.get(result["reference"])
     yield (
-        "| contender | ms | quartiles | over the products | over Magneto Sub-LN | MiB | "
-        "parameters | steps |"
+        "| contender | ms | quartiles | relative to the products | relative to Magneto Sub-LN | "
+        "MiB | parameters | steps |"
     )
     yield "|---|--:|--:|--:|--:|--:|--:|--:|"
     for row in sorted(cell["rows"], key=lambda row: row["median_ms"]):
@@ -58,12 +58,12 @@ def table(result: Found, cell: Found) -> Iterator[str]:
 
 
 def ratio(one: float, other: float | None) -> str:
-    """Return one time over another for a table."""
+    """Return the ratio of two times as text."""
     return f"{one / other:.2f}" if other else ""
 
 
 def goals(result: Found) -> Iterator[str]:
-    """Yield a table of the goals: met or missed, by the medians."""
+    """Yield a table of the goals and whether the medians meet them."""
     yield "| goal | cell | measured | |"
     yield "|---|---|--:|---|"
     for cell in result["cells"].values():
@@ -72,7 +72,7 @@ def goals(result: Found) -> Iterator[str]:
         if own and limit and cell["field"] == "causal-lm" and cell["shape"] in SHAPES:
             share = own / limit
             met = "met" if share <= WITHIN else "missed"
-            yield f"| at most {WITHIN:.2f} of the products alone | {name} | {share:.2f} | {met} |"
+            yield f"| at most {WITHIN:.2f} times the products | {name} | {share:.2f} | {met} |"
         peers = {
             peer: time for peer, time in times.items()
             if peer in cell["peers"]
@@ -81,12 +81,12 @@ def goals(result: Found) -> Iterator[str]:
             best = min(peers, key=lambda peer: peers[peer])
             share = peers[best] / own
             met = "met" if share >= AHEAD else "missed"
-            yield (f"| every peer takes {AHEAD:.2f} or more of ours | {name} | {share:.2f} "
-                   f"({best}) | {met} |")  # fmt: skip
+            yield (f"| every other library takes {AHEAD:.2f} times Magneto's time or more | {name} "
+                   f"| {share:.2f} ({best}) | {met} |")  # fmt: skip
 
 
 def profile_table(result: Found) -> Iterator[str]:
-    """Yield where the time of the product's step goes, a column per cell."""
+    """Yield the shares of time of Magneto's step by kind of operation, a column per cell."""
     cells = [cell for cell in result["cells"].values() if "profile" in cell]
     if not cells:
         return
@@ -99,7 +99,7 @@ def profile_table(result: Found) -> Iterator[str]:
 
 
 def percent(share: float | None) -> str:
-    """Return a share for a table, or nothing."""
+    """Return a share in per cent, or an empty text."""
     return "" if share is None else f"{100 * share:.1f} %"
 
 
@@ -126,28 +126,28 @@ def sections(result: Found) -> Iterator[str]:
     profiles = list(profile_table(result))
     if profiles:
         yield ""
-        yield "## Where the time of a step goes"
+        yield "## Time of a step by kind of operation"
         yield ""
         yield (
-            "Magneto with Sub-LN, by torch's profiler: shares of a profiled step, of each "
-            "operation without what it calls. Attention is torch's own kernel, its products "
-            "included; the products of the loss count as products."
+            "Magneto with Sub-LN: shares of a step in torch's profiler. Each operation counts "
+            "without the operations that it calls. Attention is torch's own kernel with its "
+            "products. The products of the loss count as products."
         )
         yield ""
         yield from profiles
     yield ""
-    yield "## What is not equal"
+    yield "## Differences between contenders"
     yield ""
     yield from (f"- {name}: {note}." for name, note in result["notes"].items())
 
 
 def markdown(result: Found) -> str:
-    """Return the result as a page."""
+    """Return the result as Markdown."""
     return "\n".join([f"# {result['name']}", "", *sections(result)]) + "\n"
 
 
 def scaling_conditions(result: Found) -> str:
-    """Say on what the scaling curves were measured."""
+    """Return machine, versions and commit of the scaling curves."""
     where = result["machine"]
     loads = [curve["load"] for curve in result["curves"].values()]
     return (
@@ -158,7 +158,7 @@ def scaling_conditions(result: Found) -> str:
 
 
 def slopes_table(result: Found) -> Iterator[str]:
-    """Yield the slope of every scaling curve beside what is expected of it."""
+    """Yield the measured and the expected slope of every scaling curve."""
     yield "| against | time | last two | expected | memory | expected | start-up | reason |"
     yield "|---|--:|--:|---|--:|---|--:|---|"
     for name, curve in result["curves"].items():
@@ -177,7 +177,7 @@ def scaling_sections(result: Found) -> Iterator[str]:
     yield from slopes_table(result)
     for name, curve in result["curves"].items():
         yield ""
-        yield f"Against {name}; otherwise {curve['sizes']}:"
+        yield f"Against {name}, with {curve['sizes']}:"
         yield ""
         yield f"| {curve['title']} | ms a step | slowest | MiB | start-up, s |"
         yield "|--:|--:|--:|--:|--:|"

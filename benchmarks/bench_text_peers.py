@@ -1,7 +1,7 @@
-"""Peers of `make bench` over texts: each a model and its loss, as its users would have them.
+"""Text models of other libraries for `make bench`, each with its loss, as their users have them.
 
-Layer norms stand before the sublayers unless the library's class has them after; exact GELU,
-learned positions, tied embeddings, no dropout. What is not equal is in `bench_contenders.NOTES`.
+Layer norms are before the sublayers unless the library's class has them after. All have exact GELU,
+learned positions, tied embeddings and no dropout. Differences are in `bench_contenders.NOTES`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def shape_of(case: Case) -> Shape:
 
 
 def causal(name: str, case: Case) -> Peer:
-    """Return one of `contenders.CONTENDERS`, with the mean cross-entropy of all logits."""
+    """Return one of `contenders.CONTENDERS` with the mean cross-entropy of all logits."""
     model, window = CONTENDERS[name](shape_of(case)), draw(case)["window"]
     tokens, targets = window[:, :-1].contiguous(), window[:, 1:].flatten()
     return model, lambda: F.cross_entropy(model(tokens).flatten(0, 1), targets)
 
 
 def gpt2(case: Case) -> Peer:
-    """Return transformers' GPT-2 with the loss that it computes itself."""
+    """Return transformers' GPT-2 with its own loss."""
     model: Any = build_gpt2(shape_of(case))
     model, tokens = model.model, draw(case)["window"][:, :-1].contiguous()
     return model, lambda: model(input_ids=tokens, labels=tokens, use_cache=False).loss
@@ -50,13 +50,13 @@ def x_transformers_causal(case: Case) -> Peer:
 
 
 def bert_labels(drawn: dict[str, Tensor]) -> Tensor:
-    """Return the answer at each hidden place, -100 elsewhere."""
+    """Return the label of each masked position, and -100 elsewhere."""
     labels = torch.full_like(drawn["tokens"], -100)
     return labels.scatter(1, drawn["positions"], drawn["targets"])
 
 
 def bert(case: Case) -> Peer:
-    """Return transformers' BERT with the loss that it computes itself."""
+    """Return transformers' BERT with its own loss."""
     from transformers import BertConfig, BertForMaskedLM
 
     config = BertConfig(
@@ -71,7 +71,7 @@ def bert(case: Case) -> Peer:
 
 
 class PlainMasked(nn.Module):
-    """The plain blocks as an encoder, BERT's head over the hidden places alone."""
+    """Masked language model of plain torch, with BERT's head over the masked positions."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class PlainMasked(nn.Module):
 
 
 def plain_masked(case: Case) -> Peer:
-    """Return the plain model with the cross-entropy of the hidden places."""
+    """Return the plain model with the cross-entropy of the masked positions."""
     model, drawn = PlainMasked(case), draw(case)
     answers = drawn["targets"].flatten()
 
@@ -107,7 +107,7 @@ def plain_masked(case: Case) -> Peer:
 
 
 def all_places(model: nn.Module, case: Case) -> Peer:
-    """Return a model of logits at every place with the cross-entropy of the hidden ones."""
+    """Return a model with logits at every position and the cross-entropy of the masked ones."""
     drawn = draw(case)
     labels = bert_labels(drawn).flatten()
     return model, lambda: F.cross_entropy(model(drawn["tokens"]).flatten(0, 1), labels)
@@ -128,7 +128,7 @@ def x_transformers_masked(case: Case) -> Peer:
 
 
 def marian(case: Case) -> Peer:
-    """Return transformers' Marian with the loss that it computes itself."""
+    """Return transformers' Marian with its own loss."""
     from transformers import MarianConfig, MarianMTModel
 
     config = MarianConfig(
@@ -154,7 +154,7 @@ def marian(case: Case) -> Peer:
 
 
 class PlainTranslation(nn.Module):
-    """torch's own `nn.Transformer` between a table and a head that share their weights."""
+    """torch's own `nn.Transformer` between an embedding and a head that share their weights."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class PlainTranslation(nn.Module):
 
 
 def translated(model: nn.Module, case: Case) -> Peer:
-    """Return a model of logits with the cross-entropy of all target tokens."""
+    """Return a model with the cross-entropy of all target tokens."""
     drawn = draw(case)
     target, labels = drawn["window"][:, :-1].contiguous(), drawn["window"][:, 1:].flatten()
     return model, lambda: F.cross_entropy(model(drawn["source"], target).flatten(0, 1), labels)

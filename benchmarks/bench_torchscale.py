@@ -1,4 +1,4 @@
-"""torchscale's models as peers of `make bench`: the authors' own library of Sub-LN."""
+"""torchscale's models for `make bench`, the library of Sub-LN's authors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.timm_modules import with_timm
 
 
 def sizes(case: Case, side: str, layers: int) -> dict[str, Any]:
-    """Return the configuration of a stack of Sub-LN, which is the library's default."""
+    """Return the configuration of a Sub-LN stack, the library's default."""
     return {
         f"{side}_embed_dim": case.width, f"{side}_layers": layers,
         f"{side}_attention_heads": case.heads, f"{side}_ffn_embed_dim": 4 * case.width,
@@ -22,7 +22,7 @@ def sizes(case: Case, side: str, layers: int) -> dict[str, Any]:
 
 
 def tables(case: Case) -> tuple[nn.Module, nn.Module]:
-    """Return embeddings of tokens and of positions, which it counts from 2."""
+    """Return embeddings of tokens and of positions, which start at 2."""
     from torchscale.component.embedding import PositionalEmbedding, TextEmbedding
 
     text = TextEmbedding(case.vocab_size, case.width)
@@ -36,7 +36,7 @@ def decoder(case: Case) -> Peer:
 
 
 class Masked(nn.Module):
-    """The encoder and a head whose weights are the table's."""
+    """Encoder with a head that shares the weights of the embedding."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -58,13 +58,13 @@ class Masked(nn.Module):
 
 
 def masked(case: Case) -> Peer:
-    """Return the masked language model, whose head reads every place."""
+    """Return the masked language model, with logits at every position."""
     with_timm("torchscale.architecture.encoder")
     return all_places(Masked(case), case)
 
 
 def translation(case: Case) -> Peer:
-    """Return the encoder-decoder with one table for everything."""
+    """Return the encoder-decoder with one shared embedding."""
     with_timm("torchscale.architecture.encoder_decoder")
     from torchscale.architecture.config import EncoderDecoderConfig
     from torchscale.architecture.encoder_decoder import EncoderDecoder
@@ -83,7 +83,7 @@ def translation(case: Case) -> Peer:
 
 
 class Answerer(nn.Module):
-    """BEiT-3, and the head of its authors' model of visual question answering."""
+    """BEiT-3 with the head of its authors' model of visual question answering."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()

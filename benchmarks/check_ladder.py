@@ -2,10 +2,10 @@
 
     python -m benchmarks.check_ladder runs/ladder-tiny
 
-Nothing of the package is imported. Best rates, losses, largest stable rates, sensitivities and
-measured quantities are computed anew from each rung's cells, the laws from them, and what was
-foretold of held-out rungs from the rungs below; all is held against foretelling.json, of which the
-tables and figures of the page are made.
+This imports nothing of the package. It recomputes best rates, losses, largest stable rates,
+sensitivities and measured quantities from the cells of each rung, then the laws, then the
+predictions of held-out rungs. It compares all of them with foretelling.json, the source of the
+page's tables and figures.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Rung = dict[str, dict[str, Any]]
 
 
 def vertex(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return log rate and loss at the bottom of the parabola through three points.
+    """Return log rate and loss at the minimum of the parabola through three points.
 
-    Where the middle one is not the lowest, the lowest one is the answer.
+    Returns the lowest point where that is not the middle one.
     """
     (a, fa), (b, fb), (c, fc) = points
     over = (b - a) ** 2 * (fb - fc) - (b - c) ** 2 * (fb - fa)
@@ -50,14 +50,14 @@ def vertex(points: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what one row's runs say of its rates; nothing where it learned at none."""
+    """Return the summary of one row's rates; nothing if it learned at no rate."""
     runs = [run for run in runs if run["status"] != "missing"]
     rates = sorted({float(run["learning_rate"]) for run in runs})
     at = {rate: sorted((r for r in runs if float(r["learning_rate"]) == rate),
                        key=lambda r: r["seed"]) for rate in rates}  # fmt: skip
     good = [rate for rate in rates if all(r["status"] == "finished" for r in at[rate])]
     every = sorted({r["seed"] for r in runs})
-    # The first seeds, as many as let the best rate be held against the next on both sides.
+    # The first seeds, as many as the best rate and both its neighbours have.
     for most in range(max((len(at[rate]) for rate in good), default=0), 0, -1):
         held = {rate: {r["seed"]: r["loss"] for r in at[rate]} for rate in rates}
         full = {rate: [by[seed] for seed in every[:most]] for rate, by in held.items()
@@ -99,7 +99,7 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def measured(runs: list[Path]) -> dict[str, float]:
-    """Return the geometric means over seeds of what was watched."""
+    """Return the geometric means over seeds of the recorded quantities."""
     kept: dict[str, list[float]] = {}
     for run in runs:
         rows = [json.loads(line) for line in (run / "probe.jsonl").read_text().splitlines()]
@@ -120,7 +120,7 @@ def measured(runs: list[Path]) -> dict[str, float]:
 
 
 def sensitivity(runs: list[dict[str, Any]], seed: int, over: list[float]) -> float | None:
-    """Return the mean excess of the capped loss over rates, by trapezia in log rate."""
+    """Return the mean excess of the capped loss, integrated over the log rate by trapezoids."""
     points = sorted(
         (math.log(run["learning_rate"]),
          run["first"] if run["loss"] is None else min(run["loss"], run["first"]))
@@ -135,12 +135,12 @@ def sensitivity(runs: list[dict[str, Any]], seed: int, over: list[float]) -> flo
 
 
 def law(points: list[tuple[int, float, float | None]], size: int, kind: str) -> dict[str, float]:
-    """Return what a law foretells at a size, solving its normal equations by hand.
+    """Return the prediction of a law at a size, from its normal equations.
 
     Args:
         points: (size, value, error) of each rung.
-        size: Asked for.
-        kind: Of `PRIORS`; values of "gaps" are no logarithms.
+        size: Size to predict.
+        kind: Key of `PRIORS`; the values of "gaps" are not logarithms.
     """
     mean, spread, scatter = PRIORS[kind]
     logs = kind != "gaps"
@@ -170,7 +170,7 @@ def law(points: list[tuple[int, float, float | None]], size: int, kind: str) -> 
 
 
 class Check:
-    """Holds numbers against each other and keeps those that differ."""
+    """Comparison of numbers that collects those that differ."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -179,7 +179,7 @@ class Check:
     def number(
         self, where: str, said: float | None, found: float | None, off: float = 1e-6
     ) -> None:
-        """Hold one number against another, to a share of it."""
+        """Compare one number with another, to a relative tolerance."""
         self.count += 1
         if said is None or found is None:
             same = said is found
@@ -190,7 +190,7 @@ class Check:
 
 
 def check_rung(check: Check, folder: Path, about: dict[str, Any], rung: dict[str, Any]) -> None:
-    """Hold a rung's numbers against its runs."""
+    """Compare a rung's numbers with its runs."""
     place = folder / "rungs" / f"{about['axis']}-{rung['size']}"
     runs = list(read_runs(place, rung))
     cells = json.loads((place / "sweep.json").read_text())["further"]
@@ -205,7 +205,7 @@ def check_rung(check: Check, folder: Path, about: dict[str, Any], rung: dict[str
             check.number(f"{where}, {name}", said[name]["value"], found[name])
         for name in ("best_tried", "largest_stable", "next_failed"):
             check.number(f"{where}, {name}", said[name], found[name])
-        # By drawing seeds at random there, by all draws here.
+        # There by random draws of seeds, here by all draws.
         check.number(f"{where}, error", said["best_rate"]["error"], found["rate_error"], 0.1)
         if said.get("sensitivity") is not None:
             over = said["sensitivity_over"]
@@ -221,7 +221,7 @@ def check_rung(check: Check, folder: Path, about: dict[str, Any], rung: dict[str
 
 
 def check_laws(check: Check, where: str, told: dict[str, Any], rungs: list[dict[str, Any]]) -> None:
-    """Hold what is foretold against laws of what the rungs show."""
+    """Compare the predictions with laws fitted to the rungs."""
     for row, said in told["rows"].items():
         shown = [(rung["size"], rung["rows"][row]) for rung in rungs]
         laws = {name: (name, said[name], [(s, part[name]) for s, part in shown if part[name]])

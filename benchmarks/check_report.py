@@ -2,10 +2,10 @@
 
     python -m benchmarks.check_report runs/which
 
-Nothing of the package is imported. What sweep.json and each run's outcome.json and metrics.jsonl
-say is judged and summed up anew, and held against the answer and the tables of report.html. From
-comparison.json it takes only what no run knows: the metric and its direction, the titles, and the
-trivial baseline.
+This imports nothing of the package. It judges and summarises sweep.json and each run's outcome.json
+and metrics.jsonl again, and compares the result with the answer and the tables of report.html. From
+comparison.json it takes only the values that no run contains: the metric and its direction, the
+titles, and the trivial baseline.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLUS_MINUS = rf"({NUMBER})(?: ± ({NUMBER}))?"
 
 
 class Page(HTMLParser):
-    """The sentences of the answer, and the tables by the label of their region."""
+    """Parser of the answer's sentences and of the tables by the label of their region."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Open what is kept: sentences of the answer, rows and entries of tables."""
+        """Begin a sentence of the answer, or a row or entry of a table."""
         values = dict(attrs)
         if tag == "div" and values.get("role") == "region":
             self.region = values.get("aria-label") or ""
@@ -51,25 +51,25 @@ class Page(HTMLParser):
             self.into = [self.answer]
 
     def handle_endtag(self, tag: str) -> None:
-        """Close it."""
+        """End it."""
         if tag in ("td", "th", "p"):
             self.into = []
 
     def handle_data(self, data: str) -> None:
-        """Keep the words."""
+        """Collect the text."""
         for texts in self.into:
             texts[-1] = " ".join(f"{texts[-1]}{data}".split())
 
 
 class Check:
-    """Counts numbers that agree, and keeps those that do not."""
+    """Count of numbers that agree, and list of those that do not."""
 
     def __init__(self) -> None:
         self.count = 0
         self.wrong: list[str] = []
 
     def number(self, where: str, text: str | None, value: float | None) -> None:
-        """Hold a printed number against a value: they agree to the last printed digit."""
+        """Compare a printed number with a value, to the last printed digit."""
         self.count += 1
         if text is None or value is None:
             if (text or "–") != "–" or value is not None:
@@ -85,14 +85,14 @@ class Check:
             self.wrong.append(f"{where}: the report has {text}, the runs {value}")
 
     def same(self, where: str, text: object, value: object) -> None:
-        """Hold words against words."""
+        """Compare two texts."""
         self.count += 1
         if text != value:
             self.wrong.append(f"{where}: the report has {text!r}, the runs {value!r}")
 
 
 def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: dict) -> None:
-    """Hold the table of placements, the grid and the list of runs against the runs."""
+    """Compare the table of placements, the grid and the list of runs with the runs."""
     rows = page.tables["Placements, as a table"][1:]
     given = about["higher_is_better"], shared_seeds(runs)
     for (title, *texts), name in zip(rows, about["placements"], strict=True):
@@ -129,7 +129,7 @@ def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: di
 
 
 def check_group(check: Check, where: str, text: str, runs: list[dict[str, Any]]) -> None:
-    """Hold one entry of the grid against its seeds."""
+    """Compare one entry of the grid with its seeds."""
     status = [run["status"] for run in runs]
     scores = [run["score"] for run in runs if run["status"] == "finished"]
     for kind in ("diverged", "did not learn"):
@@ -144,11 +144,11 @@ def check_group(check: Check, where: str, text: str, runs: list[dict[str, Any]])
 
 
 class Answer:
-    """Holds every number of the answer against the runs.
+    """Comparison of every number of the answer with the runs.
 
     Args:
-        check: Takes what agrees and what does not.
-        runs: What `read_runs` gives.
+        check: Collects agreements and differences.
+        runs: Result of `read_runs`.
         about: The comparison.
     """
 
@@ -159,7 +159,7 @@ class Answer:
         given = about["higher_is_better"], shared_seeds(runs)
         self.sums = {title: sum_up([run for run in runs if run["placement"] == name], *given)
                      for title, name in self.names.items()}  # fmt: skip
-        # One letter stands for each title, so that numbers in titles are no numbers of the answer.
+        # Titles become letters, so that their numbers do not count as numbers of the answer.
         self.letter = {title: chr(0xE000 + i) for i, title in enumerate(self.names)}
         self.title = {letter: title for title, letter in self.letter.items()}
         known = {title: own["scores"] for title, own in self.sums.items() if own["scores"]}
@@ -181,7 +181,7 @@ class Answer:
         )  # fmt: skip
 
     def read(self, sentence: str) -> None:
-        """Check one sentence; a number that no pattern takes is wrong."""
+        """Check one sentence; a number that matches no pattern is wrong."""
         self.sentence = text = sentence
         for title in sorted(self.letter, key=len, reverse=True):
             text = text.replace(title, self.letter[title])
@@ -232,7 +232,7 @@ class Answer:
         return ""
 
     def seeds(self, found: re.Match[str]) -> str:
-        """Check how many seeds the largest stable rates are of."""
+        """Check the number of seeds behind the largest stable rates."""
         known = {mine["seeds"] for mine in self.sums.values()}
         self.check.same("seeds everywhere", {int(found[1])}, known)
         return ""
@@ -255,7 +255,7 @@ class Answer:
         return ""
 
     def each(self, found: re.Match[str]) -> str:
-        """Check a number of diverged runs that is told for all."""
+        """Check the number of diverged runs of each placement."""
         for title, mine in self.sums.items():
             said = (int(found[1]), int(found[2]))
             self.check.same(f"{title} diverged", said, (mine["diverged"], mine["total"]))

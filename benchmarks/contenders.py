@@ -1,8 +1,8 @@
-"""The models that are timed: ours by placement, and the same shape built by others.
+"""Causal language models to time: Magneto's placements, and the same shape in other libraries.
 
-All are causal language models with exact GELU, pre-activation norms unless the placement says
-otherwise, learned absolute positions, a tied head without bias, no dropout. What could not be made
-equal is in `NOTES`; the parameter counts in the results show it too.
+All have exact GELU, Pre-LN unless the placement differs, learned absolute positions, a tied head
+without bias, and no dropout. Remaining differences are in `NOTES` and in the parameter counts of
+the results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NOTES = {
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the models and of the batch they take a step on."""
+    """Sizes of the models and of their batch."""
 
     width: int
     layers: int
@@ -49,7 +49,7 @@ SHAPES = {
 
 
 class Logits(nn.Module):
-    """Calls a transformers model so that it gives logits alone."""
+    """Wrapper of a transformers model that returns logits only."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class TorchLanguageModel(nn.Module):
 
 
 def build_ours(shape: Shape, placement: str) -> nn.Module:
-    """Build our language model."""
+    """Build Magneto's language model."""
     config = LanguageModelConfig(
         width=shape.width,
         layers=shape.layers,
@@ -151,13 +151,13 @@ def build_x_transformers(shape: Shape) -> nn.Module:
 
 
 def build_nano_gpt(shape: Shape) -> nn.Module:
-    """Build the benchmark's own."""
+    """Build the model in plain torch."""
     sizes = (shape.width, shape.layers, shape.heads, shape.ffn_width)
     return NanoGPT(*sizes, shape.vocab_size, shape.length)
 
 
 class FirstOf(nn.Module):
-    """Calls a model that returns more than logits so that it gives those alone."""
+    """Wrapper of a model with several outputs that returns logits only."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ def build_torchscale(shape: Shape) -> nn.Module:
     )
     tables = {
         "embed_tokens": TextEmbedding(shape.vocab_size, shape.width),
-        "embed_positions": PositionalEmbedding(shape.length + 2, shape.width),  # it counts from 2
+        "embed_positions": PositionalEmbedding(shape.length + 2, shape.width),  # from 2
     }
     return FirstOf(Decoder(config, **tables))
 

@@ -1,10 +1,10 @@
-"""Beam search timed: transformers' Marian and BART, and the same weights in our encoder-decoder.
+"""Time of beam search: transformers' Marian and BART, and the same weights in Magneto.
 
-Both are searched by transformers' `generate` with the same settings, batches of like length, and
-weights drawn at random, which end nowhere, so that each translation has as many tokens as are
-allowed. Every hypothesis is checked to be the same. Contenders take turns, a new random order each
-round. Beside the wall clock stands the processor time, which other work on the machine moves less.
-`make gpu` uses it.
+Both use transformers' `generate` with the same settings and batches of like length. The weights are
+random and never end a sentence, so each translation has the maximum number of tokens. All
+hypotheses are checked to be equal. Contenders take turns in a new random order each round.
+Processor time is recorded too, because other work on the machine affects it less than the clock.
+`make gpu` uses this.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CLASSES = {"Marian": "MarianMTModel", "BART": "BartForConditionalGeneration"}
 
 @dataclass
 class Entry:
-    """A contender at one batch size, and what was measured of it: seconds per turn."""
+    """A contender at one batch size, with its seconds per turn."""
 
     model: str
     contender: str
@@ -68,7 +68,7 @@ class Entry:
         self.processor.append(time.process_time() - processor)
 
     def row(self) -> dict[str, Any]:
-        """Return the numbers: sentences per second, with quartiles, and processor time."""
+        """Return sentences per second with quartiles, and processor time."""
         count = len(self.sources)
         slow, middle, fast = quartiles([count / seconds for seconds in self.wall])
         low, processor, high = quartiles([1e3 * s / count for s in self.processor])
@@ -86,13 +86,13 @@ class Entry:
 
 
 def quartiles(values: list[float]) -> tuple[float, float, float]:
-    """Return lower quartile, median, upper quartile."""
+    """Return lower quartile, median and upper quartile."""
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, middle, high
 
 
 def build(kind: str, shape: Shape, device: torch.device) -> dict[str, Any]:
-    """Build a transformers model with random weights, and ours with the same."""
+    """Build a transformers model with random weights, and Magneto's with the same weights."""
     import transformers
 
     config = getattr(transformers, f"{kind.title()}Config")(
@@ -108,7 +108,7 @@ def build(kind: str, shape: Shape, device: torch.device) -> dict[str, Any]:
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
             if "embed_positions" not in name and parameter.ndim > 1:
-                # Larger embeddings give logits that prefer some tokens.
+                # Larger embeddings give logits with clear preferences.
                 size = 4 if "shared" in name else 1
                 parameter.normal_(std=size * parameter.shape[1] ** -0.5)
     core: Any = hf.load(theirs)
@@ -128,13 +128,13 @@ def sentences(count: int, vocab_size: int) -> list[list[int]]:
 
 
 def check(entries: list[Entry]) -> dict[str, Any]:
-    """Compare what the contenders found.
+    """Compare the hypotheses of the contenders.
 
-    Two hypotheses of equal score may change places by rounding. So scores of the same rank are
-    compared too, both taken from the same model.
+    Rounding may swap two hypotheses of equal score. Scores of the same rank are therefore
+    compared too, both from the same model.
 
     Returns:
-        How many hypotheses were compared, how many are the same, largest difference in score.
+        Number of hypotheses, number of equal ones, and largest difference in score.
 
     Raises:
         RuntimeError: If a score differs by more than rounding.
@@ -162,15 +162,15 @@ def beam_search(
     shape: str, device: torch.device, kinds: Sequence[str], batches: Sequence[int],
     tokens: int = 30, rounds: int = 2,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Time beam search by contender and batch size, in rounds after one that does not count.
+    """Time beam search by contender and batch size, in rounds after one warm-up round.
 
     Args:
         shape: One of `SHAPES`.
-        device: Where.
-        kinds: Of `CLASSES`.
-        batches: Sentences at once.
-        tokens: Of each translation.
-        rounds: In each of which everybody translates everything once.
+        device: Device of the models.
+        kinds: Keys of `CLASSES`.
+        batches: Batch sizes in sentences.
+        tokens: Tokens of each translation.
+        rounds: Number of rounds; each contender translates all sentences once a round.
 
     Raises:
         RuntimeError: If the contenders' hypotheses differ.

@@ -1,12 +1,12 @@
-r"""Everything that is measured on a GPU, by one command and within some minutes.
+r"""All GPU measurements in one command, within a few minutes.
 
     python -m benchmarks.gpu
     python -m benchmarks.gpu --minutes 4 --only rate step-gpu
     python -m benchmarks.gpu --device cpu --scale tiny
 
-Sections run in the order of their importance. Each has a share of the time that is left, leaves
-out what does not fit, and says so. After each, benchmarks/results/gpu-DEVICE.json and .md are
-written anew, so that a run that is cut off keeps what it has.
+Sections run in the order of their importance. Each has a share of the remaining time, omits what
+does not fit, and reports it. benchmarks/results/gpu-DEVICE.json and .md are rewritten after each
+section, so an interrupted run keeps its results.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scale:
-    """How large everything is.
+    """Sizes of all measurements.
 
     Attributes:
         steps: Names of `contenders.SHAPES` for the training step.
-        backend: Of torch.compile.
-        compiled: How many contenders are compiled, at most.
-        rounds: Interleaved rounds of timed steps, at most.
+        backend: Backend of torch.compile.
+        compiled: Largest number of compiled contenders.
+        rounds: Largest number of interleaved rounds of timed steps.
         matrix: Rows of the matrices whose product is timed.
-        depths: Numbers of layers for the step's time over depth.
+        depths: Numbers of layers for the step's time against depth.
         deep: The other sizes there.
-        model: The language model that is trained, by its recipe's names.
-        turns: Turns of ten steps that each model there takes, at most.
-        text: What it is trained on; None for the project's own documentation.
+        model: Fields of the recipe of the trained language model.
+        turns: Largest number of turns of ten steps for each model there.
+        text: Its training text; None for the project's own documentation.
         decoding: Name of `decoding.SHAPES` for beam search.
-        written: Shape of the language model that writes.
-        tokens: How many it writes.
+        written: Shape of the language model for generation.
+        tokens: Number of generated tokens.
     """
 
     steps: tuple[str, ...]
@@ -101,14 +101,14 @@ SCALES = {
 
 @dataclass
 class Bench:
-    """What a section is given.
+    """Device, sizes and time of a section.
 
     Attributes:
-        device: Where.
-        scale: How large.
-        until: When the section should be done, by `time.monotonic`.
-        found: What the sections before found, by name; "rate" has the rates of products.
-        left_out: Lines that say what did not fit, of this section.
+        device: Device of the measurement.
+        scale: Sizes.
+        until: End of the section by `time.monotonic`.
+        found: Results of earlier sections by name; "rate" has the rates of products.
+        left_out: Lines about what did not fit into this section.
     """
 
     device: torch.device
@@ -118,19 +118,19 @@ class Bench:
     left_out: list[str] = field(default_factory=list)
 
     def left(self) -> float:
-        """Return the seconds that the section still has."""
+        """Return the remaining seconds of the section."""
         return self.until - time.monotonic()
 
 
 @dataclass(frozen=True)
 class Section:
-    """One thing that is measured.
+    """One measurement.
 
     Attributes:
-        title: Of its part of the page.
-        weight: Its share of the time, beside the other sections'.
-        measure: From a bench to plain values.
-        page: From those to lines of Markdown.
+        title: Title on the page.
+        weight: Weight of its share of the time.
+        measure: Returns plain values of a bench.
+        page: Returns the Markdown lines of these values.
     """
 
     title: str
@@ -159,14 +159,14 @@ def sections(scale: Scale) -> dict[str, Section]:
             gpu_models.language_model, gpu_models.language_model_page,
         ),
         **{name: steps[name] for name in others},
-        "depth": Section("A step over depth", 2.5, gpu_steps.depth, gpu_steps.depth_page),
+        "depth": Section("A step against depth", 2.5, gpu_steps.depth, gpu_steps.depth_page),
         "decoding": Section("Decoding", 3, gpu_models.decoding, gpu_models.decoding_page),
         "kernels": Section("Kernels of a step", 1, gpu_steps.kernels, gpu_steps.kernels_page),
     }  # fmt: skip
 
 
 def run(bench: Bench, chosen: dict[str, Section], end: float, write: Callable[[], None]) -> bool:
-    """Measure section after section; return whether none failed."""
+    """Measure all sections; return whether none failed."""
     whole = True
     weights = {name: section.weight for name, section in chosen.items()}
     for name, section in chosen.items():
@@ -179,10 +179,10 @@ def run(bench: Bench, chosen: dict[str, Section], end: float, write: Callable[[]
         print(f"{section.title}: {max(bench.left(), 0):.0f} seconds", file=sys.stderr)
         try:
             if left <= 0:
-                bench.left_out.append("all of it: no time was left")
+                bench.left_out.append("everything: no time remained")
             else:
                 found = section.measure(bench)
-        except Exception as error:  # the other sections' numbers are not to be lost
+        except Exception as error:  # keep the other sections' numbers
             whole = False
             bench.left_out.append(f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}")
             print(f"{section.title}: {error}", file=sys.stderr)
@@ -198,7 +198,7 @@ def run(bench: Bench, chosen: dict[str, Section], end: float, write: Callable[[]
 
 
 def markdown(result: Found, chosen: dict[str, Section]) -> str:
-    """Return the result as a page."""
+    """Return the result as Markdown."""
     where = result["machine"]
     packages = ("torch", "transformers", "x-transformers", "triton")
     versions = ", ".join(f"{k} {v}" for k in packages if (v := where["packages"].get(k)))
@@ -229,10 +229,10 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--device", choices=("cuda", "cpu"), default="cuda")
     add("--scale", choices=SCALES, default="full")
-    add("--minutes", type=float, default=6.0, help="of all sections together (6)")
-    add("--seconds", type=float, help="the same in seconds")
-    add("--only", nargs="+", metavar="SECTION", help="these sections")
-    add("--commit", help="of the source, where git cannot tell")
+    add("--minutes", type=float, default=6.0, help="time of all sections together (default: 6)")
+    add("--seconds", type=float, help="the same time in seconds")
+    add("--only", nargs="+", metavar="SECTION", help="sections to run (default: all)")
+    add("--commit", help="commit of the source if git is missing")
     add("--out", type=Path, default=ROOT / "benchmarks" / "results")
     args = parser.parse_args(words)
     if args.device == "cuda" and not torch.cuda.is_available():
@@ -248,7 +248,7 @@ def main(words: list[str] | None = None) -> int:
     end = time.monotonic()
     args = arguments(words)
     end += 60 * args.minutes if args.seconds is None else args.seconds
-    # One forward serves several placements and modes: let each have its compiled form.
+    # One forward method serves several placements and modes; each needs its compiled form.
     torch._dynamo.config.recompile_limit = 64  # type: ignore[attr-defined]
     bench = Bench(torch.device(args.device), SCALES[args.scale])
     chosen = {n: s for n, s in sections(bench.scale).items() if n in (args.only or [n])}

@@ -1,4 +1,4 @@
-"""Sections of benchmarks/gpu.py about whole models: one that trains, some that write."""
+"""Sections of benchmarks/gpu.py on whole models: training and generation."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ TURN = 10
 
 
 def documentation(folder: Path) -> str:
-    """Write this project's documentation as a text, a record for each paragraph; return its path.
+    """Write this project's documentation as one text with a record per paragraph; return its path.
 
-    Of a few whole pages none might fall into the validation split.
+    With a few whole pages as records the validation split could be empty.
     """
     pages = sorted((ROOT / "docs").rglob("*.md"))
     parts = [part for page in pages for part in page.read_text(encoding="utf-8").split("\n\n")]
@@ -44,7 +44,7 @@ def documentation(folder: Path) -> str:
 
 
 def trainer(bench: Bench, placement: str, folder: Path, text: str) -> TrainingState:
-    """Return the training of a language model of bytes, at a constant rate after warm-up."""
+    """Return the training of a byte language model at a constant rate after warm-up."""
     shape = bench.scale.model
     recipe = build_recipe(
         "benchmarks/gpu",
@@ -72,7 +72,7 @@ def trainer(bench: Bench, placement: str, folder: Path, text: str) -> TrainingSt
 
 
 def language_model(bench: Bench) -> Found:
-    """Train one deep model by placement at the same high rate, in turns, while time is left."""
+    """Train one deep model per placement at the same high rate, in turns, until the time ends."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         text = bench.scale.text or documentation(folder)
@@ -103,7 +103,7 @@ def language_model(bench: Bench) -> Found:
 
 
 def take_turn(loop: TrainingState, batches: Any, row: Found) -> str | None:
-    """Take some steps; return why the run has diverged, or None."""
+    """Take some steps; return why the run diverged, or None."""
     began = time.perf_counter()
     for _ in range(TURN):
         train_step(loop, next(batches))
@@ -120,12 +120,12 @@ def speed(turns: list[float], shape: Shape) -> float:
 
 
 def count(loop: TrainingState) -> int:
-    """Return the model's parameters."""
+    """Return the number of the model's parameters."""
     return sum(parameter.numel() for parameter in loop.parameters)
 
 
 def language_model_page(found: Found) -> list[str]:
-    """Return a table of losses as they went."""
+    """Return a table of training losses."""
     rows: dict[str, Found] = found["rows"]
     sizes = ", ".join(f"{name} {value}" for name, value in found["shape"].items())
     longest = max(len(row["losses"]) for row in rows.values())
@@ -156,7 +156,7 @@ def language_model_page(found: Found) -> list[str]:
 
 
 def decoding(bench: Bench) -> Found:
-    """Time greedy writing of language models by kind of cache, then beam search."""
+    """Time greedy generation by kind of cache, then beam search."""
     rows = []
     before = 0.0
     for batch in (1, 32):
@@ -179,7 +179,7 @@ def decoding(bench: Bench) -> Found:
 
 
 def writers(bench: Bench) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Return what writes, and how."""
+    """Return the models and caches for generation."""
     from magneto import hf
 
     shape = bench.scale.written
@@ -197,7 +197,7 @@ def writers(bench: Bench) -> dict[str, tuple[Any, dict[str, Any]]]:
 
 
 def written(bench: Bench, model: Any, settings: dict[str, Any], batch: int) -> Found:
-    """Time three turns of writing after one that does not count."""
+    """Time three turns of generation after one warm-up turn."""
     generator = torch.Generator().manual_seed(2)
     prompt = torch.randint(2, bench.scale.written.vocab_size, (batch, 8), generator=generator)
     prompt = prompt.to(bench.device)
@@ -221,7 +221,7 @@ def written(bench: Bench, model: Any, settings: dict[str, Any], batch: int) -> F
 
 
 def decoding_page(found: Found) -> list[str]:
-    """Return tables of writing and of beam search."""
+    """Return tables of generation and of beam search."""
     sizes = ", ".join(f"{k} {v}" for k, v in found["shape"].items() if k not in ("batch", "length"))
     lines = [
         f"{sizes}; {found['tokens']} tokens, greedy, bf16 autocast; medians of 3 turns.",

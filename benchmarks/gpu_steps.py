@@ -1,4 +1,4 @@
-"""Sections of benchmarks/gpu.py about one training step: rate, peers, depth, kernels."""
+"""Sections of benchmarks/gpu.py on one training step: rate, other libraries, depth, kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPILING = 2.5
 
 
 def rate(bench: Bench) -> Found:
-    """Time matrix products, in both precisions."""
+    """Time matrix products in both precisions."""
     nominal = None
     if bench.device.type == "cuda":
         nominal = nominal_peaks(torch.cuda.get_device_name(bench.device))
@@ -57,8 +57,8 @@ def rate_page(found: Found) -> list[str]:
 def step_flops(shape: Shape) -> float:
     """Count the operations of the matrix products of one step, forward and backward.
 
-    Six per weight and token, the head's included and the embeddings' not, and attention's two
-    products of length by length, all of which count though half is masked (as in arXiv 2204.02311).
+    Six per weight and token, with the head and without the embeddings, and attention's two
+    products of length by length. All of it counts although half is masked (as in arXiv 2204.02311).
     """
     layer = 4 * shape.width**2 + 2 * shape.width * shape.ffn_width
     weights = shape.layers * layer + shape.width * shape.vocab_size
@@ -67,7 +67,7 @@ def step_flops(shape: Shape) -> float:
 
 
 def turns(compiled: int) -> list[tuple[str, str]]:
-    """Return contenders and modes in the order in which they find time."""
+    """Return contenders and modes in the order of their importance."""
     names = list(CONTENDERS)
     first, others = names[:FIRST], names[FIRST:]
     ordered = [(name, mode) for part in (first, others) for mode in MODES for name in part]
@@ -75,7 +75,7 @@ def turns(compiled: int) -> list[tuple[str, str]]:
 
 
 def training_step(bench: Bench, shape_name: str) -> Found:
-    """Time a step of each contender in bf16, eager and compiled, while time is left."""
+    """Time a step of each contender in bf16, eager and compiled, until the time ends."""
     shape = SHAPES[shape_name]
     entries: list[step.Timed] = []
     compiling = COMPILING * shape.layers if bench.scale.backend == "inductor" else 0.0
@@ -105,7 +105,7 @@ def training_step(bench: Bench, shape_name: str) -> Found:
 
 
 def shares(bench: Bench, row: Found, shape: Shape) -> Found:
-    """Add the shares of the measured and of the nominal rate to a row."""
+    """Add to a row its shares of the measured and of the nominal rate."""
     peaks = bench.found.get("rate", {}).get("bf16", {})
     done = step_flops(shape) / (row["median_ms"] / 1e3)
     for name in ("measured", "nominal"):
@@ -137,7 +137,7 @@ def training_step_page(found: Found) -> list[str]:
 
 
 def depth(bench: Bench) -> Found:
-    """Time an eager bf16 step of narrow models over depth."""
+    """Time an eager bf16 step of narrow models against depth."""
     rows = []
     before = 0.0
     for layers in bench.scale.depths:
@@ -168,7 +168,7 @@ def depth(bench: Bench) -> Found:
 
 
 def depth_page(found: Found) -> list[str]:
-    """Return a table over depth."""
+    """Return a table of steps against depth."""
     sizes = ", ".join(f"{k} {v}" for k, v in found["shape"].items() if k != "layers")
     lines = [
         f"{sizes}; eager, bf16; medians of 5 steps.",
@@ -185,7 +185,7 @@ def depth_page(found: Found) -> list[str]:
 
 
 def kernels(bench: Bench) -> Found:
-    """Name the kernels that an eager step of Sub-LN spends its time in."""
+    """Return the kernels with the most time in an eager step of Sub-LN."""
     shape = SHAPES[bench.scale.steps[0]]
     model = build("magneto sub", shape, bench.device)
     take = step.make_step(model, shape, bench.device, "bf16", model)
@@ -196,7 +196,7 @@ def kernels(bench: Bench) -> Found:
     with torch.profiler.profile(activities=there) as profile:
         step.timed(take, bench.device)
     key = "self_device_time_total" if bench.device.type == "cuda" else "self_cpu_time_total"
-    # On CUDA an operation is listed with the time of its kernels, and they beside it.
+    # On CUDA the profiler lists an operation with the time of its kernels, and the kernels too.
     events: list[Any] = [
         event
         for event in profile.key_averages()

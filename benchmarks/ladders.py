@@ -1,11 +1,11 @@
-"""The ladders whose held-out rungs are the evidence for what `magneto ladder` foretells.
+"""Ladders whose held-out rungs test the predictions of `magneto ladder`.
 
     OMP_NUM_THREADS=1 python -m benchmarks.ladders [--only NAME,NAME] [--jobs 1] [--out DIR]
 
-Each ladder is a command of its own, which goes on where it was stopped: the same line may be killed
-and started again. After each, benchmarks/results/ladder-held-out.csv and .md are written anew, of
-every ladder that has a page: what was foretold of rungs before they were trained, what came out,
-how often 80 % intervals held it, and by what factor intervals must be widened so that they do.
+Each ladder is a command that resumes where it was stopped, so this line can be killed and started
+again. benchmarks/results/ladder-held-out.csv and .md are rewritten after each ladder, for every
+ladder that has a page: the predictions made before a rung was trained, the measured values, how
+often the 80 % intervals held, and the factor by which intervals must be widened.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 LEVEL = 0.8
-# Small enough for two cores: three rungs each, so two that are held out, and two seeds.
+# Small enough for two cores: three rungs each, two of them held out, and two seeds.
 SMALL = "--training.steps 150 --training.evaluate_limit 32 --training.save_every 150 --seeds 1,2"
-# Bytes in the place of a trained vocabulary: 150 steps of 512 end far below their frequencies.
+# Bytes in place of a trained vocabulary: 150 steps of 512 end far below byte frequencies.
 BYTES = (
     "causal-lm/tiny --data.tokenizer bytes --data.max_length 64 --training.batch_size 8 "
     "--training.steps 150 --seeds 1,2"
@@ -63,7 +63,7 @@ def command(name: str, out: Path, jobs: int) -> list[str]:
 
 
 def held_out(out: Path) -> list[dict[str, Any]]:
-    """Return every value that was foretold of a held-out rung, of all ladders that have a page."""
+    """Return every prediction of a held-out rung, of all ladders that have a page."""
     rows = []
     for name in LADDERS:
         path = out / name / "foretelling.json"
@@ -77,7 +77,7 @@ def held_out(out: Path) -> list[dict[str, Any]]:
 
 
 def widening(rows: Sequence[dict[str, Any]]) -> float:
-    """Return the factor on half-widths, in logarithms, at which `LEVEL` of the rows hold."""
+    """Return the factor on half-widths in the logarithm at which `LEVEL` of the rows hold."""
     needed = sorted(
         abs(math.log(row["measured"] / row["value"]))
         / math.log(row["high" if row["measured"] > row["value"] else "low"] / row["value"])
@@ -89,7 +89,7 @@ def widening(rows: Sequence[dict[str, Any]]) -> float:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table of foretold against measured, and how often intervals held."""
+    """Return the table of predicted and measured values, and how often intervals held."""
     lines = ["# Held-out rungs: predicted and measured", "",
              "Made by `python -m benchmarks.ladders` from ladder-held-out.csv.", "",
              "| quantity | rungs below | values | inside the 80 % interval | factor that intervals "
@@ -130,7 +130,7 @@ def order_of_rows(gaps: Sequence[dict[str, Any]]) -> str:
 
 
 def write_results(out: Path) -> None:
-    """Write the table of every ladder that has a page; nothing where none has."""
+    """Write the table of all ladders that have a page, if any has."""
     rows = held_out(out)
     if not rows:
         return
@@ -142,9 +142,9 @@ def write_results(out: Path) -> None:
 
 
 def main() -> None:
-    """Run the ladders that are asked for, one after the other."""
+    """Run the selected ladders one after the other."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--only", help=f"names, with commas, of {', '.join(LADDERS)}")
+    parser.add_argument("--only", help=f"comma-separated, of {', '.join(LADDERS)} (default: all)")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/ladders"))
     given = parser.parse_args()

@@ -1,7 +1,7 @@
-"""A GPT in a page of plain torch, as people write it who want nothing between them and the device.
+"""A small GPT in plain torch.
 
-Pre-activation layer norms, one projection for queries, keys and values, torch's attention, exact
-GELU, learned positions, a tied head. The blocks serve the plain models of other fields too.
+It has Pre-LN, one projection for queries, keys and values, torch's attention, exact GELU, learned
+positions and a tied head. The plain models of other fields use its blocks too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 class Block(nn.Module):
-    """One layer; `causal` says whether a position sees only those before it."""
+    """One layer; with `causal`, a position attends only to itself and earlier ones."""
 
     def __init__(self, width: int, heads: int, ffn_width: int, causal: bool = True) -> None:
         super().__init__()

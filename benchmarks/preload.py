@@ -1,4 +1,4 @@
-"""Imports what the contenders of `make bench` need, once, before their processes are forked."""
+"""Import the packages of all contenders of `make bench` once, before their processes are forked."""
 
 from contextlib import suppress
 from importlib import import_module

@@ -1,11 +1,11 @@
-"""Is the probe right of a ladder's cells? It looks at each, and is held against what became of it.
+"""Comparison of the probe's verdicts with the outcomes of a ladder's cells.
 
     OMP_NUM_THREADS=1 python -m benchmarks.probe_ladders runs/ladders/lm-width [FOLDER ...]
 
-Every configuration of the first seed is probed as `magneto probe` does, and its verdict is kept in
-FOLDER/probe.csv, so that the same line goes on where it was stopped. The table says how often
-decided verdicts were right, beside two trivial rules over the same cells: the rate alone, and the
-placement with its depth.
+Every configuration of the first seed is probed as by `magneto probe`. Its verdict is kept in
+FOLDER/probe.csv, so the same command resumes where it was stopped. The table shows how often
+decided verdicts were right, and the same for two trivial rules: the rate alone, and the placement
+with its depth.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from magneto.lab.outcome import FINISHED, MISSING
 from magneto.lab.verdict import LEVELS
 
 STEPS = 5
-# The limit of the rate that erred least in the calibration (results/probe-calibration.md),
-# and the layers from which on placements without a clean skip are said not to learn.
+# The rate limit with the fewest errors in the calibration (results/probe-calibration.md), and
+# the depth beyond which placements with a normalised skip connection are expected to fail.
 RATE_LIMIT, DEEP, FRAGILE = 0.012, 12, ("post", "deepnorm")
 COLUMNS: tuple[str, ...] = (
     "rung", "cell", "placement", "layers", "learning_rate", "verdict", "outcome",
@@ -33,7 +33,7 @@ COLUMNS: tuple[str, ...] = (
 
 
 def probe_ladder(folder: Path) -> list[dict[str, Any]]:
-    """Return a row for each cell of a ladder's first seed, probing those that were not yet."""
+    """Return a row for each cell of a ladder's first seed; probe cells without a verdict."""
     ladder, path = read_ladder(folder), folder / "probe.csv"
     rungs = read_object(folder / "foretelling.json", "rungs")["rungs"]
     became = {
@@ -82,7 +82,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             not (row["placement"] in FRAGILE and int(row["layers"]) > DEEP)
         ),
     }
-    lines += ["", f"| says that it learns | right, of {len(decided)} decided | right, of all |",
+    lines += ["", f"| rule | right, of {len(decided)} decided | right, of all |",
               "|---|--:|--:|"]  # fmt: skip
     for name, rule in rules.items():
         right = [rule(row) == (row["outcome"] == FINISHED) for row in decided]

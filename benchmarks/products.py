@@ -1,10 +1,9 @@
-"""The products alone: what a training step would take if it did nothing but multiply matrices.
+"""Matrix products of a training step without anything else, as a lower limit of its time.
 
-A step of the product is run once on tensors without values, with attention written out, and every
-product of both its passes is noted: sizes and memory layout of its operands. `replay` then
-makes the same products, in the same order, of random operands. Norms, activations, softmax, sums,
-the optimizer and copies are left out; operands of one size and layout share their memory, so that
-what they leave in the caches makes the limit if anything too low.
+One step runs on tensors without values, with unfused attention, and every product of both passes is
+recorded with the sizes and memory layout of its operands. `replay` repeats the same products in the
+same order on random operands. Norms, activations, softmax, sums, the optimizer and copies are
+omitted. Operands of one size and layout share their memory, so caches may make the limit too low.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Operand:
     stride: tuple[int, ...]
 
     def draw(self) -> Tensor:
-        """Return such a tensor of random numbers; rows that were expanded share their memory."""
+        """Return such a tensor of random numbers; expanded rows share their memory."""
         steps = zip(self.shape, self.stride, strict=True)
         count = 1 + sum((size - 1) * stride for size, stride in steps) if 0 not in self.shape else 0
         return torch.randn(count).as_strided(self.shape, self.stride)
@@ -45,7 +44,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Product:
-    """One product of a step: a function, and its arguments with `Operand`s for tensors."""
+    """One product of a step: a function and its arguments, with `Operand`s for tensors."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -53,14 +52,14 @@ class Product:
 
 
 def operand(value: Any) -> Any:
-    """Return a tensor's sizes; anything else as it is, lists as tuples."""
+    """Return the `Operand` of a tensor; other values unchanged, lists as tuples."""
     if isinstance(value, Tensor):
         return Operand(tuple(value.shape), tuple(value.stride()))
     return tuple(value) if isinstance(value, list) else value
 
 
 class Recorder(TorchDispatchMode):
-    """Notes every product that is made while it is entered."""
+    """Recorder of every product within its context."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +68,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run an operation; note it, if it is a product."""
+        """Run an operation and record it if it is a product."""
         result = func(*args, **(kwargs or {}))
         packet = func.overloadpacket
         if packet in FACTORS:
@@ -93,7 +92,7 @@ def products_of(task: Task, batch: Any) -> list[Product]:
 
 
 def replay(products: list[Product]) -> Callable[[], None]:
-    """Return a function that makes all products once; results of one size share their memory."""
+    """Return a function that computes all products once; results of one size share memory."""
     drawn: dict[Operand, Tensor] = {}
     results: dict[tuple[int, ...], Tensor] = {}
     ready = []
@@ -112,7 +111,7 @@ def replay(products: list[Product]) -> Callable[[], None]:
 
 
 def tensor_of(value: Any, drawn: dict[Operand, Tensor]) -> Any:
-    """Return the tensor that stands for an operand; anything else as it is."""
+    """Return the tensor of an operand; other values unchanged."""
     if not isinstance(value, Operand):
         return list(value) if isinstance(value, tuple) else value
     if value not in drawn:

@@ -1,6 +1,6 @@
-"""What a comparison should say, recomputed from the files of its runs alone.
+"""Numbers of a comparison, recomputed from the files of its runs alone.
 
-This imports nothing of the package: it judges and sums up by itself.
+This imports nothing of the package; it has its own rules and statistics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OWN = (PLACEMENT, "training.learning_rate", "seed")
 
 
 def read_runs(folder: Path, about: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what became of each run of the grid, judged from its own files."""
+    """Yield the outcome of each run of the grid, judged from its own files."""
     sweep = json.loads((folder / "sweep.json").read_text())
     grid = sweep["grid"]
     cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
@@ -40,7 +40,7 @@ def row_of(cell: dict[str, Any]) -> str:
 
 
 def words_of(cell: dict[str, Any]) -> str:
-    """Return fields and values as the name of a run's directory has them."""
+    """Return fields and values as in the name of a run's directory."""
     parts = [f"{key.rpartition('.')[2]}={value}" for key, value in cell.items()]
     return ",".join(parts).replace("/", "_")
 
@@ -83,7 +83,7 @@ def learned(score: float, baseline: float | None, higher: bool) -> bool:
 
 @cache
 def quantile(freedom: float, probability: float = 0.975) -> float:
-    """Return the point that Student's t stays below with a probability, by halving."""
+    """Return the quantile of Student's t at a probability, by bisection."""
     low, high = 0.0, 1.0
     while tail(high, freedom) > 1 - probability:
         low, high = high, 2 * high
@@ -118,7 +118,7 @@ def width_of(values: Sequence[float]) -> float | None:
 def error_of(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
     """Return the standard error and the degrees of freedom of a difference of means, by Welch.
 
-    None if nobody can tell: of single values, and of means that differ where no value varies.
+    None for single values, and for different means of constant values.
     """
     if min(len(first), len(second)) < 2:
         return None
@@ -131,7 +131,7 @@ def error_of(first: Sequence[float], second: Sequence[float]) -> tuple[float, fl
 def gaps_of(
     rows: dict[str, Sequence[float]],
 ) -> dict[frozenset[str], tuple[float, float | None]]:
-    """Return how far each two rows are apart, and the half-width by Holm's method."""
+    """Return the difference of each two rows and its half-width by Holm's method."""
     pairs = [(frozenset(pair), rows[pair[0]], rows[pair[1]])
              for pair in itertools.combinations(rows, 2)]  # fmt: skip
     gaps = {names: abs(fmean(first) - fmean(second)) for names, first, second in pairs}
@@ -150,7 +150,7 @@ def gaps_of(
 
 
 def shared_seeds(runs: Sequence[dict[str, Any]]) -> set[int]:
-    """Return the seeds that are planned at every rate of every row."""
+    """Return the seeds planned at every rate of every row."""
     planned = {(run["placement"], float(run["learning_rate"]), run["seed"]) for run in runs}
     places = {planned_run[:2] for planned_run in planned}
     seeds = {seed for *_, seed in planned}
@@ -158,9 +158,9 @@ def shared_seeds(runs: Sequence[dict[str, Any]]) -> set[int]:
 
 
 def sum_up(runs: Sequence[dict[str, Any]], higher: bool, shared: set[int]) -> dict[str, Any]:
-    """Return what the report should say of one placement's runs.
+    """Return the summary of one placement's runs.
 
-    A rate of which a run is missing is not fine: it may yet fail.
+    A rate with a missing run does not count as stable, since that run may fail.
     """
     rates = sorted({float(run["learning_rate"]) for run in runs})
     at = {rate: [r for r in runs if float(r["learning_rate"]) == rate] for rate in rates}

@@ -1,15 +1,14 @@
-r"""How a training step grows: its time, its memory and the start-up, against sizes and ranks.
+r"""Growth of a training step: time, memory and start-up against sizes and ranks.
 
     python -m benchmarks.scaling
     python -m benchmarks.scaling --curves depth length
 
-Each point is a training of the product's causal language model in a process of its own, of one
-thread: some steps, of which the median counts. Start-up goes from the process' start to the end of
-its first step, imports included. Memory is the most bytes that torch had given out at once during a
-step of another such process: weights, gradients, the optimizer, activations. Slopes are least
-squares of the logarithms: a slope of 1 is "twice as large takes twice as long". Results go to
-benchmarks/results/scaling-cpu.json and .md, after each curve; curves that stand there from the same
-commit are kept.
+Each point trains Magneto's causal language model in its own process with one thread and takes the
+median of some steps. Start-up is the time from the process' start to the end of its first step,
+with imports. Memory is the largest allocation of torch during a step of another such process:
+weights, gradients, the optimizer, activations. Slopes are least squares of the logarithms: with a
+slope of 1, twice the size takes twice as long. Results go to benchmarks/results/scaling-cpu.json
+and .md after each curve; curves of the same commit are kept.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ MARK = "benchmarks: counted from here"
 
 @dataclass(frozen=True)
 class Curve:
-    """What is varied, everything else fixed.
+    """A curve: one size that varies, with everything else fixed.
 
     Attributes:
-        title: What the sizes are.
+        title: Name of the sizes.
         case: The fixed sizes.
-        vary: Field of the case that is varied; "ranks" for the number of processes, each of which
-            has a batch of the case.
-        sizes: Its values.
-        expected: The least and the largest slope of the step's time to expect, and of its memory.
-        why: Where these come from.
+        vary: Field of the case that varies; "ranks" for the number of processes, each with its
+            own batch of the case.
+        sizes: Values of that field.
+        expected: Expected range of the slope of the step's time, and of its memory.
+        why: Reason for these ranges.
     """
 
     title: str
@@ -107,7 +106,7 @@ def shrunken(curve: Curve) -> Curve:
 
 
 def work(way: str, values: dict[str, Any], started: float) -> None:
-    """Measure a point in this process, in one of `WAYS`; the first rank prints what it found."""
+    """Measure a point in this process, in one of `WAYS`; the first rank prints the result."""
     torch.set_num_threads(1)
     with join_world(TrainingConfig(device="cpu", learning_rate=1e-3)) as world:
         found = WAYS[way](Case(**values), world, started)
@@ -127,7 +126,7 @@ def time_taken(case: Case, world: World, started: float) -> dict[str, float]:
 
 
 def memory_taken(case: Case, world: World, started: float) -> dict[str, float]:
-    """Count what the second step has allocated at its most; the first makes optimizer state."""
+    """Return the peak allocation of the second step; the first creates the optimizer state."""
     with recorded() as record:
         step, _ = product_step(case, "sub", world)
         step()
@@ -137,20 +136,20 @@ def memory_taken(case: Case, world: World, started: float) -> dict[str, float]:
 
 
 def recorded() -> profile:
-    """Return a profiler that notes every allocation on the CPU while it is entered."""
+    """Return a profiler that records every CPU allocation within its context."""
     return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
 
 
 def count_from_here() -> None:
-    """Begin what is counted, again if it was begun before."""
+    """Start counting allocations, or start again."""
     with record_function(MARK):
         pass
 
 
 def most_allocated(record: profile) -> int:
-    """Return the most bytes that were given out at once since `count_from_here`.
+    """Return the peak of allocated bytes since `count_from_here`.
 
-    What was given out before the profiler was entered is not known to it, and not counted.
+    Allocations from before the profiler started do not count.
     """
     assert record.profiler is not None
     events: Any = record.profiler.kineto_results.events()  # pyright: ignore
@@ -167,17 +166,17 @@ WAYS = {"time": time_taken, "memory": memory_taken}
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def spawn(case: Case, ranks: int, way: str) -> dict[str, float]:
-    """Measure a point in processes of its own, in one of `WAYS`.
+    """Measure a point in separate processes, in one of `WAYS`.
 
     Raises:
-        RuntimeError: If one of them fails; with what it said.
+        RuntimeError: If a process fails, with its output.
     """
     words = [sys.executable, "-m", "benchmarks.scaling", "--worker", way, json.dumps(asdict(case))]
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} if ranks > 1 else {}
@@ -198,7 +197,7 @@ def spawn(case: Case, ranks: int, way: str) -> dict[str, float]:
 
 
 def measure(name: str, curve: Curve, report: ProgressBars) -> dict[str, Any]:
-    """Measure a curve: its points, their slopes, and what they should be."""
+    """Measure a curve; return its points, their slopes and the expected slopes."""
     points = []
     for number, size in enumerate(curve.sizes, 1):
         by_ranks = curve.vary == "ranks"
@@ -231,9 +230,9 @@ def main(words: list[str] | None = None) -> dict[str, Any]:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--curves", nargs="+", choices=CURVES, default=list(CURVES))
-    parser.add_argument("--tiny", action="store_true", help="two small points of each")
-    parser.add_argument("--fresh", action="store_true", help="measure again what is in the results")
-    parser.add_argument("--commit", help="of the source, where git cannot tell")
+    parser.add_argument("--tiny", action="store_true", help="two small points of each curve")
+    parser.add_argument("--fresh", action="store_true", help="ignore the existing results")
+    parser.add_argument("--commit", help="commit of the source if git is missing")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--name", default="scaling-cpu")
     parser.add_argument(

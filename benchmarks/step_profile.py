@@ -1,8 +1,8 @@
-"""Where the time of the product's training step goes, by kind of operation, by torch's profiler.
+"""Time of Magneto's training step by kind of operation, from torch's profiler.
 
-Each operation counts with its own time, without what it calls, to one kind and one pass. Time that
-is in no operation is Python's and the profiler's own, which a step of many small operations has
-most of: so shares are of the profiled step, which is slower than a plain one.
+Each operation counts without the operations that it calls, to one kind and one pass. The rest is
+the time of Python and of the profiler, which is largest for steps of many small operations. Shares
+are therefore of the profiled step, which is slower than a plain one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OUTSIDE = "in no operation (Python)"
 
 
 def marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that the profiler knows by a name."""
+    """Return a function with a name in the profile."""
 
     def run(*given: Any, **named: Any) -> Any:
         with record_function(name):
@@ -52,7 +52,7 @@ def marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def kind_of(event: Any) -> str:
-    """Return the kind of an operation, and its pass where it has one."""
+    """Return the kind of an operation, and its pass if it has one."""
     above, parent = [event.name], event.cpu_parent
     while parent is not None:
         above.append(parent.name)

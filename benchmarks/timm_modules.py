@@ -1,4 +1,4 @@
-"""timm without torchvision, which its models compute nothing with."""
+"""Import of timm without torchvision, which its models do not use for computing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARTS = ("", ".transforms", ".transforms.functional", ".datasets", ".ops", ".ops
 
 
 class Names(type):
-    """Of classes whose every attribute is its own name."""
+    """Metaclass of stubs: every attribute is its own name."""
 
     def __getattr__(cls, name: str) -> str:
         if name.startswith("__"):
@@ -22,7 +22,7 @@ class Names(type):
 
 
 class StandIn(ModuleType):
-    """A package that has every name."""
+    """Stub of a package that contains every name."""
 
     __path__: list[str] = []  # noqa: RUF012
 
@@ -33,7 +33,7 @@ class StandIn(ModuleType):
 
 
 def with_timm(name: str) -> Any:
-    """Import a module that needs timm; where torchvision is not installed, with a stand-in for it.
+    """Import a module that needs timm, with a stub where torchvision is not installed.
 
     Raises:
         ImportError: If the module or timm is not installed.

@@ -1,9 +1,9 @@
-"""A training step of a causal language model of one shape, timed in this process by contender.
+"""Time of a training step of a causal language model by contender, within this process.
 
 A step is: forward, cross-entropy over all tokens, backward, clipping, fused AdamW. Contenders take
-turns, a new random order each round, so that a change of the machine's mood meets all of them; a
-turn is one step that does not count and some that do. `make gpu` uses it. What every benchmark
-writes of its machine, its commit and its results is here too.
+turns in a new random order each round, so changes of the machine affect all of them. A turn has one
+warm-up step and some timed steps. `make gpu` uses this. The module also describes the machine and
+the commit for every benchmark, and writes results.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TURN, WARMUP = 5, 3
 
 @dataclass
 class Timed:
-    """A contender in one mode, and what was measured of it."""
+    """A contender in one mode, with its measurements."""
 
     name: str
     mode: str
@@ -48,7 +48,7 @@ class Timed:
     first_seconds: float = 0.0
 
     def row(self, tokens: int) -> dict[str, Any]:
-        """Return the numbers: milliseconds, with quartiles."""
+        """Return the median in milliseconds with quartiles."""
         low, median, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
         return {
             "contender": self.name,
@@ -67,7 +67,7 @@ class Timed:
 def make_step(
     model: nn.Module, shape: Shape, device: torch.device, precision: str, run: Any
 ) -> Any:
-    """Return a function that takes one training step of `model`, calling it through `run`."""
+    """Return a function that takes one training step of `model`, called through `run`."""
     generator = torch.Generator().manual_seed(2)
     size = (shape.batch, shape.length + 1)
     window = torch.randint(shape.vocab_size, size, generator=generator).to(device)
@@ -82,7 +82,7 @@ def make_step(
 
 
 def wait(device: torch.device) -> None:
-    """Wait until the device has done everything."""
+    """Wait until the device is idle."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -115,7 +115,7 @@ def prepare(name: str, shape: Shape, device: torch.device, mode: str, backend: s
 
 
 def measure(entries: Sequence[Timed], rounds: int, device: torch.device, until: float) -> None:
-    """Time all entries in turns; after the time `until`, by `time.monotonic`, no further round."""
+    """Time all entries in turns; start no round after `until` (by `time.monotonic`)."""
     order = random.Random(1)
     for number in range(rounds):
         if number and time.monotonic() > until:
@@ -129,7 +129,7 @@ def measure(entries: Sequence[Timed], rounds: int, device: torch.device, until: 
 def machine(
     device: torch.device, packages: Sequence[str] = ("x-transformers", "triton")
 ) -> dict[str, Any]:
-    """Describe the machine and the versions; of these packages too."""
+    """Return the machine and the versions of Python, torch and these packages."""
     where = environment()
     del where["command"]
     for package in packages:
@@ -144,7 +144,7 @@ def machine(
 
 
 def source_commit() -> str:
-    """Return the commit of what is measured; results and pages that were written are no change."""
+    """Return the commit of the measured source; changes of results and pages do not count."""
     commit = (environment()["commit"] or "unknown").removesuffix("-dirty")
     words = ["git", "-C", str(ROOT), "diff", "--quiet", "HEAD", "--", "src", "benchmarks/*.py"]
     changed = commit != "unknown" and subprocess.run(words, check=False).returncode
@@ -152,7 +152,7 @@ def source_commit() -> str:
 
 
 def write_result(result: dict[str, Any], page: str, folder: Path) -> None:
-    """Write NAME.json and NAME.md, aside and renamed."""
+    """Write NAME.json and NAME.md atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / f"{result['name']}.json", json.dumps(result, indent=1) + "\n")
     write_text(folder / f"{result['name']}.md", page)

@@ -1,8 +1,8 @@
-"""Contenders that take turns at one training step, each in a process of its own.
+"""Contenders that take turns at one training step, each in its own process.
 
-A process has its own memory, which can be measured, and nothing of another contender's in its
-allocator. Only one works at a time: the others wait for their turn. Processes are forked from one
-that has imported the packages and computed nothing.
+Each process has its own memory and allocator, so its memory can be measured. Only one works at a
+time; the others wait for their turn. The processes are forked from one that has imported the
+packages and computed nothing.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ LEARNING_RATE = 1e-4
 def usual_step(
     parameters: Iterable[nn.Parameter], loss: Callable[[], Tensor]
 ) -> Callable[[], Tensor]:
-    """Return a function that takes one step of the usual loop, and returns the loss.
+    """Return a function that takes one step of the usual loop and returns the loss.
 
-    That is: the loss, backward, the gradient's norm clipped at 1, fused AdamW.
+    The loop: the loss, backward, the gradient norm clipped at 1, fused AdamW.
     """
     trained = [p for p in parameters if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, fused=True)
@@ -58,16 +58,16 @@ def usual_step(
 
 @dataclass
 class Entry:
-    """One contender, and what was measured of it.
+    """One contender with its measurements.
 
     Attributes:
-        name: Of the contender.
-        small: Builds it at a small size, which imports and loads what it needs.
+        name: Name of the contender.
+        small: Builds it at a small size to import and load its packages.
         build: Builds it.
         seconds: Wall-clock time of each step.
-        processor_seconds: Processor time of each step, of all its threads.
-        found: What else its process said: parameters, losses, peak memory.
-        failed: Why it can't be measured; "" if it can.
+        processor_seconds: Processor time of each step over all threads.
+        found: Parameters, losses and peak memory of its process.
+        failed: Reason why it cannot be measured; "" if it can.
     """
 
     name: str
@@ -83,15 +83,15 @@ def take_turns(
     entries: Sequence[Entry], seconds: float, threads: int, report: Callable[[int], None],
     rounds: int = 5, most: int = 40,
 ) -> int:  # fmt: skip
-    """Time the entries in turns, in a new random order each round; return the number of rounds.
+    """Time the entries in turns in a new random order each round; return the number of rounds.
 
     Args:
-        entries: Contenders; what is measured is added to them.
-        seconds: Of all rounds together; no round begins after them.
-        threads: CPU threads of each.
-        report: Told the number of each round.
-        rounds: At least so many, however long they take.
-        most: No more than so many.
+        entries: Contenders; their measurements are added to them.
+        seconds: Time of all rounds together; no round starts after it.
+        threads: CPU threads of each contender.
+        report: Called with the number of each round.
+        rounds: Least number of rounds, however long they take.
+        most: Largest number of rounds.
     """
     players = [(entry, Player(entry, threads)) for entry in entries]
     playing = [(entry, player) for entry, player in players if not entry.failed]
@@ -111,7 +111,7 @@ def take_turns(
 
 
 def summary(entry: Entry) -> dict[str, Any]:
-    """Return an entry's row: medians and quartiles in milliseconds, memory in MiB."""
+    """Return the row of an entry: medians and quartiles in milliseconds, memory in MiB."""
     low, median, high = quantiles(entry.seconds, n=4, method="inclusive")
     peak_bytes = entry.found.get("peak_bytes")
     return {
@@ -128,7 +128,7 @@ def summary(entry: Entry) -> dict[str, Any]:
 
 
 class Player:
-    """A contender's process, seen from outside."""
+    """Handle of a contender's process."""
 
     def __init__(self, entry: Entry, threads: int) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -148,7 +148,7 @@ class Player:
             entry.found |= answer
 
     def ask(self, what: str) -> Any:
-        """Send a word and wait for the answer."""
+        """Send a request and wait for the answer."""
         self.pipe.send(what)
         return self.pipe.recv()
 
@@ -160,7 +160,7 @@ class Player:
 
 
 def play(pipe: Connection, small: Build, build: Build, threads: int) -> None:
-    """Be a contender: make ready, say so, and take turns until the end."""
+    """Run a contender: build it, report that, and take turns until the end."""
     torch.set_num_threads(threads)
     try:
         tiny, _ = small()
@@ -170,13 +170,13 @@ def play(pipe: Connection, small: Build, build: Build, threads: int) -> None:
         before = reset_peak()
         step, model = build()
         losses = [None if (loss := step()) is None else float(loss) for _ in range(WARMUP)]
-        reset_peak()  # what building took for a moment is not a step's
+        reset_peak()  # memory for building does not belong to a step
         once, _ = timed(step)
     except ImportError as error:
         package = (error.name or str(error)).partition(".")[0].replace("_", "-")
         pipe.send(f"not installed: pip install {package}")
         return
-    except Exception as error:  # the others are measured all the same
+    except Exception as error:  # the others are still measured
         pipe.send(f"{type(error).__name__}: {(str(error) or '?').splitlines()[0]}")
         return
     count = sum(p.numel() for p in model.parameters()) if model is not None else 0
@@ -189,14 +189,14 @@ def play(pipe: Connection, small: Build, build: Build, threads: int) -> None:
 
 
 def timed(step: Step) -> tuple[float, float]:
-    """Take one step; return its seconds by the clock, and of processor time."""
+    """Take one step; return its wall-clock seconds and its processor seconds."""
     wall, processor = time.perf_counter(), time.process_time()
     step()
     return time.perf_counter() - wall, time.process_time() - processor
 
 
 def reset_peak() -> int | None:
-    """Begin to measure the peak; return the bytes in use now, or None where nobody tells."""
+    """Reset the peak of memory; return the bytes in use, or None if unknown."""
     with suppress(OSError):
         CLEAR.write_text("5", encoding="ascii")
         return int(resident("VmRSS"))
@@ -210,5 +210,5 @@ def resident(field: str) -> float:
 
 
 def peak(before: int | None) -> int | None:
-    """Return the most bytes in use since `reset_peak`, above those then."""
+    """Return the peak of bytes in use since `reset_peak`, minus those in use then."""
     return None if before is None else int(resident("VmHWM")) - before

@@ -1,9 +1,9 @@
-"""Write the generated tables of docs/results and draw its figures; no number is typed here.
+"""Write the generated tables of docs/results and draw the pages' figures.
 
     python docs/generate_results.py [--check]
 
-A table between `<!-- NAME: ... -->` and `<!-- end of NAME -->` is written from a file of
-benchmarks/results. Every other number of a page is in its text, and the page's figure shows it.
+A table between `<!-- NAME: ... -->` and `<!-- end of NAME -->` comes from a file of
+benchmarks/results. A page's figure shows the first table of the page.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TABLES = {
 
 
 def steps_table(bench: dict[str, Any]) -> Iterator[str]:
-    """Yield the time of every peer's step over ours, a row for each field and shape."""
+    """Yield the ratio of every step to Magneto's, a row for each field and shape."""
     head = ["field, shape", "Magneto Sub-LN, ms per step", "matrix products alone",
             "Magneto Pre-LN", "plain torch", "plain torch, memory kept", *PEERS[1:],
             "other"]  # fmt: skip
@@ -67,7 +67,7 @@ def steps_table(bench: dict[str, Any]) -> Iterator[str]:
 
 
 def peer(cell: dict[str, Any], over: dict[str, str], library: str) -> str:
-    """Return what a library's class takes in a field, over ours."""
+    """Return the ratio of a library's step to Magneto's in a field."""
     return next((over[name] for name in cell["peers"] if name.startswith(library)), "")
 
 
@@ -84,14 +84,14 @@ def steps_figure(bench: dict[str, Any]) -> Any:
 
 
 def growth_table(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the slopes, and where they were measured."""
+    """Yield the slopes and the machine of the measurement."""
     yield from slopes_table(found)
     yield ""
     yield scaling_conditions(found)
 
 
 def held_out_table() -> Iterator[str]:
-    """Yield the table of held-out rungs and what stands below it."""
+    """Yield the table of held-out rungs and the sentence below it."""
     text = (RESULTS / "ladder-held-out.md").read_text(encoding="utf-8")
     yield text[text.index("|") :].rstrip()
 
@@ -104,7 +104,7 @@ def filled(page: str, name: str, lines: Iterator[str]) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Return the pages with generated tables and all figures, and what is to stand in them."""
+    """Return the contents of the pages with generated tables and of all figures, by path."""
     bench, grown = read_json(RESULTS / "bench-cpu.json"), read_json(RESULTS / "scaling-cpu.json")
     pages, figures = DOCS / "results", DOCS / "figures"
     texts = {name: (pages / f"{name}.md").read_text(encoding="utf-8")
@@ -128,7 +128,7 @@ def generated() -> dict[Path, str]:
 
 
 def main(words: list[str]) -> int:
-    """Write the files; or, with --check, only say which are not as they would be written."""
+    """Write the files; with --check, only list those that are out of date."""
     return write_or_check(generated(), DOCS, "generate_results.py", words)
 
 

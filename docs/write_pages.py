@@ -1,4 +1,4 @@
-"""Write pages that are made by a program, or say which of them are old."""
+"""Write generated pages, or list those that are out of date."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 
 def write_or_check(pages: Mapping[Path, str], docs: Path, program: str, words: list[str]) -> int:
-    """Write the pages that are old; or, with --check, only say which they are.
+    """Write the pages that are out of date; with --check, only list them.
 
     Args:
-        pages: Files, and what is to stand in them.
-        docs: The folder of the documents, in which they are.
-        program: That makes them, as it is called in docs/.
-        words: Of its command line.
+        pages: Files and their contents.
+        docs: Folder of the documentation.
+        program: Name of the generating script in docs/.
+        words: Arguments of its command line.
 
     Returns:
-        Its exit code: 1 if --check found an old one.
+        The exit code: 1 if --check found a page that is out of date.
     """
     old = [path for path, text in pages.items()
            if not path.is_file() or path.read_text(encoding="utf-8") != text]  # fmt: skip

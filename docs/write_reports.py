@@ -1,8 +1,8 @@
-"""Write the published reports anew from their results, docs/reports/*/comparison.json.
+"""Rewrite the published reports from their results, docs/reports/*/comparison.json.
 
     python docs/write_reports.py
 
-What the cells say is judged and summed up again, so that a report says what the lab says today.
+The cells are judged and summarised again by the rules of the lab as they are now.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REPORTS = Path(__file__).parent / "reports"
 
 
 def current(folder: Path) -> dict[str, Any]:
-    """Return a published comparison with what its cells say."""
+    """Return a published comparison with the present conclusions from its cells."""
     comparison = read_json(folder / "comparison.json")
     return comparison | plain(conclusions(comparison))
 
