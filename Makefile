@@ -109,7 +109,7 @@ first-run: $(VENV)/.stamp-core ## train a small language model, set it beside si
 
 docs: $(VENV)/.stamp-docs ## build the documentation into site/; warnings are errors
 	$(BIN)/python docs/generate_fields.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove the environment, caches and built documentation; runs/ stays
 	rm -rf $(VENV) site build dist .pytest_cache .ruff_cache src/*.egg-info

@@ -254,7 +254,7 @@ def test_commands_that_name_a_recipe_are_taken() -> None:
     for page, line in lines_of_pages():
         _, command, *words = shlex.split(line, comments=True)
         recipe = next((word for word in words if word in RECIPES), None)
-        if recipe is None or command not in ("train", "compare", "probe"):
+        if recipe is None or command not in ("train", "compare", "probe", "ladder"):
             continue
         try:
             _, overrides = command_parser(command).parse_with_overrides(words)

@@ -1,6 +1,7 @@
-"""Blocks of Python on the pages that use a run or an exported model are run beside small ones."""
+"""Python and commands of pages run: on small runs and exported models, or made small themselves."""
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ Image = pytest.importorskip("PIL.Image")
 soundfile = pytest.importorskip("soundfile")
 
 from magneto.cli import main  # noqa: E402
-from tests.system.test_docs import NEED_A_MODEL, ROOT  # noqa: E402
+from tests.system.test_docs import NEED_A_MODEL, ROOT, command_lines  # noqa: E402
 
 SMALL = "--training.steps 2 --training.batch_size 4 --training.evaluate_limit 1"
 STACK = "--model.width 32 --model.layers 1 --model.heads 2 --model.ffn_width 64"
@@ -50,3 +51,25 @@ def test_blocks_of_python_run(name: str, place: Path, monkeypatch: pytest.Monkey
     assert blocks
     for block in blocks:
         exec(compile(block, name, "exec"), {})
+
+
+# The last value of an option counts. Heads are narrow, so that a ladder's widths can be.
+SHORT = ("--model.layers 1 --model.heads 16 --training.steps 2 --training.warmup_steps 1 "
+         "--training.batch_size 4 --training.evaluate_limit 1 --data.max_length 32")  # fmt: skip
+SMALLER = {
+    "probe": SHORT,
+    "compare": f"{SHORT} --placements pre,sub --lrs 1e-3 --seeds 1 --no-measurements",
+    "ladder": f"{SHORT} --widths 8,16 --target 32 --lrs 1e-2",
+}
+
+
+@pytest.mark.slow
+def test_commands_that_choose_a_placement_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = command_lines((ROOT / "docs/guide/placement.md").read_text(encoding="utf-8"))
+    by_name = {line.split()[1]: shlex.split(line)[1:] for line in lines}  # the last of each kind
+    assert {*SMALLER} <= {*by_name}
+    for name, smaller in SMALLER.items():
+        assert main([*by_name[name], *smaller.split()]) == 0, name
