@@ -30,7 +30,7 @@ from magneto.data.sources import SPLITS, has_parquet, parse_source
 from magneto.data.table import USUAL, Classes, Table
 from magneto.files import user_path
 from magneto.language.labelled_texts import WITHOUT_LABELS
-from magneto.translation.text import line_pairs
+from magneto.translation.text import aligned_files
 from magneto.vision.config import IMAGE_FOLDERS, MASK_FOLDERS, MASK_SUFFIXES
 
 # Values of a column by which its kind is told.
@@ -185,7 +185,7 @@ def parallel_files(files: Iterable[Path]) -> list[str]:
     endings = ((unpacked_name(path).removesuffix(".txt").rpartition(".")[2], path)
                for path in sorted(files))  # fmt: skip
     named = [path for ending, path in endings if LANGUAGE.fullmatch(ending)]
-    return list(next(iter(line_pairs(named, frozenset()).values()), ()))
+    return list(next(iter(aligned_files(named, frozenset()).values()), ()))
 
 
 def translation(languages: Sequence[str]) -> Candidate:
