@@ -34,6 +34,7 @@ RESULTS = DOCS.parent / "benchmarks" / "results"
 # Columns of the table of steps: the beginnings of the contenders' names.
 PEERS = ("plain torch", "transformers", "torchscale", "x-transformers")
 KEPT = "plain torch, freed memory kept"
+SHAPE = "6 x 256"  # of the first table
 # Figures of the first table of a page: the label of its axis, and where a line is drawn.
 TABLES = {
     "language": ("bits per byte, lower is better", None),
@@ -45,25 +46,40 @@ TABLES = {
 
 
 def steps_table(bench: dict[str, Any]) -> Iterator[str]:
-    """Yield the ratio of every step to Magneto's, a row for each field and shape."""
-    head = ["field, shape", "Magneto Sub-LN, ms per step", "matrix products alone",
-            "Magneto Pre-LN", "plain torch", "plain torch, memory kept", *PEERS[1:],
-            "other"]  # fmt: skip
-    yield f"| {' | '.join(head)} |"
-    yield f"|---|{'--:|' * (len(head) - 2)}---|"
+    """Yield the ratio of every step to Magneto's at one shape, a row for each field."""
+    yield f"| {SHAPE} | Magneto Sub-LN, ms per step | {' | '.join(PEERS)} |"
+    yield f"|---|{'--:|' * (1 + len(PEERS))}"
     for cell in bench["cells"].values():
-        times = medians(cell)
-        own = times[bench["reference"]]
-        over = {name: f"{time / own:.2f}" for name, time in times.items()}
+        if cell["shape"] == SHAPE:
+            own, over = ratios(bench, cell)
+            peers = [peer(cell, over, name) for name in PEERS]
+            yield f"| {cell['field']} | {own:.1f} | {' | '.join(peers)} |"
+
+
+def shapes_table(bench: dict[str, Any]) -> Iterator[str]:
+    """Yield the ratio of every step to Magneto's, a row for each field and shape."""
+    head = ["field", "shape", "Magneto Sub-LN, ms", "products alone", "Magneto Pre-LN", PEERS[0],
+            "plain torch, memory kept", *PEERS[1:], "other"]  # fmt: skip
+    yield f"| {' | '.join(head)} |"
+    yield f"|---|---|{'--:|' * (len(head) - 3)}---|"
+    for cell in bench["cells"].values():
+        own, over = ratios(bench, cell)
         others = [f"{name} {over[name]}" for name in cell["peers"]
                   if name in over and not name.startswith(PEERS)]  # fmt: skip
         yield " | ".join([
-            f"| {cell['field']}, {cell['shape']}", f"{own:.1f}", over[bench["limit"]],
-            over["magneto pre"], over["plain torch"], over[KEPT],
+            f"| {cell['field']} | {cell['shape']}", f"{own:.1f}", over[bench["limit"]],
+            over["magneto pre"], over[PEERS[0]], over[KEPT],
             *(peer(cell, over, name) for name in PEERS[1:]), f"{', '.join(others)} |",
         ])  # fmt: skip
     yield ""
-    yield "Sizes are layers x width. " + conditions(bench)
+    yield conditions(bench)
+
+
+def ratios(bench: dict[str, Any], cell: dict[str, Any]) -> tuple[float, dict[str, str]]:
+    """Return the milliseconds of Magneto's step, and the ratio of every step to it as text."""
+    times = medians(cell)
+    own = times[bench["reference"]]
+    return own, {name: f"{time / own:.2f}" for name, time in times.items()}
 
 
 def peer(cell: dict[str, Any], over: dict[str, str], library: str) -> str:
@@ -110,6 +126,7 @@ def generated() -> dict[Path, str]:
     texts = {name: (pages / f"{name}.md").read_text(encoding="utf-8")
              for name in (*TABLES, "speed", "ladder", "probe")}  # fmt: skip
     texts["speed"] = filled(texts["speed"], "steps", steps_table(bench))
+    texts["speed"] = filled(texts["speed"], "shapes", shapes_table(bench))
     texts["speed"] = filled(texts["speed"], "growth", growth_table(grown))
     texts["ladder"] = filled(texts["ladder"], "held-out", held_out_table())
     with (RESULTS / "ladder-held-out.csv").open(encoding="utf-8") as file:

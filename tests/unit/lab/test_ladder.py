@@ -251,7 +251,11 @@ def test_a_budget_buys_steps() -> None:
 def test_a_cell_is_timed_with_the_batches_that_are_scored(
     limit: int | None, batches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "try_steps", lambda *_: {"seconds_per_step": 3.0})
+    def tried(recipe: Any, task: Any, report: ProgressBars) -> dict[str, float]:
+        task.prepare(report)
+        return {"seconds_per_step": 3.0}
+
+    monkeypatch.setattr(plan, "try_steps", tried)
     changes = {"training.evaluate_limit": limit}
     recipe = load_recipe("image-classification/tiny", changes)
     found = time_cell(recipe, 1, QUIET)
