@@ -1,4 +1,4 @@
-"""The command line: finds the command, parses its words, turns a user's mistake into one line.
+"""The command line: finds and runs a command, and prints a user's mistake as one line.
 
 Nothing heavy is imported here: `magneto --help` needs neither torch nor a command's module.
 """
@@ -15,31 +15,34 @@ from typing import Any
 
 from magneto.mistakes import user_lines
 
-# Name: (module with `main(words)` and `parser()`, or, after a colon, its function with
-# FUNCTION_parser; one line for --help).
+# Name: (module with `main(words)` and `parser()`, or module:FUNCTION with FUNCTION_parser; one
+# line for --help).
 COMMANDS = {
-    "start": ("magneto.commands.start", "look at data; which recipe fits, and what is easy there"),
-    "train": ("magneto.commands.train", "train a recipe, or go on with a run"),
+    "start": ("magneto.commands.start", "suggest a recipe for your data, with simple baselines"),
+    "train": ("magneto.commands.train", "train a recipe, or resume a run"),
     "evaluate": ("magneto.commands.evaluate", "measure a run's model on its validation data"),
-    "report": ("magneto.commands.report", "a run as a page: curves, and what its model does"),
-    "compare": ("magneto.commands.compare", "which placement, at which learning rate, and why"),
-    "ladder": ("magneto.commands.ladder", "which placement and rate a larger size will want"),
-    "table": ("magneto.commands.table", "placements side by side; the paper's tables"),
-    "plan": ("magneto.commands.plan", "memory and hours on so many GPUs, before"),
-    "probe": ("magneto.commands.probe", "will this recipe train: theory, layers, a verdict"),
-    "generate": ("magneto.commands.predict:generate", "let a language model continue a prompt"),
-    "translate": ("magneto.commands.translate", "translate lines with a translation model"),
-    "transcribe": ("magneto.commands.transcribe", "write down what is said in recordings"),
-    "predict": ("magneto.commands.predict", "what a model says of your images, texts or rows"),
-    "search": ("magneto.commands.search", "images by a text, or texts by an image"),
-    "bound": ("magneto.commands.bound", "what the theory bounds, for a placement and a depth"),
-    "tokenizer": ("magneto.commands.tokenizer", "train a tokenizer on text of your own"),
+    "report": ("magneto.commands.report", "write a run's report: curves and sample predictions"),
+    "compare": (
+        "magneto.commands.compare",
+        "compare norm placements over learning rates and seeds",
+    ),
+    "ladder": ("magneto.commands.ladder", "forecast a larger model's placement and learning rate"),
+    "table": ("magneto.commands.table", "tabulate the scores of several runs, as in the paper"),
+    "plan": ("magneto.commands.plan", "estimate memory and hours on N GPUs before training"),
+    "probe": ("magneto.commands.probe", "predict from a few steps whether a recipe will train"),
+    "generate": ("magneto.commands.predict:generate", "continue a prompt, or caption images"),
+    "translate": ("magneto.commands.translate", "translate lines of text"),
+    "transcribe": ("magneto.commands.transcribe", "transcribe recordings"),
+    "predict": ("magneto.commands.predict", "label images, texts or rows of a table"),
+    "search": ("magneto.commands.search", "search images by text, or texts by image"),
+    "bound": ("magneto.commands.bound", "compute the theory's bound on the first model update"),
+    "tokenizer": ("magneto.commands.tokenizer", "train a tokenizer on your own text"),
     "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),
-    "export": ("magneto.commands.convert:export", "write a run's model in Hugging Face's format"),
-    "convert": ("magneto.commands.convert", "other people's weights as ours, and ours as theirs"),
+    "export": ("magneto.commands.convert:export", "export a run's model to transformers"),
+    "convert": ("magneto.commands.convert", "convert weights from other libraries, or to them"),
 }
 
-# What commands are called elsewhere.
+# Names of commands in other libraries.
 ELSEWHERE = {
     "eval": "evaluate", "test": "evaluate", "validate": "evaluate", "infer": "predict",
     "inference": "predict", "classify": "predict", "sample": "generate", "finetune": "train",
@@ -53,7 +56,7 @@ which norm placement trains, at which rate, and why.
 commands:
 {commands}
 
-`magneto COMMAND --help` explains one. To begin:
+`magneto COMMAND --help` describes one command. To begin:
 
   magneto train causal-lm/tiny --out runs/first
   magneto generate runs/first "A function that"
@@ -83,8 +86,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         close = get_close_matches(name, COMMANDS, n=1, cutoff=0.5)
         near = [ELSEWHERE[name]] if name in ELSEWHERE else close
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
-        say(f"no command {name!r}; {hint}")
+        hint = f"did you mean {near[0]}?" if near else f"commands: {', '.join(COMMANDS)}"
+        say(f"unknown command {name!r}; {hint}")
         return 2
     module, _, function = COMMANDS[name][0].partition(":")
     return guarded(lambda: getattr(import_module(module), function or "main")(rest))
@@ -100,7 +103,7 @@ def guarded(run: Callable[[], int | None]) -> int:
     """Run a command; print a user's mistake as lines without a traceback."""
     try:
         code = run() or 0
-        flush_output()  # a full disk is known here, not at the interpreter's end
+        flush_output()  # so that a full disk is reported here, not at the interpreter's exit
         return code
     except KeyboardInterrupt:
         say("stopped")
@@ -117,47 +120,47 @@ def guarded(run: Callable[[], int | None]) -> int:
         try:
             flush_output()
         except (OSError, ValueError):
-            drop_output()  # it is what could not be written
+            drop_output()  # this output caused the error
         return 2
 
 
 def say(line: str) -> None:
-    """Print a line of our own on stderr; where that is closed, the exit code says enough."""
+    """Print a line on stderr; do nothing if stderr is closed."""
     with suppress(OSError, ValueError):
         print(f"magneto: {line}", file=sys.stderr)
 
 
 def print_everything() -> None:
-    """Print what an encoding has no sign for as an escape, on stdout as Python does on stderr.
+    """Print characters that stdout's encoding lacks as escapes, as Python does on stderr.
 
-    A text or the name of a file must not end a command in the middle of its output.
+    Otherwise such a character in a text or a file name would end the command midway.
     """
-    with suppress(AttributeError):  # closed, or in place of it something of another kind
+    with suppress(AttributeError):  # stdout is closed or replaced
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def flush_output() -> None:
-    """Write what is still to be written on stdout, unless that is closed."""
+    """Flush stdout, unless it is closed."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def drop_output() -> None:
-    """Let what is still to be written on stdout vanish, since nobody can read it."""
+    """Discard what stdout still buffers, since nobody can read it."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def open_missing_streams() -> None:
-    """Put the null device in the place of standard streams that are closed (`2>&-`).
+    """Open the null device as each standard stream that is closed (`2>&-`).
 
-    Else the next file that is opened gets the number, and what is printed is written into it.
+    Otherwise the next opened file gets the stream's number, and output is written into that file.
     """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
             while os.open(os.devnull, os.O_RDWR) < number:
-                pass  # a lower one is free too
-    if sys.stderr is None:  # else what is printed there would go to stdout
+                pass  # a lower number is free too
+    if sys.stderr is None:  # otherwise errors would be printed on stdout
         sys.stderr = open(2, "w", closefd=False, encoding="utf-8")  # noqa: SIM115

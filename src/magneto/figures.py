@@ -1,7 +1,7 @@
-"""Pictures for tasks and reports: grids of images, confused classes, tables; one look for all.
+"""Figures for tasks and reports in one style: image grids, confusion matrices, tables.
 
-Everything is drawn for a light page, without global state, and the same values give the same bytes.
-What a task draws itself begins with `canvas` and ends with `as_png` or `as_svg`.
+Figures have a light background, use no global state, and are equal byte by byte for equal values.
+Tasks draw their own figures between `canvas` and `as_png` or `as_svg`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INK, FAINT, RULE = "#232323", "#6b6b6b", "#dedede"
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9,
-    "text.parse_math": False,  # a dollar sign in a text is a letter
+    "text.parse_math": False,  # dollar signs are not mathematics
     "axes.titlesize": 9,
     "axes.labelsize": 9,
     "xtick.labelsize": 8.5,
@@ -54,24 +54,24 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
     "path.simplify": True,
 }
-# Of pictures with words, in inches: a letter, a line of words, a heading's line, the legend.
+# Widths of a letter and of the legend, heights of a text line and of a heading, in inches.
 LETTER, LINE, HEADING, LEGEND = 0.062, 0.15, 0.2, 2.2
-# The white around an image, as a share of its panel; lines of words above it at most, and letters
-# of a table's cell.
+# Margin of an image as a share of its panel, maximum text lines above it, maximum letters of a
+# table's cell.
 MARGIN, MOST_LINES, MOST_LETTERS = 0.03, 5, 70
-# Of a grid of images, in pixels: its width, about, and the white between its tiles.
+# Approximate width of an image grid and the gap between its tiles, in pixels.
 WIDTH, GAP = 640, 2
-# Of a confusion matrix: classes at most, and the share of a row from which a cell says it.
+# Maximum classes of a confusion matrix, and the smallest labelled share of a row.
 MOST_CLASSES, LEAST_SHARE = 30, 0.05
 
 
 @dataclass(frozen=True)
 class Panel:
-    """An image with words above it.
+    """An image with a text above it.
 
     Attributes:
-        image: uint8 (height, width) or (height, width, channels); None leaves a place free.
-        words: What stands above it; a new line begins at each line break.
+        image: uint8 (height, width) or (height, width, channels); None for an empty panel.
+        words: Text above the image; line breaks are kept.
     """
 
     image: np.ndarray | None = None
@@ -80,11 +80,11 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """Panels that belong together.
+    """A group of panels with a heading.
 
     Attributes:
-        panels: From left to right, in as many lines as they need.
-        heading: What stands above them all.
+        panels: Panels in reading order.
+        heading: Text above the group.
     """
 
     panels: Sequence[Panel] = field(default_factory=tuple)
@@ -92,7 +92,7 @@ class Section:
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return a figure and its axes; width and height in inches."""
+    """Return a figure and its axes; width and height are in inches."""
     with rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
@@ -101,27 +101,26 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 
 def as_png(figure: Figure, dpi: float = 110) -> bytes:
     """Return a drawing as a PNG file."""
-    held = io.BytesIO()
+    file = io.BytesIO()
     with rc_context(STYLE):
-        figure.savefig(held, format="png", dpi=dpi, metadata={"Software": None})
-    return held.getvalue()
+        figure.savefig(file, format="png", dpi=dpi, metadata={"Software": None})
+    return file.getvalue()
 
 
 def as_svg(figure: Figure) -> str:
-    """Return a drawing as SVG; its texts stay texts."""
-    held = io.StringIO()
+    """Return a drawing as SVG with selectable text."""
+    file = io.StringIO()
     with rc_context(STYLE):
-        figure.savefig(held, format="svg", metadata={"Date": None, "Creator": None})
-    text = held.getvalue()
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    text = file.getvalue()
     return text[text.index("<svg") :]
 
 
 def image_grid(rows: Sequence[np.ndarray]) -> bytes:
-    """Lay images out on white, enlarged without smoothing, as a PNG.
+    """Draw a grid of images on white, enlarged without smoothing, as a PNG.
 
     Args:
-        rows: Of each row of the picture, images in [-1, 1], (count, height, width, channels), as
-            many and of the same size.
+        rows: Images of each row in [-1, 1], (count, height, width, channels), with equal shapes.
     """
     images = ((np.stack(rows).clip(-1, 1) + 1) * 127.5).round().astype(np.uint8)
     images = np.broadcast_to(images, (*images.shape[:-1], 3))
@@ -129,11 +128,11 @@ def image_grid(rows: Sequence[np.ndarray]) -> bytes:
     large = images.repeat(scale, 2).repeat(scale, 3)
     framed = np.pad(large, ((0, 0), (0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=255)
     down, across, height, width, _ = framed.shape
-    whole = framed.transpose(0, 2, 1, 3, 4).reshape(down * height, across * width, 3)
-    held = io.BytesIO()
-    pixels = np.ascontiguousarray(whole[:-GAP, :-GAP])
-    imsave(held, pixels, format="png", metadata={"Software": "Magneto"})
-    return held.getvalue()
+    grid = framed.transpose(0, 2, 1, 3, 4).reshape(down * height, across * width, 3)
+    file = io.BytesIO()
+    pixels = np.ascontiguousarray(grid[:-GAP, :-GAP])
+    imsave(file, pixels, format="png", metadata={"Software": "Magneto"})
+    return file.getvalue()
 
 
 def image_panels(
@@ -142,13 +141,13 @@ def image_panels(
     side: float = 2.0,
     legend: Sequence[tuple[Any, str]] = (),
 ) -> bytes:
-    """Draw images with words above them, in sections with headings, as a PNG.
+    """Draw images with texts above them, in sections with headings, as a PNG.
 
     Args:
-        sections: From top to bottom.
-        columns: Panels in a line.
-        side: Of a panel, in inches.
-        legend: Colours (of matplotlib) and what they are, on the right.
+        sections: Sections from top to bottom.
+        columns: Panels per line.
+        side: Width of a panel in inches.
+        legend: Colours (of matplotlib) and their meanings, on the right.
     """
     letters = int(side / LETTER)
     lines: list[tuple[float, str | list[tuple[Panel, str]]]] = []
@@ -187,7 +186,7 @@ def image_panels(
 
 
 def wrapped(words: str, letters: int) -> str:
-    """Return words in lines of at most so many letters, `MOST_LINES` of each line given."""
+    """Wrap each line of a text at `letters` letters, to at most `MOST_LINES` lines."""
     return "\n".join(
         line
         for text in words.splitlines()
@@ -198,22 +197,20 @@ def wrapped(words: str, letters: int) -> str:
 def confusion_matrix(
     counts: np.ndarray, names: Sequence[str], most: int = MOST_CLASSES
 ) -> tuple[str, int]:
-    """Draw which classes are taken for which: a row is darker where more of it are there.
-
-    A cell says its percent of the row, from 5 on.
+    """Draw a confusion matrix; cells of 5 % of their row or more show the percentage.
 
     Args:
-        counts: By true class and answer, (classes, classes).
-        names: Of the classes.
-        most: Classes that are drawn: the commonest.
+        counts: Counts by true class and predicted class, (classes, classes).
+        names: Names of the classes.
+        most: Maximum classes to draw; the most frequent are drawn.
 
     Returns:
-        The SVG, and how many classes that occur are left out.
+        The SVG, and the number of classes that occur but are not drawn.
     """
-    there = counts.sum(1)
-    shown = np.sort(np.argsort(-there, kind="stable")[:most])
-    shown = shown[there[shown] > 0]
-    share = counts[np.ix_(shown, shown)] / there[shown, None]
+    totals = counts.sum(1)
+    shown = np.sort(np.argsort(-totals, kind="stable")[:most])
+    shown = shown[totals[shown] > 0]
+    share = counts[np.ix_(shown, shown)] / totals[shown, None]
     words, places = [names[int(number)] for number in shown], np.arange(len(shown)) + 0.5
     size = 2.0 + 0.34 * len(shown)
     figure, axes = canvas(size, size)
@@ -223,21 +220,21 @@ def confusion_matrix(
         axes.set_aspect("equal")
         axes.set_xticks(places, words, rotation=90)
         axes.set_yticks(places, words)
-        axes.set(xlabel="the model's answer", ylabel="the label")
+        axes.set(xlabel="predicted class", ylabel="true class")
         for row, column in zip(*np.nonzero(share >= LEAST_SHARE), strict=True):
             axes.text(
                 column + 0.5, row + 0.5, f"{100 * share[row, column]:.0f}", ha="center",
                 va="center", color="white" if share[row, column] > 0.5 else "black", fontsize=7,
             )  # fmt: skip
-    return as_svg(figure), int((there > 0).sum()) - len(shown)
+    return as_svg(figure), int((totals > 0).sum()) - len(shown)
 
 
 def table(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
     """Draw a table as SVG.
 
     Args:
-        lines: Its cells, cut where they are long; those of the first line are bold.
-        right: Numbers of the columns that stand on the right.
+        lines: Its cells; long cells are truncated, and the first line is bold.
+        right: Indices of right-aligned columns.
     """
     cut = MOST_LETTERS - 1
     cells = [[f"{text[:cut]}…" if text[cut + 1 :] else text for text in line] for line in lines]

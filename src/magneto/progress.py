@@ -1,4 +1,4 @@
-"""Progress bars on a terminal, plain lines elsewhere. All on stderr."""
+"""Progress on stderr: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,70 +9,69 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any, Protocol
 
-# Seconds between plain lines where there is no terminal, and their share of what has passed: an
-# hour gets some 80 lines, a day 150.
-EVERY, SHARE = 10.0, 0.05
-# Seconds between drawings of the bars.
-DRAWN_EVERY = 0.1
+# Without a terminal, lines are at least this many seconds apart, and at least this share of the
+# elapsed time: about 80 lines in an hour, 150 in a day.
+LINE_SECONDS, LINE_SHARE = 10.0, 0.05
+REFRESH_SECONDS = 0.1
 
 
 class Progress(Protocol):
-    """What reports progress: how far some work is, and lines of text."""
+    """Receiver of progress counts and lines of text."""
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        """Say that `done` of `total` (None: unknown) of `what` is done."""
+        """Report that `done` of `total` (None: unknown) of `what` is done."""
         ...
 
     def say(self, line: str) -> None:
-        """Say one line."""
+        """Print one line."""
         ...
 
 
 class Silent:
-    """A `Progress` that shows nothing."""
+    """A `Progress` that prints nothing."""
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        """Show nothing."""
+        """Print nothing."""
 
     def say(self, line: str) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 SILENT = Silent()
 
 
 @dataclass
-class Piece:
-    """One piece of work under way: how much was done when it began and when it was last shown."""
+class Activity:
+    """A named count under way, with the counts and times of its start and its last display."""
 
     first: int
     started: float
     shown: float
     shown_done: int
-    spoken: bool = False
+    printed: bool = False
     row: Any = None
 
 
 class ProgressBars:
-    """Shows pieces of work, which may lie inside each other, with their rate and the time left.
+    """Progress bars or lines with rate and remaining time; activities may be nested.
 
-    Bars are drawn here and nowhere else, one thread at a time: a thread of rich's that draws them
-    meanwhile may wipe away a line that was said. What can't be written is let go: a full disk or a
-    closed terminal must not end a run.
+    Bars are drawn only here, by one thread at a time, because rich's own refresh thread may erase
+    a printed line. Errors in writing are ignored: a full disk or a closed terminal must not end a
+    run.
     """
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
-        self.pieces: dict[str, Piece] = {}
+        self.activities: dict[str, Activity] = {}
         self.bars: Any = None
-        self.drawn = 0.0
-        self.said: set[str] = set()
+        self.refreshed = 0.0
+        self.printed: set[str] = set()
         self.lock = RLock()
 
     def say(self, line: str) -> None:
-        """Print one line; one that was printed already (of data read twice, say) is left out."""
-        if not self.quiet and line not in self.said:
-            self.said.add(line)
+        """Print a line, unless the same line was printed before."""
+        if not self.quiet and line not in self.printed:
+            self.printed.add(line)
             self._print(line)
 
     def _print(self, line: str) -> None:
@@ -83,29 +82,29 @@ class ProgressBars:
                 print(line, file=sys.stderr, flush=True)
 
     def update(self, what: str, done: int, total: int | None, note: str = "") -> None:
-        """Show that `done` of `total` of `what` is done; all done takes its bar away."""
+        """Show that `done` of `total` of `what` is done; a finished bar disappears."""
         if self.quiet:
             return
         with self.lock, suppress(OSError, ValueError):
             self._show(what, done, total, note, time.monotonic())
 
     def _show(self, what: str, done: int, total: int | None, note: str, now: float) -> None:
-        if what not in self.pieces:
-            self.pieces[what] = Piece(done, now, now, done)
+        if what not in self.activities:
+            self.activities[what] = Activity(done, now, now, done)
             if sys.stderr.isatty():
                 self._bar(what, total)
-        piece = self.pieces[what]
+        activity = self.activities[what]
         if self.bars is not None:
-            self.bars.update(piece.row, completed=done, total=total, note=note)
-            if now - self.drawn >= DRAWN_EVERY:
-                self.drawn = now
+            self.bars.update(activity.row, completed=done, total=total, note=note)
+            if now - self.refreshed >= REFRESH_SECONDS:
+                self.refreshed = now
                 self.bars.refresh()
-        elif done > piece.shown_done and (
-            now - piece.shown >= max(EVERY, SHARE * (now - piece.started))
-            or (done == total and piece.spoken)
+        elif done > activity.shown_done and (
+            now - activity.shown >= max(LINE_SECONDS, LINE_SHARE * (now - activity.started))
+            or (done == total and activity.printed)
         ):
-            piece.shown, piece.shown_done, piece.spoken = now, done, True
-            self._print(line_of(what, piece, done, total, note, now))
+            activity.shown, activity.shown_done, activity.printed = now, done, True
+            self._print(progress_line(what, activity, done, total, note, now))
         if done == total:
             self._remove(what)
 
@@ -126,32 +125,34 @@ class ProgressBars:
                 auto_refresh=False,
             )
             self.bars.start()
-        self.pieces[what].row = self.bars.add_task(what, total=total, note="")
+        self.activities[what].row = self.bars.add_task(what, total=total, note="")
 
     def _remove(self, what: str) -> None:
-        piece = self.pieces.pop(what)
+        activity = self.activities.pop(what)
         if self.bars is not None:
-            self.bars.remove_task(piece.row)
-            if not self.pieces:
+            self.bars.remove_task(activity.row)
+            if not self.activities:
                 self.bars.stop()
                 self.bars = None
 
     def finish(self) -> None:
-        """Take every bar away."""
+        """Remove all bars."""
         with self.lock, suppress(OSError, ValueError):
-            for what in list(self.pieces):
+            for what in list(self.activities):
                 self._remove(what)
 
 
-def line_of(what: str, piece: Piece, done: int, total: int | None, note: str, now: float) -> str:
-    """Write a plain line of progress."""
-    rate = (done - piece.first) / max(now - piece.started, 1e-9)
+def progress_line(
+    what: str, activity: Activity, done: int, total: int | None, note: str, now: float
+) -> str:
+    """Format a plain line of progress."""
+    rate = (done - activity.first) / max(now - activity.started, 1e-9)
     left = f", {clock((total - done) / rate)} left" if total and rate > 0 else ""
     return f"{what} {done}/{total or '?'}, {rate:.3g}/s{left}{', ' + note if note else ''}"
 
 
 def clock(seconds: float) -> str:
-    """Write seconds as h:mm:ss or m:ss."""
+    """Format seconds as h:mm:ss or m:ss."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,6 +1,6 @@
-"""Open a run: its recipe, its task, its model with weights.
+"""Opening of runs: recipe, task, and model with weights.
 
-Torch is imported when a run is there and is opened: what is wrong with its name is said before.
+A mistake in a run's name is reported before torch is imported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run, ready to use: the model is in evaluation mode, on its device."""
+    """A loaded run. The model is in evaluation mode and on its device."""
 
     recipe: Recipe
     task: Task
@@ -37,11 +37,12 @@ class OpenRun:
     def evaluate(self, limit: int | None = None, progress: Progress = SILENT) -> Evaluation:
         """Return metrics and predictions of the validation data, as training measures them.
 
-        Within `magneto.training.distributed.join_world` ranks share the batches; all get the same.
+        Within `magneto.training.distributed.join_world` the ranks share the batches, and all get
+        the same result.
 
         Args:
-            limit: Batches at most.
-            progress: Shows it; also that data is prepared.
+            limit: Maximum number of batches.
+            progress: Shows data preparation and evaluation.
         """
         from magneto.training.distributed import joined_world, main_process_first
         from magneto.training.evaluation import evaluate
@@ -61,18 +62,19 @@ def load_run(
 ) -> OpenRun:
     """Open a run with its best, final, averaged or last weights (see `load_weights`).
 
-    Its data is not prepared, and what it keeps of its own (its tokenizer, a classifier's classes)
-    is used: the model is built without training data and without another run.
+    The data is not prepared. The model is built from the run's own assets (tokenizer, classes),
+    without training data and without another run.
 
     Args:
-        run: Its directory.
-        which: Weights.
+        run: Directory of the run.
+        which: Name of the weights.
         overrides: Dotted fields of its recipe.
-        verb: What it is opened for, if not for any task's runs; see `magneto.tasks`.
+        verb: Command that opens it, checked against the task's commands (see `magneto.tasks`);
+            None for commands that work for every task.
 
     Raises:
         FileNotFoundError: If there is no run, or no such weights in it.
-        ConfigError: If its task's runs are not used by the verb; names those that use them.
+        ConfigError: If the command does not support the run's task; names the commands that do.
     """
     recipe, built = open_task(run, overrides, verb)
     built.problems.keep_in(run)
@@ -80,7 +82,7 @@ def load_run(
 
 
 def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
-    """Build the model of a task that `open_task` gave, prepared or not, with a run's weights.
+    """Build the model of a task from `open_task`, prepared or not, and load a run's weights.
 
     Raises:
         FileNotFoundError: If the run has no such weights.
@@ -97,17 +99,17 @@ def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
 def open_task(
     run: Path, overrides: Mapping[str, Any], verb: str | None = None
 ) -> tuple[Recipe, Task]:
-    """Return a run's recipe and its task, not prepared; see `load_run`."""
+    """Return a run's recipe and its unprepared task; see `load_run`."""
     run_task(run, overrides, verb)
     recipe = resolved_recipe(run, overrides)
     return recipe, recipe.build_task()
 
 
 def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:
-    """Return a run's recipe with what its data told: it needs neither data nor another run.
+    """Return a run's recipe with the fields that its assets fill in (tokenizer, classes, ...).
 
     Raises:
-        FileNotFoundError: If there is no run, or it has lost some of that.
+        FileNotFoundError: If there is no run, or assets are missing.
         ConfigError: If the recipe is wrong.
     """
     from magneto.training.task import resolved_fields
@@ -116,37 +118,36 @@ def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:
 
 
 def run_tokenizer(run: Path) -> str:
-    """Return the directory of the tokenizer that a run keeps.
+    """Return the directory of a run's tokenizer.
 
     Raises:
-        FileNotFoundError: If it keeps none.
+        FileNotFoundError: If the run has none.
     """
     from magneto.training.task import resolved_fields
 
-    held = resolved_fields(run)
-    if "data.tokenizer" not in held:
-        raise FileNotFoundError(f"{run} keeps no tokenizer: give a run of texts that has begun")
-    return held["data.tokenizer"]
+    fields = resolved_fields(run)
+    if "data.tokenizer" not in fields:
+        raise FileNotFoundError(f"{run} has no tokenizer. Give a run on texts that has started.")
+    return fields["data.tokenizer"]
 
 
 def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -> TaskEntry:
-    """Return what commands know of a run's task; see `load_run`."""
+    """Return the entry of a run's task, after checking the command; see `load_run`."""
     name = open_run(run, overrides).task
     task = TASKS.get(name)
     if task is None:
         from magneto.training.task import task_entry
 
         task = task_entry(name, task_class(name))
-    # What a verb wants besides the run follows it, in capitals.
     if verb is not None and not any(f"{known} ".startswith(f"{verb} ") for known in task.verbs):
         right = " or ".join(command(known, run) for known in (*task.verbs, "evaluate"))
-        raise ConfigError([f"magneto {verb} has no use for {run}: the run's task is {name}; "
+        raise ConfigError([f"magneto {verb} does not support {name}, the task of {run}; "
                            f"use {right}"])  # fmt: skip
     return task
 
 
 def other_data(run: Path, source: str) -> dict[str, Any]:
-    """Return the recipe's fields by which a run is measured on all of another source."""
+    """Return the recipe fields that evaluate a run on all examples of another source."""
     fields = {"data.source": source}
     if hasattr(open_run(run).data, "validation_source"):
         fields["data.validation_source"] = source
@@ -154,61 +155,60 @@ def other_data(run: Path, source: str) -> dict[str, Any]:
 
 
 def pretrained_run(config: Any) -> Path:
-    """Return the directory that a configuration's `pretrained` names, for its placement."""
+    """Return the directory in a configuration's `pretrained`, with its placement filled in."""
     return user_path((config.pretrained or "").replace("{placement}", config.row.name))
 
 
-def check_same_encoder(run: Path, held: Any, config: Any, names: Iterable[str]) -> None:
-    """See that a run has the encoder that a configuration describes.
+def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str]) -> None:
+    """Check that a run's encoder has the shape that a configuration describes.
 
     Args:
-        run: Its directory, for the message.
-        held: Its model's configuration.
-        config: The other one.
-        names: Of the encoder's fields; those that are free, or that a run's has not, may differ.
+        run: Directory of the run, for the message.
+        trained: Configuration of the run's model.
+        config: Configuration of the new model.
+        names: Fields of the encoder. Free fields, and fields that the run lacks, may differ.
 
     Raises:
-        ValueError: If they differ; names the options that make them alike.
+        ValueError: If they differ; names the options that make them equal.
     """
-    shared = [name for name in sorted({*names} - free_fields(type(config))) if hasattr(held, name)]
+    shared = sorted({*names} - free_fields(type(config)))
     different = [
-        f"--model.{name} {_word(held, name)}"
+        f"--model.{name} {_option_value(trained, name)}"
         for name in shared
-        if _word(held, name) != _word(config, name)
+        if hasattr(trained, name) and _option_value(trained, name) != _option_value(config, name)
     ]
     if different:
-        raise ValueError(f"{run} has an encoder of another shape: give {' '.join(different)}")
+        raise ValueError(f"The encoder of {run} has another shape; set {' '.join(different)}")
 
 
-def _word(config: Any, name: str) -> str:
-    """Write a field as the command line takes it; a placement by its name in the table."""
+def _option_value(config: Any, name: str) -> str:
+    """Format a field as a command-line value; a placement by its name in the table."""
     value = config.row.name if name == "placement" else getattr(config, name)
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
 
 
-# A loss above this share of the plateau's is at the plateau: its place differs by a few hundredths
-# with the batches that it is measured on.
+# A loss above this share of the baseline's counts as equal to it: the baseline's loss varies by a
+# few percent with the batches that it is measured on.
 AT_PLATEAU = 0.97
-# A model that has learnt by heart has a loss as high; but its answers are right more often, by more
-# than this share of all.
+# An overfitted model can have as high a loss, but its accuracy is higher by more than this.
 MORE_RIGHT = 0.02
 
 
 def warn_unlearnt(run: Path, progress: Progress) -> None:
-    """Say it if a run that another begins with has learnt nothing; it goes on all the same."""
+    """Warn if a pre-trained encoder is at its unigram baseline."""
     try:
         plateau = read_json(run / PLATEAU_FILE)
         metrics = read_json(run / "result.json")["metrics"]
         level, loss = float(plateau["loss"]), float(metrics["loss"])
         gained = [metrics[name] - plateau[name] for name in plateau if name.endswith("accuracy")]
     except (OSError, ValueError, KeyError, TypeError):
-        return  # another kind of run, or one that has not ended
+        return  # a task without a plateau, or an unfinished run
     if loss < AT_PLATEAU * level or any(more > MORE_RIGHT for more in gained):
         return
     progress.say(
-        f"warning: the encoder of {run} has learnt nothing but frequencies: its validation loss is "
-        f"{loss:.3g}, and {level:.3g} is had without a look at the input; train it longer, or at "
-        "another learning rate, before it is fine-tuned"
+        f"warning: the encoder of {run} is at its unigram baseline: its validation loss is "
+        f"{loss:.3g}, and predicting by frequency alone gives {level:.3g}. Train it longer or at "
+        "another learning rate before fine-tuning."
     )

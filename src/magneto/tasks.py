@@ -1,4 +1,4 @@
-"""The table of tasks: a line each. Nothing is imported before it is used; no torch here."""
+"""The table of tasks. A task's module is imported when the task is used; no torch here."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class TaskEntry:
-    """Where a task and its two configurations are, each as "module:Class".
+    """Import paths of a task and its two configurations ("module:Class"), and its commands.
 
     Attributes:
         task: A `magneto.training.task.Task`.
         model_config: Dataclass of a recipe's `model` section; its module imports no torch.
-        data_config: Dataclass of the `data` section, likewise.
-        verbs: Further commands that use its runs, as they are typed after `magneto`, but for the
-            run; in capitals what the user puts there.
-        reads: What `magneto predict` gives to `Task.predict`: "images", "texts", "rows" of tables;
-            or, as a word for messages, the text that it takes after images.
-        plateau_batches: Validation batches of `Task.baseline` by which a run whose encoder others
-            begin with tells them whether it has learnt anything; 0 where none begins with it.
+        data_config: Dataclass of the `data` section; its module imports no torch.
+        verbs: Commands for its runs, as typed after `magneto` but without the run. The user
+            replaces the words in capitals. `evaluate` and `report` work for every task.
+        reads: Input of `Task.predict` in `magneto predict`: "images", "texts" or "rows" of tables.
+            Any other word names the text that follows the images, such as "question".
+        plateau_batches: Validation batches for the baseline that a pre-trained encoder must beat
+            before fine-tuning (see `warn_unlearnt`); 0 for tasks that pre-train no encoder.
     """
 
     task: str
@@ -122,11 +122,11 @@ TASKS = {
         verbs=("generate IMAGE",),
     ),
 }
-"""By the name that a recipe's `task` says."""
+"""Tasks by the name in a recipe's `task` field."""
 
 
 def command(verb: str, run: Path) -> str:
-    """Return one of `TaskEntry.verbs` with its run: what is trained on it names it last."""
+    """Return the command line for one of `TaskEntry.verbs` and a run."""
     first, _, further = verb.partition(" ")
     place = shlex.quote(str(run))
     words = (verb, place) if first == "train" else (first, place, further)

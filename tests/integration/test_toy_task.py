@@ -254,12 +254,12 @@ def test_mistakes_are_one_line(run: Path, place: Path, capsys) -> None:
     assert not (place / "runs").exists()
     assert "unknown key model.placement" in refused(capsys, "probe", recipe, "--placements", "sub")
     assert "no encoder or decoder stack" in refused(capsys, "probe", recipe)
-    assert "no placement to measure" in refused(capsys, "probe", recipe, "--depths", "2,4")
+    assert "no norm placement" in refused(capsys, "probe", recipe, "--depths", "2,4")
     line = refused(capsys, "train", recipe, "--probe-every", "2", "--out", place / "probed")
     assert "no encoder or decoder stack" in line
     for verb in (["generate", run, "x"], ["translate", run], ["evaluate", run, "--tasks", "x"]):
         line = refused(capsys, *verb)
-        assert "the run's task is toy_package.task:Toy" in line
+        assert "does not support toy_package.task:Toy" in line
         assert f"use magneto evaluate {run}" in line
     assert "toy_package" in sys.modules
 

@@ -1,4 +1,4 @@
-"""An encoder that has learnt nothing is known by its loss, beside that of token frequencies."""
+"""A warning about a pre-trained encoder that is at its unigram baseline."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_a_loss_at_the_plateau_is_remarked_on(tmp_path: Path) -> None:
     assert not said.lines
     warn_unlearnt(write(tmp_path / "a", 5.95), said)
     (line,) = said.lines
-    assert "has learnt nothing" in line and "5.95" in line and str(tmp_path / "a") in line
+    assert "is at its unigram baseline" in line and "5.95" in line and str(tmp_path / "a") in line
 
 
 def test_fine_tuning_says_it_when_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -50,5 +50,5 @@ def test_fine_tuning_says_it_when_it_begins(tmp_path: Path, capsys: pytest.Captu
     code = main(words)
     said = capsys.readouterr().err
     assert code == 0, said
-    assert f"warning: the encoder of {run} has learnt nothing" in said
+    assert f"warning: the encoder of {run} is at its unigram baseline" in said
     assert "Imbalanced classes: 'False' has 9" in said

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.commands.train import asked, parser
+from magneto.commands.train import parser, read_options
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import pick_shard_size
 from magneto.weights import list_checkpoints
@@ -90,9 +90,9 @@ def test_its_command_is_taken(tmp_path: Path) -> None:
     assert noted["LOCAL_WORLD_SIZE"] == "8" and 1024 < int(noted["MASTER_PORT"]) < 65536
     shell, dash, line, _, *rest = noted["words"][1:]
     assert (shell, dash) == ("bash", "-c") and line.endswith('exec magneto train "$@"')
-    ask = asked(*parser().parse_with_overrides(rest))
-    assert str(ask.run) == "runs/24l" and not ask.resume
-    assert (ask.recipe.training.distributed, ask.recipe.training.steps) == ("hybrid", 7)
+    run, recipe, resume = read_options(*parser().parse_with_overrides(rest))
+    assert str(run) == "runs/24l" and not resume
+    assert (recipe.training.distributed, recipe.training.steps) == ("hybrid", 7)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_frozen_features_of_a_run(run: Path, tmp_path: Path, capsys) -> None:
     other = write_colours(tmp_path / "other", {"red": "red", "blue": "blue"}, 12)
     assert main(["evaluate", str(run), "--features", "--data", str(other)]) == 0
     head, columns, *lines = capsys.readouterr().out.splitlines()
-    assert "images to learn from" in head and columns.split()[:3] == ["layer", "[CLS]", "linear"]
+    assert "training images" in head and columns.split()[:3] == ["layer", "[CLS]", "linear"]
     assert [line.split()[0] for line in lines] == ["embeddings", "1", "2"]
     for path in (other / "red").iterdir():
         path.rename(other / path.name)

@@ -21,7 +21,7 @@ def test_lines_have_rate_and_time_left(
         report.update("training", step, 100, "loss 2")
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "training 20/100, 2/s, 0:40 left, loss 2"
-    assert lines[-1].startswith("training 100/100, 2/s, 0:00 left") and not report.pieces
+    assert lines[-1].startswith("training 100/100, 2/s, 0:00 left") and not report.activities
 
 
 def test_lines_come_when_something_was_done_and_later_less_often(
@@ -31,7 +31,7 @@ def test_lines_come_when_something_was_done_and_later_less_often(
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
     report = ProgressBars()
     for _ in range(10):
-        report.update("comparing cells", 0, 20)
+        report.update("training runs", 0, 20)
     assert not capsys.readouterr().err
     for step in range(7200):  # ten hours
         report.update("training", step, None)

@@ -157,6 +157,6 @@ def test_another_tasks_verb_is_one_line_that_names_the_right_one(tmp_path: Path,
             first, *rest = verb.split()
             assert main([first, str(tmp_path), *rest, *more.get(verb, [])]) == 2
             line, *none = capsys.readouterr().err.splitlines()
-            assert f"the run's task is {task}" in line and not none
+            assert f"does not support {task}" in line and not none
             assert line.endswith(command("evaluate", tmp_path))
             assert all(name in line for name in right), line

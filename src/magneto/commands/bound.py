@@ -1,4 +1,4 @@
-"""`magneto bound`: what the theory says of a placement at a depth, and how it grows."""
+"""`magneto bound`: the theory's bound on the first model update, and its growth with depth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from magneto.theory.placement import Depth, Placement, Stack, find_placement
 
 DOUBLINGS = (1, 2, 4, 8, 16)
 MOST_LAYERS = 100_000
-# A scale of all sublayers, or one of each.
+# A scale of all sublayers, or one for each.
 Given = float | list[float]
 
 
@@ -28,23 +28,30 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "bound",
-        "Bound one SGD step's change of the model's output at initialisation, divided by the\n"
-        "learning rate and the width. An estimate of order: see the theory page of the docs.",
+        "Print the theory's bound on the change of the model's output by one SGD step at "
+        "initialisation, divided by learning rate and width. The bound gives orders of magnitude "
+        "(see the theory page of the documentation).",
         "magneto bound --placement sub --layers 24",
     )
     add = made.add_argument
-    add("--placement", default="sub", help="name of a placement (sub)")
-    add("--layers", type=int, metavar="N", help="layers of an encoder or a decoder alone (12)")
-    add("--encoder-layers", type=int, metavar="N", help="layers of the encoder")
-    add("--decoder-layers", type=int, metavar="M", help="layers of the decoder")
-    scale = "one number, or one per sublayer with commas; ENCODER/DECODER for two stacks"
-    add("--v", help=f"scale of out_proj and fc2: {scale} (the placement's own gain)")
-    add("--w", help="scale of v_proj and fc1, likewise")
-    add("--cross-gain", type=float, metavar="G", help="v = w of cross-attention (as the others)")
+    add("--placement", default="sub", metavar="NAME", help="norm placement (default: sub)")
+    add("--layers", type=int, metavar="N", help="layers of a single stack (default: 12)")
+    add("--encoder-layers", type=int, metavar="N", help="encoder layers of an encoder-decoder")
+    add("--decoder-layers", type=int, metavar="M", help="decoder layers of an encoder-decoder")
+    scale = "one number, or one per sublayer (A,B,...); ENCODER/DECODER for an encoder-decoder"
+    add("--v", help=f"scale of out_proj and fc2: {scale} (default: the placement's gain)")
+    add("--w", help="scale of v_proj and fc1, in the same format (default: the placement's gain)")
+    add(
+        "--cross-gain",
+        type=float,
+        metavar="G",
+        help="scale of cross-attention's projections (default: that of the other sublayers)",
+    )
     add(
         "--cross-attention",
         choices=tuple(CROSS_ATTENTION),
-        help="which sublayer of a decoder layer it is: the second, or theorem 3's l %% 3 = 1",
+        help="position of cross-attention among a decoder layer's sublayers: the second, or "
+        "theorem 3's l %% 3 = 1 (default: second)",
     )
     return made.with_json()
 
@@ -59,7 +66,7 @@ def main(words: Sequence[str]) -> int:
     if len(depths) == 1 and (given.cross_attention or given.cross_gain is not None):
         command.error("cross-attention needs both --encoder-layers and --decoder-layers")
     v, w = (read_scales(command, f"--{name}", getattr(given, name), depths) for name in "vw")
-    # Scales that are given one by one are of this depth only.
+    # Scales given per sublayer hold for one depth only.
     grows = not any(isinstance(part, list) for part in (*v.values(), *w.values()))
     deeper: list[dict[Stack, int]] = [{stack: layers * factor for stack, layers in depths.items()}
               for factor in (DOUBLINGS if grows else DOUBLINGS[:1])]  # fmt: skip
@@ -102,21 +109,21 @@ def main(words: Sequence[str]) -> int:
         times = [f"x{values[-1] / values[0]:.2f}" for values in totals.values()]
         powers = [f"{round(power or 0.0, 2) + 0.0:.2f}" for power in exponents.values()]
         lines += [["growth", "", "", *times], ["exponent", "", "", *powers]]
-    title = f"{row.title}, model update at initialisation / (learning rate x width)\n"
+    title = f"{row.title}: bound on the first model update / (learning rate x width)\n"
     return answer(
         given, value, [title, aligned(lines), "", family.source, *filter(None, [family.note])]
     )
 
 
 def read_depths(command: Parser, given: Any) -> dict[Stack, int]:
-    """Return the layers of each stack: one, or an encoder's and a decoder's."""
+    """Return the layers of a single stack, or of encoder and decoder."""
     stacks: dict[Stack, int | None] = {
         "encoder": given.encoder_layers,
         "decoder": given.decoder_layers,
     }
     depths: dict[Stack, int] = {s: layers for s, layers in stacks.items() if layers is not None}
     if given.layers is not None and depths:
-        command.error("--layers is for one stack; give --encoder-layers and --decoder-layers alone")
+        command.error("--layers excludes --encoder-layers and --decoder-layers")
     depths = depths or {"encoder": 12 if given.layers is None else given.layers}
     for layers in depths.values():
         if not 1 <= layers <= MOST_LAYERS:
@@ -127,20 +134,20 @@ def read_depths(command: Parser, given: Any) -> dict[Stack, int]:
 def read_scales(
     command: Parser, option: str, text: str | None, depths: Mapping[Stack, int]
 ) -> dict[Stack, Given]:
-    """Read "1.5", "1,2,1,1" or "ENCODER/DECODER"; {} for the derived ones."""
+    """Parse "1.5", "1,2,1,1" or "ENCODER/DECODER"; return {} for derived scales."""
     if text is None:
         return {}
     parts = text.split("/")
     if len(parts) == 1:
         parts *= len(depths)
     if len(parts) != len(depths):
-        command.error(f"{option} {text}: {len(parts)} stacks where there are {len(depths)}")
+        command.error(f"{option} {text} has scales for {len(parts)} stacks, not {len(depths)}")
     read: dict[Stack, Given] = {}
     for stack, part in zip(depths, parts, strict=True):
         try:
             numbers = [float(number) for number in part.split(",")]
         except ValueError:
-            command.error(f"{option} {text}: numbers with commas between them, not {part!r}")
+            command.error(f"{option} {text} needs comma-separated numbers, not {part!r}")
         read[stack] = numbers[0] if len(numbers) == 1 else numbers
     return read
 
@@ -152,7 +159,7 @@ def stack_scales(
     w: Mapping[Stack, Given],
     cross_gain: float | None,
 ) -> dict[Stack, Scales]:
-    """Return the scales of each stack: those that are given, or the placement's gains."""
+    """Return the scales of each stack: those given, or the placement's gains."""
     made: dict[Stack, Scales] = {}
     for stack, layers in depths.items():
         depth = Depth(stack, layers, sum(depths.values()) - layers)
@@ -165,7 +172,7 @@ def stack_scales(
 def bound_terms(
     row: Placement, scales: Mapping[Stack, Scales], cross: str, form: Any
 ) -> dict[str, float]:
-    """Return the bound; of an encoder-decoder also its terms."""
+    """Return the bound, and the terms of an encoder-decoder's."""
     if len(scales) == 1:
         return {"bound": bound(row, *scales.values(), form=form)}
     places = cross_attentions(len(scales["decoder"].v) // 3, cross)
@@ -175,11 +182,11 @@ def bound_terms(
 
 
 def brief(scales: tuple[float, ...]) -> Given:
-    """Return one number for scales that are all the same."""
+    """Return one number if all scales are equal."""
     return scales[0] if len(set(scales)) == 1 else list(scales)
 
 
 def shown(scales: tuple[float, ...]) -> str:
-    """Return the scale of all sublayers, or the range."""
+    """Format the scale of all sublayers, or its range."""
     low, high = min(scales), max(scales)
     return f"{low:.4f}" if low == high else f"{low:.4g}..{high:.4g}"

@@ -1,4 +1,4 @@
-"""`magneto compare`: the same recipe over placements, learning rates and seeds."""
+"""`magneto compare`: one recipe over placements, learning rates and seeds."""
 
 from __future__ import annotations
 
@@ -18,38 +18,70 @@ from magneto.recipe import load_recipe, placement_name
 from magneto.tasks import TASKS, command
 from magneto.theory.placement import PLACEMENTS
 
-# A curve in the terminal: so many points, of so many heights.
+# Points of a loss curve in the terminal, and their heights.
 COLUMNS, BLOCKS = 32, "▁▂▃▄▅▆▇█"
 OWN_OPTIONS = {PLACEMENT: "--placements", RATE: "--lrs", SEED: "--seeds"}
+INCOMPLETE = ("Some runs have no result yet: they were stopped, or another process is training "
+              "them. Repeat the command to resume.")  # fmt: skip
 
 
 def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "compare",
-        "Train a recipe over placements, learning rates and seeds, and say which to use. The same\n"
-        "command goes on where it was stopped; several machines may share the folder.",
+        "Train a recipe over placements, learning rates and seeds, and recommend one. Repeat the "
+        "command to resume a stopped comparison; several machines may share its folder.",
         "magneto compare causal-lm/tiny --placements post,pre,sub --lrs 1e-3,3e-3 --seeds 1,2,3",
         recipe=True,
     )
     add = made.add_argument
     add("recipe", help="name or path of a recipe")
-    add("--placements", help="names, with commas (all; none for a model without placement)")
-    add("--lrs", default="1e-3,3e-3,1e-2", help="peak learning rates (1e-3,3e-3,1e-2)")
-    add("--seeds", default="1", help="seeds (1)")
+    add(
+        "--placements",
+        metavar="A,B",
+        help="norm placements (default: all; omit it for a model without placement)",
+    )
+    add(
+        "--lrs",
+        default="1e-3,3e-3,1e-2",
+        metavar="X,Y",
+        help="peak learning rates (default: 1e-3,3e-3,1e-2)",
+    )
+    add("--seeds", default="1", metavar="N,M", help="seeds (default: 1)")
     add(
         "--more-seeds",
         default="",
-        metavar="SEEDS",
-        help="seeds that each row gets at its best rate and its neighbours, once that is known",
+        metavar="N,M",
+        help="further seeds for each row's best learning rate and the rates next to it",
     )
-    add("--grid", action="append", default=[], metavar="FIELD=A,B", help="any other field too")
-    add("--jobs", type=int, help="cells at a time (one per GPU, or per core)")
-    add("--cluster", choices=("slurm", "local"), help="run the jobs through submitit")
-    add("--cluster-option", action="append", default=[], metavar="KEY=VALUE", help="for submitit")
-    add("--no-measurements", action="store_true", help="leave updates and activations unmeasured")
-    add("--keep-weights", action="store_true", help="keep every cell's weights")
-    add("--out", type=Path, metavar="DIR", help="folder of the comparison (runs/compare-RECIPE)")
+    add(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="FIELD=A,B",
+        help="also vary this field of the recipe; may be repeated",
+    )
+    add("--jobs", type=int, metavar="N", help="parallel runs (default: one per GPU, or per core)")
+    add("--cluster", choices=("slurm", "local"), help="start the jobs through submitit")
+    add(
+        "--cluster-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="option for submitit; may be repeated",
+    )
+    add(
+        "--no-measurements",
+        action="store_true",
+        help="skip the measurement of updates and activations",
+    )
+    add("--keep-weights", action="store_true", help="keep the weights of all runs, not only best")
+    add(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder of the comparison (default: runs/compare-RECIPE)",
+    )
     return made.with_data().with_json()
 
 
@@ -58,7 +90,7 @@ def main(words: Sequence[str]) -> int:
     given, overrides = parser().parse_with_overrides(words)
     name_source(overrides, given.data)
     if given.jobs is not None and given.jobs < 1:
-        raise ConfigError([f"--jobs {given.jobs}: at least 1"])
+        raise ConfigError([f"--jobs must be 1 or more, not {given.jobs}"])
     if wrong := [word for word in given.cluster_option if "=" not in word]:
         raise ConfigError([f"--cluster-option takes KEY=VALUE, not {wrong[0]!r}"])
     grid: dict[str, list[Any]] = {
@@ -78,41 +110,40 @@ def main(words: Sequence[str]) -> int:
     report, measured = ProgressBars(), not given.no_measurements and PLACEMENT in grid
     if not all(is_done(folder, cell) for cell in sweep.cells()):
         prepare_task(sweep.load(sweep.cells()[0]), report)
-    whole = run(folder, sweep, given, report)
+    complete = run(folder, sweep, given, report)
     more = numbers("--more-seeds", given.more_seeds) if given.more_seeds else []
-    # With more seeds another rate may be the best.
-    while more and whole and (grown := with_more_seeds(folder, sweep, more)) != sweep:
+    # With more seeds another rate may become the best.
+    while more and complete and (grown := with_more_seeds(folder, sweep, more)) != sweep:
         sweep = open_sweep(folder, grown)
-        whole = run(folder, sweep, given, report)
+        complete = run(folder, sweep, given, report)
     comparison = plain(collect(folder, sweep, "magneto compare " + shlex.join(words)))
     page = write(folder, comparison, downloads=not measured)
     best = link_best(folder, sweep, comparison)
     if measured:
         add_measurements(folder, sweep, comparison, report)
         page = write(folder, comparison)
-    kept = ("answer", "summary", "metric", "placements", "learning_rates", "seeds")
-    places = {"folder": str(folder), "report": str(page), "complete": whole,
-              "best_run": str(best) if best else None}  # fmt: skip
-    value = {**places, **{key: comparison[key] for key in kept}}
+    keys = ("answer", "summary", "metric", "placements", "learning_rates", "seeds")
+    value = {"folder": str(folder), "report": str(page), "complete": complete,
+             "best_run": str(best) if best else None,
+             **{key: comparison[key] for key in keys}}  # fmt: skip
     answer(given, value, closing(comparison, page, best))
-    if not whole:
-        report.say("another process holds the runs that have no result yet, or they were stopped; "
-                   "the same command goes on")  # fmt: skip
-    return 0 if whole else 1
+    if not complete:
+        report.say(INCOMPLETE)
+    return 0 if complete else 1
 
 
 def add_measurements(
     folder: Path, sweep: Sweep, comparison: dict[str, Any], report: ProgressBars
 ) -> None:
-    """Measure updates and activations; say why where that is not possible.
+    """Measure updates and activations; print the reason if that fails.
 
-    The runs are done and their table is written: what goes wrong here must not hide them.
+    The runs are finished and the report is written, so an error here must not hide them.
     """
     from magneto.lab.comparison import measure
 
     try:
-        report.say("measuring how far a step moves each row's function, to set it beside the "
-                   "theory: minutes, which --no-measurements leaves out")  # fmt: skip
+        report.say("Measuring the size of each row's first update, to compare it with the theory. "
+                   "This takes minutes; --no-measurements skips it.")  # fmt: skip
         failed = [row["placement"] for row in comparison["summary"]
                   if not row["finished"] + row["missing"]]  # fmt: skip
         comparison["measured"] = measure(folder, sweep, failed, report)
@@ -120,13 +151,13 @@ def add_measurements(
         lines = user_lines(error)
         if not lines:
             raise
-        report.say(f"updates and activations are not measured: {lines[0]}")
+        report.say(f"Updates and activations could not be measured: {lines[0]}")
     finally:
         report.finish()
 
 
 def write(folder: Path, comparison: dict[str, Any], downloads: bool = True) -> Path:
-    """Write a comparison and its report, with figures as files or not; return the page's path."""
+    """Write a comparison and its report, with or without figure files; return the page's path."""
     from magneto.lab.report.report import write_report
 
     write_json(folder / "comparison.json", comparison)
@@ -134,19 +165,19 @@ def write(folder: Path, comparison: dict[str, Any], downloads: bool = True) -> P
 
 
 def closing(comparison: dict[str, Any], page: Path, best: Path | None) -> Iterator[str]:
-    """Yield the table, where the report is, and what can be done with the best run."""
+    """Yield the table, the report's path, and commands for the best run."""
     yield table(comparison)
     yield f"\nreport: {page}"
     if best:
         verbs = TASKS[comparison["task"]].verbs if comparison["task"] in TASKS else ()
-        yield f"the best run keeps its weights, {best}; next:"
+        yield f"best run: {best}\nnext commands:"
         yield from (f"  {command(verb, best)}" for verb in ("evaluate", *verbs))
 
 
 def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | None:
-    """Return the best run, by the short name `best` in the folder where links can be made.
+    """Return the best run, through the link `best` in the folder if links can be made.
 
-    Weights that a worker had no time to delete, because it was killed, are deleted first.
+    Weights that a killed worker left behind are deleted first.
     """
     from magneto.lab.sweep import best_cell, delete_weights
 
@@ -166,23 +197,23 @@ def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | 
 
 
 def other_fields(words: Sequence[str], overrides: dict[str, Any]) -> dict[str, list[str]]:
-    """Read what --grid gives; the field given last varies slowest.
+    """Parse the values of --grid; the last field varies slowest.
 
     Raises:
-        ConfigError: If a field has an option of its own, or is given twice: one would be lost.
+        ConfigError: If a field has its own option, is repeated, or is set elsewhere.
     """
     from magneto.lab.grid import repeated
 
     pairs = [field_values(word) for word in reversed(words)]
     names = [name for name, _ in pairs]
     lines = [
-        f"--grid {name}: its values are given with {OWN_OPTIONS[name]}"
+        f"--grid {name}: use {OWN_OPTIONS[name]} for this field"
         for name in names
         if name in OWN_OPTIONS
     ]
-    lines += [f"--grid {name} is given twice: give all its values in one list, with commas"
+    lines += [f"--grid {name} is repeated; give all its values in one comma-separated list"
               for name in repeated(names) if name not in OWN_OPTIONS]  # fmt: skip
-    lines += [f"--{name} {value}: a comparison takes it from {OWN_OPTIONS.get(name, '--grid')}"
+    lines += [f"--{name} {value}: use {OWN_OPTIONS.get(name, '--grid')} for this field"
               for name, value in overrides.items() if name in (*OWN_OPTIONS, *names)]  # fmt: skip
     if lines:
         raise ConfigError(list(dict.fromkeys(lines)))
@@ -190,10 +221,10 @@ def other_fields(words: Sequence[str], overrides: dict[str, Any]) -> dict[str, l
 
 
 def field_values(word: str) -> tuple[str, list[str]]:
-    """Read FIELD=A,B.
+    """Parse FIELD=A,B.
 
     Raises:
-        ConfigError: If it is something else.
+        ConfigError: If it is malformed.
     """
     name, _, values = word.partition("=")
     if not split(values):
@@ -202,39 +233,39 @@ def field_values(word: str) -> tuple[str, list[str]]:
 
 
 def placements(given: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
-    """Return the placements to compare as a field of the grid; nothing for a model that has none.
+    """Return the placements as a field of the grid; {} for a model without placement.
 
     Raises:
-        ConfigError: If the recipe is wrong, or placements are asked of a model without.
+        ConfigError: If the recipe is wrong, or --placements is given for such a model.
     """
     recipe = load_recipe(given.recipe, {RATE: 1.0, **changes})
     if placement_name(recipe.model):
         named = split(given.placements or "all")
         return {PLACEMENT: list(PLACEMENTS) if named == ["all"] else named}
     if given.placements:
-        raise ConfigError([f"--placements: the model of {given.recipe} has no placement; "
+        raise ConfigError([f"--placements: the model of {given.recipe} has no norm placement; "
                            "compare other fields with --grid FIELD=A,B"])  # fmt: skip
     return {}
 
 
 def run(folder: Path, sweep: Sweep, given: Any, report: ProgressBars) -> bool:
-    """Run the cells that are not done; return whether all are now."""
+    """Run the unfinished cells; return whether all are finished."""
     from magneto.lab.sweep import default_jobs, run_cluster, run_local
 
     jobs = default_jobs() if given.jobs is None else given.jobs
     if given.cluster:
         options = dict(word.split("=", 1) for word in given.cluster_option)
         started = run_cluster(folder, jobs, given.cluster, options)
-        report.say(f"{len(started)} jobs started; waiting for them (they go on without this)")
+        report.say(f"Started {len(started)} jobs; waiting. They continue if this command stops.")
         for job in started:
             job.result()
 
     def progress(done: int, total: int) -> None:
-        report.update("comparing cells", done, total)
+        report.update("training runs", done, total)
 
-    whole = run_local(folder, sweep, 0 if given.cluster else jobs, progress)
+    complete = run_local(folder, sweep, 0 if given.cluster else jobs, progress)
     report.finish()
-    return whole
+    return complete
 
 
 def split(words: str) -> list[str]:
@@ -243,7 +274,7 @@ def split(words: str) -> list[str]:
 
 
 def table(comparison: dict[str, Any]) -> str:
-    """Write the grid of mean scores, as the report has them, and the answer for a terminal."""
+    """Format the mean scores, loss curves and recommendation for a terminal."""
     from magneto.lab.outcome import decimals_for, group_cells, rate_text
     from magneto.lab.report.report import baseline_sentence, brief_group_text, reason_sentences
 
@@ -257,18 +288,18 @@ def table(comparison: dict[str, Any]) -> str:
     found = list(groups.values())
     notes = [baseline_sentence(comparison)] if any(group.stuck for group in found) else []
     if any(group.mean is not None and group.failed + group.missing for group in found):
-        notes.append("(4/5): the mean of the four seeds that learned, of five.")
+        notes.append("(4/5): mean of the 4 seeds that learned, of 5.")
     sentences = [*comparison["answer"], *reason_sentences(comparison)]
-    curves = [f"\n{drawn}" for drawn in loss_curves(comparison)]
+    curves = [f"\n{curve}" for curve in loss_curves(comparison)]
     lines = [aligned(rows), *filter(None, notes), *curves, "", *sentences]
     return "\n".join(lines)
 
 
 def loss_curves(comparison: dict[str, Any]) -> list[str]:
-    """Draw each row's loss over the steps, a mean over seeds at its best rate, with blocks.
+    """Draw each row's loss over steps with block characters: the mean over seeds at its best rate.
 
-    A row that learned at no rate is drawn at its smallest. All rows have one scale, whose top is
-    the trivial baseline where the score is a loss.
+    A row without a best rate is drawn at its smallest. All rows share one scale. Its top is the
+    trivial baseline if the metric is the loss.
     """
     from magneto.lab.outcome import MARGIN, rate_text
 

@@ -1,4 +1,4 @@
-"""`magneto export` and `magneto convert`: models for others, and others' weights as ours."""
+"""`magneto export` and `magneto convert`: weights to and from other libraries."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from magneto.vision_language.config import VisionLanguageConfig
 if TYPE_CHECKING:
     from torch import nn
 
-# Assets the weights; they come along as they are.
+# Files that are copied unchanged.
 COPIED = ("preprocessor_config.json", "processor_config.json")
-# In which BEiT-3 reads images with texts.
+# Image normalisation of BEiT-3 with texts.
 NORMALISATION = "half"
 TOKENIZERS = (
     "tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "merges.txt",
     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm",
     "sentencepiece.model",
 )  # fmt: skip
-ENDS = (
+CONFIG_KEYS = (
     "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
     "forced_bos_token_id", "forced_eos_token_id", "id2label", "label2id", "problem_type",
 )  # fmt: skip
@@ -40,37 +40,38 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "convert",
-        "Convert GPT-2, Llama, Mistral, BERT, BART, Marian, ViT, BEiT and Kosmos-2's text "
-        "model of transformers, timm's ViT, DeiT, BEiT, EVA-02 and BEiT-3, "
-        "torchscale's models and BEiT-3 (of images, and of images with texts) by its authors' "
-        "names to ours; with --to, the other way. What has no counterpart is refused, and named.",
+        "Convert weights to Magneto's format, or with --to from it. Supported are GPT-2, Llama, "
+        "Mistral, BERT, BART, Marian, ViT, BEiT and Kosmos-2's text model of transformers; ViT, "
+        "DeiT, BEiT, EVA-02 and BEiT-3 of timm; torchscale's models; and BEiT-3's original "
+        "checkpoints (images, and images with texts). Unsupported parts are refused by name.",
         "magneto convert openai-community/gpt2 gpt2-magneto",
     )
     made.add_argument(
         "source",
-        help="a Hugging Face directory or a name on the hub; or weights of timm, torchscale or "
-        "BEiT-3's authors: a .safetensors, .pt, .pth or .bin file",
+        help="directory or hub name of a transformers model; or a .safetensors, .pt, .pth or .bin "
+        "file of timm, torchscale or the original BEiT-3",
     )
-    made.add_argument("directory", type=Path, help="where to write; must not exist, or be empty")
+    made.add_argument("directory", type=Path, help="output directory; new or empty")
     made.add_argument(
         "--to", metavar="FORMAT",
-        help="write this instead of ours: gpt2, llama, mistral, bert, bart, "
+        help="output format (default: Magneto's): gpt2, llama, mistral, bert, bart, "
         "marian, vit, beit, kosmos_2_text_model, timm_vit, timm_beit, timm_eva, "
         "beit3 or torchscale",
     )  # fmt: skip
     made.add_argument(
         "--config", type=Path, metavar="FILE",
-        help="JSON with arguments by the library's names, if the weights lack them: of torchscale "
-        '{"decoder_attention_heads": 12, "deepnorm": true}, of timm {"num_heads": 12}',
+        help="JSON file with arguments that the weights do not reveal, under the library's names: "
+        'for torchscale {"decoder_attention_heads": 12, "deepnorm": true}, for timm '
+        '{"num_heads": 12}',
     )  # fmt: skip
     made.add_argument(
         "--tokenizer", type=Path, metavar="FILE",
-        help="of BEiT-3 over images and texts: its authors' beit3.spm, to read texts with",
+        help="for BEiT-3 with texts: the original tokenizer beit3.spm",
     )  # fmt: skip
     made.add_argument(
         "--labels", metavar="FILE",
-        help="of BEiT-3 fine-tuned on questions: the answers in order, its authors' "
-        "answer2label.txt or a run's answers.json",
+        help="for BEiT-3 fine-tuned on VQA: the list of answers, the original answer2label.txt "
+        "or a run's answers.json",
     )  # fmt: skip
     return made.with_json()
 
@@ -86,7 +87,7 @@ def main(words: Sequence[str]) -> int:
     hide_bars()
     source = local(given.source)
     args = read_object(given.config) if given.config else {}
-    with whole_directory(given.directory) as aside:
+    with whole_directory(given.directory) as directory:
         model, values = read(given.source, source, args)
         check_finite(model.state_dict(), given.source)
         if given.tokenizer or given.labels:
@@ -94,16 +95,16 @@ def main(words: Sequence[str]) -> int:
         if given.labels:
             values |= hf.class_names(read_answers(given.labels))
         if given.tokenizer:
-            values |= write_tokenizer(model, given.tokenizer, aside)
-        wrote = write(model, given.to, aside, values)
+            values |= write_tokenizer(model, given.tokenizer, directory)
+        loader = write(model, given.to, directory, values)
         if source.is_dir() and given.to not in WRITTEN:
-            copy_tokenizer(source, aside)
-    made = {"directory": str(given.directory), "model": wrote}
-    return answer(given, made, [f"{given.directory}: {wrote}"])
+            copy_tokenizer(source, directory)
+    value = {"directory": str(given.directory), "model": loader}
+    return answer(given, value, [f"{given.directory}: {loader}"])
 
 
 def hide_bars() -> None:
-    """Keep transformers' progress bars off a stderr that is no terminal."""
+    """Disable transformers' progress bars if stderr is not a terminal."""
     from transformers.utils import logging
 
     if not sys.stderr.isatty():
@@ -114,11 +115,11 @@ def export_parser() -> Parser:
     """Return the parser of `magneto export`."""
     made = Parser(
         "export",
-        "Write a run's model for transformers: from_pretrained(DIR, trust_remote_code=True) of the "
-        "Auto class that is named, and pipeline, load it where this package is installed.",
+        "Export a run's model for transformers. Where this package is installed, pipeline and the "
+        "printed Auto class load it by from_pretrained(DIR, trust_remote_code=True).",
         "magneto export runs/first first-hf",
     ).with_run()
-    made.add_argument("directory", type=Path, help="where to write")
+    made.add_argument("directory", type=Path, help="output directory")
     return made.with_json()
 
 
@@ -133,17 +134,17 @@ def export(words: Sequence[str]) -> int:
     lines = [f"{directory}: load it with {name}{how}"]
     own = any(directory.glob("tokenizer.*")) and not (directory / "tokenizer_config.json").is_file()
     if recipe.task in TASKS and own:
-        lines.append("transformers has no tokenizer of this kind: "
-                     f'use magneto.data.tokenizer.load_tokenizer("{directory}")')  # fmt: skip
+        lines.append("transformers does not support this tokenizer; load it with "
+                     f'magneto.data.tokenizer.load_tokenizer("{directory}")')  # fmt: skip
     value = {"directory": str(directory), "weights": str(opened.weights), "auto": name}
     return answer(given, value, lines)
 
 
 def local(source: str) -> Path:
-    """Return the path of a source; of a name on the hub, that of its small files.
+    """Return the path of a source, after downloading the small files of a hub name.
 
     Raises:
-        FileNotFoundError: If it is neither.
+        FileNotFoundError: If it is neither a path nor a hub name.
     """
     path = user_path(source)
     if path.exists():
@@ -151,12 +152,12 @@ def local(source: str) -> Path:
     from magneto.hf.weights.conversion import SUFFIXES
 
     if path.suffix in SUFFIXES or source.count("/") > 1 or source.startswith((".", "/", "~")):
-        raise FileNotFoundError(f"nothing in {source}")
+        raise FileNotFoundError(f"no file or directory {source}")
     return download(source, *TOKENIZERS, *COPIED, "config.json", "generation_config.json", "*.spm")
 
 
 def download(source: str, *patterns: str) -> Path:
-    """Return the directory that some files of a name on the hub come to.
+    """Download some files of a hub name; return their directory.
 
     Raises:
         FileNotFoundError: If there is no such name.
@@ -165,13 +166,13 @@ def download(source: str, *patterns: str) -> Path:
 
     try:
         return Path(snapshot_download(source, allow_patterns=list(patterns)))
-    except Exception as error:  # httpx's and the hub's own errors have no common base
+    except Exception as error:  # errors of httpx and the hub have no common base
         raise FileNotFoundError(f"no directory {source}, and no such model on the hub "
                                 f"({type(error).__name__})") from error  # fmt: skip
 
 
 def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-    """Return a model of ours, and what else its configuration says of tokens and labels."""
+    """Return a model in Magneto's format, and its configuration's token numbers and labels."""
     from magneto.hf.export import auto_class
     from magneto.hf.weights.conversion import (
         WEIGHTS,
@@ -188,7 +189,7 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
             download(name, WEIGHTS)
         return load_weight_file(source, args), {}
     if (source / "recipe.yaml").is_file():
-        raise ConfigError([f"{source} is a run: magneto export writes it for transformers"])
+        raise ConfigError([f"{source} is a run; use magneto export"])
     place = source if user_path(name).exists() else name
     config = read_config(place)
     if config.model_type.startswith("magneto"):
@@ -198,18 +199,18 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
         model = auto.from_pretrained(place, trust_remote_code=False).float().unwrap()
     else:
         model, config = load_with_config(place)
-    values = {key: getattr(config, key, None) for key in ENDS}
+    values = {key: getattr(config, key, None) for key in CONFIG_KEYS}
     return model, {key: value for key, value in values.items() if value is not None}
 
 
 def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, Any]) -> str:
-    """Write a model in a format, ours if None; return how it is loaded."""
+    """Write a model in a format (None: Magneto's); return the call that loads it."""
     from magneto.hf.export import auto_class
     from magneto.hf.weights.conversion import WEIGHTS, WRITTEN, save_weight_file
 
     if to is not None and to in WRITTEN:
         save_weight_file(model, to, directory)
-        return f"{WEIGHTS} by {to}'s names"
+        return f"{WEIGHTS} with {to}'s names"
     if to is not None:
         theirs = hf.to_transformers(model, to, **values)
         theirs.save_pretrained(directory)
@@ -217,36 +218,35 @@ def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, A
     wrapped = hf.wrap(model, **values)
     wrapped.save_pretrained(directory)
     if isinstance(model.config, VisionLanguageConfig):
-        whole_images(model.config).save_pretrained(directory)
+        image_processor(model.config).save_pretrained(directory)
     return f"{auto_class(type(wrapped).__name__)}.from_pretrained(DIR, trust_remote_code=True)"
 
 
-def whole_images(config: Any) -> hf.MagnetoImageProcessor:
-    """Return what reads pictures for BEiT-3."""
+def image_processor(config: Any) -> hf.MagnetoImageProcessor:
+    """Return BEiT-3's image processor."""
     return hf.MagnetoImageProcessor(config.image_size, config.channels, NORMALISATION)
 
 
 def check_beit3(model: nn.Module, to: str | None) -> None:
-    """Raise ConfigError unless a BEiT-3 over images and texts is written as ours."""
+    """Raise ConfigError unless a BEiT-3 with texts is converted to Magneto's format."""
     if not isinstance(model.config, VisionLanguageConfig) or to is not None:
-        raise ConfigError(["--tokenizer and --labels are for BEiT-3 over images and texts, written "
-                           "as ours"])  # fmt: skip
+        raise ConfigError(["--tokenizer and --labels are for BEiT-3 with texts, without --to"])
 
 
 def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]:
-    """Write BEiT-3's tokenizer and processor; return what the configuration says of its tokens."""
+    """Write BEiT-3's tokenizer and processor; return the numbers of its special tokens."""
     from magneto.hf.export import images_and_texts, save_readers
     from magneto.hf.weights.torchscale import write_fairseq_order
 
     config, target = model.config, directory / "tokenizer.model"
     write_fairseq_order(user_path(source), target, config.vocab_size)
-    assets = images_and_texts(config, load_tokenizer(target), whole_images(config))
+    assets = images_and_texts(config, load_tokenizer(target), image_processor(config))
     save_readers(assets, directory)
     return {("eos_token_id" if name == "end" else name): n for name, n in assets.values.items()}
 
 
 def copy_tokenizer(source: Path, directory: Path) -> None:
-    """Bring a tokenizer along, as files that need not know the model's type."""
+    """Copy a tokenizer, as files that do not depend on the model's type."""
     for name in (*COPIED, "generation_config.json"):
         if (source / name).is_file():
             shutil.copyfile(source / name, directory / name)

@@ -1,8 +1,8 @@
 """`magneto evaluate`: measure a run's model.
 
-Every run is measured by its task, which gives metrics and what was predicted; what is said of these
-beyond the metrics (answers, transcripts, translations) has options of its own. A language model may
-be asked questions instead, and a model of images be judged by its frozen features.
+Each task computes its own metrics. Options of some tasks also write answers, transcripts or
+translations. `--tasks` evaluates a language model on multiple-choice suites; `--features`
+evaluates an image model by its frozen features.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from magneto.recipe import open_run
 if TYPE_CHECKING:
     from magneto.speech.task import TextNormaliser
 
-# Behind a metric's name: of a 95 % confidence interval.
+# Suffix of a metric's name for the half-width of its 95 % confidence interval.
 HALF_WIDTH = "_half_width"
-OWN = {
+SUPPORTED = {
     "answers": ("visual-question-answering",),
     "write": ("translation", "transducer"),
     "directions": ("translation",),
@@ -52,15 +52,16 @@ OWN = {
     "normaliser": ("transducer",),
     "include": ("tasks",),
 }
-"""Options that only some evaluations heed: of which tasks, or --tasks."""
+"""Options of some evaluations only: their tasks, or "tasks" for --tasks."""
 
 
 def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "evaluate",
-        "Measure a run's model on its validation data, on other data with its own tokenizer, or, a "
-        "language model, by questions with options (--tasks; --data is then their folder or file).",
+        "Evaluate a run's model on its validation data or on other data (--data). --tasks "
+        "evaluates a language model on multiple-choice suites; --data then names their folder or "
+        "file. --features evaluates an image model by its frozen features.",
         "magneto evaluate runs/first --weights best\n"
         "  magneto evaluate runs/base --data imagenet-a/ --data.candidates present "
         "--keep imagenet-a\n"
@@ -70,29 +71,33 @@ def parser() -> Parser:
         recipe=True,
     ).with_run()
     add = made.add_argument
-    add("--limit", type=int, help="batches, questions, or sentences per direction")
-    add("--keep", metavar="NAME", help="write the metrics to RUN/scores/NAME.json too, or, of "
-        "--splits, NAME-SPLIT.json")  # fmt: skip
-    add("--features", action="store_true", help="of images: a linear probe and k nearest "
-        "neighbours on every layer's frozen features")  # fmt: skip
-    add("--answers", type=Path, metavar="FILE", help="of a run that answers questions: write its "
-        "answers there, as VQA's leaderboard takes them")  # fmt: skip
-    add("--write", type=Path, metavar="DIR", help="keep translations or transcripts there")
-    add = made.add_argument_group("questions with options").add_argument
+    add("--limit", type=int, metavar="N",
+        help="maximum batches, questions, or sentences per direction (default: all)")  # fmt: skip
+    add("--keep", metavar="NAME", help="also write the metrics to RUN/scores/NAME.json (with "
+        "--splits: NAME-SPLIT.json) for `magneto table`")  # fmt: skip
+    add("--features", action="store_true", help="image models: train a linear probe and k nearest "
+        "neighbours on the frozen features of every layer")  # fmt: skip
+    add("--answers", type=Path, metavar="FILE", help="visual question answering: write the "
+        "answers in the format of the VQA leaderboard")  # fmt: skip
+    add("--write", type=Path, metavar="DIR", help="write translations or transcripts there")
+    add = made.add_argument_group("multiple-choice suites").add_argument
     add("--tasks", metavar="A,B", help=f"{', '.join(SUITES)}, or any task of lm-evaluation-harness")
-    add("--num-fewshot", default="0", metavar="N,M", help="demonstrations (0)")
-    add("--seeds", default="1,2,3", metavar="N,M", help="of their draws (1,2,3)")
-    add("--max-length", type=int, help="tokens fed at most (as in training)")
-    add("--include", type=Path, metavar="DIR", help="folder of the harness's task files (.yaml)")
+    add("--num-fewshot", default="0", metavar="N,M",
+        help="numbers of demonstrations in the prompt (default: 0)")  # fmt: skip
+    add("--seeds", default="1,2,3", metavar="N,M",
+        help="seeds for drawing the demonstrations (default: 1,2,3)")  # fmt: skip
+    add("--max-length", type=int, metavar="N",
+        help="maximum tokens of a prompt (default: the training length)")  # fmt: skip
+    add("--include", type=Path, metavar="DIR", help="folder with task files (.yaml) of the harness")
     group = made.add_argument_group("translation runs")
-    group.add_argument("--directions", metavar="A-B,C-D", help="instead of all that are trained; "
-                       "A>B where a code has a dash itself")  # fmt: skip
+    group.add_argument("--directions", metavar="A-B,C-D", help="translation directions (default: "
+                       "all trained ones); write A>B for codes with a dash")  # fmt: skip
     search_options(group)
     group = made.add_argument_group("speech recognition runs")
-    group.add_argument("--splits", metavar="A,B", help="splits of the data, each by itself")
+    group.add_argument("--splits", metavar="A,B", help="evaluate each of these splits")
     recognition_search_options(group)
-    group.add_argument("--normaliser", metavar="NAME", help="rates of normalised texts too: "
-                       "whisper-english or whisper-basic, of transformers")  # fmt: skip
+    group.add_argument("--normaliser", metavar="NAME", help="also report error rates of "
+                       "normalised texts: whisper-english or whisper-basic")  # fmt: skip
     return made.with_data().with_json()
 
 
@@ -100,50 +105,49 @@ def main(words: Sequence[str]) -> int:
     """Run the command."""
     given, overrides = parser().parse_with_overrides(words)
     if given.limit is not None and given.limit < 1:
-        raise ConfigError([f"--limit {given.limit}: at least 1"])
+        raise ConfigError([f"--limit must be 1 or more, not {given.limit}"])
     if given.keep is not None and not re.fullmatch(r"[A-Za-z0-9._-]+", given.keep):
-        raise ConfigError([f"--keep {given.keep!r}: letters, digits, '-', '_' and '.' alone"])
+        raise ConfigError([f"--keep {given.keep!r}: use only letters, digits, '-', '_' and '.'"])
     from magneto.runs import run_task
 
-    asked = "tasks" if given.tasks is not None else "features" if given.features else None
-    run_task(given.run, overrides, f"evaluate --{asked}" if asked else None)
-    way = asked or open_run(given.run).task
-    for option, ways in {"keep": () if asked else (way,), **OWN}.items():
-        if getattr(given, option) is not None and way not in ways:
-            measured = f" measured by --{asked}" if asked else ""
-            raise ConfigError([f"--{option} has no effect on {given.run}, a run of "
-                               f"{open_run(given.run).task}{measured}: leave it out; --json "
-                               "prints the metrics"])  # fmt: skip
-    if asked and not is_main_process():
-        return 0  # of these, one process does all
+    special = "tasks" if given.tasks is not None else "features" if given.features else None
+    run_task(given.run, overrides, f"evaluate --{special}" if special else None)
+    kind = special or open_run(given.run).task
+    for option, kinds in {"keep": () if special else (kind,), **SUPPORTED}.items():
+        if getattr(given, option) is not None and kind not in kinds:
+            described = f"--{special}" if special else f"{kind} runs"
+            raise ConfigError([f"--{option} has no effect with {described}; omit it (--json prints "
+                               "the metrics)"])  # fmt: skip
+    if special and not is_main_process():
+        return 0  # rank 0 does all the work
     evaluate = {
         "tasks": answer_questions,
         "features": judge_features,
         "translation": evaluate_translation,
-    }.get(way, evaluate_metrics)
+    }.get(kind, evaluate_metrics)
     with ExitStack() as stack:
         if given.data and is_standard_input(given.data):
-            if several_processes() and not asked:
-                raise ConfigError(["--data -: several processes can't share standard input; name "
+            if several_processes() and not special:
+                raise ConfigError(["--data -: several processes cannot share standard input; name "
                                    "a file"])  # fmt: skip
             given.data = str(stack.enter_context(standard_input_as_file()))
-        if several_processes() and not asked:
+        if several_processes() and not special:
             stack.enter_context(joined_processes(given.run, overrides))
         return evaluate(given, overrides)
 
 
 @contextmanager
 def joined_processes(run: Path, overrides: dict[str, str]) -> Iterator[None]:
-    """Let the processes of torchrun share the batches."""
+    """Share the batches among torchrun's processes."""
     from magneto.training.distributed import join_world
 
     training = open_run(run, overrides).training
-    with join_world(replace(training, distributed="ddp")):  # each has a whole model
+    with join_world(replace(training, distributed="ddp")):  # every rank loads the full model
         yield
 
 
 def evaluate_metrics(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    """Measure a run as its task does, on each of the splits that are named."""
+    """Compute a run's metrics on its validation data, or on each split of --splits."""
     from magneto.runs import load_run, other_data
 
     check_answers(given)
@@ -184,7 +188,7 @@ def evaluate_metrics(given: argparse.Namespace, overrides: dict[str, Any]) -> in
 
 
 def metric_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Write metrics for people, a line each, and a column for each split."""
+    """Format metrics: one line each, with a column per split."""
     weights = next(iter(found.values()))["weights"]
     names = [name for name in dict.fromkeys(chain(*found.values()))
              if name != "weights" and not name.endswith(HALF_WIDTH)]  # fmt: skip
@@ -205,7 +209,7 @@ def recognition_metrics(
     answers: Sequence[tuple[str, str, str]],
     normaliser: TextNormaliser | None,
 ) -> dict[str, Any]:
-    """Return what else is said of transcripts, and write them, if that is asked for."""
+    """Return the interval and further rates of transcripts; write them for --write."""
     from magneto.speech.task import half_width_of_rate, normalised_rates, word_errors
 
     if given.write:
@@ -223,12 +227,12 @@ def recognition_metrics(
 
 
 def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """Return the fields of a run's recipe by which a split is measured whole."""
+    """Return the overrides that evaluate a run on all of a split."""
     if not split:
         return dict(overrides)
     data: Any = open_run(run, overrides).data
     source = overrides.get("data.source") or data.source
-    # A limit is of what training looks at.
+    # The recipe's limit applies to evaluation during training only.
     changed = {"data.validation_limit": None} | dict(overrides)
     return changed | {"data.source": source, "data.validation_source": source,
                       "data.validation_splits": split}  # fmt: skip
@@ -241,38 +245,37 @@ def keep(
     metrics: Mapping[str, Any],
     split: str = "",
 ) -> None:
-    """Write what was measured, and on what, into the run, if that is asked for."""
+    """Write the metrics and their conditions into the run, for --keep."""
     if not given.keep:
         return
     folder = given.run / SCORES
     folder.mkdir(exist_ok=True)
-    what = {"weights": weights.name, "limit": given.limit, "overrides": overrides}
-    what["manifest"] = read_json(weights / MANIFEST)  # `magneto table` sees whether they are these
+    conditions = {"weights": weights.name, "limit": given.limit, "overrides": overrides}
+    conditions["manifest"] = read_json(weights / MANIFEST)  # for `magneto table` to compare
     name = f"{given.keep}-{split.replace('/', '-')}" if split else given.keep
-    write_json(folder / f"{name}.json", plain({"metrics": metrics, **what}))
+    write_json(folder / f"{name}.json", plain({"metrics": metrics, **conditions}))
 
 
 def check_answers(given: argparse.Namespace) -> None:
-    """Raise ConfigError if not all answers or no file is written; nothing was measured then."""
+    """Raise ConfigError if --answers would be incomplete or cannot be written."""
     path = given.answers
     if path is None:
         return
     if given.limit is not None:
-        raise ConfigError(["--answers: the leaderboard takes the answers to all questions; leave "
-                           "--limit out"])  # fmt: skip
+        raise ConfigError(["--answers: the leaderboard needs the answers to all questions; omit "
+                           "--limit"])  # fmt: skip
     if path.is_dir():
-        raise ConfigError([f"--answers {path}: it is a folder; name the file, "
+        raise ConfigError([f"--answers {path} is a folder; name a file, such as "
                            f"{path / 'answers.json'}"])  # fmt: skip
     above = next(place for place in path.resolve().parents if place.exists())
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise ConfigError([f"--answers {path}: nothing may be written in {above}"])
+        raise ConfigError([f"--answers {path}: no permission to write in {above}"])
 
 
 def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Translate, and score by BLEU and chrF.
 
-    The loss is over sentences that pass the recipe's filters, of the same directions; translations
-    are scored of all.
+    The loss covers the sentences that pass the recipe's filters; BLEU and chrF cover all.
     """
     from magneto.runs import load_run, run_tokenizer
     from magneto.translation.prepare import read_tags
@@ -294,7 +297,7 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -
     else:
         texts = select_directions(read_validation_texts(data, given.limit), directions)
     overrides |= {"data.directions": ",".join(f"{a}>{b}" for a, b in texts.texts)}
-    overrides |= {"data.select_by": "loss"}  # all are translated here
+    overrides |= {"data.select_by": "loss"}  # the translations are scored below
     opened: Any = load_run(given.run, given.weights, overrides)
     source = given.data or data.source
     metrics, _ = opened.evaluate(given.limit, report)
@@ -319,8 +322,8 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -
 def judge_features(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run `magneto evaluate RUN --features`.
 
-    A probe learns from training images and is asked of validation images: those of the run's own
-    data, or of another source, of which some are held out where it has no split of its own.
+    A probe is trained on training images and scored on validation images, of the run's own data or
+    of another source. A source without a validation split is divided.
 
     Raises:
         ValueError: If images have no labels.
@@ -338,19 +341,19 @@ def judge_features(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     report.finish()
     for part in (train, held):
         if part.broken:
-            report.say(f"{part.broken} images could not be read and are left out")
+            report.say(f"{part.broken} images could not be read and were left out")
     value = {
         "run": str(given.run), "weights": str(opened.weights),
         "training_images": len(train.labels), "validation_images": len(held.labels),
         "scores": scores,
     }  # fmt: skip
-    head = (f"{opened.weights}: {len(train.labels):,} images to learn from, "
-            f"{len(held.labels):,} asked")  # fmt: skip
+    head = (f"{opened.weights}: {len(train.labels):,} training images, "
+            f"{len(held.labels):,} validation images")  # fmt: skip
     return answer(given, value, [head, *score_lines(scores)])
 
 
 def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Run `magneto evaluate RUN --tasks ...`: our suites, and the harness's."""
+    """Run `magneto evaluate RUN --tasks ...` on built-in suites and the harness's tasks."""
     from magneto.language.in_context import context_length, evaluate_suite, score_lines
     from magneto.language.suites import load_questions
     from magneto.runs import load_run
@@ -363,7 +366,7 @@ def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> in
     manager = harness_manager(names, given.include)
     theirs = [name for name in names if name not in SUITES]
     if given.data and Path(given.data).is_file() and len(names) - len(theirs) > 1:
-        raise ConfigError(["--data: one file for several tasks; give the folder that has them"])
+        raise ConfigError(["--data: one file cannot serve several tasks; name their folder"])
     suites = [load_questions(SUITES[name], given.data) for name in names if name in SUITES]
     report = ProgressBars()
     opened: Any = load_run(given.run, given.weights, overrides)
@@ -399,7 +402,7 @@ def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> in
         "scores": [asdict(score) for score in scores], "harness": others,
     }  # fmt: skip
     lines = score_lines(length, suites, scores) + [
-        f"{task:<14}{count:>6} num_fewshot  {metric:<24}{number:.4f}"
+        f"{task:<14}{count:>6}-shot  {metric:<24}{number:.4f}"
         for count, tasks in others.items() for task, metrics in tasks.items()
         for metric, number in metrics.items()
     ]  # fmt: skip
@@ -407,16 +410,16 @@ def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> in
 
 
 def harness_manager(names: Sequence[str], include: Path | None) -> Any:
-    """Return the harness's tasks if one of the names is not ours, having checked all names."""
+    """Return the harness's task manager if a name is not a built-in suite; check all names."""
     theirs = [name for name in names if name not in SUITES]
     if not names:
-        raise ConfigError([f"--tasks: name at least one; there are {', '.join(SUITES)}"])
+        raise ConfigError([f"--tasks: name at least one of {', '.join(SUITES)}"])
     if not theirs:
         return None
     if find_spec("lm_eval") is None:
-        hint = nearest(theirs[0], list(SUITES)) or f"; there are {', '.join(SUITES)}"
+        hint = nearest(theirs[0], list(SUITES)) or f"; built-in suites: {', '.join(SUITES)}"
         raise ConfigError([
-            f"--tasks: no task {theirs[0]!r}{hint} (the tasks of lm-evaluation-harness need: "
+            f"--tasks: unknown task {theirs[0]!r}{hint} (for lm-evaluation-harness: "
             "pip install 'foundation-transformers[eval]')"
         ])  # fmt: skip
     from magneto.hf import harness

@@ -1,4 +1,4 @@
-"""`magneto ladder`: a recipe at several sizes, and what they foretell of a larger one."""
+"""`magneto ladder`: a recipe at several sizes, and a forecast for a larger one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.compare import other_fields, placements
+from magneto.commands.compare import INCOMPLETE, other_fields, placements
 from magneto.commands.shared import Parser, aligned, answer, name_source, numbers, read_time
 from magneto.config import ConfigError
 from magneto.files import write_json
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 PLACEMENTS, SEEDS = "pre,sub,peri", "1,2,3"
 DEPTHS = ("model.layers", "model.encoder_layers", "model.decoder_layers")
-# Seconds that a cell takes besides steps and evaluation; a batch scored takes this share of a step.
-BESIDES, SCORED = 1.5, 0.4
-# Validation batches that are scored under a budget, where the recipe sets no limit.
+# Seconds of a run besides steps and evaluation; the time of an evaluation batch in steps.
+OVERHEAD_SECONDS, EVALUATION_SHARE = 1.5, 0.4
+# Validation batches under a budget, if the recipe sets no limit.
 BATCHES = 16
-# Byte by byte a language model learns in a few hundred steps what a trained vocabulary takes
-# thousands for: shorter runs only compare who leaves the frequencies of tokens first.
+# On bytes a language model beats its unigram baseline within a few hundred steps; with a trained
+# vocabulary that takes thousands, and shorter runs would only compare who gets there first.
 BYTES = {"data.tokenizer": "bytes"}
 BYTES_NOTE = (
-    "Text is read as bytes: with the recipe's trained vocabulary so few steps end near the "
-    "frequencies of its tokens (--data.tokenizer bpe takes it all the same)."
+    "Text is tokenized as bytes, because so few steps with the recipe's BPE vocabulary end near "
+    "the unigram baseline. --data.tokenizer bpe keeps the vocabulary."
 )
 
 
@@ -39,26 +39,33 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "ladder",
-        "Train a recipe at several sizes, the smallest first, and foretell which placement and\n"
-        "which learning rate a larger one wants. The same command goes on where it was stopped.",
+        "Train a recipe at several small sizes (rungs), and forecast the best placement and "
+        "learning rate of a larger one. Repeat the command to resume a stopped ladder.",
         "magneto ladder causal-lm/tiny --widths 32,64,128 --target 512 --budget 10m",
         recipe=True,
     )
     add = made.add_argument
     add("recipe", help="name or path of a recipe")
-    add("--widths", help="widths of the rungs; heads and feed-forward network go with them")
-    add("--depths", help="or numbers of layers of the rungs")
-    add("--target", type=int, required=True, help="the width, or number of layers, asked about")
-    add("--placements", help=f"names, with commas ({PLACEMENTS}; all; none without placement)")
-    add("--lrs", default="1e-3,3e-3,1e-2,3e-2", help="where the first rung begins "
-        "(1e-3,3e-3,1e-2,3e-2); further rates follow from what is seen")  # fmt: skip
-    add("--seeds", help="of every decisive cell (1,2,3; fewer if the budget is short)")
-    add("--grid", action="append", default=[], metavar="FIELD=A,B", help="more rows: another field")
-    add("--budget", help="time, such as 10m or 2h: runs get as many steps as it allows, of the "
-        "recipe's at most, and a language model reads bytes")  # fmt: skip
-    add("--race", action="store_true", help="end runs that are behind beyond noise at half")
-    add("--jobs", type=int, help="cells at a time (one per GPU, or per core)")
-    add("--out", type=Path, metavar="DIR", help="folder of the ladder (runs/ladder-RECIPE)")
+    add("--widths", metavar="N,M", help="widths of the rungs; heads and feed-forward width scale "
+        "with them")  # fmt: skip
+    add("--depths", metavar="N,M", help="numbers of layers of the rungs, instead of --widths")
+    add("--target", type=int, required=True, metavar="N",
+        help="width (or number of layers) to forecast for")  # fmt: skip
+    add("--placements", metavar="A,B", help=f"norm placements, or all (default: {PLACEMENTS}; "
+        "omit it for a model without placement)")  # fmt: skip
+    add("--lrs", default="1e-3,3e-3,1e-2,3e-2", metavar="X,Y", help="first learning rates of the "
+        "smallest rung (default: 1e-3,3e-3,1e-2,3e-2); the ladder adds others")  # fmt: skip
+    add("--seeds", metavar="N,M", help="seeds of each decisive run (default: 1,2,3; fewer if the "
+        "budget is short)")  # fmt: skip
+    add("--grid", action="append", default=[], metavar="FIELD=A,B",
+        help="also vary this field of the recipe, as further rows")  # fmt: skip
+    add("--budget", metavar="TIME", help="total time, such as 10m or 2h: reduces the steps of all "
+        "runs to fit, and trains language models on bytes")  # fmt: skip
+    add("--race", action="store_true",
+        help="stop runs at half of their steps if they are behind by more than noise")  # fmt: skip
+    add("--jobs", type=int, metavar="N", help="parallel runs (default: one per GPU, or per core)")
+    add("--out", type=Path, metavar="DIR",
+        help="folder of the ladder (default: runs/ladder-RECIPE)")  # fmt: skip
     return made.with_data().with_json()
 
 
@@ -66,7 +73,7 @@ def main(words: Sequence[str]) -> int:
     """Run the command."""
     given, overrides = parser().parse_with_overrides(words)
     name_source(overrides, given.data)
-    asked = read_ladder_options(given, overrides)
+    requested = read_ladder_options(given, overrides)
     budget = None if given.budget is None else read_time("--budget", given.budget)
     from magneto.lab.ladder import (
         LADDER_FILE,
@@ -90,53 +97,52 @@ def main(words: Sequence[str]) -> int:
         timed = {size: time_cell(ladder.first_recipe(size), jobs, report) for size in ladder.sizes}
         return fit_budget(ladder, budget * jobs, timed, fewer_seeds=given.seeds is None)
 
-    if given.seeds is None and (folder / LADDER_FILE).is_file():  # those that the budget left
-        asked = replace(asked, seeds=read_ladder(folder).seeds)
-    ladder = open_ladder(folder, asked, prepare)
-    whole = run_ladder(folder, ladder, jobs, report)
+    if given.seeds is None and (folder / LADDER_FILE).is_file():  # the budget may have fewer
+        requested = replace(requested, seeds=read_ladder(folder).seeds)
+    ladder = open_ladder(folder, requested, prepare)
+    complete = run_ladder(folder, ladder, jobs, report)
     found = collect_ladder(folder, ladder, "magneto ladder " + shlex.join(words))
     write_json(folder / "foretelling.json", found)
     page = write_ladder(found, folder)
-    kept = ("answer", "foretold", "troubles", "held_out", "held_out_text", "cannot_tell")
-    places = {"folder": str(folder), "report": str(page), "complete": whole}
+    keys = ("answer", "foretold", "troubles", "held_out", "held_out_text", "cannot_tell")
+    places = {"folder": str(folder), "report": str(page), "complete": complete}
     lines = [table(found), "", *found["answer"], found["held_out_text"], *found["notes"],
              *found["cannot_tell"], f"\nreport: {page}"]  # fmt: skip
-    answer(given, {**places, **{key: found[key] for key in kept}}, lines)
-    if not whole:
-        report.say("another process holds the runs that have no result yet, or they were stopped; "
-                   "the same command goes on")  # fmt: skip
-    return 0 if whole else 1
+    answer(given, {**places, **{key: found[key] for key in keys}}, lines)
+    if not complete:
+        report.say(INCOMPLETE)
+    return 0 if complete else 1
 
 
 def read_ladder_options(given: Any, overrides: dict[str, Any]) -> Ladder:
-    """Return the ladder that the words ask for.
+    """Return the ladder that the options describe.
 
     Raises:
-        ConfigError: If they do not fit together.
+        ConfigError: If they are wrong or contradict each other.
     """
     from magneto.lab.ladder import Ladder
 
     if (given.widths is None) == (given.depths is None):
-        raise ConfigError(["give --widths or --depths: the sizes of the rungs, such as 32,64,128"])
+        raise ConfigError(["give the sizes of the rungs by either --widths or --depths, such as "
+                           "--widths 32,64,128"])  # fmt: skip
     axis, listed = ("depth", given.depths) if given.depths else ("width", given.widths or "")
     option = f"--{axis}s"
     sizes = sorted(numbers(option, listed))
     if len(sizes) < 2 or sizes[0] < 1:
-        raise ConfigError([f"{option} {listed}: a ladder has two rungs or "
-                           "more, each of 1 or more"])  # fmt: skip
+        raise ConfigError([f"{option} {listed}: give two or more sizes, each 1 or more"])
     if given.target <= sizes[-1]:
-        raise ConfigError([f"--target {given.target}: it must be beyond the largest rung, "
-                           f"{sizes[-1]}"])  # fmt: skip
+        raise ConfigError([f"--target must be above the largest rung, {sizes[-1]}, not "
+                           f"{given.target}"])  # fmt: skip
     if given.jobs is not None and given.jobs < 1:
-        raise ConfigError([f"--jobs {given.jobs}: at least 1"])
+        raise ConfigError([f"--jobs must be 1 or more, not {given.jobs}"])
     if clash := [name for name in DEPTHS if axis == "depth" and name in overrides]:
-        raise ConfigError([f"--{clash[0]}: a ladder takes it from {option}"])
+        raise ConfigError([f"--{clash[0]}: use {option} for this field"])
     rates, seeds = (
         sorted(numbers("--lrs", given.lrs, float)),
         numbers("--seeds", given.seeds or SEEDS),
     )
     if rates[0] <= 0:
-        raise ConfigError([f"--lrs {given.lrs}: rates are above 0"])
+        raise ConfigError([f"--lrs must be above 0, not {given.lrs}"])
     others = other_fields(given.grid, overrides)
     changes = {**overrides, **{name: values[0] for name, values in others.items()}}
     recipe = load_recipe(given.recipe, {RATE: 1.0, **changes})
@@ -156,7 +162,7 @@ def read_ladder_options(given: Any, overrides: dict[str, Any]) -> Ladder:
 
 
 def time_cell(recipe: Recipe, jobs: int, report: ProgressBars) -> tuple[float, float]:
-    """Return the seconds of a step, and of all that a cell does besides steps."""
+    """Return a run's seconds per step, and its seconds for everything else."""
     from magneto.commands.plan import try_steps
 
     task = recipe.build_task()
@@ -164,13 +170,13 @@ def time_cell(recipe: Recipe, jobs: int, report: ProgressBars) -> tuple[float, f
     alone = replace(recipe, training=replace(recipe.training, threads=threads))
     step = try_steps(alone, task, report)["seconds_per_step"]
     batches = min(len(task.validation_batches()), recipe.training.evaluate_limit or 10**9)
-    return step, BESIDES + SCORED * step * batches
+    return step, OVERHEAD_SECONDS + EVALUATION_SHARE * step * batches
 
 
 def table(found: dict[str, Any]) -> str:
-    """Write each row's best rate and loss on each rung, and what is foretold."""
+    """Format each row's best rate and loss at each rung, and the forecast."""
     sizes = [f"{found['axis']} {size}" for size in found["sizes"]]
-    lines = [["best rate: loss", *sizes, f"{found['target']} (foretold)"]]
+    lines = [["best rate: loss", *sizes, f"{found['target']} (forecast)"]]
     for row, title in found["rows"].items():
         parts = [rung["rows"].get(row, {}) for rung in found["rungs"]]
         parts.append(found["foretold"]["rows"].get(row, {}))

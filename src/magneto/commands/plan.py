@@ -1,6 +1,6 @@
-"""`magneto plan` and `magneto train --dry-run`: what a training takes, before it is begun.
+"""`magneto plan` and `magneto train --dry-run`: memory and time of a training.
 
-The plan follows a step by its shapes alone; a dry run takes some steps on the device that is here.
+The plan is computed from the shapes of a step; a dry run takes some steps on this device.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from magneto.training.task import Task
 
 GB = 1e9
-# What becomes of activations, by whether layers are recomputed.
+# Treatment of activations, by model.checkpoint_activations.
 NAMES = {False: "kept", True: "recomputed"}
-# Steps of a dry run that are timed after a first one, which is slower; fewer if they take more
-# seconds in all.
+# Timed steps of a dry run, after a first, slower one; fewer if they take longer than SECONDS.
 STEPS = 5
 SECONDS = 20.0
 
@@ -38,21 +37,25 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "plan",
-        "Say what a recipe takes on so many GPUs: memory by what it is for, operations and hours,\n"
-        "and options with which it fits. No data is read: batches are the largest that the recipe\n"
-        "allows. `magneto train RECIPE --dry-run` takes some steps instead.",
+        "Estimate the memory, floating-point operations and hours of a recipe on N GPUs, and "
+        "suggest options with which it fits. No data is read; batches are assumed to have the "
+        "largest size that the recipe allows. `magneto train RECIPE --dry-run` measures some "
+        "steps instead.",
         "magneto plan causal-lm/24l --gpus 64 --gpu-memory 80",
         recipe=True,
     )
     add = made.add_argument
     add("recipe", help="name (see `magneto recipes`) or path of a recipe")
-    add("--gpus", type=int, default=1, metavar="N", help="how many GPUs (1)")
-    add("--gpus-per-node", type=int, default=8, metavar="N", help="(8)")
-    add("--gpu-memory", type=float, default=80.0, metavar="GB", help="of each (80)")
-    add("--gpu", default="H100", choices=list(PEAKS), help="whose rate is taken (H100)")
+    add("--gpus", type=int, default=1, metavar="N", help="number of GPUs (default: 1)")
+    add("--gpus-per-node", type=int, default=8, metavar="N", help="GPUs per node (default: 8)")
+    add("--gpu-memory", type=float, default=80.0, metavar="GB",
+        help="memory of a GPU in GB (default: 80)")  # fmt: skip
+    add("--gpu", default="H100", choices=list(PEAKS),
+        help="GPU model, for its peak FLOP/s (default: H100)")  # fmt: skip
     add("--utilisation", type=float, default=0.4, metavar="SHARE",
-        help="share of that rate that is reached; an assumption (0.4)")  # fmt: skip
-    add("--examples", type=int, metavar="N", help="of an epoch, where the recipe counts epochs")
+        help="assumed share of the peak FLOP/s (default: 0.4)")  # fmt: skip
+    add("--examples", type=int, metavar="N",
+        help="examples per epoch, for recipes with training.epochs")  # fmt: skip
     return made.with_json()
 
 
@@ -70,11 +73,11 @@ def main(words: Sequence[str]) -> int:
     pieces = given.gpus * config.gradient_accumulation_steps
     if config.batch_size < pieces:
         raise ValueError(
-            f"a batch of {config.batch_size} can't be cut in {given.gpus} GPUs x "
-            f"{config.gradient_accumulation_steps} micro-batches: give --training.batch_size "
+            f"a batch of {config.batch_size} cannot be divided among {given.gpus} GPUs x "
+            f"{config.gradient_accumulation_steps} micro-batches; set --training.batch_size "
             f"{pieces} or more, or fewer --gpus"
         )
-    # After mistakes are answered: this imports torch.
+    # After the check of the options, because this imports torch.
     from magneto.lab.plan import Plan, micro_batch, trace_recipe
     from magneto.training.config import in_steps
 
@@ -110,37 +113,38 @@ def main(words: Sequence[str]) -> int:
 
 
 def plan_lines(found: Mapping[str, Any]) -> list[str]:
-    """Write a plan for people."""
+    """Format a plan."""
     from magneto.lab.plan import RESERVE
     from magneto.training.model import gigabytes as size
 
     parts = ", ".join(f"{name} {size(value)}" for name, value in found["state"].items() if value)
     rows = [
         ("model", f"{found['parameters']:,} parameters; {parts}"),
-        ("batch", f"{found['batch_size']:,} examples a step; {found['micro_batch']} in a GPU's "
-         f"micro-batch, {found['gradient_accumulation_steps']} of them a step"),
+        ("batch", f"{found['batch_size']:,} examples per step; micro-batches of "
+         f"{found['micro_batch']} per GPU, {found['gradient_accumulation_steps']} per step"),
     ]  # fmt: skip
     for name, each in found["activations"].items():
-        rows.append((name, f"{size(each['kept'])} of activations, {size(each['peak'])} at the peak,"
-                     f" gradients included; {each['step_flops']:.3g} FLOP a step, "
-                     f"{each['step_seconds']:.3g} s"))  # fmt: skip
+        rows.append((name, f"{size(each['kept'])} of activations, peak with gradients "
+                     f"{size(each['peak'])}; {each['step_flops']:.3g} FLOP and "
+                     f"{each['step_seconds']:.3g} s per step"))  # fmt: skip
         if found["steps"]:
             rows.append(("", f"{found['steps']:,} steps, {each['hours']:,.3g} hours"))
-    rate = f"{found['peak_flops'] / 1e12:g} TFLOP/s a GPU"
-    reached = f"at {found['utilisation']:.0%} (an assumption) of {rate}"
-    rows.append(("", f"{reached}, exchange hidden behind it"))
+    rows.append(("assumed", f"{found['utilisation']:.0%} of {found['peak_flops'] / 1e12:g} TFLOP/s "
+                 "per GPU; communication hidden behind computation"))  # fmt: skip
     if not found["steps"]:
-        rows.append(("", "the recipe counts epochs: --examples N says how many steps they are"))
+        rows.append(("", "hours need --examples N, because the recipe counts epochs"))
     memory = f"{found['gpu_memory'] / GB:g} GB"
-    table = [["sharing", "activations", "a GPU needs", f"fits {memory}", "largest micro-batch"]]
+    table = [["sharding", "activations", "per GPU", f"fits {memory}", "largest micro-batch"]]
     for way in found["ways"]:
         table.append([way["strategy"], NAMES[way["recompute"]], size(way["needed"]),
                       "yes" if way["fits"] else "no", str(way["largest"])])  # fmt: skip
-    advice = (f"nothing fits {memory}, not even one example at a time with layers recomputed: take "
-              "more GPUs or more memory, or a shorter length or a smaller model")  # fmt: skip
+    advice = (
+        f"nothing fits in {memory}, even with one example at a time and recomputed "
+        "activations; use more GPUs, more memory, a shorter length or a smaller model"
+    )
     if chosen := found["advice"]:
-        advice = f"{chosen['options']}  ({size(chosen['needed'])} a GPU)"
-    reserve = f"what fits leaves {RESERVE:.0%} of the memory to libraries and gaps"
+        advice = f"{chosen['options']}  ({size(chosen['needed'])} per GPU)"
+    reserve = f"{RESERVE:.0%} of the memory is reserved for libraries and fragmentation"
     return [*labelled(rows), "", aligned(table), "", reserve, f"advice: {advice}"]
 
 
@@ -155,12 +159,12 @@ def dry_run(recipe: Recipe, report: ProgressBars, as_json: bool) -> int:
 
 
 def try_steps(recipe: Recipe, task: Task, report: ProgressBars) -> dict[str, Any]:
-    """Take some steps of a recipe and its task, and return what all of them would take.
+    """Measure some steps of a recipe; return memory and the time of the whole training.
 
-    The data is read, and tokenised into the cache, as for a training; no directory is made.
+    The data is prepared and cached as for a training. No run directory is created.
 
     Raises:
-        ValueError: If the training can't fit in memory.
+        ValueError: If the training cannot fit in memory.
     """
     from magneto.training.distributed import join_world, keep_freed_memory, unwrap
     from magneto.training.loop import build_state, train_step
@@ -170,9 +174,9 @@ def try_steps(recipe: Recipe, task: Task, report: ProgressBars) -> dict[str, Any
     with join_world(recipe.training) as world, keep_freed_memory(world.device):
         task.prepare(report)
         check_memory(task, recipe.training, world, recipe.seed)
-        nowhere = Path(os.devnull) / "run"  # a state begins before anything is written
+        nowhere = Path(os.devnull) / "run"  # nothing is written
         state = build_state(task, recipe.training, nowhere, recipe.seed, world, report)
-        with closing(state):  # Ctrl-C ends it at once: there is nothing to keep
+        with closing(state):
             batches = state.batches.start(0)
             while len(seconds) <= STEPS and (sum(seconds) <= SECONDS or len(seconds) < 2):
                 started = time.perf_counter()
@@ -203,7 +207,7 @@ def try_steps(recipe: Recipe, task: Task, report: ProgressBars) -> dict[str, Any
 
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
-    """Return how many trained parameters each part of a model has; shared ones count once."""
+    """Return the number of trained parameters of each submodule; shared ones count once."""
     parts, seen = dict[str, int](), set[int]()
     for name, part in model.named_children():
         own = [p for p in part.parameters() if p.requires_grad and id(p) not in seen]
@@ -214,7 +218,7 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
 
 
 def dry_run_lines(found: Mapping[str, Any]) -> list[str]:
-    """Write what steps took for people."""
+    """Format the results of a dry run."""
     from magneto.training.model import gigabytes
 
     steps, batch, epochs = found["steps"], found["batch_size"], ""
@@ -223,15 +227,15 @@ def dry_run_lines(found: Mapping[str, Any]) -> list[str]:
         epochs = f", {steps * batch / found['examples']:.3g} epochs of {found['examples']:,}"
     return labelled([
         ("parameters", f"{found['parameters']:,}: {parts}"),
-        ("steps", f"{steps:,}, each of {batch} examples{epochs}"),
-        (found["unit"], f"{found['units']:,.0f}, {found['units_per_step']:,.0f} a step"),
-        ("memory", f"{gigabytes(found['state_bytes'])} of weights, gradients and optimizer; "
-         f"{gigabytes(found['peak_bytes'])} in use at most, on {found['device']}"),
-        ("time", f"{clock(found['seconds'])}, {found['seconds_per_step']:.3g} s a step "
+        ("steps", f"{steps:,} of {batch} examples each{epochs}"),
+        (found["unit"], f"{found['units']:,.0f}, {found['units_per_step']:,.0f} per step"),
+        ("memory", f"{gigabytes(found['state_bytes'])} of weights, gradients and optimizer state; "
+         f"peak {gigabytes(found['peak_bytes'])} on {found['device']}"),
+        ("time", f"{clock(found['seconds'])}, {found['seconds_per_step']:.3g} s per step "
          f"(median of {found['timed_steps']}), without evaluations and checkpoints"),
     ])  # fmt: skip
 
 
 def labelled(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Return lines with what they are about in front."""
+    """Format rows of a label and a text."""
     return [f"{name:<12}{words}" for name, words in rows]

@@ -1,4 +1,4 @@
-"""`magneto predict` and `magneto generate`: what a run's model says of images, texts and tables."""
+"""`magneto predict` and `magneto generate`: a run's predictions, continuations and captions."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from magneto.language.labelled_texts import TextPair
     from magneto.vision.image_task import Prediction
 
-# Images, or groups of images that belong together, that the model reads at once.
+# Images (or groups of images for one statement) in a batch.
 BATCH = 32
-# Texts that are sorted by length together, before any of them is printed.
+# Texts that are sorted by length together before they are batched.
 SORTED = 1024
 
 
@@ -50,13 +50,14 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "predict",
-        "Say what images show: labels with probabilities, or, by a segmentation run, the classes\n"
-        "of their pixels, with a picture of each and a legend. A run that answers questions takes\n"
-        "one after the images, in quotes.\n\n"
-        "By a run that classifies texts: a line per text, its label and the text. Texts are lines\n"
-        "of .txt files or of standard input, rows of .csv, .tsv, .jsonl and .json files, or\n"
-        "words in quotes; a pair of texts in a line has a tab between them.\n\n"
-        "By a run of a task of your own: a line per row of .csv, .tsv, .jsonl and .json files.",
+        "Predict labels with a trained model.\n\n"
+        "Images: prints labels with probabilities. A segmentation run prints the classes of the "
+        "pixels, and writes each image with its segmentation and a legend. For questions and "
+        "statements about images, put the text in quotes after the images.\n\n"
+        "Texts: prints a label per text. Inputs are .txt files or standard input (one text per "
+        "line), .csv, .tsv, .jsonl and .json files (one text per row), or a text in quotes. Two "
+        "texts of a pair are separated by a tab.\n\n"
+        "Your own tasks: prints a prediction per row of .csv, .tsv, .jsonl and .json files.",
         "magneto predict runs/first cat.jpg dog.png photos/ --top 3\n"
         '  magneto predict runs/vqa cat.jpg "what is the cat doing?"\n'
         "  magneto predict runs/reviews new.csv --data.text_column review --probabilities\n"
@@ -65,16 +66,18 @@ def parser() -> Parser:
     ).with_run()
     made.add_argument(
         "inputs", nargs="*",
-        help="images or folders of them, the last word maybe a question; or texts and their files; "
-        "- for standard input",
+        help="images or folders of images, followed by the question or statement if any; texts in "
+        "quotes or files of texts; - for standard input",
     )  # fmt: skip
-    made.add_argument("--top", type=int, default=5, help="labels shown of each image (5)")
     made.add_argument(
-        "--probabilities", action="store_true", help="show those of all classes, of each text"
+        "--top", type=int, default=5, metavar="K", help="labels per image (default: 5)"
+    )
+    made.add_argument(
+        "--probabilities", action="store_true", help="print the probability of every class (texts)"
     )
     made.add_argument(
         "--out", type=Path, default=Path("predictions"), metavar="DIR",
-        help="where pictures are written, if there are any (predictions/)",
+        help="folder for segmented images (default: predictions/)",
     )  # fmt: skip
     return made.with_json()
 
@@ -84,7 +87,7 @@ def main(words: Sequence[str]) -> int:
     made = parser()
     given, overrides = made.parse_with_overrides(words)
     if given.top < 1:
-        made.error(f"--top {given.top}: at least 1")
+        made.error(f"--top must be 1 or more, not {given.top}")
     reads = run_task(given.run, overrides, "predict").reads
     if reads == "rows":
         return predict_rows(given, overrides)
@@ -94,22 +97,22 @@ def main(words: Sequence[str]) -> int:
 
 
 def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind: str) -> int:
-    """Print what a run's model sees in images, or answers about them."""
+    """Print the labels of images, or answers to a question about them."""
     names, text = split_words(given.inputs, kind)
     paths = image_paths(names)
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
-    together = opened.task.images_together if kind else 1
-    if len(paths) % together:
-        raise ConfigError([f"a {kind} is about {together} images, and there are {len(paths)}: "
-                           "name them one after the other"])  # fmt: skip
+    group = opened.task.images_together if kind else 1
+    if len(paths) % group:
+        raise ConfigError([f"a {kind} needs {group} images, but {len(paths)} are given; name the "
+                           "images of each group in order"])  # fmt: skip
 
     def ask(pictures: Sequence[Any]) -> Sequence[Any]:
         inputs = [(picture, text) for picture in pictures] if kind else pictures
         return opened.task.predict(opened.model, inputs)
 
     broken, taken = list[dict[str, str]](), set[str]()
-    found = [(path, said.labels[: given.top], write_pictures(path, said, given.out, taken))
-             for path, said in ask_of_images(paths, together, ask, broken)]  # fmt: skip
+    found = [(path, each.labels[: given.top], write_pictures(path, each, given.out, taken))
+             for path, each in predict_readable(paths, group, ask, broken)]  # fmt: skip
     images = [
         {
             "path": str(path),
@@ -129,31 +132,31 @@ def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind
 
 
 def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
-    """Return the names of images and what is asked about them; "" where nothing is."""
+    """Return the names of images, and the question or statement about them ("" if none)."""
     from magneto.data.media import IMAGE_ENDINGS
 
     def is_image_name(word: str) -> bool:
         return word.lower().endswith(IMAGE_ENDINGS) and " " not in word
 
     if not words:
-        raise ConfigError(["name images, or folders of them: magneto predict RUN photo.jpg"])
+        raise ConfigError(["name images or folders of images: magneto predict RUN photo.jpg"])
     if not kind:
         return words, ""
     text = words[-1].strip()
     if len(words) < 2 or not text or os.path.exists(text) or is_image_name(text):
         image = next(filter(is_image_name, words[:-1]), "photo.jpg")
-        raise ConfigError([f"the run takes a {kind} after the images, in quotes: "
+        raise ConfigError([f"add the {kind} in quotes after the images: "
                            f'magneto predict RUN {image} "..."'])  # fmt: skip
     return words[:-1], text
 
 
 def image_paths(names: Sequence[str]) -> list[Path]:
-    """Return files, and the images in folders."""
+    """Return the paths of images, with folders expanded."""
     from magneto.data.formats import media_names
 
     found: list[Path] = []
     if sum(map(is_standard_input, names)) > 1:
-        raise ConfigError(["standard input (-) can be read once"])
+        raise ConfigError(["standard input (-) can be given only once"])
     for name in names:
         path = Path(STDIN) if is_standard_input(name) else existing_path(name)
         inside = [path]
@@ -165,56 +168,55 @@ def image_paths(names: Sequence[str]) -> list[Path]:
     return found
 
 
-def ask_of_images(
+def predict_readable(
     paths: Sequence[Path],
-    together: int,
+    group: int,
     ask: Callable[[Sequence[Any]], Sequence[Any]],
     broken: list[dict[str, str]],
 ) -> Iterator[tuple[Path, Any]]:
-    """Yield each image that can be read, with what is said of it; say which can't be.
+    """Yield each readable image with its prediction; report the others.
 
     Args:
-        paths: Of images.
-        together: How many of them, one after the other, are asked about at once: if one can't be
-            read, nothing is said of the others either.
-        ask: From decoded images to what is said of each.
-        broken: Is given "path" and "why" of each image without an answer.
+        paths: Paths of images.
+        group: Number of consecutive images with one prediction; an unreadable one drops its group.
+        ask: From decoded images to a prediction for each.
+        broken: Receives "path" and "reason" of each image without a prediction.
 
     Raises:
-        ValueError: If none could be read.
+        ValueError: If no image could be read.
     """
-    report, size = ProgressBars(), BATCH * together
+    report, size = ProgressBars(), BATCH * group
     for start in range(0, len(paths), size):
         some = paths[start : start + size]
-        read, lost = dict[int, Any](), dict[int, str]()
-        for place, path in enumerate(some):
+        images, reasons = dict[int, Any](), dict[int, str]()
+        for index, path in enumerate(some):
             try:
                 with guarded():
-                    read[place] = decode_input(path)
+                    images[index] = decode_input(path)
             except BadRecord as error:
-                lost[place] = str(error)
-        for place in [*lost]:
-            first = place // together * together
-            for other in range(first, first + together):
-                lost.setdefault(other, f"belongs to {some[place]}")
-                read.pop(other, None)
-        broken += [{"path": str(some[place]), "why": why} for place, why in sorted(lost.items())]
-        if read:
-            yield from zip([some[place] for place in read], ask([*read.values()]), strict=True)
+                reasons[index] = str(error)
+        for index in [*reasons]:
+            first = index // group * group
+            for other in range(first, first + group):
+                reasons.setdefault(other, f"belongs to {some[index]}")
+                images.pop(other, None)
+        broken += [{"path": str(some[n]), "reason": reasons[n]} for n in sorted(reasons)]
+        if images:
+            yield from zip([some[n] for n in images], ask([*images.values()]), strict=True)
         report.update("reading images", start + len(some), len(paths))
     report.finish()
     for each in broken:
-        report.say(f"{each['path']}: {each['why']}")
+        report.say(f"{each['path']}: {each['reason']}")
     if len(broken) == len(paths):
         raise ValueError(f"none of {len(paths)} files could be read as an image")
     if broken:
-        report.say(f"{len(broken)} of {len(paths)} could not be read")
+        report.say(f"{len(broken)} of {len(paths)} images could not be read")
 
 
-def write_pictures(path: Path, said: Prediction, out: Path, taken: set[str]) -> list[Path]:
-    """Write the pictures of a prediction, each under a name of its own."""
+def write_pictures(path: Path, prediction: Prediction, out: Path, taken: set[str]) -> list[Path]:
+    """Write the pictures of a prediction under unique names."""
     files = []
-    for kind, content in said.pictures.items():
+    for kind, content in prediction.pictures.items():
         numbers = chain([path.stem], (f"{path.stem}-{number}" for number in count(2)))
         name = next(n for n in (f"{stem}-{kind}.png" for stem in numbers) if n not in taken)
         taken.add(name)
@@ -225,49 +227,48 @@ def write_pictures(path: Path, said: Prediction, out: Path, taken: set[str]) -> 
 
 
 def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
-    """Print the label of each text, with probabilities if they are asked for."""
+    """Print the label of each text, with its probabilities for --probabilities."""
     from magneto.language.labelled_texts import ROWS
 
     opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
     task, counts, report = opened.task, Counts(), ProgressBars()
     if given.probabilities and task.data_config.regression:
-        raise ConfigError([f"{given.run} answers with numbers, which have no --probabilities"])
-    alone = not given.inputs or is_standard_input(given.inputs[0])
-    if alone and sys.stdin is not None and sys.stdin.isatty():
-        report.say("texts from standard input, one per line")
+        raise ConfigError([f"--probabilities: {given.run} predicts numbers, not classes"])
+    piped = not given.inputs or is_standard_input(given.inputs[0])
+    if piped and sys.stdin is not None and sys.stdin.isatty():
+        report.say("Reading texts from standard input, one per line.")
     texts: list[dict[str, Any]] = []
     cut = 0
-    for some in text_groups(given.inputs, task.data_config, counts):
-        said = task.predict(opened.model, some)
-        cut += sum(each.truncated for each in said)
-        counts[ROWS] += len(some)
-        for row, each in zip(some, said, strict=True):
+    for rows in text_groups(given.inputs, task.data_config, counts):
+        predictions = task.predict(opened.model, rows)
+        cut += sum(each.truncated for each in predictions)
+        counts[ROWS] += len(rows)
+        for row, each in zip(rows, predictions, strict=True):
             shares = dict(each.probabilities) if given.probabilities else {}
-            whole = (row.text,) if row.pair is None else (row.text, row.pair)
+            own_texts = (row.text,) if row.pair is None else (row.text, row.pair)
             if given.json:
                 pair = {} if row.pair is None else {"pair": row.pair}
-                asked = {"probabilities": shares} if given.probabilities else {}
-                texts.append({"text": row.text, "label": each.label, **pair, **asked})
+                more = {"probabilities": shares} if given.probabilities else {}
+                texts.append({"text": row.text, "label": each.label, **pair, **more})
                 continue
             words = " ".join(f"{name}={share:.4f}" for name, share in shares.items())
             cells = [each.label, *([words] if given.probabilities else [])]
-            print("\t".join([*cells, *(" ".join(t.split()) for t in whole)]), flush=alone)
+            print("\t".join([*cells, *(" ".join(t.split()) for t in own_texts)]), flush=piped)
         report.update("predicting texts", counts[ROWS], None)
     report.finish()
     if not counts[ROWS]:
-        raise ValueError(f"no text in {'standard input' if alone else ', '.join(given.inputs)}")
+        raise ValueError(f"no text in {'standard input' if piped else ', '.join(given.inputs)}")
     report.say(counts.describe(ROWS))
     if cut:
         most = task.data_config.max_length
-        report.say(f"{cut} of {counts[ROWS]} texts are read up to {most} tokens, the rest is not "
-                   "looked at")  # fmt: skip
+        report.say(f"{cut} of {counts[ROWS]} texts were truncated to {most} tokens")
     if given.json:
         print_json({"run": str(given.run), "weights": str(opened.weights), "texts": texts})
     return 0
 
 
 def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
-    """Print what a task of one's own says of each row of tables."""
+    """Print the predictions of a user's own task for each row of tables."""
     import torch
 
     from magneto.data.formats import read_file
@@ -307,10 +308,9 @@ def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int
 def text_groups(
     inputs: Sequence[str], data: ClassificationDataConfig, counts: Counts
 ) -> Iterator[list[TextPair]]:
-    """Yield the texts of files, those in quotes, or the lines of standard input, some at a time.
+    """Yield groups of texts: of files, of quoted words, or of standard input.
 
-    Of standard input it is what is there: nobody who types, or whose program does, has to end it
-    before there are answers.
+    Lines of standard input are yielded as soon as they arrive.
     """
     from magneto.language.labelled_texts import line_pairs
 
@@ -320,20 +320,20 @@ def text_groups(
             yield some
         return
     if len(inputs) > 1:
-        raise ConfigError(["standard input (-) is read alone"])
+        raise ConfigError(["standard input (-) excludes other inputs"])
     for lines in arriving(open_standard_input(), counts, SORTED):
         yield list(line_pairs(lines, data.paired))
 
 
 def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Iterator[TextPair]:
-    """Return the texts of a file, or a text in quotes."""
+    """Return the texts of a file, or a quoted text."""
     from magneto.language.labelled_texts import line_pairs, read_unlabelled
 
-    if any(map(str.isspace, word)) and not os.path.exists(word):  # a Path minds long texts
+    if any(map(str.isspace, word)) and not os.path.exists(word):  # Path.exists fails on long texts
         return line_pairs([word], data.paired)
     path = existing_path(word)
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: name the files of texts in it")
+        raise ValueError(f"{path} is a folder; name text files in it")
     return read_unlabelled(path, data, counts)
 
 
@@ -341,28 +341,29 @@ def generate_parser() -> Parser:
     """Return the parser of `magneto generate`."""
     made = Parser(
         "generate",
-        "Continue a prompt, by sampling or by beam search, with transformers' generate; or, by an\n"
-        "image-captioning run, describe an image or a folder of them, by beam search.",
+        "Continue a prompt by sampling or beam search, with transformers' generate. An "
+        "image-captioning run describes an image, or every image of a folder, by beam search.",
         'magneto generate runs/first "A function that" --new-tokens 50 --temperature 0.7\n'
         "  magneto generate runs/captions photo.jpg",
     ).with_run()
     made.add_argument(
         "prompt", nargs="?", default="",
-        help="text to continue; or an image, or a folder of them; - for standard input",
+        help="text to continue; or an image, or a folder of images; - for standard input",
     )  # fmt: skip
-    made.add_argument("--new-tokens", type=int, default=100, help="at most (100)")
-    made.add_argument("--temperature", type=float, default=0.8, help="0 = most likely (0.8)")
-    made.add_argument("--top-k", type=int, default=50, help="choose among so many, 0 = all (50)")
-    made.add_argument("--top-p", type=float, default=1.0, help="... of this probability (1.0)")
-    made.add_argument(
-        "--beams", type=int, help="beam search instead of sampling; 3 for captions, 1 else"
-    )
-    made.add_argument(
-        "--length-penalty", type=float, default=0.6,
-        help="of captions: power of the length that scores are divided by (0.6)",
-    )  # fmt: skip
-    made.add_argument("--count", type=int, default=1, help="continuations (1)")
-    made.add_argument("--seed", type=int, default=0, help="of the sampling (0)")
+    add = made.add_argument
+    add("--new-tokens", type=int, default=100, metavar="N",
+        help="maximum tokens to generate (default: 100)")  # fmt: skip
+    add("--temperature", type=float, default=0.8, metavar="T",
+        help="sampling temperature (default: 0.8; 0: greedy)")  # fmt: skip
+    add("--top-k", type=int, default=50, metavar="K", help="top-k sampling (default: 50; 0: off)")
+    add("--top-p", type=float, default=1.0, metavar="P",
+        help="nucleus sampling (default: 1.0, off)")  # fmt: skip
+    add("--beams", type=int, metavar="N",
+        help="beam width; above 1 replaces sampling (default: 1; captions: 3)")  # fmt: skip
+    add("--length-penalty", type=float, default=0.6, metavar="X",
+        help="captions: exponent of the length that divides a score (default: 0.6)")  # fmt: skip
+    add("--count", type=int, default=1, metavar="N", help="number of continuations (default: 1)")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the sampling (default: 0)")
     return made.with_json()
 
 
@@ -397,19 +398,19 @@ def continue_text(given: argparse.Namespace) -> int:
 
 
 def describe_images(given: argparse.Namespace) -> int:
-    """Describe an image, or those of a folder."""
+    """Describe an image, or the images of a folder."""
     from magneto.vision_language.caption_decoding import CaptionSearch
 
     if not given.prompt:
-        raise ConfigError(["name an image, or a folder of them: magneto generate RUN photo.jpg"])
+        raise ConfigError(["name an image or a folder of images: magneto generate RUN photo.jpg"])
     beams = 3 if given.beams is None else given.beams
     how = CaptionSearch(beams=beams, length_penalty=given.length_penalty)
     paths = image_paths([given.prompt])
     opened: Any = load_run(given.run, given.weights, {}, verb="generate")
     broken: list[dict[str, str]] = []
     write = partial(opened.task.caption, opened.model, how=how)
-    captions = dict(ask_of_images(paths, 1, write, broken))
+    captions = dict(predict_readable(paths, 1, write, broken))
     found = [{"path": str(path), "caption": caption} for path, caption in captions.items()]
-    named = len(paths) > 1
-    lines = (f"{path}: {caption}" if named else caption for path, caption in captions.items())
+    several = len(paths) > 1
+    lines = (f"{path}: {caption}" if several else caption for path, caption in captions.items())
     return answer(given, {"run": str(given.run), "images": found, "broken": broken}, lines)

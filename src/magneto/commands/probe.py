@@ -1,4 +1,4 @@
-"""`magneto probe`: what theory and measurement say of a recipe before it is trained."""
+"""`magneto probe`: a prediction, from theory and a few steps, of whether a recipe will train."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from magneto.lab.update import Bound, Growth, Update
 
 MOST_LAYERS = 4096
-# Layers, and depths, that a table shows at most.
+# Maximum layers and depths in a table.
 ROWS, COLUMNS = 9, 5
 MARKS = {"sound": "ok", "not decided": "??", "likely to fail": "!!"}
-READINGS = {"label": "a label's logit", "output": "the whole output"}
+READINGS = {"label": "a label's logit", "output": "the output"}
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 
 
@@ -37,44 +37,49 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "probe",
-        "Look at a recipe at initialisation and along its first steps, layer by layer, and say\n"
-        "whether it will train, and why. Nothing is trained further, but by --trial, and\n"
-        "no weights are kept.",
+        "Measure every layer of a recipe at initialisation and over its first steps, and predict "
+        "whether it will train, with reasons. No weights are kept.",
         "magneto probe causal-lm/tiny --model.layers 24 --placements post,sub",
         recipe=True,
     )
     add = made.add_argument
     add("recipe", help="name or path of a recipe")
-    add("--placements", help="look at each of these, with commas (the recipe's)")
-    add("--steps", type=int, default=5, help="steps of training to take (5)")
+    add("--placements", metavar="A,B", help="norm placements (default: the recipe's)")
+    add("--steps", type=int, default=5, metavar="N", help="training steps (default: 5)")
+    add(
+        "--trial",
+        metavar="TIME",
+        help="then train for this time (60s, 5m), and compare with the task's trivial baseline",
+    )
     add(
         "--depths",
-        help="instead, measure how one step's change of the output grows over these numbers of "
-        "layers, with commas; width 64, inputs at random, no data needed",
+        metavar="N,M",
+        help="only measure how the output's change in one step grows with these numbers of "
+        "layers, at width 64 on random inputs",
     )
     add(
         "--stack",
         choices=("encoder", "decoder"),
         default="decoder",
-        help="of --depths: causal or not (decoder)",
+        help="stack for --depths: encoder, or causal decoder (default: decoder)",
     )
     add(
         "--coordinates",
-        metavar="WIDTHS",
-        help="instead, take the steps at each of these widths, with commas, and say how the change "
-        "of each layer's output grows with the width: the coordinate check of mup",
+        metavar="N,M",
+        help="only measure how the change of each layer's output grows with these widths (muP's "
+        "coordinate check)",
     )
     add(
-        "--trial",
-        metavar="TIME",
-        help="then train for so long (60s, 5m), and compare with the task's trivial baseline",
+        "--seeds",
+        type=int,
+        metavar="N",
+        help="number of seeds for the growth with depth (default: 3; with --depths: 5)",
     )
-    add("--seeds", type=int, help="for the growth with depth: how many (3; with --depths 5)")
     add(
         "--out",
         type=Path,
         metavar="DIR",
-        help="write probe.json there; of --coordinates a figure too",
+        help="write probe.json there, and for --coordinates a figure",
     )
     return made.with_data().with_json()
 
@@ -89,10 +94,9 @@ def main(words: Sequence[str]) -> int:
     if given.seeds is not None and given.seeds < (1 if given.depths else 0):
         command.error(f"--seeds must be {1 if given.depths else 0} or more, not {given.seeds}")
     if given.trial is not None and read_time("--trial", given.trial) and given.depths:
-        command.error("--trial trains the recipe, which --depths does not look at")
+        command.error("--trial trains the recipe; omit it with --depths")
     if given.coordinates and (given.depths or given.trial or given.placements):
-        command.error("--coordinates looks at one recipe, and goes with none of --depths, --trial "
-                      "and --placements")  # fmt: skip
+        command.error("--coordinates excludes --depths, --trial and --placements")
     recipes = load_each(given.recipe, overrides, given.placements)
     report, started = ProgressBars(), time.perf_counter()
     look = measure_depths if given.depths else look_at_each
@@ -112,12 +116,12 @@ def main(words: Sequence[str]) -> int:
 
 
 def load_each(name: str, overrides: dict[str, str], placements: str | None) -> list[Recipe]:
-    """Load the recipe once for each placement; all mistakes are known before any work."""
+    """Load the recipe for each placement."""
     if placements is None:
         return [load_recipe(name, overrides)]
     rows = [word.strip() for word in placements.split(",") if word.strip()]
     if not rows:
-        raise ConfigError(["--placements takes names with commas between them"])
+        raise ConfigError(["--placements takes comma-separated names"])
     rows = [find_placement(row).name for row in dict.fromkeys(rows)]
     return [load_recipe(name, {**overrides, "model.placement": row}) for row in rows]
 
@@ -125,7 +129,7 @@ def load_each(name: str, overrides: dict[str, str], placements: str | None) -> l
 def look_at_each(
     recipes: list[Recipe], given: Any, report: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
-    """Diagnose every recipe; return what was found as plain values, and as lines for people."""
+    """Diagnose every recipe; return the results as plain values and as lines of text."""
     from magneto.lab.diagnosis import diagnose, run_trial
 
     seeds = 3 if given.seeds is None else given.seeds
@@ -146,16 +150,16 @@ def look_at_each(
 def measure_depths(
     recipes: list[Recipe], given: Any, report: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
-    """Measure the growth of the update with depth, beside the bound's; return it likewise."""
+    """Measure the update's growth with depth, with the bound's; return values and lines."""
     from magneto.lab.update import bounds_over, growth, measure_growth, measured_shape
 
     depths = sorted(numbers("--depths", given.depths))
     if len(depths) < 2 or depths[0] < 1 or depths[-1] > MOST_LAYERS:
-        raise ConfigError([f"--depths takes two or more numbers from 1 to {MOST_LAYERS}: "
+        raise ConfigError([f"--depths takes two or more numbers from 1 to {MOST_LAYERS}, not "
                            f"{given.depths}"])  # fmt: skip
     stack: Stack = given.stack
     if not placement_name(recipes[0].model):
-        raise ConfigError([f"--depths: the model of {given.recipe} has no placement to measure"])
+        raise ConfigError([f"--depths: the model of {given.recipe} has no norm placement"])
     updates = [
         update
         for recipe in recipes
@@ -182,14 +186,14 @@ def measure_depths(
 def measure_widths(
     recipes: list[Recipe], given: Any, report: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
-    """Take a recipe's first steps at several widths; return how outputs grow with it, likewise."""
+    """Measure the growth of the layers' changes with width; return values and lines."""
     from magneto.lab.coordinates import draw_coordinates, measure_coordinates
 
     widths = sorted({*numbers("--coordinates", given.coordinates)})
     if len(widths) < 2 or widths[0] < 1:
         raise ConfigError([f"--coordinates takes two or more widths, not {given.coordinates}"])
     if not placement_name(recipes[0].model):
-        raise ConfigError([f"--coordinates: the model of {given.recipe} has no stack to widen"])
+        raise ConfigError([f"--coordinates: the model of {given.recipe} has no Transformer stack"])
     found = measure_coordinates(recipes[0], widths, given.steps, report)
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)
@@ -205,11 +209,11 @@ def measure_widths(
 def coordinate_lines(
     found: Sequence[Coordinate], widths: Sequence[int], steps: int
 ) -> Iterator[str]:
-    """Yield the change of each layer's output by width as a table, and what it means."""
+    """Yield a table of each layer's change by width, and its conclusion."""
     from magneto.lab.coordinates import FLAT
 
     shown = [found[place] for place in thin(len(found), ROWS)]
-    head = [f"change of the output after {steps} step{'s' if steps > 1 else ''}, RMS"]
+    head = [f"RMS change of the output after {steps} step{'s' if steps > 1 else ''}"]
     rows = [[*head, *map(str, widths), "grows as"]]
     for each in shown:
         values = [number(each.change[width]) for width in widths]
@@ -219,19 +223,19 @@ def coordinate_lines(
     broken = [each.name for each in found if math.isnan(each.exponent)]
     steep = [each for each in found if each.exponent > FLAT]
     if broken:
-        yield f"No power of the width fits {', '.join(broken)}: not finite, or no change."
+        yield f"No exponent for {', '.join(broken)}: the change is zero or not finite."
     if steep:
         most = max(steep, key=lambda each: each.exponent)
-        yield (f"{len(steep)} of {len(found)} outputs change more at a larger width, {most.name} "
-               f"as width^{most.exponent:.2f}: a rate that is right at {widths[0]} is too large "
-               f"at {widths[-1]}.")  # fmt: skip
+        yield (f"The change of {len(steep)} of {len(found)} outputs grows with the width, at most "
+               f"{most.name} as width^{most.exponent:.2f}. The right learning rate at width "
+               f"{widths[0]} is too large at width {widths[-1]}.")  # fmt: skip
     elif not broken:
-        yield (f"No output's change grows faster than width^{FLAT:g}: one rate may serve all these "
-               "widths.")  # fmt: skip
+        yield (f"No output's change grows faster than width^{FLAT:g}. One learning rate may serve "
+               "all these widths.")  # fmt: skip
 
 
 def diagnosis_lines(found: Sequence[Diagnosis], trials: Sequence[Trial] = ()) -> Iterator[str]:
-    """Yield what is said of each recipe, and of its trial; several side by side at the end."""
+    """Yield the diagnosis and trial of each recipe, and a comparison if there are several."""
     for made, trial in zip_longest(found, trials):
         steps, level = made.run.steps, made.verdict.level
         layers = "+".join(map(str, made.layers))
@@ -249,7 +253,7 @@ def diagnosis_lines(found: Sequence[Diagnosis], trials: Sequence[Trial] = ()) ->
 
 
 def layer_table(first: Sequence[LayerReading], last: Sequence[LayerReading], step: int) -> str:
-    """Return the table of layers: at initialisation, and at the last step where it says so."""
+    """Format the table of layers at initialisation, with arrows to the last step."""
     span = f"1→{step}"
     lines = [["", "RMS", "token", "gradient", "update/", "largest", "entropy"],
              ["layer", span, "similarity", span, "weight", "logit", "(nats)"]]  # fmt: skip
@@ -277,35 +281,35 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def thin(count: int, most: int) -> list[int]:
-    """Choose at most so many of 0 .. count - 1, evenly, with both ends."""
+    """Choose at most `most` of 0 .. count - 1, evenly spaced, with both ends."""
     if count <= most:
         return list(range(count))
     return [round(part * (count - 1) / (most - 1)) for part in range(most)]
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Write a number; a dash where nothing was measured."""
+    """Format a number; None becomes a dash."""
     return "-" if value is None else f"{value:.{digits}g}"
 
 
 def arrow(first: float | None, last: float | None, digits: int = 3) -> str:
-    """Write how a number went."""
+    """Format a number's change."""
     return f"{number(first, digits)}→{number(last, digits)}"
 
 
 def bound_line(theory: Bound) -> str:
-    """Write the theory's bound."""
+    """Format the theory's bound."""
     if not theory.derived:
         return f"theory: {theory.note}"
     forms = ", ".join(f"{theory.derived[form]:.3g} ({form})" for form in theory.derived)
     measured = next(iter(theory.measured.values()))
     note = f"; {theory.note}" if theory.note else ""
-    return (f"theory, SGD: the update is at most about {forms} x rate x width; "
-            f"{measured:.3g} with these weights' scales{note}")  # fmt: skip
+    return (f"theory, SGD: the update is at most about {forms} x learning rate x width; "
+            f"{measured:.3g} for the scales of these weights{note}")  # fmt: skip
 
 
 def growth_lines(grown: Sequence[Growth]) -> Iterator[str]:
-    """Write how the measured update grows with depth."""
+    """Yield the measured growth of the update with depth."""
     for name, what in READINGS.items():
         parts = [part for part in grown if part.reading == name]
         if parts:
@@ -313,22 +317,22 @@ def growth_lines(grown: Sequence[Growth]) -> Iterator[str]:
             each = ", ".join(
                 f"{growth_text(part)} under {OPTIMIZERS[part.optimizer]}" for part in parts
             )
-            yield f"measured: {high} layers beside {low}, one step moves {what} {each}"
+            yield f"measured: from {low} to {high} layers, one step's change of {what} grows {each}"
 
 
 def growth_text(part: Growth) -> str:
-    """Write a growth with its interval: "x2.4 [1.3, 4.4]"."""
+    """Format a growth with its 95 % interval: "x2.4 [1.3, 4.4]"."""
     low, high = part.ratio_range
     interval = f" [{low:.2g}, {high:.2g}]" if math.isfinite(low) else ""
     return f"x{part.ratio:.2g}{interval}"
 
 
 def side_by_side(found: Sequence[Diagnosis]) -> Iterator[str]:
-    """Yield a table with a row per recipe, and why they differ."""
+    """Yield a table with a row per recipe, and the reasons for each verdict."""
     from magneto.lab.verdict import kept_share, move_at, percent, rate_of_move
 
-    lines = [["", "", "distinct", "moved by", "rate that", "gradient"],
-             ["", "verdict", "top/bottom", "1e-4", "moves 10 %", "max/min"]]  # fmt: skip
+    lines = [["", "", "token variation", "change at", "rate for", "gradient"],
+             ["", "verdict", "top/bottom", "rate 1e-4", "10 % change", "max/min"]]  # fmt: skip
     for made in found:
         tries = made.run.first_steps
         moved = move_at(tries, 1e-4)
@@ -340,12 +344,12 @@ def side_by_side(found: Sequence[Diagnosis]) -> Iterator[str]:
             number(rate_of_move(tries, 0.1), 2),
             number(next(f.value for f in made.verdict.findings if f.name == "imbalance")),
         ])  # fmt: skip
-    yield f"\nSide by side\n\n{aligned(lines)}\n"
+    yield f"\nComparison\n\n{aligned(lines)}\n"
     for made in found:
         for reason in made.verdict.reasons if made.verdict.level != "sound" else []:
             yield f"{made.placement.title}: {reason}."
     if sound := [made.placement.title for made in found if made.verdict.level == "sound"]:
-        yield f"Nothing speaks against {', '.join(sound)}."
+        yield f"No problem found: {', '.join(sound)}."
 
 
 def growth_tables(
@@ -354,7 +358,7 @@ def growth_tables(
     bounds: Mapping[str, Mapping[str, Sequence[float]]],
     depths: Sequence[int],
 ) -> Iterator[str]:
-    """Yield a table per reading and optimizer, of geometric means over seeds, and the bound's."""
+    """Yield a table of geometric means over seeds per reading and optimizer, and the bound's."""
     places = thin(len(depths), COLUMNS)
     head = ["layers", *(str(depths[place]) for place in places), "growth"]
     for reading, what in READINGS.items():
@@ -370,7 +374,7 @@ def growth_tables(
                 width = f"±{part.interval:.2f}" if math.isfinite(part.interval) else ""
                 lines.append([find_placement(part.placement).title, *map(brief, means),
                               f"x{part.ratio:.2g}", f"{part.exponent:.2f}{width}"])  # fmt: skip
-            yield f"\nOne step of {OPTIMIZERS[optimizer]} moves {what}, per learning rate\n"
+            yield f"\nChange of {what} by one step of {OPTIMIZERS[optimizer]} / learning rate\n"
             yield aligned(lines)
     lines = [head]
     for name, forms in bounds.items():
@@ -380,10 +384,10 @@ def growth_tables(
         for form, values in forms.items():
             cells = [brief(values[place]) for place in places]
             lines.append([f"{title}, {form}", *cells, f"x{values[-1] / values[0]:.2g}"])
-    yield "\nTheory: bound of a label's logit under SGD, / (rate x width)\n"
+    yield "\nTheory: bound on a label's logit under SGD / (learning rate x width)\n"
     yield aligned(lines)
 
 
 def brief(value: float) -> str:
-    """Write a positive number in about five characters."""
+    """Format a positive number in about five characters."""
     return f"{value:.0f}" if 100 <= value < 1e6 else f"{value:.{3 if value >= 0.1 else 2}g}"

@@ -1,4 +1,4 @@
-"""`magneto recipes`: list the recipes, print one, or say what every field of it means."""
+"""`magneto recipes`: list the recipes, print one, or describe all its fields."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "recipes",
-        "List the recipes, or print one; save it, change it, and train it by its path.\n"
-        "With --all, every field that it can have: value, type, default, choices and meaning.",
+        "List the recipes, or print one. A printed recipe can be saved, edited, and trained by "
+        "its path. --all describes every field: value, type, default, choices and meaning.",
         "magneto recipes causal-lm/tiny > mine.yaml\n  magneto recipes causal-lm/tiny --all",
     )
     made.add_argument("name", nargs="?", help="recipe to print")
-    made.add_argument("--all", action="store_true", help="explain every field, set or not")
+    made.add_argument("--all", action="store_true", help="describe every field of the recipe")
     return made.with_json()
 
 
@@ -31,12 +31,12 @@ def main(words: Sequence[str]) -> int:
     made = parser()
     given = made.parse(words)
     if given.all and given.name is None:
-        made.error("--all is of one recipe: magneto recipes causal-lm/tiny --all")
+        made.error("--all needs a recipe: magneto recipes causal-lm/tiny --all")
     if given.name is None:
         rows = {name: headline(name) for name in recipe_names()}
         width = max(map(len, rows))
         return answer(given, rows, (f"{name:<{width}}  {line}" for name, line in rows.items()))
-    recipe = load_recipe(given.name)  # which says what is wrong, if it is none
+    recipe = load_recipe(given.name)
     if not given.all:
         text = recipe_path(given.name).read_text(encoding="utf-8")
         return answer(given, recipe.to_mapping(), text.splitlines())
@@ -58,17 +58,18 @@ def headline(name: str) -> str:
 def task_fields(task: str) -> Iterator[FieldDescription]:
     """Yield the fields of a task's recipes."""
     model, data = config_classes(task)
-    yield FieldDescription("task", "text", (), None, True, "Its name, or module:Class of your own.")
-    words = "Of weights, data order, dropout and splits."
+    words = "Name of the task, or module:Class of your own task."
+    yield FieldDescription("task", "text", (), None, True, words)
+    words = "Seed of weights, data order, dropout and splits."
     yield FieldDescription("seed", "whole number", (), 1, False, words)
     for section, kind in (("model", model), ("data", data), ("training", TrainingConfig)):
         yield from describe_fields(kind, section)
-    words = "Peak rate per placement, where training.learning_rate is not given."
+    words = "Peak learning rate of each placement, used if training.learning_rate is not set."
     yield FieldDescription("learning_rates", "numbers by name", (), {}, False, words)
 
 
 def dotted(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    """Return nested values by dotted names; mappings are there whole, too."""
+    """Return nested values, and the mappings themselves, by dotted names."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         found[f"{section}{key}"] = value
@@ -78,7 +79,7 @@ def dotted(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
 
 
 def lines(field: FieldDescription, value: Any) -> Iterator[str]:
-    """Yield the lines that explain a field: its value here, what it can be, what it means."""
+    """Yield the lines that describe a field: value, type, default and meaning."""
     default = "no default" if field.required else f"default {as_yaml(field.default)}"
     yield f"{field.name}: {as_yaml(value)}  ({type_words(field)}; {default})"
     yield from textwrap.wrap(field.meaning, 96, initial_indent="    ", subsequent_indent="    ")

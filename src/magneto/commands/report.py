@@ -1,4 +1,4 @@
-"""`magneto report`: a run as a page."""
+"""`magneto report`: the report of a run as an HTML page."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "report",
-        "Write a run as a page: how it ended, its curves beside a trivial baseline, and pictures "
-        "of what its model does with validation data.",
+        "Write a run's report: its result, its curves beside a trivial baseline, and predictions "
+        "of its model on validation data.",
         "magneto report runs/first",
         recipe=True,
-    )
-    made.add_argument("run", type=Path, help="directory of a run")
-    made.add_argument("--out", type=Path, metavar="DIR", help="where to write (RUN/report)")
-    made.add_argument("--weights", default="auto", help="best (default), final, averaged, last")
+    ).with_run()
+    made.add_argument("--out", type=Path, metavar="DIR", help="output folder (default: RUN/report)")
     return made.with_json()
 
 
@@ -46,19 +44,19 @@ def main(words: Sequence[str]) -> int:
     try:
         figures = draw_figures(given.run, given.weights, recipe, task)
     except (FileNotFoundError, Damaged) as error:
-        report.say(f"no pictures of the model: {error}")
+        report.say(f"The report has no predictions of the model: {error}")
     report.finish()
     from magneto.lab.report.report import write_run_page
 
     page = write_run_page(
         describe(given.run, recipe, task, figures), given.out or given.run / "report"
     )
-    made = {"page": str(page), "figures": [figure.name for figure in figures]}
-    return answer(given, made, [str(page)])
+    value = {"page": str(page), "figures": [figure.name for figure in figures]}
+    return answer(given, value, [f"report: {page}"])
 
 
 def draw_figures(run: Path, weights: str, recipe: Recipe, task: Task) -> Sequence[Figure]:
-    """Return what a run's task, prepared, shows of its model.
+    """Return the figures of a run's prepared task and its model.
 
     Raises:
         FileNotFoundError: If the run has no such weights.
@@ -72,7 +70,7 @@ def draw_figures(run: Path, weights: str, recipe: Recipe, task: Task) -> Sequenc
 
 
 def describe(run: Path, recipe: Recipe, task: Task, figures: Sequence[Figure]) -> RunPage:
-    """Return what the page says."""
+    """Return the contents of the page."""
     from magneto.lab.comparison import environments, without_places
     from magneto.lab.report.report import RunPage
     from magneto.training.logging import METRICS_FILE, read_metrics
@@ -100,21 +98,21 @@ def describe(run: Path, recipe: Recipe, task: Task, figures: Sequence[Figure]) -
 def ending_sentences(
     run: Path, task: Task, last: Mapping[str, float], baseline: Mapping[str, float]
 ) -> list[str]:
-    """Say how a run ended, and how far its metric is from a trivial answer's."""
+    """Summarise a run: its metric beside the trivial baseline's, its end, and data problems."""
     name, path = task.primary_metric, run / "result.json"
-    wrong = task.problems.describe()
-    problems = [f"Data problems, listed in {PROBLEMS_FILE}: {wrong}."] if wrong else []
+    counted = task.problems.describe()
+    problems = [f"Data problems, listed in {PROBLEMS_FILE}: {counted}."] if counted else []
     sentences = []
     if name in last:
-        beside = f"; {baseline[name]:.4g} for a trivial answer" if name in baseline else ""
-        sentences.append(f"Validation {name} {last[name]:.4g}{beside}.")
+        compared = f" (trivial baseline: {baseline[name]:.4g})" if name in baseline else ""
+        sentences.append(f"Last validation {name}: {last[name]:.4g}{compared}.")
     if not path.is_file():
-        return [*sentences, "The run has not ended: there is no result.json.", *problems]
+        return [*sentences, "The run has not ended: it has no result.json.", *problems]
     result = read_object(path, "status", "reason", "seconds", "step", "best")
     reason = f": {result['reason']}" if result["reason"] else ""
-    spent = clock(result["seconds"])
-    sentences.append(f"It {result['status']} at step {result['step']:,} after {spent}{reason}.")
+    duration = clock(result["seconds"])
     if result["best"]:
         best = result["best"]
         sentences.append(f"Best {name}: {best['value']:.4g} at step {best['step']:,}.")
-    return [*sentences, *problems]
+    ended = f"The run {result['status']} at step {result['step']:,} after {duration}{reason}."
+    return [*sentences, ended, *problems]

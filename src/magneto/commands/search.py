@@ -1,4 +1,4 @@
-"""`magneto search`: the images of a folder that a text describes, or the texts of an image."""
+"""`magneto search`: image search by text, and text search by image."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from magneto.recipe import open_run
 if TYPE_CHECKING:
     import numpy as np
 
-# Images, or texts, that the model reads at once.
+# Images or texts in a batch.
 BATCH = 64
-# Of the index: vectors, and what each is of.
+# Files of the index: vectors, and the path or text of each.
 VECTORS, NAMES = "vectors.npy", "names.json"
 
 
@@ -27,16 +27,18 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "search",
-        "Find, by an image-text-retrieval run, the images of a folder that a text describes, or\n"
-        "the lines of a text file that describe an image. What the folder or the file holds is\n"
-        "read once: the index is kept, and made again when a file or the run has changed.",
+        "Search the images of a folder by a text, or the lines of a text file by an image, with "
+        "an image-text-retrieval run. The index is cached, and rebuilt when a file or the run "
+        "changes.",
         'magneto search runs/retrieval "two dogs on a beach" photos/ --top 3\n'
         "  magneto search runs/retrieval photo.jpg captions.txt",
         recipe=True,
     ).with_run()
-    made.add_argument("query", help="a text in quotes, or an image")
-    made.add_argument("among", help="a folder of images, or a text file with one per line")
-    made.add_argument("--top", type=int, default=5, help="how many are shown (5)")
+    made.add_argument("query", help="text in quotes, or an image")
+    made.add_argument("among", help="folder of images, or a text file with one text per line")
+    made.add_argument(
+        "--top", type=int, default=5, metavar="K", help="number of results (default: 5)"
+    )
     return made.with_json()
 
 
@@ -45,8 +47,8 @@ def main(words: Sequence[str]) -> int:
     made = parser()
     given, overrides = made.parse_with_overrides(words)
     if given.top < 1:
-        made.error(f"--top {given.top}: at least 1")
-    open_run(given.run, overrides)  # what is wrong with it is said before torch is imported
+        made.error(f"--top must be 1 or more, not {given.top}")
+    open_run(given.run, overrides)  # reports mistakes before torch is imported
     import numpy as np
 
     from magneto.runs import load_run
@@ -57,23 +59,24 @@ def main(words: Sequence[str]) -> int:
     def embed(inputs: Sequence[Any]) -> np.ndarray:
         return np.stack([each.numpy() for each in opened.task.predict(opened.model, inputs)])
 
-    query = embed([asked(given.query)])[0]
-    names, vectors = indexed(existing_path(given.among), opened.weights, overrides, embed, report)
+    query = embed([read_query(given.query)])[0]
+    among = existing_path(given.among)
+    names, vectors = load_index(among, opened.weights, overrides, embed, report)
     report.finish()
-    likeness = vectors @ query
-    best = (-likeness).argsort(kind="stable")[: given.top]
-    found = [{"score": round(float(likeness[n]), 4), "found": names[n]} for n in best]
+    similarity = vectors @ query
+    best = (-similarity).argsort(kind="stable")[: given.top]
+    found = [{"score": round(float(similarity[n]), 4), "found": names[n]} for n in best]
     value = {"run": str(given.run), "weights": str(opened.weights), "query": given.query,
              "searched": len(names), "results": found}  # fmt: skip
     return answer(given, value, (f"{each['score']:7.4f}  {each['found']}" for each in found))
 
 
-def asked(query: str) -> Any:
-    """Return the image that a query names, or the text that it is.
+def read_query(query: str) -> Any:
+    """Return the image that a query names, or else its text.
 
     Raises:
-        ValueError: If the image can't be read.
-        ConfigError: If there is no such image, or no text.
+        ValueError: If the image cannot be read.
+        ConfigError: If the named image is missing, or the text is empty.
     """
     from magneto.data.media import IMAGE_ENDINGS
 
@@ -87,33 +90,33 @@ def asked(query: str) -> Any:
 
 
 def read_picture(path: Path) -> Any:
-    """Return an image, decoded.
+    """Decode an image.
 
     Raises:
-        ValueError: If it can't be read.
+        ValueError: If it cannot be read.
     """
     with guarded(prefix=f"{path}: "):
         return decode_input(path)
 
 
-def indexed(
+def load_index(
     among: Path,
     weights: Path,
     overrides: Mapping[str, str],
     embed: Callable[[Sequence[Any]], np.ndarray],
     report: ProgressBars,
 ) -> tuple[list[str], np.ndarray]:
-    """Return what is searched, and its vectors, from the cache if nothing has changed.
+    """Return the searched paths or texts and their vectors, from the cache if it is current.
 
     Args:
         among: A folder of images, or a file of texts.
-        weights: Of the run: another index for others.
-        overrides: Fields of its recipe, likewise.
+        weights: Weights of the run, part of the cache's key.
+        overrides: Fields of its recipe, part of the cache's key.
         embed: From images or texts to vectors, (inputs, width).
-        report: Told of the work, and of images that can't be read.
+        report: Shows progress and unreadable images.
 
     Raises:
-        ValueError: If there is nothing that can be read.
+        ValueError: If nothing could be read.
     """
     import numpy as np
 
@@ -129,12 +132,11 @@ def indexed(
         files, texts = [among], [line.strip() for line in read_lines(among, Counts())]
         names = [text for text in texts if text]
     if not names:
-        what = "images" if among.is_dir() else "texts"
-        raise ValueError(f"nothing to search in {among}: it has no {what}")
+        raise ValueError(f"no {'images' if among.is_dir() else 'texts'} in {among}")
     own = sorted(weights.rglob("*")) if weights.is_dir() else [weights]
     states = file_states([*files, *(path for path in own if path.is_file())])
-    held = cache_directory() / f"search-{fingerprint(states, overrides)}"
-    if not is_kept(held, report):
+    index = cache_directory() / f"search-{fingerprint(states, overrides)}"
+    if not is_kept(index, report):
         known, parts = [], []
         for start in range(0, len(names), BATCH):
             some = list[Any]()
@@ -143,13 +145,13 @@ def indexed(
                     some.append(read(name))
                     known.append(name)
                 except BadRecord as error:
-                    report.say(f"{error}; left out")
+                    report.say(f"{error} (left out)")
             if some:
                 parts.append(embed(some))
-            report.update("making the index", min(start + BATCH, len(names)), len(names))
+            report.update("indexing", min(start + BATCH, len(names)), len(names))
         if not known:
             raise ValueError(f"none of {len(names)} files in {among} could be read as an image")
-        with made_whole(held) as aside:
-            np.save(aside / VECTORS, np.concatenate(parts))
-            write_json(aside / NAMES, known)
-    return read_json(held / NAMES), np.load(held / VECTORS)
+        with made_whole(index) as directory:
+            np.save(directory / VECTORS, np.concatenate(parts))
+            write_json(directory / NAMES, known)
+    return read_json(index / NAMES), np.load(index / VECTORS)

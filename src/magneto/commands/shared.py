@@ -1,4 +1,4 @@
-"""What commands share: options, dotted overrides, JSON, standard input in the place of a file."""
+"""Option parsing, dotted overrides, JSON output and standard input for all commands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from magneto.config import ELSEWHERE, ConfigError
@@ -23,48 +24,50 @@ from magneto.files import nearest_path, plain
 
 STDIN = "-"
 NAMES = (STDIN, "/dev/stdin")
-# Bytes read at once, if so many are there; and how much of one line is kept.
-PIECE = 1 << 18
+# Maximum bytes of one read, and of one line.
+READ_BYTES = 1 << 18
 LONGEST_LINE = 1 << 20
 Number = TypeVar("Number", int, float)
-EPILOG = """
-Any field of a recipe can be set: --training.steps 200 --model.placement pre
---data X is --data.source X, --distributed X is
---training.distributed X, and --wandb is --training.tracker wandb.
+RECIPE_EPILOG = """
+Every field of the recipe is an option: --training.steps 200 --model.placement pre
+(`magneto recipes RECIPE --all` lists the fields).
 """
+DESCRIPTION_WIDTH = 80
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are `ConfigError`s, one line each, with the nearest right option."""
+    """An argument parser that raises one-line `ConfigError`s with the nearest valid option."""
 
     def __init__(
         self, command: str, description: str, example: str, *, recipe: bool = False
     ) -> None:
         super().__init__(
             prog=f"magneto {command}",
-            description=description,
-            epilog=(EPILOG if recipe else "") + f"\nexample:\n  {example}\n",
+            description="\n\n".join(
+                fill(paragraph, DESCRIPTION_WIDTH) for paragraph in description.split("\n\n")
+            ),
+            epilog=(RECIPE_EPILOG if recipe else "") + f"\nexample:\n  {example}\n",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         self.recipe = recipe
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print and exit for."""
+        """Raise a ConfigError where argparse would print and exit."""
         raise ConfigError([f"{message}; see {self.prog} --help"])
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse words that are all known options."""
+        """Parse words; every option must be known."""
         given, rest = self.parse_known_intermixed_args(words)
         if rest:
-            kind = "unknown option" if rest[0].startswith("-") else "nothing is to be done with"
+            kind = "unknown option" if rest[0].startswith("-") else "unexpected argument"
             self.error(f"{kind} {rest[0]}{self._hint(rest[0])}")
         return given
 
     def parse_with_overrides(
         self, words: Sequence[str]
     ) -> tuple[argparse.Namespace, dict[str, str]]:
-        """Parse words; `--any.field value` (or `=value`) go into the second result."""
+        """Parse words; the second result maps `--any.field value` (or `=value`)."""
         overrides: dict[str, str] = {}
         own: list[str] = []
         queue = list(words)
@@ -82,14 +85,12 @@ class Parser(argparse.ArgumentParser):
         given = self.parse(own)
         return given, overrides
 
-    def _known(self) -> list[str]:
-        return [option for action in self._actions for option in action.option_strings]
-
     def _hint(self, word: str) -> str:
         option = word.split("=")[0]
-        near = get_close_matches(option, self._known(), n=1)
-        if f"{option}s" in self._known():
-            near = [f"{option}s"]  # a comparison's own option, which takes several
+        known_options = [name for action in self._actions for name in action.option_strings]
+        near = get_close_matches(option, known_options, n=1)
+        if f"{option}s" in known_options:
+            near = [f"{option}s"]  # --lr for --lrs
         elif self.recipe:
             word = option.removeprefix("--").replace("-", "_")
             known = _recipe_fields()
@@ -100,41 +101,47 @@ class Parser(argparse.ArgumentParser):
     def with_json(self) -> Parser:
         """Add --json."""
         self.add_argument(
-            "--json", action="store_true", help="print one JSON object on stdout, nothing else"
+            "--json", action="store_true", help="print one JSON object on stdout and nothing else"
         )
         return self
 
     def with_run(self, kind: str = "") -> Parser:
-        """Add the run, and which of its weights."""
+        """Add the run and --weights."""
         self.add_argument("run", type=Path, help=f"directory of a {kind}run")
         self.add_argument(
-            "--weights", default="auto", help="best (default), final, averaged, last or a step"
+            "--weights",
+            default="auto",
+            metavar="NAME",
+            help="best, final, averaged, last or a step number (default: the first that exists "
+            "of best, final and last)",
         )
         return self
 
     def with_data(self) -> Parser:
         """Add --data."""
         self.add_argument(
-            "--data", metavar="SOURCE", help="PATH, hf:NAME or builtin:NAME instead of the recipe's"
+            "--data",
+            metavar="SOURCE",
+            help="PATH, hf:NAME or builtin:NAME (default: the recipe's data.source)",
         )
         return self
 
 
 def name_source(overrides: dict[str, Any], data: str | None) -> None:
-    """Put what --data names in the place of the recipe's source.
+    """Set data.source to the value of --data.
 
     Raises:
-        ConfigError: If --data.source names another one.
+        ConfigError: If --data.source has another value.
     """
     if data is None:
         return
     if overrides.setdefault("data.source", data) != data:
-        raise ConfigError([f"--data {data} and --data.source {overrides['data.source']} are the "
-                           "same field: give one of them"])  # fmt: skip
+        raise ConfigError([f"--data {data} and --data.source {overrides['data.source']} set the "
+                           "same field; give one of them"])  # fmt: skip
 
 
 def _recipe_fields() -> dict[str, str]:
-    """Return options of fields that most recipes have, by the fields' names and sections."""
+    """Return the dotted option of each field of `model` and `training`, by the field's name."""
     from magneto.nn.config import TransformerConfig
     from magneto.training.config import TrainingConfig
 
@@ -146,12 +153,12 @@ def _recipe_fields() -> dict[str, str]:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON object on stdout; what is not a finite number becomes null."""
+    """Print one JSON object on stdout; numbers that are not finite become null."""
     print(json.dumps(plain(value), default=str))
 
 
 def answer(given: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
-    """Print one JSON object if that is asked for, else lines for people; return the exit code."""
+    """Print one JSON object if --json is given, else lines of text; return the exit code."""
     if given.json:
         print_json(value)
         return 0
@@ -161,34 +168,35 @@ def answer(given: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
 
 
 def numbers(option: str, text: str, kind: type[Number] = int) -> list[Number]:
-    """Read numbers with commas between them.
+    """Parse comma-separated numbers.
 
     Args:
-        option: Whose they are.
-        text: What is given.
-        kind: `int` for whole numbers from 0 on, or `float`.
+        option: The option, for messages.
+        text: Its value.
+        kind: `int` for integers from 0 on, or `float`.
 
     Raises:
-        ConfigError: If one is no such number or is there twice, or there is none.
+        ConfigError: If a number is malformed or repeated, or there is none.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
-    whole = "whole numbers" if kind is int else "numbers"
+    kind_name = "integers" if kind is int else "numbers"
     try:
         found = [kind(word) for word in words]
     except ValueError:
         found = []
     if not found or (kind is int and min(found) < 0):
-        raise ConfigError([f"{option} takes {whole} with commas, such as 1,2, not {text!r}"])
+        raise ConfigError([f"{option} takes comma-separated {kind_name}, such as 1,2, "
+                           f"not {text!r}"])  # fmt: skip
     if twice := [word for word, value in zip(words, found, strict=True) if found.count(value) > 1]:
-        raise ConfigError([f"{option} has one number twice: {', '.join(twice)}"])
+        raise ConfigError([f"{option} repeats a number: {', '.join(twice)}"])
     return found
 
 
 def read_time(option: str, text: str) -> float:
-    """Read a time such as "60s", "5m", "2h" or "90" (seconds), in seconds.
+    """Return the seconds in a duration such as "60s", "5m", "2h" or "90" (seconds).
 
     Raises:
-        ConfigError: If it is something else, or not above 0; names the option.
+        ConfigError: If it is malformed or not above 0; names the option.
     """
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     try:
@@ -196,30 +204,31 @@ def read_time(option: str, text: str) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise ConfigError([f"{option} takes a time such as 60s, 5m or 2h, not {text!r}"])
+        raise ConfigError([f"{option} takes a duration such as 60s, 5m or 2h, not {text!r}"])
     return seconds
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table in columns, the first one to the left."""
-    wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    """Format a table: the first column left-aligned, the others right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
-        "  ".join([line[0].ljust(wide[0]), *map(str.rjust, line[1:], wide[1:])]) for line in lines
+        "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])])
+        for first, *others in lines
     )
 
 
 def is_main_process() -> bool:
-    """Return whether this process is the one that writes and talks."""
+    """Return whether this process is rank 0, which writes and prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def several_processes() -> bool:
-    """Return whether torchrun started this process and others."""
+    """Return whether torchrun started several processes."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def is_standard_input(name: str | Path) -> bool:
-    """Return whether a name on the command line stands for standard input."""
+    """Return whether a name on the command line means standard input."""
     return str(name) in NAMES
 
 
@@ -230,41 +239,37 @@ def open_standard_input() -> BinaryIO:
         ConfigError: If it is closed.
     """
     if sys.stdin is None:
-        raise ConfigError(["standard input must be open, or name a file"])
+        raise ConfigError(["standard input is closed; name a file"])
     return sys.stdin.buffer
 
 
 def check_file(name: str, what: str) -> None:
-    """Raise an error that names the nearest file, or says that it is a folder, if it is no file."""
+    """Raise an error unless a file exists; names the nearest one."""
     path = Path(name)
     if path.is_dir():
-        raise ValueError(f"{name} is a folder: name a {what} in it")
+        raise ValueError(f"{name} is a folder; name a {what} in it")
     if not path.is_file():
         raise FileNotFoundError(f"no {what} {name}{nearest_path(path)}")
 
 
-def read_input(path: Path) -> bytes:
-    """Return the bytes of a file, or of standard input."""
-    return open_standard_input().read() if is_standard_input(path) else path.read_bytes()
-
-
 def decode_input(path: Path) -> Any:
-    """Return the image in a file, or in standard input, decoded."""
+    """Decode the image in a file or in standard input."""
     from magneto.vision.decoding import EncodedPicture, PixelPicture
 
-    return PixelPicture(EncodedPicture(read_input(path)).pixels())
+    encoded = open_standard_input().read() if is_standard_input(path) else path.read_bytes()
+    return PixelPicture(EncodedPicture(encoded).pixels())
 
 
 @contextmanager
 def standard_input_as_file(first: bytes = b"", ending: str = "") -> Iterator[Path]:
-    """Yield standard input as a file, which can be read more than once; it is gone afterwards.
+    """Copy standard input to a temporary file, so that it can be read more than once.
 
     Args:
-        first: What was read of it already.
-        ending: Of the file's name; by default as the first bytes show, for tables and texts.
+        first: Bytes already read from it.
+        ending: Ending of the file's name; by default inferred from the first line.
 
     Raises:
-        ConfigError: If it is closed or empty; and in place of a ValueError that names the file.
+        ConfigError: If standard input is closed or empty, or its reader raises a ValueError.
     """
     source = open_standard_input()
     first = first or source.readline()
@@ -278,25 +283,25 @@ def standard_input_as_file(first: bytes = b"", ending: str = "") -> Iterator[Pat
         try:
             yield path
         except ValueError as error:
-            said = str(error).replace(str(path), "standard input (-)")
-            raise ConfigError(said.splitlines()) from error
+            message = str(error).replace(str(path), "standard input (-)")
+            raise ConfigError(message.splitlines()) from error
 
 
 def ending_of(line: bytes) -> str:
-    """Return the ending of a table's or a text's name, by its first line."""
+    """Infer the file ending of a table or a text from its first line."""
     if line.lstrip().startswith(b"{"):
         return ".jsonl"
     return ".tsv" if b"\t" in line else ".txt"
 
 
 def arriving(source: Any, counts: Counts, most: int) -> Iterator[list[str]]:
-    """Yield the lines that are there as texts, waiting only if there is none.
+    """Yield lists of the lines available so far; wait only if there is none.
 
     Args:
-        source: A stream of bytes with `read1`. Only line feeds end lines, a byte-order mark before
-            the first is left out, and so is what follows the first mebibyte of a line.
-        counts: Told of lines that are no UTF-8; U+FFFD stands for what is none.
-        most: So many at once.
+        source: A byte stream with `read1`. Only line feeds end lines. A byte-order mark and
+            everything after a line's first mebibyte are dropped.
+        counts: Counts lines that are not UTF-8; U+FFFD replaces their invalid bytes.
+        most: Maximum lines of a list.
     """
     mark = BOM_UTF8
     for lines in _arriving_lines(source):
@@ -315,15 +320,15 @@ def _decoded(line: bytes, counts: Counts) -> str:
 
 
 def _arriving_lines(source: Any) -> Iterator[list[bytes]]:
-    held: list[bytes] = []
+    begun: list[bytes] = []  # of a line whose end was not read yet
     size = 0
-    while piece := source.read1(PIECE):
+    while piece := source.read1(READ_BYTES):
         first, *rest = piece.split(b"\n")
         if size < LONGEST_LINE:
-            held.append(first)
+            begun.append(first)
             size += len(first)
         if rest:
-            yield [b"".join(held), *rest[:-1]]
-            held, size = ([rest[-1]], len(rest[-1])) if rest[-1] else ([], 0)
-    if held:
-        yield [b"".join(held)]
+            yield [b"".join(begun), *rest[:-1]]
+            begun, size = ([rest[-1]], len(rest[-1])) if rest[-1] else ([], 0)
+    if begun:
+        yield [b"".join(begun)]

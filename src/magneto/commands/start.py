@@ -1,4 +1,4 @@
-"""`magneto start`: from data to a recipe that fits it, what is easy there, and the run."""
+"""`magneto start`: from data to a recipe, simple baselines, and a run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "start",
-        "Look at data: what it is, what is easy there, which recipe fits, and the command that\n"
-        "trains it. Data is a folder of images, of recordings or of text, a table (.csv, .tsv,\n"
-        ".jsonl, .json, .parquet), tar shards, lines in two languages, or hf:NAME.",
+        "Inspect data, score simple baselines on it, choose a recipe, and print the command that "
+        "trains it. Data is a folder of images, of recordings or of text, a table (.csv, .tsv, "
+        ".jsonl, .json, .parquet), tar shards, parallel text, or hf:NAME.",
         "magneto start photos/ --go",
         recipe=True,
     )
     made.add_argument("data", help="PATH or hf:NAME[:CONFIG[:SPLIT]]")
-    made.add_argument("--as", dest="kind", metavar="TASK", help="where data is for several tasks")
-    made.add_argument("--go", action="store_true", help="train it")
-    made.add_argument("--out", metavar="DIR", type=Path, help="where the run goes (runs/DATA)")
+    made.add_argument(
+        "--as", dest="kind", metavar="TASK", help="task, if the data suits several (default: first)"
+    )
+    made.add_argument("--go", action="store_true", help="also train the recipe")
+    made.add_argument(
+        "--out", metavar="DIR", type=Path, help="directory of the run (default: runs/DATA)"
+    )
     return made.with_json()
 
 
@@ -44,7 +48,7 @@ def main(words: Sequence[str]) -> int:
     found = candidates(given.data)
     names = [each.task for each in found]
     if given.kind is not None and given.kind not in names:
-        raise ConfigError([f"{given.data} is not for {given.kind}: it is for {', '.join(names)}"])
+        raise ConfigError([f"--as {given.kind}: {given.data} suits {', '.join(names)} only"])
     chosen = next(each for each in found if given.kind in (None, each.task))
     report = Bars()
     advice = advise(given.data, chosen, overrides, report)
@@ -59,7 +63,7 @@ def main(words: Sequence[str]) -> int:
         "options": advice.options, "parameters": tried["parameters"],
         "steps": tried["steps"], "seconds": tried["seconds"], "command": line,
     }  # fmt: skip
-    answer(given, value, [f"{given.data}: {chosen.reason}, so {chosen.task}\n",
+    answer(given, value, [f"{given.data}: {chosen.reason} -> {chosen.task}\n",
                           *lines(advice, tried), "",
                           *closing(given, chosen, found, line)])  # fmt: skip
     if not given.go:
@@ -70,14 +74,14 @@ def main(words: Sequence[str]) -> int:
 
 
 class Bars(ProgressBars):
-    """Shows how far work is; what tasks say of their data stands in the table."""
+    """Progress bars without lines: the printed table describes the data."""
 
     def say(self, line: str) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
 
 def name_of(data: str) -> str:
-    """Return what a run on data is called."""
+    """Return the name of a run on some data."""
     path = user_path(data)
     stem = path.resolve().name if path.exists() else data.rstrip("/").rpartition("/")[2]
     return stem.partition(".")[0] or stem.replace(":", "-") or "data"
@@ -94,32 +98,32 @@ def train_command(data: str, advice: Advice, out: Path) -> str:
 
 
 def lines(advice: Advice, tried: Mapping[str, Any]) -> list[str]:
-    """Return what there is, what is easy, and what the recipe takes."""
+    """Return a table of the data, the baselines, and the recipe with its cost."""
     metric = advice.task.primary_metric
-    rows = [("what there is", ""), *((f"  {name}", words) for name, words in advice.finding.facts)]
-    rows.append(("what is easy", f"{metric} on the examples to validate on"))
-    rows += [(f"  {name}", figure(scores, metric)) for name, scores in advice.simple]
-    rows.append(("the recipe", advice.recipe.name))
+    rows = [("data", ""), *((f"  {name}", words) for name, words in advice.finding.facts)]
+    rows.append(("baselines", f"validation {metric}"))
+    rows += [(f"  {name}", format_score(scores, metric)) for name, scores in advice.simple]
+    rows.append(("recipe", advice.recipe.name))
     rows += [(f"  {name}", as_yaml(value)) for name, value in advice.options.items()]
-    rows.append(("it takes", f"{tried['parameters']:,} parameters, {tried['steps']:,} steps, about "
-                             f"{clock(tried['seconds'])} here"))  # fmt: skip
+    rows.append(("cost", f"{tried['parameters']:,} parameters, {tried['steps']:,} steps, about "
+                         f"{clock(tried['seconds'])} on this device"))  # fmt: skip
     wide = max(len(name) for name, _ in rows) + 2
     return [f"{name:<{wide}}{words}".rstrip() for name, words in rows] + [
         f"note: {remark}" for remark in advice.finding.remarks
     ]
 
 
-def figure(scores: Mapping[str, float], metric: str) -> str:
-    """Return a score by the task's own metric, and the loss where it is another."""
+def format_score(scores: Mapping[str, float], metric: str) -> str:
+    """Format a baseline's score by the task's metric, and its loss."""
     names = [name for name in dict.fromkeys((metric, "loss")) if name in scores]
     return ", ".join(f"{scores[name]:.4g}" if name == metric else f"{name} {scores[name]:.4g}"
                      for name in names)  # fmt: skip
 
 
 def closing(given: Any, chosen: Any, found: Sequence[Any], line: str) -> list[str]:
-    """Return what to type."""
-    others = [f"or: magneto start {shlex.quote(given.data)} --as {each.task}"
+    """Return the next commands."""
+    others = [f"for another task: magneto start {shlex.quote(given.data)} --as {each.task}"
               for each in found if each is not chosen]  # fmt: skip
     if given.go:
         return []
-    return ["train it (--go does it at once):", f"  {line}", *others]
+    return ["to train it (or add --go):", f"  {line}", *others]

@@ -1,8 +1,8 @@
-"""`magneto table`: placements side by side, a column for each task or set and its metric.
+"""`magneto table`: scores of runs with a row per placement and a column per data set and metric.
 
-Of each row's grid the point with the best mean over seeds on its own validation data counts, in all
-of its columns; and rows are set side by side at each point that several of them have. Which point
-that is, and which runs have no result to choose from, is said under the table.
+All columns of a row show its best grid point: the one with the best mean over seeds on its own
+validation data. Further tables compare rows at each grid point that several of them share. Lines
+below the table name the points and the runs without a result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUMBERS = (
     "mnli accuracy", "mnli accuracy_mismatched", "qnli accuracy", "qqp accuracy", "sst2 accuracy",
     "cola matthews", "mrpc accuracy", "stsb pearson",
 )  # fmt: skip
-"""The eight numbers of the paper's average over GLUE's tasks; RTE is none of them."""
+"""The eight numbers of the paper's GLUE average, which excludes RTE."""
 PRESETS = {
     "glue": Preset(
         {"text-classification": "{data} {metric}"}, (*NUMBERS, "rte accuracy"), NUMBERS,
@@ -51,14 +51,14 @@ ANY = Preset(scale=1.0, decimals=4)
 
 @dataclass(frozen=True)
 class Score:
-    """One number of a table.
+    """A number of the table.
 
     Attributes:
-        row: Of the table.
-        column: Of the table.
-        seeds: Each seed's score, in the seeds' order.
-        point: Of the grid.
-        within: Half-width of a 95 % interval over the examples of a single run; nan if unknown.
+        row: Title of its row.
+        column: Title of its column.
+        seeds: Score of each seed, in the seeds' order.
+        point: Its grid point.
+        within: Half-width of the 95 % interval over a single run's examples; nan if unknown.
     """
 
     row: str
@@ -74,7 +74,7 @@ class Score:
 
     @property
     def interval(self) -> float:
-        """Half-width of the 95 % interval of the mean over seeds; of one seed, over examples."""
+        """Half-width of the 95 % interval: over seeds, or over examples if there is one seed."""
         return half_width(self.seeds) if len(self.seeds) > 1 else self.within
 
 
@@ -82,21 +82,22 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "table",
-        "Set placements side by side: scores on a run's own validation data, on what\n"
-        "`magneto evaluate RUN --keep NAME` measured, and on a leaderboard's result that lies\n"
-        "in RUN/scores/; at each row's best point and at shared ones, with 95 % intervals.\n"
-        f"--preset makes one of the paper's tables: {', '.join(PRESETS)}.",
+        "Tabulate the scores of runs with 95 % intervals, one row per placement, at each row's "
+        "best grid point and at shared grid points. Columns are the runs' own validation data, "
+        "scores of `magneto evaluate RUN --keep NAME`, and leaderboard results in RUN/scores/. "
+        f"--preset formats one of the paper's tables: {', '.join(PRESETS)}.",
         "magneto table runs/glue/* --preset glue --baselines\n"
         "  magneto table runs/compare-imagenet runs/compare-ade20k --preset images\n"
         "  magneto table runs/sub-18 runs/pre-18 --preset librispeech --weights averaged --paper",
     )
     add = made.add_argument
     add("folders", nargs="+", type=Path, metavar="RUN", help="runs, or folders of comparisons")
-    add("--preset", choices=list(PRESETS), help="columns and names of one of the paper's tables")
-    add("--baselines", action="store_true", help="rows for what needs no training, such as the "
-        "commonest class")  # fmt: skip
-    add("--weights", default="best", help="that kept scores are of: best (default), averaged, ...")
-    add("--paper", action="store_true", help="with the paper's rows, where a preset has them")
+    add("--preset", choices=list(PRESETS), help="format of one of the paper's tables")
+    add("--baselines", action="store_true", help="add rows for trivial baselines, such as the "
+        "most frequent class")  # fmt: skip
+    add("--weights", default="best", metavar="NAME", help="weights that the scores of --keep were "
+        "measured on: best, final, averaged or last (default: best)")  # fmt: skip
+    add("--paper", action="store_true", help="add the paper's results (preset librispeech)")
     return made.with_json()
 
 
@@ -105,7 +106,7 @@ def main(given_words: Sequence[str]) -> int:
     given = parser().parse(given_words)
     preset, report = PRESETS.get(given.preset, ANY), ProgressBars()
     runs = read_runs(given.folders, preset, given.weights)
-    best, matched = best_scores(runs), matched_scores(runs)
+    best, shared = best_scores(runs), shared_scores(runs)
     if given.baselines:
         best += baseline_scores(runs, preset, report)
     report.finish()
@@ -116,24 +117,24 @@ def main(given_words: Sequence[str]) -> int:
                  for name, value in all_]  # fmt: skip
     best += averages(best, preset.averaged)
     rows = list(dict.fromkeys(run.row for run in runs))
-    tables = [table("each row at its best", best, rows, preset)]
-    tables += [table(f"all at {words(point)}", s, rows, preset) for point, s in matched.items()]
+    tables = [table("best point of each row", best, rows, preset)]
+    tables += [table(f"all at {words(point)}", s, rows, preset) for point, s in shared.items()]
     first, *others = map(aligned, tables)
-    said = [*point_lines(best, {run.own for run in runs}), *missing_lines(runs)]
+    notes = [*point_lines(best, {run.own for run in runs}), *missing_lines(runs)]
     value = {
-        "best": [plainly(score) for score in best],
-        "matched": [plainly(score) for scores in matched.values() for score in scores],
+        "best": [as_mapping(score) for score in best],
+        "shared": [as_mapping(score) for scores in shared.values() for score in scores],
         "without_score": [
             {"row": run.row, "column": run.own, "seed": run.recipe.seed,
-             "point": dict(run.point), "why": run.why}
+             "point": dict(run.point), "reason": run.reason}
             for run in runs if not run.scores
         ],
     }  # fmt: skip
-    return answer(given, value, [first, *said, *(f"\n{each}" for each in others)])
+    return answer(given, value, [first, *notes, *(f"\n{each}" for each in others)])
 
 
-def whole_points(runs: Sequence[Measured]) -> dict[tuple[str, str, Point], list[Measured]]:
-    """Return the runs of each row at each point at which all of its seeds finished."""
+def finished_points(runs: Sequence[Measured]) -> dict[tuple[str, str, Point], list[Measured]]:
+    """Return the runs at each row, column and grid point at which all seeds finished."""
     points: dict[tuple[str, str, Point], list[Measured]] = {}
     for run in sorted(runs, key=lambda run: run.recipe.seed):
         points.setdefault((run.row, run.own, run.point), []).append(run)
@@ -141,7 +142,7 @@ def whole_points(runs: Sequence[Measured]) -> dict[tuple[str, str, Point], list[
 
 
 def scores_at(runs: Sequence[Measured]) -> list[Score]:
-    """Return the scores of one row at one point: of the columns that all seeds have."""
+    """Return the scores of one row at one point, in the columns that all seeds have."""
     values = [run.values for run in runs]
     names = [name for name in values[0] if all(name in each for each in values)]
     return [
@@ -152,53 +153,53 @@ def scores_at(runs: Sequence[Measured]) -> list[Score]:
 
 
 def best_scores(runs: Sequence[Measured]) -> list[Score]:
-    """Return each row's scores at its best point, by its own validation data."""
+    """Return each row's scores at its best point on its own validation data."""
     best: dict[tuple[str, str], list[Measured]] = {}
-    for (row, own, _), some in whole_points(runs).items():
-        held = best.get((row, own))
-        if held is None or own_mean(some) > own_mean(held):
+    for (row, own, _), some in finished_points(runs).items():
+        best_so_far = best.get((row, own))
+        if best_so_far is None or own_mean(some) > own_mean(best_so_far):
             best[row, own] = some
     return [score for some in best.values() for score in scores_at(some)]
 
 
 def own_mean(runs: Sequence[Measured]) -> float:
-    """Return the mean score on the runs' own validation data; negative where lower is better."""
+    """Return the mean score on the runs' own validation data, negated if lower is better."""
     mean = fmean(run.scores[run.own] for run in runs)
     return mean if runs[0].higher_is_better else -mean
 
 
-def matched_scores(runs: Sequence[Measured]) -> dict[Point, list[Score]]:
-    """Return the scores at each point at which several rows are whole."""
-    there: dict[tuple[str, Point], list[list[Measured]]] = {}
-    for (_, own, point), some in whole_points(runs).items():
-        there.setdefault((own, point), []).append(some)
+def shared_scores(runs: Sequence[Measured]) -> dict[Point, list[Score]]:
+    """Return the scores at each point at which several rows finished."""
+    by_point: dict[tuple[str, Point], list[list[Measured]]] = {}
+    for (_, own, point), some in finished_points(runs).items():
+        by_point.setdefault((own, point), []).append(some)
     found: dict[Point, list[Score]] = {}
-    for (_, point), rows in there.items():
+    for (_, point), rows in by_point.items():
         if len(rows) > 1:
             found.setdefault(point, []).extend(score for some in rows for score in scores_at(some))
     return found
 
 
 def averages(scores: Sequence[Score], columns: Sequence[str]) -> list[Score]:
-    """Return each row's mean over the columns, of a table's, that every row has; seed by seed.
+    """Return each row's mean over the columns that every row has, for each seed.
 
-    Where columns have other numbers of seeds than one another, there is one mean and no interval.
+    If the columns differ in their number of seeds, the mean has no interval.
     """
     by_place = {(score.row, score.column): score for score in scores}
     rows = list(dict.fromkeys(score.row for score in scores))
     common = [name for name in columns if all((row, name) in by_place for row in rows)]
     found = []
     for row in rows if common else ():
-        among = [by_place[row, name] for name in common]
-        whole = len({len(score.seeds) for score in among}) == 1
-        each = zip(*(score.seeds for score in among), strict=True) if whole else ()
-        means = tuple(map(fmean, each)) or (fmean(score.mean for score in among),)
+        own = [by_place[row, name] for name in common]
+        same_seeds = len({len(score.seeds) for score in own}) == 1
+        each = zip(*(score.seeds for score in own), strict=True) if same_seeds else ()
+        means = tuple(map(fmean, each)) or (fmean(score.mean for score in own),)
         found.append(Score(row, f"average of {len(common)}", means))
     return found
 
 
 def baseline_scores(runs: Sequence[Measured], preset: Preset, report: ProgressBars) -> list[Score]:
-    """Return what trivial answers reach on the runs' validation data, each data once."""
+    """Return the trivial baselines on the runs' validation data."""
     found: dict[tuple[str, str], Score] = {}
     for own, run in {run.own: run for run in runs}.items():
         task: Any = run.recipe.build_task()
@@ -219,7 +220,7 @@ def baseline_scores(runs: Sequence[Measured], preset: Preset, report: ProgressBa
     return list(found.values())
 
 
-def plainly(score: Score) -> dict[str, Any]:
+def as_mapping(score: Score) -> dict[str, Any]:
     """Return a score as plain values."""
     return {
         "row": score.row, "column": score.column, "mean": score.mean, "interval": score.interval,
@@ -228,7 +229,7 @@ def plainly(score: Score) -> dict[str, Any]:
 
 
 def point_lines(scores: Sequence[Score], owns: Container[str]) -> Iterator[str]:
-    """Say for each row at which point of its grid it is, in a line."""
+    """Yield a line with each row's best grid points."""
     rows: dict[str, list[str]] = {}
     for score in scores:
         if score.column in owns and score.point:
@@ -237,41 +238,42 @@ def point_lines(scores: Sequence[Score], owns: Container[str]) -> Iterator[str]:
 
 
 def missing_lines(runs: Sequence[Measured]) -> Iterator[str]:
-    """Name the runs that have no score, in one line for each reason: no row is at their points."""
+    """Yield a line for each reason with the runs that have no score."""
     reasons: dict[str, dict[tuple[str, str, Point], list[str]]] = {}
     for run in runs:
         if not run.scores:
-            points = reasons.setdefault(run.why, {})
+            points = reasons.setdefault(run.reason, {})
             points.setdefault((run.row, run.own, run.point), []).append(str(run.recipe.seed))
-    for why, points in reasons.items():
+    for reason, points in reasons.items():
         parts = (f"{row} on {own} at {words(point)}, seed{'s'[: len(seeds) > 1]} {', '.join(seeds)}"
                  for (row, own, point), seeds in points.items())  # fmt: skip
-        yield f"{why}: {'; '.join(parts)}"
+        yield f"{reason}: {'; '.join(parts)}"
 
 
 def table(
     title: str, scores: Sequence[Score], rows: Sequence[str], preset: Preset = ANY
 ) -> list[list[str]]:
-    """Return scores as words: a head, then a line per row; 95 % intervals over seeds.
+    """Return the cells of a table: a heading, then a line per row.
 
     Args:
-        title: Of the first column.
-        scores: At most one per row and column.
-        rows: Of runs: "-" where there is no score. Further rows of the scores follow them.
-        preset: Its columns come first, in its order.
+        title: Heading of the first column.
+        scores: At most one per row and column; "-" stands for a missing one.
+        rows: First rows; other rows of the scores follow.
+        preset: Its columns come first.
     """
-    there = list(dict.fromkeys(score.column for score in scores))
-    columns = [name for name in (*preset.columns, *preset.splits) if name in there]
-    columns += [name for name in there if name not in columns]
+    known = list(dict.fromkeys(score.column for score in scores))
+    columns = [name for name in (*preset.columns, *preset.splits) if name in known]
+    columns += [name for name in known if name not in columns]
     by_place = {(score.row, score.column): score for score in scores}
     lines = [[title, *columns]]
     return lines + [
-        [row, *(_word(by_place.get((row, name)), preset.decimals) for name in columns)]
+        [row, *(format_cell(by_place.get((row, name)), preset.decimals) for name in columns)]
         for row in dict.fromkeys([*rows, *(score.row for score in scores)])
     ]
 
 
-def _word(score: Score | None, decimals: int) -> str:
+def format_cell(score: Score | None, decimals: int) -> str:
+    """Format a mean with its interval; "-" for None."""
     if score is None:
         return "-"
     decimals = 1 if score.interval >= 1 else decimals

@@ -1,4 +1,4 @@
-"""`magneto train`: train a recipe, or go on with a run."""
+"""`magneto train`: train a recipe, or resume a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from filelock import FileLock
 
@@ -20,8 +19,8 @@ from magneto.progress import Progress, ProgressBars
 from magneto.recipe import RUN_FILE, Recipe, load_recipe, open_run
 from magneto.tasks import command
 
-# Seconds for which a file server may take a lost machine for one that is alive.
-PATIENCE = 120.0
+# Seconds after which file servers release the locks of a lost machine.
+LOCK_TIMEOUT = 120.0
 EXIT_CODES = {"finished": 0, "diverged": 3, "interrupted": 130}
 
 
@@ -29,23 +28,29 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "train",
-        "Train a recipe; the run's directory holds weights, checkpoints, metrics and the recipe.\n"
-        "The exit code is 0 if it finished, 3 if it diverged, 130 if it was interrupted, and 2 for "
-        "a mistake.",
+        "Train a recipe. The run's directory receives weights, checkpoints, metrics and the "
+        "recipe. Exit codes: 0 finished, 2 mistake, 3 diverged, 130 interrupted.",
         "magneto train causal-lm/tiny --model.placement sub --data book.txt --out runs/book",
         recipe=True,
     )
     made.add_argument("recipe", nargs="?", help="name (see `magneto recipes`) or path of a recipe")
-    made.add_argument("--resume", metavar="RUN", help="go on with this run")
+    made.add_argument("--resume", metavar="RUN", help="resume this run")
     made.add_argument(
         "--auto-resume",
         action="store_true",
-        help="go on with the run in --out if there is one, else begin it: for jobs that are "
-        "started again by the same command",
+        help="resume the run in --out if it exists, else start it; for jobs that are restarted "
+        "by the same command",
     )
-    made.add_argument("--out", metavar="DIR", type=Path, help="where the run goes (new, or empty)")
     made.add_argument(
-        "--distributed", choices=("none", "ddp", "fsdp", "hybrid"), help="under torchrun"
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help="directory of the run, new or empty (default: runs/RECIPE-TIME)",
+    )
+    made.add_argument(
+        "--distributed",
+        choices=("none", "ddp", "fsdp", "hybrid"),
+        help="training.distributed, under torchrun",
     )
     made.add_argument(
         "--probe-every",
@@ -53,21 +58,21 @@ def parser() -> Parser:
         type=int,
         nargs="?",
         const=100,
-        help="write what each layer does to probe.jsonl (100 costs under 2 %% of the time)",
+        help="write statistics of every layer to probe.jsonl every STEPS steps (default without a "
+        "value: 100, below 2 %% of the training time)",
     )
     made.add_argument(
         "--dry-run", action="store_true",
-        help="say parameters, tokens, memory, steps and time, by taking some steps; write no run",
+        help="measure some steps and print parameters, memory and time; write no run",
     )  # fmt: skip
-    made.add_argument("--wandb", action="store_true", help="send curves to Weights & Biases, too")
+    made.add_argument("--wandb", action="store_true", help="also send metrics to Weights & Biases")
     return made.with_data().with_json()
 
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     given, overrides = parser().parse_with_overrides(words)
-    ask = asked(given, overrides)
-    run, recipe = ask.run, ask.recipe
+    run, recipe, resume = read_options(given, overrides)
     report = ProgressBars(quiet=not is_main_process())
     from magneto.lab.plan import check_weights_first
     from magneto.lab.probe import ProbeHook
@@ -82,18 +87,18 @@ def main(words: Sequence[str]) -> int:
         raise ValueError(refused)
     alone = pick_strategy(recipe.training) == "none"  # ranks may share the weights
     pick_device(recipe.training.device)
-    if alone and not ask.resume:
+    if alone and not resume:
         check_weights_first(recipe)
     if given.dry_run:
         return dry_run(recipe, report, given.json)
     check_trackers(recipe.training)
-    with held(run, report, new=not ask.resume, patient=given.auto_resume):
+    with locked(run, report, new=not resume, patient=given.auto_resume):
         result = train(
             task,
             recipe.training,
             run,
             seed=recipe.seed,
-            resume=ask.resume,
+            resume=resume,
             hooks=hooks,
             report=report,
             recipe=recipe.to_mapping(),
@@ -104,21 +109,12 @@ def main(words: Sequence[str]) -> int:
     return EXIT_CODES[result.status]
 
 
-class Asked(NamedTuple):
-    """What the command line asks for: where to train, what, and whether a run is there already."""
-
-    run: Path
-    recipe: Recipe
-    resume: bool
-
-
-def asked(given: argparse.Namespace, overrides: dict[str, str]) -> Asked:
-    """Return where to train, what, and whether to go on.
+def read_options(given: argparse.Namespace, overrides: dict[str, str]) -> tuple[Path, Recipe, bool]:
+    """Return the run's directory, its recipe, and whether to resume it.
 
     Raises:
-        ConfigError: If neither a recipe nor a run to go on with is named, or both; or the recipe is
-            wrong.
-        FileNotFoundError: If there is none.
+        ConfigError: If options are missing or contradict each other, or the recipe is wrong.
+        FileNotFoundError: If the recipe or the run does not exist.
     """
     name_source(overrides, given.data)
     if given.distributed:
@@ -127,55 +123,51 @@ def asked(given: argparse.Namespace, overrides: dict[str, str]) -> Asked:
         overrides["training.tracker"] = "wandb"
     if given.resume:
         if given.recipe or given.auto_resume:
-            raise ConfigError(["--resume RUN goes on with the run's own recipe: give no other"])
+            raise ConfigError(["--resume RUN uses the run's recipe; omit RECIPE and --auto-resume"])
         if given.out is not None:
-            raise ConfigError(["--resume RUN goes on in the run's own directory: give no --out"])
-        return Asked(Path(given.resume), open_run(Path(given.resume), overrides), resume=True)
+            raise ConfigError(["--resume RUN writes to the run's directory; omit --out"])
+        run = Path(given.resume)
+        return run, open_run(run, overrides), True
     if not given.recipe:
         raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
     if given.auto_resume and given.out is None:
-        raise ConfigError(["--auto-resume goes on with what is in a directory: name it by --out"])
+        raise ConfigError(["--auto-resume needs --out DIR"])
     recipe, run = load_recipe(given.recipe, overrides), given.out
     if run is None:
         name = Path(recipe.name).stem if "." in recipe.name else recipe.name
         run = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    return Asked(run, recipe, resume=given.auto_resume and is_run(run))
-
-
-def is_run(folder: Path) -> bool:
-    """Return whether a folder holds a run, however far it came."""
-    return (folder / RUN_FILE).is_file()
+    return run, recipe, given.auto_resume and (run / RUN_FILE).is_file()
 
 
 @contextmanager
-def held(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterator[None]:
-    """Hold a run's directory while it is trained, so that no other process writes there.
+def locked(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterator[None]:
+    """Lock a run's directory during training, so that no other process writes there.
 
-    The main process holds it for all ranks.
+    The main process holds the lock for all ranks.
 
     Args:
         run: The directory.
-        progress: Told what is waited for.
-        new: Whether a new run goes there.
-        patient: Whether to wait two minutes for it: a job that is started again may come before
-            the process before it has ended, or its lost machine is known to be lost.
+        progress: Shows that another process is waited for.
+        new: Whether a new run is started.
+        patient: Whether to wait two minutes for the lock: a restarted job may begin before its
+            predecessor has ended, or before a file server has released a lost machine's lock.
 
     Raises:
-        FileExistsError: If another process holds it, or a new run would go into another's place.
+        FileExistsError: If another process holds the lock, or a new run's directory is not empty.
     """
     if not is_main_process():
         yield
         return
     if new and not (run / LOCK_FILE).exists():
-        refuse_taken(run)  # a folder that is no run's stays untouched
+        check_empty(run)  # before a lock file is created in a folder that is not a run
     made = not run.exists()
     lock = lock_of(run, progress, patient)
     try:
         if new:
-            refuse_taken(run)
+            check_empty(run)
         yield
     finally:
-        if made and [path.name for path in run.glob("*")] == [LOCK_FILE]:  # it never began
+        if made and [path.name for path in run.glob("*")] == [LOCK_FILE]:  # nothing was written
             (run / LOCK_FILE).unlink()
             with suppress(OSError):
                 run.rmdir()
@@ -183,33 +175,33 @@ def held(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterator
 
 
 def lock_of(run: Path, progress: Progress, patient: bool) -> FileLock:
-    """Return the lock on a run's directory; whoever calls this releases it.
+    """Acquire the lock on a run's directory; the caller releases it.
 
     Raises:
-        FileExistsError: If another process holds it.
+        FileExistsError: If another process holds the lock.
     """
     lock = acquire_lock(run)
     if lock is None and patient:
-        progress.say(f"{run} is held by {lock_holder(run)}: waiting up to two minutes for its end")
-        lock = acquire_lock(run, PATIENCE)
+        progress.say(f"{run} is being trained by {lock_holder(run)}; waiting up to two minutes")
+        lock = acquire_lock(run, LOCK_TIMEOUT)
     if lock is None:
         raise FileExistsError(
-            f"{run} is being trained by {lock_holder(run)}: wait for it, stop it, or train in "
+            f"{run} is being trained by {lock_holder(run)}; wait for it, stop it, or choose "
             "another directory (--out)"
         )
     return lock
 
 
-def refuse_taken(out: Path) -> None:
-    """Raise FileExistsError if something is in a new run's place.
+def check_empty(out: Path) -> None:
+    """Raise FileExistsError if a new run's directory is not empty.
 
-    What a start that was killed leaves (its lock's file, files aside) is nothing.
+    A lock file and temporary files of a killed start do not count.
     """
     if out.is_dir():
         found = [p for p in out.iterdir() if p.name != LOCK_FILE and not is_aside(p)]
     else:
         found = [out] if out.exists() else []
     if found:
-        held = (out / RUN_FILE).exists()
-        hint = f"; go on with it: {command('train --resume', out)}" if held else ""
-        raise FileExistsError(f"{out} is there already and not empty{hint}")
+        is_run = (out / RUN_FILE).exists()
+        hint = f"; to resume it: {command('train --resume', out)}" if is_run else ""
+        raise FileExistsError(f"{out} already exists and is not empty{hint}")

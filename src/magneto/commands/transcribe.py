@@ -1,4 +1,4 @@
-"""`magneto transcribe`: write down what is said in recordings, or in sound as it comes."""
+"""`magneto transcribe`: transcription of recordings and of live audio."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from magneto.speech.decoding import Search
     from magneto.speech.long_audio import Transcriber, Word
 
-# Seconds that a model hears at once, if it was trained on as long ones; and of these the share that
-# is heard twice.
+# Seconds of a window, unless the model was trained on shorter recordings; overlap as a share.
 WINDOW, OVERLAP = 20.0, 0.2
-# Of one subtitle: two lines of 42 characters, what a reader can follow, and a pause that ends it.
+# Limits of a subtitle: two lines of 42 characters, its seconds, and a pause that ends it.
 MOST_CHARACTERS, MOST_SECONDS, PAUSE = 84, 6.0, 1.0
 
 
@@ -46,8 +45,8 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "transcribe",
-        "Write down what is said in recordings (.wav, .flac, .ogg, .mp3), of any length, in files "
-        "or from\nstandard input (-); with --raw, in sound that comes there without a header.",
+        "Transcribe recordings (.wav, .flac, .ogg, .mp3) of any length, from files or standard "
+        "input (-). --raw transcribes samples from standard input as they arrive.",
         "magneto transcribe runs/first a.wav b.flac --srt --out subtitles\n"
         "  arecord -q -f S16_LE -r 16000 -t raw | magneto transcribe runs/first - --raw",
         recipe=True,
@@ -56,44 +55,46 @@ def parser() -> Parser:
     add("files", nargs="+", metavar="FILE", help="recordings; - for standard input")
     kinds = made.add_mutually_exclusive_group()
     for option, kind, what in (
-        ("--srt", "srt", "SubRip subtitles"),
-        ("--json", "jsonl", "a JSON object per recording, with the times of words"),
+        ("--srt", "srt", "print SubRip subtitles"),
+        ("--json", "jsonl", "print a JSON object per recording, with the times of words"),
     ):
         kinds.add_argument(option, dest="kind", action="store_const", const=kind, help=what)
-    add("--out", type=Path, metavar="DIR", help="a file per recording there")
-    add("--raw", action="store_true", help="standard input is samples alone, at the run's sample "
-        "rate: 16 bits, little-endian, one channel; words come as it does")  # fmt: skip
-    add("--window", type=float, help="seconds that are heard at once (20, or as trained on)")
+    add("--out", type=Path, metavar="DIR", help="write a file per recording there")
+    add("--raw", action="store_true", help="standard input has samples without a header (16 bits, "
+        "little-endian, mono, the run's sample rate); words are printed at once")  # fmt: skip
+    add("--window", type=float, metavar="SECONDS", help="length of a window in seconds (default: "
+        "20, or the longest training recording if that is shorter)")  # fmt: skip
     recognition_search_options(made)
-    add("--beams", type=int, default=4, help="hypotheses of a beam (4)")
-    add("--n-best", type=int, metavar="K", help="K lines each: recording's number, score, text")
-    add("--batch-size", type=int, default=8, help="windows at a time (8)")
+    add("--beams", type=int, default=4, metavar="N", help="beam width (default: 4)")
+    add("--n-best", type=int, metavar="K",
+        help="print K hypotheses per recording: its number, score, text")  # fmt: skip
+    add("--batch-size", type=int, default=8, metavar="N", help="windows per batch (default: 8)")
     made.set_defaults(kind="txt")
     return made
 
 
 @configuration
 class SearchOptions:
-    """How wide a search is."""
+    """Checked options of the search."""
 
     beams: Beams
     symbols_per_frame: Width
 
 
 def recognition_search_options(made: Any) -> None:
-    """Add how transcripts are searched for, but for the width of a beam."""
+    """Add the options of transducer decoding, except for --beams."""
     made.add_argument(
         "--search", choices=("greedy", "modified"), default="greedy",
-        help="greedy; or by --beams, with at most one label per frame",
+        help="greedy, or modified: beam search with at most one label per frame (default: greedy)",
     )  # fmt: skip
     made.add_argument(
         "--symbols-per-frame", type=int, default=SYMBOLS_PER_FRAME, metavar="N",
-        help=f"labels at one frame, greedy ({SYMBOLS_PER_FRAME})",
+        help=f"maximum labels per frame in greedy search (default: {SYMBOLS_PER_FRAME})",
     )  # fmt: skip
 
 
 def search_of(given: argparse.Namespace, count: int = 1) -> Search:
-    """Return the search that was asked for, of so many hypotheses."""
+    """Return the search that the options describe, with `count` hypotheses."""
     from magneto.speech.decoding import GreedySearch, ModifiedBeamSearch
 
     how = SearchOptions(beams=given.beams, symbols_per_frame=given.symbols_per_frame)
@@ -121,32 +122,32 @@ def main(words: Sequence[str]) -> int:
         if STDIN in given.files and not given.raw:
             paths = [stack.enter_context(recording_from_standard_input())]
         if not transcribe(transcriber, given, paths):
-            of = "standard input" if STDIN in given.files else f"{len(paths)} recordings"
-            raise ValueError(f"no sound in {of} that can be transcribed")
+            source = "standard input" if STDIN in given.files else f"{len(paths)} recordings"
+            raise ValueError(f"no sound in {source}")
     return 0
 
 
 def check(made: Parser, given: argparse.Namespace) -> None:
-    """Refuse what can't be done, before a model is loaded."""
+    """Refuse wrong options before a model is loaded."""
     given.files = [STDIN if is_standard_input(name) else name for name in given.files]
     piped, several = STDIN in given.files, len(given.files) > 1
     if given.n_best is not None:
         if given.search == "greedy":
-            made.error("--n-best needs a beam: --search modified")
+            made.error("--n-best needs beam search: --search modified")
         if not 1 <= given.n_best <= given.beams:
-            made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
+            made.error(f"--n-best must be 1 to --beams ({given.beams}), not {given.n_best}")
         if given.raw or given.kind == "srt":
-            made.error("--n-best is of recordings in files, as text or --json")
+            made.error("--n-best excludes --raw and --srt")
     if piped and several:
-        made.error("standard input (-) is transcribed alone")
+        made.error("standard input (-) excludes other recordings")
     if piped and (sys.stdin is None or sys.stdin.isatty()):
         made.error("standard input must be a recording: ... | magneto transcribe RUN -")
     if given.raw and not piped:
-        made.error("--raw is of standard input: arecord ... | magneto transcribe RUN - --raw")
+        made.error("--raw needs standard input: arecord ... | magneto transcribe RUN - --raw")
     if sys.stdout is None and given.out is None:
-        made.error("standard output must be open, or give --out DIR")
+        made.error("standard output is closed; give --out DIR")
     if given.kind == "srt" and several and given.out is None:
-        made.error("subtitles of several recordings need --out DIR: a .srt each")
+        made.error("--srt with several recordings needs --out DIR")
     if given.window is not None and not 0 < given.window < math.inf:
         made.error(f"--window must be above 0, not {given.window}")
     if given.batch_size < 1:
@@ -156,28 +157,28 @@ def check(made: Parser, given: argparse.Namespace) -> None:
             check_file(name, "recording")
     stems = [Path(name).stem for name in given.files]
     if given.out is not None and len(set(stems)) < len(stems):
-        made.error("--out needs recordings of different names")
+        made.error("--out needs recordings with different names")
 
 
 @contextmanager
 def recording_from_standard_input() -> Iterator[Path]:
-    """Yield the recording on standard input as a file."""
+    """Copy the recording on standard input to a temporary file."""
     first = open_standard_input().read(4)
     if not is_recording(first):
-        raise ConfigError(["standard input is no recording (.wav, .flac, .ogg, .mp3) by its first "
-                           "bytes; of samples alone say so: --raw"])  # fmt: skip
+        raise ConfigError(["standard input is not a .wav, .flac, .ogg or .mp3 recording; use --raw "
+                           "for samples without a header"])  # fmt: skip
     with standard_input_as_file(first, ending=".sound") as path:
         yield path
 
 
 def transcribe(transcriber: Transcriber, given: argparse.Namespace, paths: Sequence[Path]) -> bool:
-    """Write the transcript of each recording when it is whole; of raw sound, words at once.
+    """Write the transcript of each recording; words of raw sound are written at once.
 
     Returns:
-        Whether there was sound in any.
+        Whether any recording had sound.
 
     Raises:
-        ValueError: If several hypotheses are asked for, and a recording is longer than a window.
+        ValueError: If --n-best is given and a recording is longer than a window.
     """
     report, rate = ProgressBars(), transcriber.rate
     headers = [] if given.raw else [header_seconds(str(path)) for path in paths]
@@ -194,13 +195,12 @@ def transcribe(transcriber: Transcriber, given: argparse.Namespace, paths: Seque
                in zip(given.files, paths, headers, strict=False)]  # fmt: skip
     at_once = given.raw and given.out is None and given.kind != "srt"
     words: list[Word] = []
-    heard = False
+    has_sound = False
     for part in transcriber.transcribe(sounds):
         if given.n_best is not None and not part.texts:
-            raise ValueError(f"{given.files[part.recording]} takes more than a window of "
-                             f"{transcriber.size / rate:g} s: an n-best list is of what is heard "
-                             "at once (--window)")  # fmt: skip
-        heard = heard or part.seconds >= transcriber.least_seconds
+            raise ValueError(f"--n-best: {given.files[part.recording]} is longer than a window of "
+                             f"{transcriber.size / rate:g} s (--window)")  # fmt: skip
+        has_sound = has_sound or part.seconds >= transcriber.least_seconds
         words += part.words
         if at_once and given.kind == "txt":
             text = "".join(f"{word.text} " for word in words)
@@ -213,7 +213,7 @@ def transcribe(transcriber: Transcriber, given: argparse.Namespace, paths: Seque
             done = min(sum(lengths[: part.recording]) + part.seconds, sum(lengths))
             report.update("transcribing seconds", round(done), round(sum(lengths)))
     report.finish()
-    return heard
+    return has_sound
 
 
 def write(
@@ -222,13 +222,13 @@ def write(
     words: Sequence[Word],
     hypotheses: Sequence[tuple[str, float]],
 ) -> None:
-    """Print what is said in a recording, or write it into its file.
+    """Print the transcript of a recording, or write it into its file.
 
     Args:
         given: The command's options.
-        number: Of the recording.
-        words: That are said.
-        hypotheses: Texts with their scores, of what was heard at once.
+        number: Index of the recording.
+        words: Its words.
+        hypotheses: Texts with their scores, for --n-best.
     """
     name, text = given.files[number], " ".join(word.text for word in words)
     if given.kind == "srt":
@@ -254,7 +254,7 @@ def write(
 
 
 def as_srt(words: Sequence[Word]) -> str:
-    """Return SubRip subtitles: each can be read at once, and none goes on over a pause."""
+    """Return SubRip subtitles, divided at pauses and at limits of length and duration."""
     found: list[list[Word]] = []
     for word in words:
         line = found[-1] if found else []
@@ -275,6 +275,6 @@ def as_srt(words: Sequence[Word]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return a time as SubRip writes it."""
+    """Format a time for SubRip."""
     whole, thousandths = divmod(round(seconds * 1000), 1000)
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d},{thousandths:03d}"

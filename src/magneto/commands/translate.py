@@ -1,4 +1,4 @@
-"""`magneto translate`: translate lines as they come."""
+"""`magneto translate`: translation of lines as they arrive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from magneto.runs import load_run, run_task
 if TYPE_CHECKING:
     from magneto.translation.translator import TextTranslator, TranslationResult
 
-# Batches that are sorted by length together, before any of them is printed.
+# Batches whose lines are sorted by length together.
 SORTED_BATCHES = 16
 LINES = "lines"
 
@@ -33,30 +33,33 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "translate",
-        "Translate the lines of a file, or of standard input: as many lines come out, in order.",
+        "Translate the lines of a file or of standard input. Prints one line per line, in order.",
         "magneto translate runs/first --to de < in.txt > out.txt",
         recipe=True,
     ).with_run("translation ")
     add = made.add_argument
-    add("file", nargs="?", default=STDIN, help="lines to translate; - for standard input (-)")
-    add("--to", metavar="LANGUAGE", help="code of the language to translate into")
-    add("--n-best", type=int, metavar="K", help="K lines each: line number, score, translation")
+    add("file", nargs="?", default=STDIN, help="lines to translate (default: -, standard input)")
+    add("--to", metavar="LANGUAGE", help="code of the target language")
+    add("--n-best", type=int, metavar="K",
+        help="print K translations per line: line number, score, translation")  # fmt: skip
     search_options(made)
     add("--json", action="store_true", help="print one JSON object per line, with scores")
     return made
 
 
 def search_options(made: Any) -> None:
-    """Add what a beam search can be told."""
+    """Add the options of beam search."""
     add = made.add_argument
-    add("--beams", type=int, default=5, help="hypotheses at each step (5)")
-    add("--length-penalty", type=float, default=1.0, help="power of the length (1.0)")
-    add("--longest", type=int, default=200, help="tokens of a translation at most (200)")
-    add("--batch-size", type=int, default=64, help="sentences at a time (64)")
+    add("--beams", type=int, default=5, metavar="N", help="beam width (default: 5)")
+    add("--length-penalty", type=float, default=1.0, metavar="X",
+        help="exponent of the length that divides a score (default: 1.0)")  # fmt: skip
+    add("--longest", type=int, default=200, metavar="N",
+        help="maximum tokens of a translation (default: 200)")  # fmt: skip
+    add("--batch-size", type=int, default=64, metavar="N", help="sentences per batch (default: 64)")
 
 
 def search_of(given: Any, count: int = 1) -> Any:
-    """Return the `magneto.hf.BeamSearch` that was asked for."""
+    """Return the `magneto.hf.BeamSearch` that the options describe."""
     from magneto.hf import BeamSearch
 
     return BeamSearch(
@@ -74,20 +77,20 @@ def main(words: Sequence[str]) -> int:
     given, overrides = made.parse_with_overrides(words)
     piped = is_standard_input(given.file)
     if given.n_best is not None and not 1 <= given.n_best <= given.beams:
-        made.error(f"--n-best {given.n_best}: 1 to --beams ({given.beams})")
+        made.error(f"--n-best must be 1 to --beams ({given.beams}), not {given.n_best}")
     if sys.stdout is None or (piped and sys.stdin is None):
-        made.error("standard input and output must be open: ... < in.txt > out.txt")
+        made.error("standard input or output is closed")
     if not piped:
         check_file(given.file, "file")
     run_task(given.run, overrides, "translate")
     from magneto.training.task import ASSETS
 
     if not (given.run / ASSETS).is_dir():
-        raise FileNotFoundError(f"no vocabulary in {given.run}: nothing was trained there yet")
+        raise FileNotFoundError(f"no vocabulary in {given.run}; the run has not started")
     opened: Any = load_run(given.run, given.weights, overrides)
     vocabulary = opened.task.vocabulary
     if given.to is None:
-        made.error(f"say which language to translate into: --to {'|'.join(vocabulary.languages)}")
+        made.error(f"give the target language: --to {'|'.join(vocabulary.languages)}")
     vocabulary.tag(given.to)
     how = search_of(given, given.n_best or 1)
     from magneto.translation.translator import TextTranslator
@@ -101,19 +104,19 @@ def main(words: Sequence[str]) -> int:
 def translate_lines(
     translator: TextTranslator, given: Any, report: ProgressBars, source: Any, target: IO[bytes]
 ) -> None:
-    """Translate all lines that come; what is ready is written at once.
+    """Translate lines until the source ends; write translations as soon as they are ready.
 
     Args:
-        translator: Of the model.
+        translator: The model with its vocabulary.
         given: The command's options.
-        report: Shows how far it is; told what was odd.
-        source: A stream of bytes with `read1`.
-        target: Where translations are written.
+        report: Shows progress and counts of unusual lines.
+        source: A byte stream with `read1`.
+        target: Receives the translations.
     """
     from magneto.translation.translator import is_visible
 
     counts, most = Counts(), given.batch_size * SORTED_BATCHES
-    too_long = f"longer than {translator.max_length} tokens, translated up to there"
+    too_long = f"truncated to {translator.max_length} tokens"
 
     def show(done: int) -> None:
         report.update("translating lines", counts[LINES] + done, None)
@@ -124,18 +127,18 @@ def translate_lines(
             found = translator.translate(texts, given.to, scored, show)
             for text, each in zip(texts, found, strict=True):
                 counts[LINES] += 1
-                counts["empty, left so"] += not is_visible(text)
+                counts["empty"] += not is_visible(text)
                 if each.truncated:
-                    counts.met(too_long, f"line {counts[LINES]}", "the rest is left out")
-                target.write(written(given, counts[LINES], text, each).encode("utf-8"))
+                    counts.met(too_long, f"line {counts[LINES]}", "the rest is ignored")
+                target.write(output_lines(given, counts[LINES], text, each).encode("utf-8"))
             target.flush()
     finally:
         report.finish()
     report.say(counts.describe(LINES))
 
 
-def written(given: Any, number: int, text: str, found: TranslationResult) -> str:
-    """Return the lines that stand for a line and its translations."""
+def output_lines(given: Any, number: int, text: str, found: TranslationResult) -> str:
+    """Format a line's translations as text, JSON or an n-best list."""
     made = [" ".join(each.splitlines()) for each in found.texts]
     if given.json:
         best = [{"text": each, "score": score}

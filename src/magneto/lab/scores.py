@@ -1,8 +1,8 @@
-"""The scores of runs and comparisons by column, as `magneto table` sets them side by side.
+"""Scores of runs and comparisons by column, for `magneto table`.
 
-A column is a run's own validation data, or a set that its model was measured on without further
-training: `magneto evaluate RUN --keep NAME` has kept that in the run, or a leaderboard's result
-lies there. What is kept under one name by runs on different data stands in columns of their own.
+A column is a run's own validation data, or another data set without further training: a score
+written by `magneto evaluate RUN --keep NAME`, or a leaderboard's result in the run. Runs on
+different data that use one name get separate columns.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from magneto.lab.grid import (
 from magneto.recipe import Recipe, open_run, placement_name
 
 SCORES = "scores"
-"""Folder in a run that has what `magneto evaluate --keep NAME` measured, NAME.json."""
-# Fields of training that seeds of one row must have in common, besides model and data.
+"""Folder in a run with the scores of `magneto evaluate --keep NAME`, NAME.json."""
+# Fields of training that the seeds of a row must share, besides model and data.
 TRAINED = ("training.steps", "training.batch_size", "training.warmup_steps", "training.schedule")
 Point = tuple[tuple[str, Any], ...]
 """Dotted fields and their values."""
@@ -37,21 +37,20 @@ Point = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class Preset:
-    """What a table shows of runs.
+    """Format of a table.
 
     Attributes:
-        tasks: What the column of a run's own data is called, by its task; {data} and {metric} stand
-            for their names. Runs of other tasks are refused; if empty, any task will do.
-        columns: The only columns of own data, in their order; empty for the metric that
-            checkpoints are chosen by, of whatever data there is.
-        averaged: Columns whose mean is the last one, as far as every row has them.
-        splits: Columns of scores that are kept as SPLIT or NAME-SPLIT (`magneto evaluate RUN
-            --splits SPLIT --keep NAME`).
-        paper: The paper's numbers of these splits by row.
-        by_origin: Whether a row says where its model begins; else how many layers it has.
+        tasks: Title of the column of a run's own data, by task, with {data} and {metric}. Runs of
+            other tasks are refused; empty allows all tasks.
+        columns: The only columns of own data, in order; empty for each task's primary metric.
+        averaged: Columns whose mean becomes the last column, as far as every row has them.
+        splits: Columns of scores named SPLIT or NAME-SPLIT (`magneto evaluate RUN --splits SPLIT
+            --keep NAME`).
+        paper: The paper's scores of these splits by row.
+        by_origin: Whether row titles name the pre-trained run instead of the number of layers.
         at_end: Whether own scores are those after the last step, not those of the best weights.
-        scale: What metrics are multiplied by: 100 where they are shares.
-        decimals: Of a score; one where its interval is 1 or more.
+        scale: Factor of metrics: 100 for percentages.
+        decimals: Decimals of a score; one if its interval is 1 or more.
     """
 
     tasks: Mapping[str, str] = field(default_factory=dict)
@@ -66,8 +65,8 @@ class Preset:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A score on other data than a run's own, and the half-width of its interval over examples."""
+class RunScore:
+    """A score of one run, and the half-width of its 95 % interval over examples (nan: unknown)."""
 
     value: float
     half_width: float = math.nan
@@ -78,15 +77,15 @@ class Measured:
     """A run of a table.
 
     Attributes:
-        directory: Of the run.
+        directory: Directory of the run.
         recipe: Its recipe.
-        row: Placement's title, and number of layers or where the model begins.
-        own: Column by which its point is chosen: its own validation data by the task's metric.
+        row: Title of its row: the placement, and the number of layers or the pre-trained run.
+        own: Column of its own validation data and primary metric, which selects the best point.
         higher_is_better: Direction of that metric.
-        point: Of the grid.
-        scores: On its own validation data by column; empty for a run that has none.
-        kept: On other data by column.
-        why: It has no score; "" if it has one.
+        point: Its grid point.
+        scores: Scores on its own validation data by column; empty for a run without a result.
+        other_scores: Scores on other data by column.
+        reason: Why it has no score; "" if it has one.
     """
 
     directory: Path
@@ -96,19 +95,19 @@ class Measured:
     higher_is_better: bool
     point: Point
     scores: Mapping[str, float]
-    kept: Mapping[str, Kept]
-    why: str
+    other_scores: Mapping[str, RunScore]
+    reason: str
 
     @property
-    def values(self) -> dict[str, Kept]:
-        """Its scores by column, its own first; none for a run without a score of its own."""
-        own = {name: Kept(value) for name, value in self.scores.items()}
-        return own | dict(self.kept) if own else {}
+    def values(self) -> dict[str, RunScore]:
+        """All scores by column, its own first; {} for a run without a result."""
+        own = {name: RunScore(value) for name, value in self.scores.items()}
+        return own | dict(self.other_scores) if own else {}
 
 
 @dataclass(frozen=True)
 class Found:
-    """A run as it lies: its directory, recipe, the file of its result, that, and its point."""
+    """A run's directory, recipe, result (with its file) and grid point."""
 
     directory: Path
     recipe: Recipe
@@ -118,28 +117,28 @@ class Found:
 
 
 def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") -> list[Measured]:
-    """Return the runs of comparisons, and runs themselves.
+    """Return the runs in folders, each a comparison or a single run.
 
     Args:
-        folders: Of them.
-        preset: The table.
-        weights: That kept scores must be of.
+        folders: Folders of comparisons and runs.
+        preset: Format of the table.
+        weights: Weights on which scores of `--keep` must have been measured.
 
     Raises:
-        FileNotFoundError: If a folder is neither.
-        ConfigError: If a run is of another task, is there twice, or is no seed of its row.
-        Damaged: If a result or a score is none.
+        FileNotFoundError: If a folder is neither a comparison nor a run.
+        ConfigError: If a run has another task, is repeated, or does not match its row's seeds.
+        Damaged: If a result or a score is damaged.
     """
     found = [run for folder in folders for run in (
         comparison(folder) if (folder / SPEC_FILE).is_file() else [single(folder)])]  # fmt: skip
     names = source_names([source_of(run.recipe) for run in found])
     runs = [measured(run, names[source_of(run.recipe)], preset, weights) for run in found]
     check_seeds(runs)
-    return with_columns_apart(runs)
+    return with_distinct_columns(runs)
 
 
 def comparison(folder: Path) -> Iterator[Found]:
-    """Yield the runs of a comparison; points are without placement and seed."""
+    """Yield the runs of a comparison. Their points omit placement and seed."""
     sweep = read_sweep(folder)
     for cell in sweep.cells():
         run, outcome = cell_directory(folder, cell), read_result(folder, cell) or {}
@@ -148,27 +147,27 @@ def comparison(folder: Path) -> Iterator[Found]:
 
 
 def single(run: Path) -> Found:
-    """Return a run that is no part of a comparison.
+    """Return a run outside of comparisons.
 
     Raises:
-        FileNotFoundError: If there is none.
+        FileNotFoundError: If there is no run.
     """
-    recipe, ended = open_run(run), run / "result.json"
-    outcome = read_object(ended) if ended.is_file() else {}
-    return Found(run, recipe, ended, outcome, ((RATE, recipe.training.learning_rate),))
+    recipe, file = open_run(run), run / "result.json"
+    outcome = read_object(file) if file.is_file() else {}
+    return Found(run, recipe, file, outcome, ((RATE, recipe.training.learning_rate),))
 
 
 def source_of(recipe: Recipe) -> str:
-    """Return where a run's data lies; of GLUE, the task; the run's task where nothing says it."""
+    """Return the source of a run's data, its GLUE task, or the run's task if it has neither."""
     data: Any = recipe.data
     glue = getattr(data, "glue", "none")
     return getattr(data, "source", recipe.task) if glue == "none" else glue
 
 
 def row_of(recipe: Recipe, by_origin: bool) -> str:
-    """Return "Sub-LN, 12 layers", "Sub-LN, 6+6 layers"; or "Sub-LN, from scratch" or a run.
+    """Return a row's title: "Sub-LN, 12 layers", "Sub-LN, 6+6 layers" or "Sub-LN, from RUN".
 
-    It is the task where the model has no placement.
+    For a model without placement it is the task's name.
     """
     model: Any = recipe.model
     if not placement_name(model):
@@ -182,49 +181,48 @@ def row_of(recipe: Recipe, by_origin: bool) -> str:
 
 
 def measured(run: Found, data: str, preset: Preset, weights: str) -> Measured:
-    """Return what is known of a run whose data has a name in the table.
+    """Return the scores of a run; `data` is the name of its data in the table.
 
     Raises:
-        ConfigError: If it is none of the table's, or a kept score is not of the whole set or there
-            twice.
-        Damaged: If its result is none.
+        ConfigError: If the table does not include the run, or a score of `--keep` is partial,
+            outdated or repeated.
+        Damaged: If its result is damaged.
     """
     recipe = run.recipe
     if preset.tasks and recipe.task not in preset.tasks:
-        raise ConfigError([f"{run.directory}: its task is {recipe.task}, not "
+        raise ConfigError([f"{run.directory} has the task {recipe.task}, not "
                            f"{' or '.join(preset.tasks)}"])  # fmt: skip
     task, title = recipe.build_task(), preset.tasks.get(recipe.task, "{data} {metric}")
     metric = task.primary_metric
     own = title.format(data=data, metric=metric)
     if preset.columns and own not in preset.columns:
-        raise ConfigError([f"{run.directory}: {own} is none of the table's columns, "
-                           f"{', '.join(preset.columns)}"])  # fmt: skip
-    metrics, why = own_metrics(run, metric, preset.at_end)
+        raise ConfigError([f"{run.directory}: {own} is not a column of the table "
+                           f"({', '.join(preset.columns)})"])  # fmt: skip
+    metrics, reason = own_metrics(run, metric, preset.at_end)
     named = {title.format(data=data, metric=name): value for name, value in metrics.items()}
     scores = {name: preset.scale * value for name, value in named.items()
               if name == own or name in preset.columns}  # fmt: skip
-    kept: dict[str, Kept] = {}
-    held: dict[str, Path] = {}
+    others: dict[str, RunScore] = {}
+    files: dict[str, Path] = {}
     for file in sorted((run.directory / SCORES).glob("*.json")) if scores else ():
-        for stem, score in kept_scores(file, metric, preset.scale, weights).items():
+        for stem, score in read_scores(file, metric, preset.scale, weights).items():
             ending = (split for split in preset.splits if f"-{stem}".endswith(f"-{split}"))
             name = next(ending, stem)
-            if name in held:
-                raise ConfigError([f"{held[name]} and {file} both have {name}: remove one"])
-            kept[name], held[name] = score, file
+            if name in files:
+                raise ConfigError([f"{files[name]} and {file} both have {name}; remove one"])
+            others[name], files[name] = score, file
     row = row_of(recipe, preset.by_origin)
     better = task.higher_is_better
-    return Measured(run.directory, recipe, row, own, better, run.point, scores, kept, why)
+    return Measured(run.directory, recipe, row, own, better, run.point, scores, others, reason)
 
 
 def own_metrics(run: Found, metric: str, at_end: bool) -> tuple[dict[str, float], str]:
-    """Return a run's metrics on its own validation data; or none, and why it has none.
+    """Return a run's metrics on its own validation data; or {} and the reason.
 
-    The one by which checkpoints are chosen is that of the best weights, which `magneto evaluate`
-    measures where none are named; unless it is asked for what was measured at the end.
+    The primary metric is that of the best weights, or with `at_end` that after the last step.
 
     Raises:
-        Damaged: If its result is none.
+        Damaged: If its result is damaged.
     """
     status = run.outcome.get("status")
     if status != "finished":
@@ -240,106 +238,107 @@ def own_metrics(run: Found, metric: str, at_end: bool) -> tuple[dict[str, float]
     return {metric: value} | {k: v for k, v in metrics.items() if k != metric and is_number(v)}, ""
 
 
-def kept_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str, Kept]:
+def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str, RunScore]:
     """Return the scores in a file of a run by column.
 
     Args:
-        file: What `magneto evaluate --keep NAME` wrote, whose column is NAME; or the result that
-            VQA's leaderboard gives, [{"test-dev": {"overall": 71.2, ...}}], with a column for each
-            of its parts, times 100 already.
-        metric: By which the run is chosen.
-        scale: What it is multiplied by.
-        weights: That it must be of.
+        file: Output of `magneto evaluate --keep NAME`, with the column NAME; or a result of the
+            VQA leaderboard, [{"test-dev": {"overall": 71.2, ...}}], with a column for each split
+            in percent.
+        metric: The task's primary metric.
+        scale: Its factor in the table.
+        weights: Weights on which it must have been measured.
 
     Raises:
-        ConfigError: If `magneto evaluate` measured other weights, or a part of a set, or the
-            weights were written again since; or if the file is neither.
-        Damaged: If the score is no number.
+        ConfigError: If it was measured on other weights, on a part of the data, or before the
+            weights were last written; or if the file has another format.
+        Damaged: If the score is not a number.
     """
     found = read_json(file)
     if not isinstance(found, dict) or not isinstance(found.get("metrics"), dict):
         return leaderboard_scores(file, found)
-    of, limit = found.get("weights", weights), found.get("limit")
-    if of != weights or limit is not None:
-        what = f"{limit} batches alone" if limit is not None else f"the weights {of}, not {weights}"
-        raise ConfigError([f"{file} was measured with {what}: measure it anew, or remove it"])
-    written = file.parent.parent / of / MANIFEST
-    if written.is_file() and read_json(written) != found.get("manifest"):
-        raise ConfigError([f"{file} was measured before {written.parent} was written: measure it "
-                           "anew, or remove it"])  # fmt: skip
+    measured_on, limit = found.get("weights", weights), found.get("limit")
+    if measured_on != weights or limit is not None:
+        partial = limit is not None
+        how = f"{limit} batches only" if partial else f"weights {measured_on}, not {weights}"
+        raise ConfigError([f"{file} was measured with {how}; measure it again or remove it"])
+    manifest = file.parent.parent / measured_on / MANIFEST
+    if manifest.is_file() and read_json(manifest) != found.get("manifest"):
+        raise ConfigError([f"{file} was measured before {manifest.parent} was written; measure it "
+                           "again or remove it"])  # fmt: skip
     value = found["metrics"].get(metric)
     if value is not None and not is_number(value):
         raise Damaged(f"{file} is damaged: its {metric} is {value!r}")
     if value is None:
         return {}
     half = found["metrics"].get(f"{metric}_half_width")
-    return {file.stem: Kept(scale * value, scale * half if is_number(half) else math.nan)}
+    return {file.stem: RunScore(scale * value, scale * half if is_number(half) else math.nan)}
 
 
-def leaderboard_scores(file: Path, found: Any) -> dict[str, Kept]:
-    """Return what a leaderboard gave for parts of a test set, each once.
+def leaderboard_scores(file: Path, found: Any) -> dict[str, RunScore]:
+    """Return a leaderboard's scores by split.
 
     Raises:
-        ConfigError: If there is no part, or something else than a number for one.
+        ConfigError: If there is no split, or a score is missing, repeated or not a number.
     """
     parts = found if isinstance(found, list) else [found]
     pairs = [pair for part in parts if isinstance(part, dict) for pair in part.items()]
     scores = [(name, value.get("overall")) for name, value in pairs if isinstance(value, dict)]
-    numbers = {name: Kept(float(score)) for name, score in scores if is_number(score)}
+    numbers = {name: RunScore(float(score)) for name, score in scores if is_number(score)}
     if not numbers or len(numbers) < len(scores):
-        raise ConfigError([f"{file} is neither what `magneto evaluate --keep` writes nor a result "
-                           'as [{"test-dev": {"overall": 71.2}}]'])  # fmt: skip
+        raise ConfigError([f"{file} is neither an output of `magneto evaluate --keep` nor a "
+                           'leaderboard result [{"test-dev": {"overall": 71.2}}]'])  # fmt: skip
     return numbers
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value of JSON is a finite number; true and false are none."""
+    """Return whether a JSON value is a finite number, and not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check_seeds(runs: Sequence[Measured]) -> None:
-    """Raise ConfigError if runs at one point of a row are not seeds of one recipe."""
+    """Raise ConfigError if runs at one grid point of a row differ in more than their seeds."""
     from magneto.training.checkpoint import LOCATIONS, differences
 
     def compared(name: str) -> bool:
         return name in TRAINED or (name.startswith(("model.", "data.")) and name not in LOCATIONS)
 
-    held: dict[tuple[str, str, Point], dict[int, Measured]] = {}
+    by_point: dict[tuple[str, str, Point], dict[int, Measured]] = {}
     for run in runs:
-        others = held.setdefault((run.row, run.own, run.point), {})
+        others = by_point.setdefault((run.row, run.own, run.point), {})
         if (other := others.get(run.recipe.seed)) is not None:
             raise ConfigError([f"{other.directory} and {run.directory} both have {run.row} on "
-                               f"{run.own} at {words(run.point)}, seed {run.recipe.seed}: give "
+                               f"{run.own} at {words(run.point)}, seed {run.recipe.seed}; give "
                                "one of them"])  # fmt: skip
         for other in list(others.values())[:1]:
             before, after = (each.recipe.to_mapping() for each in (other, run))
             if found := [line for name, line in differences(before, after) if compared(name)]:
-                raise ConfigError([f"{run.directory} and {other.directory} would be seeds of one "
-                                   f"row ({run.row}, {words(run.point)}), but {', '.join(found)}: "
-                                   "leave one out"])  # fmt: skip
+                raise ConfigError([f"{run.directory} and {other.directory} are not seeds of one "
+                                   f"row ({run.row}, {words(run.point)}): {', '.join(found)}; "
+                                   "omit one of them"])  # fmt: skip
         others[run.recipe.seed] = run
 
 
-def with_columns_apart(runs: Sequence[Measured]) -> list[Measured]:
-    """Return runs in whose columns there are scores of one kind each.
+def with_distinct_columns(runs: Sequence[Measured]) -> list[Measured]:
+    """Return runs whose columns do not mix scores of models trained on different data.
 
-    A name under which runs on different data have kept something, or that is some run's own data,
-    is put behind the name of each run's data.
+    A name that runs on different data share, or that is a run's own column, is prefixed by each
+    run's own column.
     """
-    keepers: dict[str, set[str]] = {}
+    owners: dict[str, set[str]] = {}
     for run in runs:
-        for name in run.kept:
-            keepers.setdefault(name, set()).add(run.own)
-    shared = {name for name, owns in keepers.items() if len(owns) > 1} | {run.own for run in runs}
+        for name in run.other_scores:
+            owners.setdefault(name, set()).add(run.own)
+    shared = {name for name, owns in owners.items() if len(owns) > 1} | {run.own for run in runs}
     return [
-        replace(run, kept={f"{run.own}: {name}" if name in shared else name: value
-                           for name, value in run.kept.items()})
+        replace(run, other_scores={f"{run.own}: {name}" if name in shared else name: value
+                                   for name, value in run.other_scores.items()})
         for run in runs
     ]  # fmt: skip
 
 
 def words(point: Point) -> str:
-    """Return a point in words."""
+    """Format a grid point."""
     return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point)
 
 
@@ -349,6 +348,6 @@ def name_of(source: str) -> str:
 
 
 def source_names(sources: Sequence[str]) -> dict[str, str]:
-    """Return a name of each source: its last part, or all of it where another is called so too."""
-    alike = Counter(map(name_of, set(sources)))
-    return {one: name_of(one) if alike[name_of(one)] == 1 else one for one in sources}
+    """Return a name of each source: its last part, or the full source if that is ambiguous."""
+    uses = Counter(map(name_of, set(sources)))
+    return {one: name_of(one) if uses[name_of(one)] == 1 else one for one in sources}

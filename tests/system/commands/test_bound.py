@@ -38,7 +38,7 @@ def test_json_tells_what_was_computed(capsys: pytest.CaptureFixture[str]) -> Non
 def test_table_over_depths(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bound", "--placement", "pre", "--layers", "6"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Pre-LN, model update")
+    assert lines[0].startswith("Pre-LN: bound on the first model update")
     assert lines[2].split() == ["layers", "v", "w", "paper", "first_order", "telescoped"]
     cells = {line.split()[0]: line.split()[1:] for line in lines[3:10]}
     assert list(cells) == ["6", "12", "24", "48", "96", "growth", "exponent"]
@@ -54,11 +54,11 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         ("--placement normformer", "no bound is derived for NormFormer"),
         ("--placement subb", "did you mean 'sub'?"),
         ("--layers 0", "1 to 100000 layers, not 0"),
-        ("--layers 3 --encoder-layers 2", "--layers is for one stack"),
+        ("--layers 3 --encoder-layers 2", "--layers excludes"),
         ("--layer 3", "did you mean --layers?"),
         ("--cross-gain 1", "both --encoder-layers and --decoder-layers"),
         ("--v a", "--v a"),
-        ("--v 1/2", "2 stacks where there are 1"),
+        ("--v 1/2", "has scales for 2 stacks, not 1"),
         ("--v 1,2", "v has 2 values for 24 sublayers"),
         ("--v nan --json", "v of sublayer 1 must be a positive number"),
     ):

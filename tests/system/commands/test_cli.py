@@ -45,7 +45,7 @@ MISTAKES = [
     ("train causal-lm/tiny --model placement", "did you mean --model.FIELD?"),
     ("train causal-lm/tiny --training.steps", "needs a value"),
     ("train causal-lm/tiny --data /nowhere/book.txt", "no file or folder /nowhere/book.txt"),
-    ("train causal-lm/tiny --data a --data.source b", "are the same field: give one of them"),
+    ("train causal-lm/tiny --data a --data.source b", "set the same field"),
     ("train causal-lm/tiny --distributed ddp", "needs torchrun"),
     ("train causal-lm/tiny --training.device cuda:99", "training.device"),
     ("train", "give a recipe"),
@@ -146,15 +146,15 @@ def test_help_and_mistakes_are_answered_before_torch_is_imported(tmp_path: Path)
 
 SAID_BY_LIBRARIES = [
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
-         "out of memory (8 bytes more were asked for)"),
+         "Out of memory (requested 8 bytes more)"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 79 GiB"),
-     "out of memory (2.00 GiB more were asked for)"),
-    (MemoryError(), "out of memory"),
-        (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
-        (OSError("246642 requested and 50000 written"), "the disk is full"),
-        (SafetensorError("Error while serializing: I/O error: (os error 28)"), "the disk is full"),
-        (Exception("No space left on device (os error 28)"), "the disk is full"),
-        (SafetensorError("header too large"), "damaged file of weights: header too large"),
+     "Out of memory (requested 2.00 GiB more)"),
+    (MemoryError(), "Out of memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "the disk or a quota is full"),
+        (OSError("246642 requested and 50000 written"), "the disk or a quota is full"),
+        (SafetensorError("I/O error: (os error 28)"), "the disk or a quota is full"),
+        (Exception("No space left on device (os error 28)"), "the disk or a quota is full"),
+        (SafetensorError("header too large"), "Damaged weight file: header too large"),
         (ValueError("2 requested and 3 given"), "magneto: 2 requested and 3 given"),
         (FileExistsError(errno.EEXIST, "File exists", __file__), "py is a file, not a folder"),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", f"{__file__}/a/b"), "py is a file"),
@@ -182,7 +182,7 @@ def test_a_step_without_memory_says_what_to_do(book: Path, tmp_path, monkeypatch
     words = ["train", "causal-lm/tiny", "--data", book, "--out", tmp_path / "run", *SMALL]
     code, _, error = outcome(capsys, *words)
     assert code == 2 and "Traceback" not in error
-    assert "magneto: out of memory (8 bytes more were asked for): make " in error
+    assert "magneto: Out of memory (requested 8 bytes more)." in error
     assert "magneto plan" in error
 
 

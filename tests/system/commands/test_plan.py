@@ -130,7 +130,7 @@ def test_a_plan(capsys: Any) -> None:
     assert json.loads(capsys.readouterr().out)["steps"] == 200
     assert main([*epochs, "--gpus", "64", "--gpu-memory", "0.001"]) == 0
     said = capsys.readouterr().out
-    for words in ("an assumption", "hybrid", "nothing fits 0.001 GB", "--examples N says how many"):
+    for words in ("assumed", "hybrid", "nothing fits in 0.001 GB", "need --examples N"):
         assert words in said
 
 
@@ -139,7 +139,7 @@ def test_mistakes_are_named(capsys: Any) -> None:
         ("--gpus 0", "--gpus must be above 0"),
         ("--utilisation 40", "--utilisation must be above 0 and at most 1"),
         ("--gpu X", "invalid choice"),
-        ("--gpus 128", "a batch of 64 can't be cut in 128 GPUs"),
+        ("--gpus 128", "a batch of 64 cannot be divided among 128 GPUs"),
     ):
         assert main([*SMALL, *words.split()]) == 2
         assert said in capsys.readouterr().err
@@ -185,7 +185,7 @@ def test_it_says_what_a_training_takes_and_writes_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]
     assert main([*WORDS, "--data", str(rows)]) == 0
     words = capsys.readouterr().out
-    for each in ("parameters", "50, each of 8 examples", "GB", "no run was written"):
+    for each in ("parameters", "50 of 8 examples each", "GB", "no run was written"):
         assert each in words
 
 

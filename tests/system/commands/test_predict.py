@@ -57,7 +57,9 @@ def test_json_and_what_is_no_image(run: Path, images: Path, capsys) -> None:
     assert sum(label["share"] for label in first["labels"]) == pytest.approx(1, abs=1e-5)
     assert first["labels"][0]["label"] == "n01000001" and first["pictures"] == []
     assert {Path(each["path"]).name for each in found["broken"]} == {"d.png", "e.jpg"}
-    assert "2 of 5 could not be read" in captured.err and "d.png: no image file" in captured.err
+    assert (
+        "2 of 5 images could not be read" in captured.err and "d.png: no image file" in captured.err
+    )
 
 
 def test_mistakes_of_a_user(run: Path, images: Path, tmp_path: Path, capsys) -> None:
@@ -69,8 +71,8 @@ def test_mistakes_of_a_user(run: Path, images: Path, tmp_path: Path, capsys) -> 
         ([str(tmp_path / "notes.txt")], "none of 1 files could be read as an image"),
         ([str(tmp_path / "empty")], "no images in"),
         ([str(images / "aa.png")], "did you mean"),
-        ([str(images), "--top", "0"], "--top 0: at least 1"),
-        (["-", "-"], "standard input (-) can be read once"),
+        ([str(images), "--top", "0"], "--top must be 1 or more"),
+        (["-", "-"], "standard input (-) can be given only once"),
     ):
         assert main(["predict", str(run), *words]) == 2
         assert answer in capsys.readouterr().err

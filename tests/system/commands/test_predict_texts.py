@@ -100,14 +100,14 @@ def test_one_json_object_and_mistakes(run: Path, tmp_path: Path, capsys, monkeyp
     captured = capsys.readouterr()
     found = json.loads(captured.out)["texts"]
     assert found[0]["label"] == "a" and set(found[0]["probabilities"]) == {"a", "b"}
-    assert "1 of 2 texts are read up to" in captured.err
+    assert "1 of 2 texts were truncated to" in captured.err
     (tmp_path / "empty.txt").write_text("")
     monkeypatch.setattr("sys.stdin", None)
     for words, answer in (
         (["lines.txt"], "no file or folder lines.txt"),
         ([str(tmp_path)], "is a folder"),
         ([str(tmp_path / "empty.txt")], "no text in"),
-        ([], "standard input must be open, or name a file"),
+        ([], "standard input is closed"),
     ):
         assert main(["predict", str(run), *words]) == 2
         assert answer in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`magneto probe` as a user meets it."""
+"""`magneto probe`: output, JSON and mistakes."""
 
 import json
 from pathlib import Path
@@ -27,12 +27,12 @@ def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) 
     words = ["--data", str(book), "--placements", "post,sub", "--model.layers", "12"]
     code, out, _ = outcome(capsys, *SMALL, *words, "--seeds", "1", "--steps", "1")
     assert code == 0
-    for line in ("Post-LN: likely to fail", "Sub-LN: sound", "Side by side"):
+    for line in ("Post-LN: likely to fail", "Sub-LN: sound", "Comparison"):
         assert line in out
     assert "rank collapse at initialisation: of what tells positions apart" in out
-    assert "Nothing speaks against Sub-LN." in out
+    assert "No problem found: Sub-LN." in out
     assert "theory, SGD: the update is at most about 48 (paper)" in out
-    assert "12 layers beside 3, one step moves a label's logit x" in out
+    assert "from 3 to 12 layers, one step's change of a label's logit grows x" in out
     assert "…" not in out, "nothing is cut off at 80 columns"
 
 
@@ -65,7 +65,7 @@ def test_growth_over_depths_needs_no_data(tmp_path: Path, capsys: pytest.Capture
     words += ["--depths", "2,4", "--placements", "post,peri", "--seeds", "2", "--data", "nowhere"]
     code, out, _ = outcome(capsys, *words, "--out", str(tmp_path))
     assert code == 0
-    assert out.count("One step of") == 4 and "Peri-LN" in out and "none" in out
+    assert out.count("by one step of") == 4 and "Peri-LN" in out and "none" in out
     assert "…" not in out
     found = json.loads((tmp_path / "probe.json").read_text())
     assert len(found["growth"]) == 2 * 4 and len(found["updates"]) == 2 * 2 * 2 * 4
@@ -76,11 +76,11 @@ def test_growth_over_depths_needs_no_data(tmp_path: Path, capsys: pytest.Capture
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture) -> None:
     for words, said in (
         (["--placements", "post,sup"], "did you mean 'sub'"),
-        (["--placements", ","], "names with commas"),
+        (["--placements", ","], "comma-separated names"),
         (["--steps", "0"], "--steps must be 1 or more"),
         (["--depths", "6"], "two or more numbers"),
-        (["--trial", "soon"], "a time such as 60s, 5m or 2h, not 'soon'"),
-        (["--trial", "1.5m", "--depths", "2,4"], "--depths does not look at"),
+        (["--trial", "soon"], "a duration such as 60s, 5m or 2h, not 'soon'"),
+        (["--trial", "1.5m", "--depths", "2,4"], "omit it with --depths"),
         (["--depths", "2,4", "--seeds", "0"], "--seeds must be 1 or more"),
         (["--data", "nowhere.txt"], "nowhere.txt"),
     ):

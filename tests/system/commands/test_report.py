@@ -1,4 +1,4 @@
-"""`magneto report` of runs that finished, that are not done, and that have no weights."""
+"""`magneto report` of a finished run and of an unfinished one without weights."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("without_pdf")
 
 
 def test_a_run(digits_run: Path, capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its data is read once: pictures of the model are of the task that the page is about."""
+    """The data is read once."""
     read, original = [], ImageClassification.prepare
     monkeypatch.setattr(
         ImageClassification,
@@ -24,8 +24,8 @@ def test_a_run(digits_run: Path, capsys, tmp_path: Path, monkeypatch: pytest.Mon
     said = json.loads(capsys.readouterr().out)
     text = Path(said["page"]).read_text()
     accuracy = json.loads((digits_run / "result.json").read_text())["metrics"]["accuracy"]
-    assert f"Validation accuracy {accuracy:.4g}; " in text and "for a trivial answer" in text
-    assert "It finished at step 6" in text
+    assert f"validation accuracy: {accuracy:.4g} (trivial baseline: " in text
+    assert "The run finished at step 6" in text
     assert str(tmp_path) not in text and "Data problems" not in text
     assert len(read) == 1
 

@@ -141,16 +141,16 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
     file, other = (str(run.parent / f"{name}.wav") for name in "ab")
     for words, said in (
         ([str(run.parent / "c.wav")], "did you mean"),
-        (["-", file], "alone"),
-        ([file, "--raw"], "--raw is of standard input"),
+        (["-", file], "excludes other recordings"),
+        ([file, "--raw"], "--raw needs standard input"),
         ([file, other, "--srt"], "--out DIR"),
         ([file, "--beams", "0"], "beams must be 1 to"),
         ([file, "--window", "-1"], "--window must be above 0"),
-        ([str(tmp_path)], "is a folder: name a recording in it"),
+        ([str(tmp_path)], "is a folder; name a recording in it"),
         ([file, *BEAM, "--n-best", "4"], "1 to --beams (3)"),
-        ([file, *BEAM, "--search", "greedy"], "needs a beam"),
-        ([file, *BEAM, "--srt"], "as text or --json"),
-        ([file, *BEAM, "--window", "1.5"], f"{file} takes more than a window of 1.5 s"),
+        ([file, *BEAM, "--search", "greedy"], "needs beam search"),
+        ([file, *BEAM, "--srt"], "excludes --raw and --srt"),
+        ([file, *BEAM, "--window", "1.5"], f"{file} is longer than a window of 1.5 s"),
     ):
         assert main(["transcribe", str(run), *words]) == 2
         error = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`magneto start`: what it prints is true, and the command that it prints trains."""
+"""`magneto start`: its output is right, and the printed command trains."""
 
 import json
 import shlex
@@ -65,14 +65,14 @@ def test_text_for_people(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     source.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     assert main(["start", str(source), "--training.steps", "2"]) == 0
     said = capsys.readouterr().out
-    assert "a text and a label, so text-classification" in said
+    assert "a text and a label -> text-classification" in said
     assert "magneto train text-classification/start --data" in said
 
 
 def test_mistakes(digits: Path, capsys: pytest.CaptureFixture) -> None:
     for words, expected in (
         ([f"{digits}s"], "no file or folder"),
-        ([str(digits), "--as", "causal-lm"], "it is for image-classification"),
+        ([str(digits), "--as", "causal-lm"], "suits image-classification"),
         ([str(digits), "--model.widht", "3"], "did you mean model.width?"),
     ):
         assert main(["start", *words]) == 2

@@ -1,4 +1,4 @@
-"""`magneto table`: best points by own validation data, matched points, kept scores, presets."""
+"""`magneto table`: best points, shared points, scores on other data, presets."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from magneto.commands.table import (
     Score,
     averages,
     best_scores,
-    matched_scores,
+    shared_scores,
     table,
 )
 from magneto.config import ConfigError
@@ -85,7 +85,7 @@ def folders(tmp_path: Path) -> list[Path]:
 
 
 def test_best_by_own_data_in_all_columns(folders: list[Path], tmp_path: Path) -> None:
-    """And at matched rates, those at which several rows are whole."""
+    """Also the scores at points that several rows share."""
     runs = read_runs(folders, IMAGES)
     scores = {(s.row, s.column): s for s in best_scores(runs)}
     assert scores[PRE, "digits"].seeds == pytest.approx((81, 82, 83))
@@ -96,9 +96,9 @@ def test_best_by_own_data_in_all_columns(folders: list[Path], tmp_path: Path) ->
     assert scores[SUB, "a"].interval == pytest.approx(4.3026527 * 2 / math.sqrt(3))
     assert scores[SUB, "scenes"].mean == pytest.approx(52)
     assert math.isnan(scores[SUB, "scenes"].interval) and (PRE, "r") not in scores
-    matched = matched_scores(runs)
-    assert [words(point) for point in matched] == ["learning_rate 0.001", "learning_rate 0.0001"]
-    assert {(s.row, s.column, round(s.mean)) for s in next(iter(matched.values()))} == {
+    shared = shared_scores(runs)
+    assert [words(point) for point in shared] == ["learning_rate 0.001", "learning_rate 0.0001"]
+    assert {(s.row, s.column, round(s.mean)) for s in next(iter(shared.values()))} == {
         (PRE, "digits", 82), (PRE, "a", 40), (SUB, "digits", 84), (SUB, "a", 90),
     }  # fmt: skip
     losses = {("pre", rate, 1): {"loss": loss} for rate, loss in ((1e-3, 3.0), (2e-3, 2.5))}
@@ -110,10 +110,10 @@ def test_best_by_own_data_in_all_columns(folders: list[Path], tmp_path: Path) ->
 def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture) -> None:
     given = ["table", *map(str, folders)]
     assert main([*given, "--preset", "images"]) == 0
-    best, matched, masks = capsys.readouterr().out.strip().split("\n\n")
+    best, shared, masks = capsys.readouterr().out.strip().split("\n\n")
     assert best.splitlines()[0].split()[5:] == ["digits", "a", "r", "scenes"]
     assert PRE in best and "82.0 ± 2.5" in best and " -  " in best
-    assert matched.startswith("all at learning_rate 0.001") and "0.0001" in masks
+    assert shared.startswith("all at learning_rate 0.001") and "0.0001" in masks
     assert main([*given, "--preset", "images", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {entry["row"] for entry in found["best"]} == {PRE, SUB}
@@ -137,7 +137,7 @@ def test_points_and_runs_without_a_score_are_said(folders: list[Path], capsys) -
     ]
     assert main([*given, "--json"]) == 0
     missing = json.loads(capsys.readouterr().out)["without_score"]
-    assert [(m["why"], m["seed"]) for m in missing] == [
+    assert [(m["reason"], m["seed"]) for m in missing] == [
         ("diverged", 3), ("no result yet", 1), ("no result yet", 2),
     ]  # fmt: skip
 
@@ -168,7 +168,7 @@ def test_a_run_of_its_own_is_a_row_and_runs_of_one_row_are_its_seeds(
     assert score.seeds == pytest.approx((70, 80))
     for change, said in (({"model.width": 24}, "model.width is"), ({"training.steps": 9}, "steps")):
         other = run(tmp_path / said, {"metrics": {"accuracy": 0.8}}, **post, seed=8, **change)
-        with pytest.raises(ConfigError, match=f"would be seeds of one row .*{said}"):
+        with pytest.raises(ConfigError, match=f"are not seeds of one row .*{said}"):
             read_runs([first, other], IMAGES)
 
 
@@ -219,7 +219,7 @@ def test_other_tasks_are_refused(tmp_path: Path, folders: list[Path]) -> None:
         read_runs(folders, QUESTIONS)
     results: dict[tuple, dict | None] = {("sub", 1e-4, 1): {"accuracy": 0.8}}
     own = comparison(tmp_path / "own", "text-classification/small", results)
-    with pytest.raises(ConfigError, match="is none of the table's columns, mnli accuracy"):
+    with pytest.raises(ConfigError, match=r"is not a column of the table .mnli accuracy"):
         read_runs([own], GLUE)
 
 
@@ -253,7 +253,7 @@ def test_both_tasks_and_what_the_leaderboard_gave(answered: list[Path], capsys) 
     assert main(["table", *map(str, answered), "--preset", "vision-language"]) == 0
     head, *rows = capsys.readouterr().out.split("\n\n")[0].splitlines()
     columns = ["VQA, shapes", "test-dev", "test-standard", "NLVR, shapes", "test-P"]
-    assert re.split("  +", head) == ["each row at its best", *columns]
+    assert re.split("  +", head) == ["best point of each row", *columns]
     cells = [re.split("  +", row) for row in rows[:2]]
     assert [row[0] for row in cells] == [PRE, SUB]
     numbers = [cell.split(" ")[0] for cell in cells[1][1:]]

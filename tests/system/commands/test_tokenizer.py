@@ -64,13 +64,13 @@ def test_the_command_and_its_mistakes(
     assert json.loads(capsys.readouterr().out) == {"tokenizer": str(out), "vocab_size": 300}
     unigram = (*common, "--kind", "unigram", "--out", other)
     for given, said in (
-        (words, "is there already"),
+        (words, "already exists"),
         ((*unigram, "--vocab-size", 5000), "too little text for 5000 pieces"),
         ((*unigram, "--vocab-size", 20), "too few"),
-        ((*unigram, "--vocab-size", 2**70), "must be in"),
-        ((*unigram, "--sample", 100), "--sample 100: must be in"),
+        ((*unigram, "--vocab-size", 2**70), "--vocab-size must be"),
+        ((*unigram, "--sample", 100), "--sample must be"),
         ((*common, "--out", tmp_path / "x.json", "--vocab-size", 9), "260 tokens or more"),
-        ((*common, "--out", other), "a byte-bpe tokenizer is a .json file"),
+        ((*common, "--out", other), "a byte-bpe tokenizer needs a .json file"),
         ((*common[:3], "--out", tmp_path / "y.json"), f"[{corpus}, line 1: "),
         (("trian",), "did you mean train?"),
     ):

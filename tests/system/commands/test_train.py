@@ -1,4 +1,4 @@
-"""`magneto train` as a user meets it when something goes wrong: what it says, what it leaves."""
+"""`magneto train`: refusals, resumption, locks and exit codes."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 
 from magneto.commands import train
-from magneto.commands.train import PATIENCE, is_run, lock_of
+from magneto.commands.train import LOCK_TIMEOUT, lock_of
 from magneto.files import LOCK_FILE, acquire_lock
 from magneto.progress import SILENT
 from magneto.recipe import open_run
@@ -51,10 +51,10 @@ def test_a_diverged_run_has_an_exit_code_of_its_own(tmp_path: Path, capsys) -> N
 def test_what_makes_no_sense_is_refused(tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for words, answer in (
-        ("image-classification/tiny --auto-resume", "name it by --out"),
-        ("image-classification/tiny --resume x", "the run's own recipe"),
+        ("image-classification/tiny --auto-resume", "--auto-resume needs --out"),
+        ("image-classification/tiny --resume x", "uses the run's recipe"),
         ("--auto-resume --out x", "give a recipe"),
-        ("--resume x --out y", "in the run's own directory"),
+        ("--resume x --out y", "writes to the run's directory"),
     ):
         assert answer in refused(capsys, "train", *words.split())
     assert not list(tmp_path.iterdir())
@@ -74,7 +74,7 @@ def test_the_same_command_begins_and_goes_on(run: Path, capsys) -> None:
     assert "model.width is 32 (was 16)" in refused(capsys, *words, "--model.width", "32")
     shutil.rmtree(run)
     code, _, err = outcome(capsys, *words)
-    assert code == 0 and "going on" not in err and is_run(run)
+    assert code == 0 and "going on" not in err and (run / "recipe.yaml").is_file()
 
 
 def test_a_run_that_is_being_trained_is_refused(run: Path, tmp_path: Path, capsys) -> None:
@@ -109,7 +109,7 @@ def test_who_holds_a_folder_is_waited_for_where_it_is_asked(tmp_path: Path, monk
         lock_of(tmp_path, SILENT, patient=False)
     assert not waited
     lock_of(tmp_path, SILENT, patient=True).release()
-    assert waited == [PATIENCE]
+    assert waited == [LOCK_TIMEOUT]
 
 
 def test_a_refused_resumption_leaves_the_run_as_it_was(run: Path, capsys) -> None:
@@ -166,7 +166,9 @@ def test_a_folder_with_other_things_is_not_taken(tmp_path: Path, capsys) -> None
     assert everything(tmp_path) == {"notes.txt": b"mine"}
     (tmp_path / LOCK_FILE).touch()  # of a run that was here
     assert "not empty" in refused(capsys, *NEW, "--out", tmp_path)
-    assert (tmp_path / "notes.txt").read_bytes() == b"mine" and not is_run(tmp_path)
+    assert (tmp_path / "notes.txt").read_bytes() == b"mine" and not (
+        tmp_path / "recipe.yaml"
+    ).exists()
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["gone", "another's"])

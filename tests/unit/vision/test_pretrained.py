@@ -102,7 +102,7 @@ def test_a_run_begins_with_it_and_says_once_that_it_learnt_nothing(
         said = Said()
         each.prepare(said)
         each.prepare(said)
-        assert sum("learnt nothing" in line for line in said.lines) == 1, said.lines
+        assert sum("unigram baseline" in line for line in said.lines) == 1, said.lines
     model = initial_model(task, 1, one_process(torch.device("cpu")))
     weight = "encoder.layers.2.feed_forward.mlp.fc1.weight"
     stored = open_tensors(run / "final")[weight].read()
