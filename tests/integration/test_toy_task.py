@@ -250,7 +250,7 @@ def test_compare_without_placements(place: Path, capsys) -> None:
 def test_mistakes_are_one_line(run: Path, place: Path, capsys) -> None:
     recipe = place / "toy.yaml"
     line = refused(capsys, "compare", recipe, "--placements", "pre,sub")
-    assert "has no placement; compare other fields with --grid" in line
+    assert "has no norm placement; compare other fields with --grid" in line
     assert not (place / "runs").exists()
     assert "unknown key model.placement" in refused(capsys, "probe", recipe, "--placements", "sub")
     assert "no encoder or decoder stack" in refused(capsys, "probe", recipe)

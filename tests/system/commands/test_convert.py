@@ -142,7 +142,7 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
     for name, held in (("other", {"weight": torch.ones(2)}), ("list", [1, 2])):
         torch.save(held, tmp_path / f"{name}.pt")
     for words, source, *options in (
-        ("nothing in ./nowhere", "./nowhere"),
+        ("no file or directory ./nowhere", "./nowhere"),
         ("nothing in weights.pt", "weights.pt"),
         ("no directory some/model, and no such model on the hub", "some/model"),
         ("'bert' has no counterpart of a LanguageModel; there is gpt2", gpt2, "--to", "bert"),
@@ -231,4 +231,4 @@ def test_beit3_of_questions_with_its_tokenizer_and_answers(tmp_path: Path, capsy
     assert run(tmp_path / "back", tmp_path / "again") == 0
     capsys.readouterr()
     assert run(ours, tmp_path / "theirs", "--to", "beit3", "--labels", labels) == 2
-    assert "are for BEiT-3 over images and texts, written as ours" in capsys.readouterr().err
+    assert "are for BEiT-3 with texts" in capsys.readouterr().err

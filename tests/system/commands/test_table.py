@@ -285,7 +285,7 @@ def test_what_no_leaderboard_gave_is_refused(answered: list[Path]) -> None:
         '[{"test-dev": {"overall": 71}}, {"test-dev": {"overall": 72}}]',
     ):  # fmt: skip
         (scores / "leaderboard.json").write_text(given)
-        with pytest.raises(ConfigError, match=r"leaderboard\.json is neither what"):
+        with pytest.raises(ConfigError, match=r"leaderboard\.json is neither an output"):
             read_runs(answered, QUESTIONS)
 
 

@@ -114,7 +114,7 @@ def test_another_encoder_is_refused(run: Path) -> None:
     others = {"width": 32, "placement": "pre", "class_token": "none"}
     for (name, value), wanted in zip(others.items(), (16, "sub", "learned"), strict=True):
         model = small_model(**{name: value})
-        with pytest.raises(ValueError, match=f"give --model.{name} {wanted}"):
+        with pytest.raises(ValueError, match=f"set --model.{name} {wanted}"):
             encoder_weights(model, replace(model.config, pretrained=str(run)))
 
 
