@@ -33,7 +33,7 @@ def test_from_masked_language_model_to_scores_on_other_data(
     --model.pretrained {tmp_path}/mlm-{{placement}} --out {second}"""
     words = [*tune.split(), *shape]
     assert main([*words, "--model.layers", "3"]) == 2
-    assert "give --model.layers 2" in capsys.readouterr().err
+    assert "set --model.layers 2" in capsys.readouterr().err
     assert main(words) == 0
     kept = "assets/tokenizer/tokenizer.json"
     assert (second / kept).read_bytes() == (first / kept).read_bytes()

@@ -205,7 +205,7 @@ def test_what_is_taken_of_a_pretrained_run(pretrained: Path, tmp_path: Path) -> 
 
 def test_what_does_not_fit_a_pretrained_run(pretrained: Path, tmp_path: Path) -> None:
     for changes, words in (
-        ({"layers": 3, "placement": "pre"}, r"give --model.layers 2 --model.placement sub"),
+        ({"layers": 3, "placement": "pre"}, r"set --model.layers 2 --model.placement sub"),
         ({"max_length": 41}, r"--model.max_length 40 or less"),
         ({"vocab_size": 600}, r"words.table.weight is \(\d+, 16\), the model has"),
     ):
