@@ -143,7 +143,7 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
         torch.save(held, tmp_path / f"{name}.pt")
     for words, source, *options in (
         ("no file or directory ./nowhere", "./nowhere"),
-        ("nothing in weights.pt", "weights.pt"),
+        ("no file or directory weights.pt", "weights.pt"),
         ("no directory some/model, and no such model on the hub", "some/model"),
         ("'bert' has no counterpart of a LanguageModel; there is gpt2", gpt2, "--to", "bert"),
         ("beit3 has no counterpart of a LanguageModel", gpt2, "--to", "beit3"),

@@ -256,7 +256,7 @@ def test_another_shape_names_the_options_that_fit(run: Path) -> None:
     wrong = {**SHAPE, "layers": 3, "positions": "learned"}
     config = TextClassifierConfig(**wrong, placement="pre", pretrained=str(run))
     with pytest.raises(
-        ValueError, match=r"give --model\.layers 2 --model\.placement sub --model\.p"
+        ValueError, match=r"set --model\.layers 2 --model\.placement sub --model\.p"
     ):
         check_pretrained(config)
     with pytest.raises(ValueError, match=r"another encoder: the shape of encoder\.layers"):

@@ -126,7 +126,7 @@ def test_another_run_begins_with_its_encoder_and_tokenizer(tmp_path: Path) -> No
     assert task.tokenizer.vocab_size == 270
     with pytest.raises(ValueError, match=r"give --data\.normalisation half"):
         statement_task(tmp_path / "data", model, normalisation="imagenet").prepare()
-    with pytest.raises(ValueError, match=r"give --model\.width 16"):
+    with pytest.raises(ValueError, match=r"set --model\.width 16"):
         statement_task(tmp_path / "data", {**model, "width": 32}).prepare()
     run(task, tmp_path / "second")
     (tmp_path / "first").rename(tmp_path / "gone")
