@@ -390,8 +390,9 @@ def _import_placement(path: str) -> Placement:
     try:
         row = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"no placement {path!r}: {error}; PYTHONPATH must name the folder of "
-                         "its module") from error  # fmt: skip
+        missing = isinstance(error, ModuleNotFoundError)
+        hint = "; PYTHONPATH must name the folder of its module" if missing else ""
+        raise ValueError(f"no placement {path!r}: {error}{hint}") from error
     if not isinstance(row, Placement):
         raise ValueError(f"no placement {path!r}: it is a {type(row).__name__}")
     return replace(row, name=path)
