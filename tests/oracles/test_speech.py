@@ -50,7 +50,5 @@ def test_english() -> None:
     said = "Mr. Smith's  um twenty-one dogs didn't bark [noise], OK?"
     assert made.normalise(said) == "mister smith is 21 dogs did not bark ok"
     assert made.normalise("the colour") == "the colour"
-    assert made.title == (
-        f"whisper-english (transformers {transformers.__version__}, British spellings left as they "
-        "are)"
-    )
+    version = f"transformers {transformers.__version__}"
+    assert made.title == f"whisper-english ({version}, British spellings unchanged)"

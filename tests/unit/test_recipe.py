@@ -63,7 +63,7 @@ def test_sizes_of_translation_models(name: str) -> None:
 
 
 def test_every_recipe_is_in_the_documentation() -> None:
-    page = Path(__file__).parents[2] / "docs" / "recipes.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "recipes.md"
     task, named = "", set()
     for line in page.read_text(encoding="utf-8").splitlines():
         if not line.startswith("| `"):

@@ -164,7 +164,7 @@ def evaluate_metrics(given: argparse.Namespace, overrides: dict[str, Any]) -> in
         changed = split_settings(given.run, overrides, split)
         opened: Any = load_run(given.run, given.weights, changed)
         if speech:
-            opened = replace(opened, task=opened.task.searching(search_of(given)))
+            opened = replace(opened, task=opened.task.with_search(search_of(given)))
         metrics, predictions = opened.evaluate(given.limit, report)
         if not is_main_process():
             continue
@@ -210,7 +210,7 @@ def recognition_metrics(
     normaliser: TextNormaliser | None,
 ) -> dict[str, Any]:
     """Return the interval and further rates of transcripts; write them for --write."""
-    from magneto.speech.task import half_width_of_rate, normalised_rates, word_errors
+    from magneto.speech.task import error_rate_half_width, normalised_rates, word_errors
 
     if given.write:
         path = given.write / f"{split or 'validation'}.jsonl"
@@ -219,7 +219,7 @@ def recognition_metrics(
         write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     references, hypotheses = ([each[place] for each in answers] for place in (1, 2))
     found: dict[str, Any] = {
-        f"wer{HALF_WIDTH}": half_width_of_rate(references, hypotheses),
+        f"wer{HALF_WIDTH}": error_rate_half_width(references, hypotheses),
         "utterances": len(answers),
         "words": word_errors(references, hypotheses).units,
     }

@@ -15,9 +15,9 @@ from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
 
 from magneto.hf.configuration import SavedWithModule, auto_map
-from magneto.speech.batching import heard_frames, pad_features
+from magneto.speech.batching import pad_features, padded_frames
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
-from magneto.speech.features import OWN, FilterBank, Normaliser, SpeechFeatures
+from magneto.speech.features import UTTERANCE_NORMALISERS, FilterBank, Normaliser, SpeechFeatures
 from magneto.vision.decoding import PixelPicture, orientation, rgb, turned
 from magneto.vision.models import classes_of
 from magneto.vision.transforms import CentreCrop, Reading, fitted, from_image
@@ -225,7 +225,7 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         """Return the extractor of a run's data, with what the run keeps."""
         normaliser: Any = SpeechFeatures(data).normaliser
         kind, given = data.cmvn, {}
-        if kind not in OWN:
+        if kind not in UTTERANCE_NORMALISERS:
             kind = "global"
             given = {"mean": normaliser.mean.tolist(), "deviation": normaliser.deviation.tolist()}
         return cls(data.sample_rate, asdict(data.features), kind, **given)
@@ -256,7 +256,7 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         features = pad_features(found, self.filter_bank["mel_bins"]).numpy()
         mask = np.zeros(features.shape[:2], np.int64)
         for row, each in enumerate(found):
-            mask[row, : heard_frames(len(each))] = 1
+            mask[row, : padded_frames(len(each))] = 1
         values = {"input_features": features, "attention_mask": mask}
         return BatchFeature(values, tensor_type=return_tensors)
 
@@ -264,4 +264,4 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         bank = FilterBankConfig(**self.filter_bank)
         data = SpeechDataConfig(sample_rate=self.sampling_rate, features=bank, cmvn="none")
         mean, deviation = (np.array(each, np.float32) for each in (self.mean, self.deviation))
-        return FilterBank(data), OWN.get(self.cmvn) or Normaliser(mean, deviation)
+        return FilterBank(data), UTTERANCE_NORMALISERS.get(self.cmvn) or Normaliser(mean, deviation)

@@ -1,1 +1,1 @@
-"""Speech recognition: recordings to text."""
+"""Speech recognition with Transformer-Transducers."""

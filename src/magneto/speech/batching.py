@@ -1,10 +1,9 @@
-"""Labels of transcripts, and groups of utterances of like length, padded to the longest of each.
+"""Vocabulary and batches of speech recognition.
 
-Label 0 is blank; the others are a tokenizer's tokens. An epoch's utterances are shuffled and cut in
-blocks; a block is sorted by frames and tokens and cut in groups, within two budgets: of padded
-frames, which the encoder goes through, and of padded frames times tokens, which the transducer loss
-goes through. The groups are shuffled. All is a function of (seed, epoch), so that a run resumes
-exactly.
+Label 0 is blank; the others are a tokenizer's tokens. An epoch's utterances are shuffled and cut
+into blocks. A block is sorted by frames and tokens and cut into groups within two budgets: padded
+frames (for the encoder) and padded frames times tokens (for the transducer loss). The groups are
+shuffled. Everything is a function of seed and epoch, so that a run resumes exactly.
 """
 
 from __future__ import annotations
@@ -50,22 +49,22 @@ from magneto.speech.features import (
 )
 
 UNKNOWN = "<unk>"
-# Tokenizers that are learnt from the training transcripts.
+# Tokenizers that are trained on the training transcripts.
 TRAINED = ("characters", "bpe", "sentencepiece")
-# Transcripts that SentencePiece learns from, at most: all of LibriSpeech's.
+# Maximum number of training transcripts for SentencePiece: all of LibriSpeech.
 SAMPLE = 300_000
-# The fewest frames of a row, so that every front-end makes a feature of it.
+# Minimum number of frames, so that every front-end yields an encoder frame.
 MIN_FRAMES = 8
-# Utterances whose frames differ by less, as a factor, are sorted by tokens.
+# Utterances whose numbers of frames differ by less than this factor are sorted by tokens.
 LIKE_FRAMES = 1.1
 
 
 class SpeechVocabulary:
-    """A tokenizer whose numbers are moved up by one, so that 0 is blank with any tokenizer.
+    """Tokenizer with its tokens shifted by one, so that label 0 is blank.
 
     Attributes:
-        tokenizer: Of the transcripts.
-        size: Tokens and blank.
+        tokenizer: Tokenizer of the transcripts.
+        size: Number of tokens plus blank.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -73,44 +72,44 @@ class SpeechVocabulary:
         self.size = tokenizer.vocab_size + 1
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the labels of each text, int32; never blank."""
+        """Return the labels of each text, int32, without blank."""
         return [np.array(t, np.int32) + 1 for t in self.tokenizer.encode(list(texts))]
 
     def decode(self, labels: Iterable[int]) -> str:
-        """Return the text of labels; blanks are left out."""
+        """Return the text of labels; blanks are ignored."""
         return self.tokenizer.decode([int(label) - 1 for label in labels if label != BLANK])
 
     def pieces(self) -> list[str]:
-        """Return what each label stands for; nothing for blank."""
+        """Return the text of each label; "" for blank."""
         return ["", *self.tokenizer.pieces()]
 
 
-def make_vocabulary(config: SpeechDataConfig, texts: Sequence[str]) -> SpeechVocabulary:
-    """Load the tokenizer that a configuration names, or learn it from transcripts, once.
+def build_vocabulary(config: SpeechDataConfig, texts: Sequence[str]) -> SpeechVocabulary:
+    """Load the configured tokenizer, or train it on transcripts and cache it.
 
     Raises:
         FileNotFoundError: If there is no such tokenizer.
-        ValueError: If the transcripts are too few for the vocabulary.
+        ValueError: If there are too few transcripts for the vocabulary size.
     """
     if config.tokenizer not in TRAINED:
         return SpeechVocabulary(load_tokenizer(config.tokenizer))
     digest = content_digest(*(text.encode("utf-8", errors="surrogatepass") for text in texts))
     name = fingerprint(digest, config.tokenizer, config.vocab_size)
-    held = cache_directory() / f"speech-tokenizer-{name}"
-    if not is_kept(held):
-        with made_whole(held) as aside:
+    cache = cache_directory() / f"speech-tokenizer-{name}"
+    if not is_kept(cache):
+        with made_whole(cache) as directory:
             if config.tokenizer == "sentencepiece":
                 model = train_sentencepiece(texts, "unigram", config.vocab_size, SAMPLE)
-                (aside / "tokenizer.model").write_bytes(model)
+                (directory / "tokenizer.model").write_bytes(model)
             elif config.tokenizer == "bpe":
-                train_bpe(texts, config.vocab_size, aside / "tokenizer.json")
+                train_bpe(texts, config.vocab_size, directory / "tokenizer.json")
             else:
-                train_characters(texts, aside / "tokenizer.json")
-    return SpeechVocabulary(load_tokenizer(held))
+                train_characters(texts, directory / "tokenizer.json")
+    return SpeechVocabulary(load_tokenizer(cache))
 
 
 def train_characters(texts: Iterable[str], path: Path) -> None:
-    """Write a tokenizer.json with a token per character of the texts; others become `<unk>`."""
+    """Write a tokenizer.json of the texts' characters and `<unk>`."""
     tokenizers = import_tokenizers()
     characters = sorted({character for text in texts for character in text})
     numbers = {piece: number for number, piece in enumerate([END, UNKNOWN, *characters])}
@@ -122,16 +121,13 @@ def train_characters(texts: Iterable[str], path: Path) -> None:
     inner.save(str(path))
 
 
-def heard_frames(frames: int) -> int:
-    """Return how many frames a model hears of a sound that has so many: a short one is filled up.
-
-    Of a sound without any frame nothing is heard.
-    """
+def padded_frames(frames: int) -> int:
+    """Return the padded number of frames of an utterance; 0 for one without frames."""
     return max(frames, MIN_FRAMES) if frames else 0
 
 
 def pad_features(features: Sequence[np.ndarray], mel_bins: int) -> Tensor:
-    """Return utterances, (frames, mel bins) each, as (batch, frames, mel bins) with zeros."""
+    """Pad utterances (frames, mel bins) with zeros to (batch, frames, mel bins)."""
     padded = np.zeros((len(features), max(MIN_FRAMES, *map(len, features)), mel_bins), np.float32)
     for row, each in enumerate(features):
         padded[row, : len(each)] = each
@@ -140,24 +136,22 @@ def pad_features(features: Sequence[np.ndarray], mel_bins: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SpeechBatch:
-    """A padded group of utterances.
+    """Padded group of utterances.
 
-    An utterance of which nothing can be used is a row of weight 0, with `MIN_FRAMES` frames of
-    zeros and no labels: leave it out of the loss and of the count, and take its hypothesis as
-    empty.
+    An unusable utterance has weight 0, `MIN_FRAMES` frames of zeros and no labels. It is excluded
+    from the loss and from the count, and its hypothesis is empty.
 
     Attributes:
-        features: (batch, frames, mel bins), float32, normalised; 0 where there is padding.
-        feature_lengths: Frames of each, (batch,), int64.
-        targets: Labels, (batch, labels), int64; blank (0) where there is padding.
-        target_lengths: Labels of each, (batch,), int64.
-        sizes: Frames and labels of each as plain numbers, so that nobody has to read them from a
-            device.
-        weights: 1, or 0 for an utterance that can't be used, (batch,), float32.
-        ids: Of the utterances.
-        problems: What is wrong with each; "" if nothing.
-        texts: Transcripts as they are.
-        frames: Real frames of all of them: what throughput and padding are counted by.
+        features: Normalised features, (batch, frames, mel bins), float32, padded with 0.
+        feature_lengths: Number of frames, (batch,), int64.
+        targets: Labels, (batch, labels), int64, padded with blank (0).
+        target_lengths: Number of labels, (batch,), int64.
+        sizes: Numbers of frames and labels of each utterance, not as tensors.
+        weights: 1, or 0 for an unusable utterance, (batch,), float32.
+        ids: Ids of the utterances.
+        problems: Problem of each utterance; "" for none.
+        texts: Transcripts.
+        frames: Total number of frames without padding, for throughput and padding.
     """
 
     features: Tensor
@@ -173,17 +167,17 @@ class SpeechBatch:
 
     @property
     def cells(self) -> int:
-        """Places of frames, padding included."""
+        """Total number of frames with padding."""
         return self.features.shape[0] * self.features.shape[1]
 
 
 class BatchMaker:
-    """Makes padded groups from a split's utterances.
+    """Builder of padded groups from a split's utterances.
 
     Args:
-        source: Of features.
-        labels: Of each utterance.
-        normaliser: Of features.
+        source: Features of the utterances.
+        labels: Labels of each utterance.
+        normaliser: Normaliser of the features.
     """
 
     def __init__(
@@ -202,23 +196,23 @@ class BatchMaker:
         """Sort utterances by length and cut them into groups, short ones first.
 
         Args:
-            numbers: Of the utterances.
-            config: Of the largest groups.
-            random: Orders utterances of equal lengths.
-            speeds: At which every utterance of the split is played.
+            numbers: Numbers of the utterances.
+            config: Data configuration, for the size of groups.
+            random: Orders utterances of equal length.
+            speeds: Speed of every utterance of the split.
         """
         shuffled = numbers[random.permutation(len(numbers))]
         frames = np.maximum(self.source.frames(speeds), MIN_FRAMES)
         labels = np.array([len(each) for each in self.labels], np.int64)
         like = (np.log(frames[shuffled]) / np.log(LIKE_FRAMES)).astype(int)
-        # Labels rise and fall in turn, so that they don't jump from one kind of length to the next.
+        # Numbers of labels alternately rise and fall, so that they do not jump between lengths.
         falling = np.where(like % 2, labels[shuffled], -labels[shuffled])
         order = shuffled[np.lexsort((falling, like))]
         budgets = (config.max_frames, config.max_cells)
         return cut_groups(order, np.stack([frames, labels + 1], 1), budgets)
 
     def evaluation_batch(self, numbers: np.ndarray) -> SpeechBatch:
-        """Return a group of utterances as they are; of broken ones, what can be read."""
+        """Return a group of unaugmented utterances, with the readable part of broken ones."""
         source, normaliser = self.source, self.normaliser
         return self._padded(numbers, [source.normalised(n, normaliser) for n in numbers.tolist()])
 
@@ -229,9 +223,9 @@ class BatchMaker:
         augmentation: Augmentation,
         seed: tuple[int, int],
     ) -> SpeechBatch:
-        """Return a group of utterances, varied; broken ones are left out.
+        """Return a group of augmented utterances; broken ones get weight 0.
 
-        Speeds are those of all utterances of the split; the seed is the run's, and the epoch.
+        Speeds are those of all utterances of the split; the seed is that of the run and the epoch.
         """
         vary = partial(augmentation.utterance, self.source, self.normaliser)
         found = [vary(n, float(speeds[n]), (*seed, n)) for n in numbers.tolist()]
@@ -262,16 +256,16 @@ class BatchMaker:
 
 
 class PreparedSpeech:
-    """Recordings ready for training.
+    """Splits, vocabulary, features and normaliser of a data configuration.
 
     Args:
-        config: Of the data.
-        seed: Of built-in training sets.
-        progress: Shows the slow work, which is done once.
+        config: Data configuration.
+        seed: Seed of built-in training sets.
+        progress: Reports the slow work, which is cached.
 
     Raises:
-        FileNotFoundError: If there is no such source, tokenizer or file of means.
-        ValueError: If it has nothing to train on.
+        FileNotFoundError: If there is no such source, tokenizer or normaliser.
+        ValueError: If there are no training utterances.
     """
 
     def __init__(self, config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> None:
@@ -280,7 +274,7 @@ class PreparedSpeech:
         for line in self.splits.describe(config.source):
             progress.say(line)
         train, validation = self.splits.train, self.splits.validation
-        self.vocabulary = make_vocabulary(config, train.texts)
+        self.vocabulary = build_vocabulary(config, train.texts)
         self.filter_bank = FilterBank(config)
         source = Features(train, self.filter_bank, progress)
         self.normaliser = make_normaliser(config, source, progress)
@@ -291,11 +285,9 @@ class PreparedSpeech:
         )
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return batches of groups, varied anew in each epoch; a piece is a list of groups.
+        """Return batches of `batch_size` groups, augmented anew in each epoch.
 
-        Args:
-            batch_size: Groups of a global batch.
-            seed: Of the order and of what is varied.
+        A micro-batch is a list of groups. The seed decides the order and the augmentation.
         """
         maker, config = self.train_maker, self.config
         augmentation = Augmentation(config.augmentation, config.sample_rate)
@@ -306,7 +298,7 @@ class PreparedSpeech:
             return augmentation.speeds(count, seed, epoch)
 
         def groups(epoch: int) -> list[np.ndarray]:
-            """Return the groups of an epoch, rows (epoch, number of the utterance)."""
+            """Return the groups of an epoch; a row is (epoch, number of the utterance)."""
             order = epoch_order(count, seed, epoch)
             random = np.random.default_rng([seed, epoch, 1])
             found: list[np.ndarray] = []
@@ -322,14 +314,14 @@ class PreparedSpeech:
         return group_stream(groups, batch_size, make, lambda row: f"utterance {maker.ids[row[1]]}")
 
     def validation_batches(self) -> Sequence[SpeechBatch]:
-        """Return the groups of the validation split, in mixed order."""
+        """Return the groups of the validation split, in random order."""
         maker, random = self.validation_maker, np.random.default_rng(0)
         groups = maker.groups(np.arange(len(maker.ids)), self.config, random)
         plans = [groups[number] for number in mixed_order(len(groups))]
         return LazyBatches(plans, maker.evaluation_batch)
 
     def save(self, directory: Path) -> None:
-        """Write what a run's model needs later: tokenizer and means."""
+        """Write tokenizer and normaliser, which a run's model needs."""
         (directory / "tokenizer").mkdir()
         self.vocabulary.tokenizer.save(directory / "tokenizer")
         if isinstance(self.normaliser, Normaliser):

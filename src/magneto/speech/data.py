@@ -1,18 +1,16 @@
-"""Utterances of any source, as splits that are read by number.
+"""Readers of speech corpora, and training and validation splits of utterances.
 
-How they are used::
+Usage::
 
     splits = load_speech(config, seed, progress)     # reads headers; decodes nothing
     split = splits.train
     len(split), split.ids[3], split.texts[3]
-    split.sound(3)                                   # samples, and what is wrong with them
+    split.sound(3)                                   # samples and problem
 
-A source is a table with a column of sound and one of text: a file of records, tar shards, parquet
-and the hub by `magneto.data.formats`. A folder is LibriSpeech's, Kaldi's, one of tables (Common
-Voice's has its recordings in clips/), or one of recordings with a .txt beside each: each layout is
-a function from its files to rows. What is wrong
-with a recording is left out of training, and counted; nothing is left out of validation: what can't
-be read counts there as not recognised.
+A source is a table with a column of audio and one of text: a record file, tar shards, parquet or a
+data set on the hub, by `magneto.data.formats`. A folder has the layout of LibriSpeech, Kaldi or
+Common Voice (recordings in clips/), or recordings with a .txt file each. Broken recordings are left
+out of training and counted. In validation they stay, and count as not recognised.
 """
 
 from __future__ import annotations
@@ -63,46 +61,45 @@ from magneto.data.sources import (
 from magneto.data.table import Table, by_split, hold_out, whole_table
 from magneto.files import read_json, write_json
 from magneto.progress import SILENT, Progress
-from magneto.speech.audio import NO_FRAMES, Sound, Stretch, header_seconds, read_sound
+from magneto.speech.audio import NO_FRAMES, Segment, Waveform, header_seconds, read_sound
 from magneto.speech.config import NAMES, SpeechDataConfig
 from magneto.speech.synthetic import SpokenColumn, synthetic_table
 
-# What is counted of a split.
+# Counters of a split.
 READ, KEPT = "read", "utterances"
 TOO_LONG = "too long"
-TOO_MUCH_TEXT = "with more text than the time allows"
-BEYOND_LIMIT = "beyond the limit"
-ALSO_VALIDATED = "left out of training, as they are validated on"
-# What is known of an utterance beside its sound; and the columns of a source that say more of it.
-COLUMNS = ("id", "text", "speaker", "stretch")
+TOO_MUCH_TEXT = "with too much text for their duration (data.max_text_rate)"
+BEYOND_LIMIT = "beyond data.validation_limit"
+ALSO_VALIDATED = "left out of training because they are in the validation split"
+# Columns of utterances beside the audio, and further columns of a source.
+COLUMNS = ("id", "text", "speaker", "segment")
 OTHERS = ("id", "speaker", "start", "stop", "duration", "channel")
-# Of Common Voice, where its tables' recordings lie.
+# Folder of Common Voice's recordings.
 CLIPS = "clips"
-# Headers are read by several threads, since it is waiting for the disk that takes long; so many
-# rows between two reports of progress.
+# Threads that read headers, which wait for the disk; and rows between reports of progress.
 THREADS, STEP = 8, 256
 NO_TEXT = "utterances without a line in text"
 NO_RECORDING = "utterances without a recording in wav.scp"
-COMMANDS = "recordings behind a command, whose file is read instead"
-# How folders are known.
+COMMANDS = "wav.scp commands replaced by the file that they read"
+# Files that identify LibriSpeech and Kaldi folders.
 TRANSCRIPTS = ".trans.txt"
 WAV_SCP = "wav.scp"
-# What functions from files to rows say of an utterance.
+# Columns of a folder's rows.
 ROW = ("audio", "text", "id", "speaker", "start", "stop")
 
 Reader = Callable[[Counts], Table]
-"""Reads a split; told of what is left out."""
+"""Reads a split; counts what is left out."""
 
 
 @dataclass(frozen=True)
 class Utterances:
-    """A split: its utterances, each read when it is asked for.
+    """Split of utterances, each decoded on access.
 
     Attributes:
-        table: With columns "audio", "text", "id", "speaker" and "stretch" (what is heard of the
-            recording), "seconds" by its header, 0 where nothing could be learnt, and "problem",
-            what is wrong with it as far as headers tell.
-        sample_rate: To which they are brought, in Hz.
+        table: Table with columns "audio", "text", "id", "speaker", "segment" (segment of the
+            recording), "seconds" (duration by the header, 0 if unknown) and "problem" (by the
+            header).
+        sample_rate: Sample rate in Hz.
     """
 
     table: Table
@@ -113,37 +110,37 @@ class Utterances:
 
     @cached_property
     def ids(self) -> list[str]:
-        """Their names."""
+        """Ids of the utterances."""
         return self.table.values("id")
 
     @cached_property
     def texts(self) -> list[str]:
-        """What is said in each."""
+        """Transcripts of the utterances."""
         return self.table.values("text")
 
     @property
     def seconds(self) -> np.ndarray:
-        """How long each is, by its header."""
+        """Durations in seconds by headers."""
         return self.table.values("seconds")
 
-    def sound(self, number: int) -> Sound:
-        """Read an utterance; never raises for what is wrong with it."""
+    def sound(self, number: int) -> Waveform:
+        """Decode an utterance; a broken one does not raise."""
         row, audio = int(self.table.rows[number]), self.table.columns["audio"]
         if isinstance(audio, SpokenColumn):
             return audio[row].sound(self.sample_rate)
-        stretch = self.table.columns["stretch"][row]
-        return read_sound(partial(audio.file, row), self.sample_rate, stretch)
+        segment = self.table.columns["segment"][row]
+        return read_sound(partial(audio.file, row), self.sample_rate, segment)
 
 
 @dataclass(frozen=True)
 class SpeechSplits:
-    """What a recipe trains and validates on.
+    """Training and validation utterances of a recipe.
 
     Attributes:
-        train: Training utterances, without those that headers and transcripts show to be wrong.
-        validation: Validation utterances, all of them.
-        counts: What was met in each split, by its name.
-        excluded: Id, and why, of each utterance that is left out of training.
+        train: Training utterances, without those excluded by header or transcript.
+        validation: All validation utterances.
+        counts: Counters of each split, by its name.
+        excluded: Id and reason of each utterance left out of training.
     """
 
     train: Utterances
@@ -153,13 +150,13 @@ class SpeechSplits:
 
     @cached_property
     def digest(self) -> str:
-        """A name for the content of both."""
+        """Digest of both splits' content."""
         return content_digest(
             *(each.table.digest.encode() for each in (self.train, self.validation))
         )
 
     def describe(self, source: str) -> list[str]:
-        """Say in lines what there is and what was left out; nothing of a split that has nothing."""
+        """Return a line per non-empty split with its counters and duration."""
         splits = {"train": self.train, "validation": self.validation}
         return [
             f"{source}, {name}: {self.counts[name].describe(KEPT, READ)}, "
@@ -170,32 +167,32 @@ class SpeechSplits:
 
 
 def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> SpeechSplits:
-    """Find the utterances of a source and divide them.
+    """Find the utterances of a source and split them.
 
     Args:
-        config: Of the data. Where both its sources are one, all of it is to measure on.
-        seed: Of built-in training sets.
-        progress: Shows that headers are read, which is done once.
+        config: Data configuration. If both its sources are the same, there is no training split.
+        seed: Seed of built-in training sets.
+        progress: Reports the reading of headers, which is cached.
 
     Raises:
         FileNotFoundError: If there is no such source.
-        ValueError: If a split is not there, or has no utterances.
+        ValueError: If a split is missing or has no utterances.
     """
     counts = {"train": Counts(), "validation": Counts()}
-    there = open_source(config.source, config, seed, progress)
-    other = there
-    names = config.validation_splits or named(there, "validation")
+    readers = open_source(config.source, config, seed, progress)
+    other = readers
+    names = config.validation_splits or splits_of_kind(readers, "validation")
     if config.validation_source is not None:
         if config.validation_source != config.source:
             other = open_source(config.validation_source, config, seed, progress)
-        kinds = (named(other, kind) for kind in VALIDATED)
+        kinds = (splits_of_kind(other, kind) for kind in VALIDATED)
         names = config.validation_splits or next(found for found in kinds if found)
     validation = read_utterances(other, names, config, counts["validation"]) if names else None
     if validation is not None and config.validation_source == config.source:
         train = validation.take(np.zeros(0, np.int64))
     else:
-        chosen = config.train_splits or named(there, "train")
-        train = read_utterances(there, chosen, config, counts["train"])
+        train_names = config.train_splits or splits_of_kind(readers, "train")
+        train = read_utterances(readers, train_names, config, counts["train"])
     if validation is None:
         by_speaker = config.hold_out == "speaker" and len(set(train.values("speaker"))) > 1
         key = "speaker" if by_speaker else "id"
@@ -207,14 +204,13 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
         counts["validation"][BEYOND_LIMIT] = len(validation) - limit
         places = np.array([hash_of(id) for id in validation.values("id")], np.uint64)
         validation = validation.take(np.sort(np.argsort(places, kind="stable")[:limit]))
-    train, validation = (with_headers(table, progress) for table in (train, validation))
+    train, validation = (add_headers(table, progress) for table in (train, validation))
     counts["validation"][KEPT] = len(validation)
     counts["validation"].update(problem for problem in validation.values("problem") if problem)
     train, excluded = _fit_to_train(train, validation, config, counts["train"])
-    found = {"validation": validation, "train": train}
-    for name, table in found.items():
-        only_measured = name == "train" and config.validation_source == config.source
-        if not len(table) and not only_measured:
+    for name, table in {"validation": validation, "train": train}.items():
+        evaluation_only = name == "train" and config.validation_source == config.source
+        if not len(table) and not evaluation_only:
             source = config.validation_source if name == "validation" else None
             raise ValueError(f"{source or config.source} has no {name} utterances: "
                              f"{counts[name].describe(KEPT, READ)}")  # fmt: skip
@@ -222,52 +218,52 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
     return SpeechSplits(Utterances(train, rate), Utterances(validation, rate), counts, excluded)
 
 
-def named(there: Mapping[str, Any], wanted: str) -> tuple[str, ...]:
-    """Return the names of splits for "train", "validation" or "test".
+def splits_of_kind(names: Iterable[str], kind: str) -> tuple[str, ...]:
+    """Return the names of the splits that are "train", "validation" or "test".
 
-    A single split is for training, and so are those whose names say nothing if none says "train".
+    A single split is for training. If no name contains "train", unclassified ones are too.
     """
-    # A folder within another ("data/dev") tells by any part of its place.
-    kinds = {name: split_of(name) for name in there}
+    # In a nested folder ("data/dev") any part of the path counts.
+    kinds = {name: split_of(name) for name in names}
     if len(kinds) == 1:
         kinds = dict.fromkeys(kinds, "train")
     elif "train" not in kinds.values():
-        kinds = {name: kind or "train" for name, kind in kinds.items()}
-    return tuple(name for name, kind in kinds.items() if kind == wanted)
+        kinds = {name: found or "train" for name, found in kinds.items()}
+    return tuple(name for name, found in kinds.items() if found == kind)
 
 
 def read_utterances(
-    there: Mapping[str, Reader], names: Sequence[str], config: SpeechDataConfig, counts: Counts
+    readers: Mapping[str, Reader], names: Sequence[str], config: SpeechDataConfig, counts: Counts
 ) -> Table:
     """Return the utterances of some splits of a source as one table.
 
     Raises:
-        ValueError: If one is not there, or they have no utterances.
+        ValueError: If a split is missing, or they have no utterances.
     """
     for name in names:
-        if name not in there:
-            known = ", ".join(there)
-            raise ValueError(f"no split {name!r}{nearest(name, [*there])} (there is {known})")
-    tables = [utterance_table(there[name](counts), config, counts) for name in names]
+        if name not in readers:
+            known = ", ".join(readers)
+            raise ValueError(f"no split {name!r}{nearest(name, [*readers])} (splits: {known})")
+    tables = [utterance_table(readers[name](counts), config, counts) for name in names]
     if not any(map(len, tables)):
         raise ValueError(f"no utterances in {tables[0].where}{counts.describe()}")
     if len(tables) == 1:
         return tables[0]
     audio = [table.columns["audio"] for table in tables]
     if not all(isinstance(column, Files) for column in audio):
-        raise ValueError(f"splits {', '.join(names)} are not of one folder: name one of them")
+        raise ValueError(f"splits {', '.join(names)} are not in one folder. Name one of them.")
     columns = {name: [v for t in tables for v in t.values(name)] for name in COLUMNS}
     files = [each.names[n] for each, t in zip(audio, tables, strict=True) for n in t.rows.tolist()]
     return whole_table({"audio": Files(audio[0].root, files), **columns}, tables[0].where)
 
 
 def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> Table:
-    """Return the utterances of a table: columns "audio" and `COLUMNS`.
+    """Return the utterances of a table with columns "audio" and `COLUMNS`.
 
-    Records that make no utterance are counted, and left out.
+    Malformed records are counted and left out.
 
     Raises:
-        ValueError: If there is no column of sound, or none of text.
+        ValueError: If there is no column of audio or of text.
     """
     media = [name for name, column in table.columns.items() if isinstance(column, MediaColumn)]
     audio = table.find("audio", config.audio_column, media) or next(iter(media), None)
@@ -287,16 +283,16 @@ def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> T
 
     def read(number: int) -> int:
         if not present[number] or not isinstance(texts[number], str):
-            raise BadRecord("no sound, or no text")
-        said = {what: column[number] for what, column in others.items()}
-        stretch = stretch_of(said)
+            raise BadRecord("no audio, or no text")
+        values = {what: column[number] for what, column in others.items()}
+        segment = parse_segment(values)
         name = str(PurePath(sound.key(number)).with_suffix(""))
-        name += "" if stretch.stop is None else f"-{stretch.start:.2f}"
-        id, speaker = (said.get(what) for what in ("id", "speaker"))
+        name += "" if segment.stop is None else f"-{segment.start:.2f}"
+        id, speaker = (values.get(what) for what in ("id", "speaker"))
         id = name if id in (None, "") else str(id)
         speaker = id if speaker in (None, "") else str(speaker)
-        values = (id, " ".join(change(texts[number]).split()), speaker, stretch)
-        for column, value in zip(columns.values(), values, strict=True):
+        row = (id, " ".join(change(texts[number]).split()), speaker, segment)
+        for column, value in zip(columns.values(), row, strict=True):
             column[number] = value
         return number
 
@@ -306,61 +302,60 @@ def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> T
     return replace(table, columns={"audio": sound, **columns}, rows=rows)
 
 
-def stretch_of(said: Mapping[str, Any]) -> Stretch:
-    """Return what is heard of a recording; a length alone is that of the file.
+def parse_segment(values: Mapping[str, Any]) -> Segment:
+    """Return the segment given by start, stop, duration and channel of a record.
+
+    A duration without a start is that of the file.
 
     Raises:
-        BadRecord: If start and stop, in seconds, are no stretch, or the channel is no whole number.
-        ValueError: If they are no numbers.
+        BadRecord: If start and stop (in seconds) or the channel are invalid.
+        ValueError: If start or stop is not a number.
     """
     start, stop, duration, channel = (
-        None if said.get(what) in (None, "") else said[what]
+        None if values.get(what) in (None, "") else values[what]
         for what in ("start", "stop", "duration", "channel")
     )
     if channel is not None:
         if not re.fullmatch("[0-9]+", str(channel)):
-            raise BadRecord(f"channel {shown(channel)} is no whole number from 0")
+            raise BadRecord(f"channel {shown(channel)} is not a whole number from 0")
         channel = int(channel)
     if start is None and stop is None:
-        return Stretch(channel=channel)
+        return Segment(channel=channel)
     first = float(start or 0)
     last = None if stop is None else float(stop)
     if last is None and duration is not None:
         last = first + float(duration)
     if not 0 <= first < (math.inf if last is None else last) or last == math.inf:
-        raise BadRecord(f"no stretch of sound goes from {first} to {last} s")
-    return Stretch(first, last, channel)
+        raise BadRecord(f"invalid segment from {first} to {last} s")
+    return Segment(first, last, channel)
 
 
-def state_of(table: Table) -> Any:
-    """Return plain values that name the recordings of a table, and change with them."""
-    stretches = [str(stretch) for stretch in table.values("stretch")]
-    return table.columns["audio"].state(), table.rows.tolist(), stretches
+def recording_states(table: Table) -> Any:
+    """Return plain values that identify the recordings of a table and change with them."""
+    segments = [str(segment) for segment in table.values("segment")]
+    return table.columns["audio"].state(), table.rows.tolist(), segments
 
 
-def with_headers(table: Table, progress: Progress) -> Table:
-    """Return a table with "seconds" and "problem" of its recordings, by their headers.
-
-    They are read once, and kept in the cache; a file that has changed is read anew.
-    """
-    audio, stretches = (table.columns[name] for name in ("audio", "stretch"))
+def add_headers(table: Table, progress: Progress) -> Table:
+    """Add columns "seconds" and "problem" by the recordings' headers, which are read and cached."""
+    audio, segments = (table.columns[name] for name in ("audio", "segment"))
 
     def header(row: int) -> tuple[float, str]:
         if isinstance(audio, SpokenColumn):
             return audio[row].seconds(), ""
-        return header_seconds(partial(audio.file, row), stretches[row])
+        return header_seconds(partial(audio.file, row), segments[row])
 
-    held = cache_directory() / f"speech-seconds-{fingerprint(state_of(table))}"
-    if not is_kept(held, progress):
-        found: list[tuple[float, str]] = []
+    cache = cache_directory() / f"speech-seconds-{fingerprint(recording_states(table))}"
+    if not is_kept(cache, progress):
+        headers: list[tuple[float, str]] = []
         with ThreadPoolExecutor(THREADS) as threads:
             for start in range(0, len(table), STEP):
-                found += threads.map(header, table.rows[start : start + STEP].tolist())
-                progress.update("reading headers of recordings", len(found), len(table))
-        with made_whole(held) as aside:
-            write_json(aside / "headers.json", found)
+                headers += threads.map(header, table.rows[start : start + STEP].tolist())
+                progress.update("reading headers of recordings", len(headers), len(table))
+        with made_whole(cache) as directory:
+            write_json(directory / "headers.json", headers)
     seconds, problems = np.zeros(len(audio)), [""] * len(audio)
-    known = read_json(held / "headers.json")
+    known = read_json(cache / "headers.json")
     for number, (length, problem) in zip(table.rows.tolist(), known, strict=True):
         seconds[number], problems[number] = length, problem
     return replace(table, columns={**table.columns, "seconds": seconds, "problem": problems})
@@ -369,11 +364,11 @@ def with_headers(table: Table, progress: Progress) -> Table:
 def _fit_to_train(
     table: Table, validation: Table, config: SpeechDataConfig, counts: Counts
 ) -> tuple[Table, list[tuple[str, str]]]:
-    """Leave out what can't be trained on, and what is validated on; return id and why of these."""
+    """Return the utterances to train on, and id and reason of the excluded ones."""
 
-    def places(table: Table) -> Iterator[tuple[str, Stretch]]:
+    def places(table: Table) -> Iterator[tuple[str, Segment]]:
         names = map(table.columns["audio"].name, table.rows.tolist())
-        return zip(names, table.values("stretch"), strict=True)
+        return zip(names, table.values("segment"), strict=True)
 
     validated = set(places(validation))
     excluded, kept = [], []
@@ -401,11 +396,11 @@ def _fit_to_train(
 def open_source(
     source: str, config: SpeechDataConfig, seed: int, progress: Progress
 ) -> dict[str, Reader]:
-    """Return what reads each split of a source, by the split's own name; nothing is read yet.
+    """Return a reader for each split of a source, by the split's name; nothing is read yet.
 
     Raises:
         FileNotFoundError: If there is no such path; names the nearest.
-        ValueError: If a name is unknown, or there is nothing to read at the path.
+        ValueError: If a name is unknown, or the path has no speech corpus.
     """
     found = find_source(source)
     if found.kind == "builtin":
@@ -423,7 +418,7 @@ def open_source(
         }
     path = existing_path(source)
     if has_ending(path, RECORDS):
-        return one_table(path)
+        return table_splits(path)
     if shards := find_shards(path):
         return {
             name: lambda counts, own=own: read_shards(own, counts, progress)
@@ -434,30 +429,26 @@ def open_source(
     return folder_splits(path)
 
 
-def one_table(path: Path) -> dict[str, Reader]:
-    """Return what reads each split of a file of records, by its column "split" if it has one."""
-    met = Counts()
-    parts = by_split(read_file(path, met), met)
+def table_splits(path: Path) -> dict[str, Reader]:
+    """Return a reader for each split of a record file, by its column "split" if it has one."""
+    file_counts = Counts()
+    parts = by_split(read_file(path, file_counts), file_counts)
 
     def read(name: str, counts: Counts) -> Table:
-        counts.update(met)
-        met.clear()  # told once
+        counts.update(file_counts)
+        file_counts.clear()  # count them once
         return parts[name]
 
     return {name: partial(read, name) for name in parts}
 
 
 def folder_splits(folder: Path) -> dict[str, Reader]:
-    """Return what reads each split of a folder of files.
-
-    Raises:
-        ValueError: If its files are none of the layouts.
-    """
+    """Return a reader for each split of a folder; raise ValueError for an unknown layout."""
     files = list(walk_files(folder))
     places: dict[str, list[Path]] = {}
     here = folder.resolve().name
     if kaldi := [file.parent for file in files if file.name == WAV_SCP]:
-        # Not folders that lie in another, as Kaldi's copies for its jobs (split8/1).
+        # Without nested folders, such as Kaldi's copies for its jobs (split8/1).
         for inner in kaldi:
             if not {*inner.parents} & {*kaldi}:
                 name = inner.relative_to(folder).as_posix()
@@ -472,31 +463,32 @@ def folder_splits(folder: Path) -> dict[str, Reader]:
         for file in lists:
             places.setdefault(unpacked_name(file).rpartition(".")[0], []).append(file)
         for one, other, *_ in (own for own in places.values() if len(own) > 1):
-            raise ValueError(f"two files for one split: {one} and {other}; keep one")
+            raise ValueError(f"two files for one split: {one} and {other}. Keep one.")
         return {name: partial(read_file, own) for name, (own,) in places.items()}
     else:
-        there = {*files}
+        present = {*files}
         for file in files:
-            if file.suffix.lower() in AUDIO_ENDINGS and file.with_suffix(".txt") in there:
-                top = file.relative_to(folder).parts[0]  # maybe that of a split
+            if file.suffix.lower() in AUDIO_ENDINGS and file.with_suffix(".txt") in present:
+                top = file.relative_to(folder).parts[0]  # may name a split
                 name = top if file.parent != folder and split_of(top) else here
                 places.setdefault(name, []).append(file)
-        read = beside_rows
+        read = paired_rows
     if not places:
         raise ValueError(
-            f"no transcripts in {folder}: no *{TRANSCRIPTS} (LibriSpeech), {WAV_SCP} (Kaldi), "
-            f"table ({', '.join(RECORDS)}), shards, parquet files, or .txt beside recordings"
+            f"no transcripts in {folder}. It needs *{TRANSCRIPTS} (LibriSpeech), {WAV_SCP} "
+            f"(Kaldi), a table ({', '.join(RECORDS)}), tar shards, parquet files, or a .txt file "
+            "for each recording."
         )
-    return {name: partial(table_below, own, read, folder) for name, own in places.items()}
+    return {name: partial(folder_table, own, read, folder) for name, own in places.items()}
 
 
-def table_below(
+def folder_table(
     places: Sequence[Path],
     read: Callable[[Path, Counts], Iterable[Record]],
     root: Path,
     counts: Counts,
 ) -> Table:
-    """Return what is read of some files, or folders, as one table with paths below the root."""
+    """Return the rows of some files or folders as one table, with paths relative to the root."""
     rows = [row for place in places for row in read(place, counts)]
     columns = {name: [row.get(name) for row in rows] for name in ROW}
     columns["audio"] = [str(path).removeprefix(f"{root}/") for path in columns["audio"]]
@@ -504,21 +496,18 @@ def table_below(
 
 
 def librispeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
-    """Yield the utterances of a chapter: lines of an id and what is said; ID.flac beside them.
-
-    The speaker is the first part of the id.
-    """
+    """Yield the utterances of a chapter: lines "SPEAKER-CHAPTER-NUMBER text", and ID.flac files."""
     files = sorted(path.parent.iterdir())
-    there = {file.stem: file for file in files if file.suffix.lower() in AUDIO_ENDINGS}
+    recordings = {file.stem: file for file in files if file.suffix.lower() in AUDIO_ENDINGS}
     for line in read_lines(path, counts):
         id, _, text = line.strip().partition(" ")
         if id:
-            audio = there.get(id, path.parent / f"{id}.flac")
+            audio = recordings.get(id, path.parent / f"{id}.flac")
             yield {"audio": audio, "text": text, "id": id, "speaker": id.partition("-")[0]}
 
 
-def beside_rows(path: Path, counts: Counts) -> Iterator[Record]:
-    """Yield a recording, whose text is in the .txt file of the same name."""
+def paired_rows(path: Path, counts: Counts) -> Iterator[Record]:
+    """Yield a recording with the text of the .txt file of the same name."""
     try:
         with guarded():
             text = " ".join(read_lines(path.with_suffix(".txt"), counts))
@@ -529,16 +518,15 @@ def beside_rows(path: Path, counts: Counts) -> Iterator[Record]:
 
 
 def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
-    """Yield the utterances of a data folder; those without sound or text are counted.
+    """Yield the utterances of a Kaldi data folder; those without audio or text are counted.
 
-    Commands in wav.scp (`flac -c -d -s FILE |`) are never run: the file that they read is read
-    here, if there is one in them.
+    Commands in wav.scp (`flac -c -d -s FILE |`) are not run. The file in the command is read.
 
     Raises:
-        ValueError: If it has no file text.
+        ValueError: If the folder has no file "text".
     """
     if not (folder / "text").is_file():
-        raise ValueError(f"{folder} has a {WAV_SCP} and no text")
+        raise ValueError(f"{folder} has a {WAV_SCP} and no file text")
     texts, places = (_by_first_word(folder / name, counts) for name in ("text", WAV_SCP))
     speakers, cuts = (_by_first_word(folder / name, counts) if (folder / name).is_file() else {}
                       for name in ("utt2spk", "segments"))  # fmt: skip
@@ -551,8 +539,8 @@ def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
                 raise BadRecord(f"a command with {len(words)} recordings")
             counts[COMMANDS] += 1
             path = words[0]
-        here = folder / path
-        return place[0], here if os.path.exists(here) else Path(path).absolute()
+        inside = folder / path
+        return place[0], inside if os.path.exists(inside) else Path(path).absolute()
 
     def cut(line: tuple[str, str]) -> Record:
         recording, start, stop = line[1].split()[:3]

@@ -1,8 +1,8 @@
-"""Searches of a transducer: greedy decoding by label looping, and a beam.
+"""Decoding of transducers: greedy search by label looping, and modified beam search.
 
-Label looping (arXiv 2406.06220): all utterances of a batch look for their next label, each at its
-own frame, and then the predictor reads the labels of all at once. Here each looks at some frames at
-a time, so that blanks, which are most, cost few steps.
+Label looping (arXiv 2406.06220): each utterance of a batch searches for its next label from its own
+frame on, then the predictor processes the labels of all utterances at once. Several frames are
+evaluated at a time, so that blanks, the most frequent label, take few steps.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch import Tensor
 from magneto.speech.config import BLANK, SYMBOLS_PER_FRAME
 from magneto.speech.model import State, Transducer
 
-# Frames that are looked at together.
+# Frames evaluated at a time.
 LOOK_AHEAD = 8
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Labels that a search found.
+    """Labels of an utterance, found by a search.
 
     Attributes:
-        labels: Without blanks.
-        frames: The encoder's frame at which each was emitted.
-        score: Log-probability in nats: of all paths that the search joined, or, greedy, of one.
+        labels: Labels without blanks.
+        frames: Encoder frame at which each label was emitted.
+        score: Log-probability in nats, of the merged paths, or of the greedy path.
     """
 
     labels: list[int]
@@ -38,11 +38,11 @@ class Hypothesis:
 
 
 class Search(ABC):
-    """A way to find labels, which can be run in parts, as frames come, and finds the same.
+    """Base of searches, which decode a batch at once or frames in parts with the same result.
 
-    How it is used::
+    Usage::
 
-        state = search.begin(model, frames)                       # of each utterance, at most
+        state = search.begin(model, frames)                       # maximum number of frames
         for encoded, lengths in parts:
             state = search.advance(model, state, encoded, lengths)
         hypotheses = search.finish(model, state)
@@ -54,69 +54,64 @@ class Search(ABC):
         """Decode a batch.
 
         Args:
-            model: In evaluation mode.
-            encoded: The encoder's features, (batch, frames, width).
-            lengths: (batch,).
+            model: Transducer in evaluation mode.
+            encoded: Encoder outputs, (batch, frames, width).
+            lengths: Number of frames, (batch,).
 
         Returns:
-            Of each utterance the best hypotheses, the best first; at least one.
+            The best hypotheses of each utterance, best first; at least one.
         """
         return self.finish(model, self.advance(model, self.begin(model, lengths), encoded, lengths))
 
     @abstractmethod
     def begin(self, model: Transducer, frames: Tensor) -> Any:
-        """Return the state before any frame.
-
-        Args:
-            model: In evaluation mode.
-            frames: Of each utterance, at most, (batch,).
-        """
+        """Return the initial state, for utterances of up to `frames` frames, (batch,)."""
 
     @abstractmethod
     def advance(self, model: Transducer, state: Any, encoded: Tensor, lengths: Tensor) -> Any:
-        """Return the state after some more frames.
+        """Return the state after further frames.
 
         Args:
-            model: In evaluation mode.
-            state: After the frames before; it is left as it is.
-            encoded: (batch, frames, width), of these frames.
-            lengths: How many of these are of each utterance, (batch,). One that has not all of
-                them has ended.
+            model: Transducer in evaluation mode.
+            state: State after the previous frames; it is not changed.
+            encoded: Encoder outputs of the new frames, (batch, frames, width).
+            lengths: Number of new frames of each utterance, (batch,). An utterance with fewer than
+                all of them has ended.
         """
 
     @abstractmethod
     def finish(self, model: Transducer, state: Any) -> list[list[Hypothesis]]:
-        """Return what is found where no more frames come; as far as they came, at any time."""
+        """Return the hypotheses of the frames so far."""
 
 
 @dataclass(frozen=True)
 class GreedyState:
-    """Where greedy decoding stands.
+    """State of greedy decoding.
 
     Attributes:
-        predicted: The predictor's projected output after the last label, (batch, joint).
-        state: The predictor's.
-        emitted: Labels at the frame that each utterance is at, (batch,).
-        heard: Frames that were looked at, (batch,).
+        predicted: Projected predictor output after the last label, (batch, joint).
+        state: State of the predictor.
+        emitted: Number of labels at the current frame, (batch,).
+        frames: Number of processed frames, (batch,).
         score: Log-probability of the path so far, (batch,), float32.
-        found: Rows, labels and frames, in the order of emission.
+        found: Rows, labels and frames in the order of emission.
     """
 
     predicted: Tensor
     state: State
     emitted: Tensor
-    heard: Tensor
+    frames: Tensor
     score: Tensor
     found: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
 
 
 @dataclass
 class GreedySearch(Search):
-    """The most probable symbol at each step.
+    """Greedy search, which takes the most probable symbol at each step.
 
     Attributes:
-        symbols_per_frame: Labels at one frame, at most.
-        look_ahead: Frames that are looked at together; changes nothing but the time.
+        symbols_per_frame: Maximum number of labels per frame.
+        look_ahead: Frames evaluated at a time, which affects speed only.
     """
 
     symbols_per_frame: int = SYMBOLS_PER_FRAME
@@ -124,7 +119,7 @@ class GreedySearch(Search):
 
     @torch.no_grad()
     def begin(self, model: Transducer, frames: Tensor) -> GreedyState:
-        """Return the state before any frame."""
+        """Return the initial state."""
         start = torch.full_like(frames, BLANK)
         output, state = model.predictor.step(
             start, model.predictor.begin(len(start), start.device)
@@ -137,7 +132,7 @@ class GreedySearch(Search):
     def advance(
         self, model: Transducer, state: GreedyState, encoded: Tensor, lengths: Tensor
     ) -> GreedyState:
-        """Return the state after some more frames; waits for the device at each step."""
+        """Return the state after further frames; waits for the device at each step."""
         frames = model.joiner.encoder_proj(encoded)
         predicted, emitted, score = (
             part.clone() for part in (state.predicted, state.emitted, state.score)
@@ -146,7 +141,7 @@ class GreedySearch(Search):
         place = torch.zeros_like(lengths)
         rows = (lengths > 0).nonzero()[:, 0]
         while len(rows):
-            # Where a frame has given all that it may, a label comes from the next.
+            # After the maximum number of labels at a frame, continue at the next frame.
             full = emitted[rows] >= self.symbols_per_frame
             place[rows] += full
             at_frame = torch.where(full, 0, emitted[rows])
@@ -155,18 +150,18 @@ class GreedySearch(Search):
             )
             place[rows] += passed
             score[rows] += gained
-            there = place[rows] < lengths[rows]
-            emitted[rows] = torch.where(there, torch.where(passed > 0, 0, at_frame) + 1, 0)
-            rows, label = rows[there], label[there]
-            found.append((rows, label, state.heard[rows] + place[rows]))
+            inside = place[rows] < lengths[rows]
+            emitted[rows] = torch.where(inside, torch.where(passed > 0, 0, at_frame) + 1, 0)
+            rows, label = rows[inside], label[inside]
+            found.append((rows, label, state.frames[rows] + place[rows]))
             output, after = model.predictor.step(label, tuple(part[rows] for part in inner))
-            for whole, part in zip(inner, after, strict=True):
-                whole[rows] = part.to(whole.dtype)
+            for values, part in zip(inner, after, strict=True):
+                values[rows] = part.to(values.dtype)
             predicted[rows] = model.joiner.predictor_proj(output).to(predicted.dtype)
-        return GreedyState(predicted, inner, emitted, state.heard + lengths, score, tuple(found))
+        return GreedyState(predicted, inner, emitted, state.frames + lengths, score, tuple(found))
 
     def finish(self, model: Transducer, state: GreedyState) -> list[list[Hypothesis]]:
-        """Return one hypothesis of each utterance."""
+        """Return one hypothesis per utterance."""
         labels: list[list[int]] = [[] for _ in state.score]
         frames: list[list[int]] = [[] for _ in state.score]
         if state.found:
@@ -186,15 +181,15 @@ class GreedySearch(Search):
         place: Tensor,
         labels: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the next label of each row, the blanks before it, and their log-probability.
+        """Return the next label, the number of blanks before it and their log-probability, (rows,).
 
         Args:
-            model: Whose joiner is asked.
-            frames: Projected, (batch, frames, joint).
-            lengths: (batch,).
-            rows: Numbers of the utterances that are not at their end, (rows,).
-            place: The frame that each is at.
-            labels: The predictor's projected output of each, (rows, joint).
+            model: Transducer.
+            frames: Projected encoder outputs, (batch, frames, joint).
+            lengths: Number of frames, (batch,).
+            rows: Numbers of the unfinished utterances, (rows,).
+            place: Current frame of each, (rows,).
+            labels: Projected predictor outputs, (rows, joint).
         """
         label, passed = torch.full_like(place, BLANK), torch.zeros_like(place)
         gained = frames.new_zeros(len(rows), dtype=torch.float32)
@@ -207,7 +202,7 @@ class GreedySearch(Search):
             seen = frames[which[:, None], at.clamp(max=frames.shape[1] - 1)]
             logits = model.joiner.logits(seen, labels[open_][:, None]).float()
             chance, symbol = logits.log_softmax(-1).max(-1)
-            # Of the frames before the first label, and of it.
+            # The blanks before the first label, and the first label.
             stops = (symbol != BLANK) & inside
             before = (stops.cumsum(1) == 0) & inside
             first = stops & (stops.cumsum(1) == 1)
@@ -219,28 +214,27 @@ class GreedySearch(Search):
         return label, passed, gained
 
 
-# Labels are told apart by a number of 64 bits: the last one times this, plus the label, wrapped.
+# Factor of the 64-bit rolling hash of labels: hash times this, plus the label.
 FACTOR = 6364136223846793005
 
 Fusion = Callable[[Tensor, Tensor], Tensor]
-"""From labels, (rows, most labels), and how many of them count, (rows,), to log-probabilities of
-the next label, (rows, vocabulary); that of blank is not used. This is shallow fusion with a
-language model."""
+"""Shallow fusion with a language model: from labels (rows, maximum number of labels) and their
+number (rows,) to log-probabilities of the next label (rows, vocabulary), where blank is unused."""
 
 
 @dataclass(frozen=True)
 class Beam:
-    """Hypotheses of a batch of utterances, `width` of each.
+    """State of beam search: `width` hypotheses per utterance.
 
     Attributes:
-        scores: Log-probabilities, (batch, width), float32; -inf where there is no hypothesis.
-        written: (batch, width, most labels, 2): each label, and the frame at which it was emitted.
-        lengths: Labels so far, (batch, width).
-        digests: A number for the labels so far, (batch, width).
-        predicted: The predictor's projected output, (batch, width, joint).
-        state: The predictor's, with rows of (batch * width).
-        bonus: What is added to a label's log-probability, (batch, width, vocabulary or 1).
-        heard: Frames of each utterance that were looked at, (batch,).
+        scores: Log-probabilities, (batch, width), float32; -inf without a hypothesis.
+        written: Labels and their frames, (batch, width, maximum number of labels, 2).
+        lengths: Number of labels, (batch, width).
+        digests: Hash of the labels, (batch, width).
+        predicted: Projected predictor output, (batch, width, joint).
+        state: State of the predictor, with batch * width rows.
+        bonus: Fusion term of a label's log-probability, (batch, width, vocabulary or 1).
+        frames: Number of processed frames, (batch,).
     """
 
     scores: Tensor
@@ -250,10 +244,10 @@ class Beam:
     predicted: Tensor
     state: State
     bonus: Tensor
-    heard: Tensor
+    frames: Tensor
 
-    def picked(self, parents: Tensor) -> Self:
-        """Return the beam with hypotheses (batch, kept) in place of its own, the scores aside."""
+    def select(self, parents: Tensor) -> Self:
+        """Return a beam of selected hypotheses (batch, kept)."""
         batch, width = self.scores.shape
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
 
@@ -272,11 +266,11 @@ class Beam:
             bonus=pick(self.bonus) if self.bonus.shape[2] > 1 else self.bonus,
         )
 
-    def merged(self) -> Self:
-        """Return the beam with equal hypotheses joined in the first of each pair.
+    def merge_equal(self) -> Self:
+        """Merge equal hypotheses into the first of each pair.
 
-        Of a beam in which all differed no more than two become equal by one symbol each: one that
-        had the labels already, and one that wrote the last of them.
+        If all hypotheses differed before, at most two are equal after one symbol each: one that
+        took a blank, and one that emitted the last label.
         """
         place = torch.arange(self.scores.shape[1], device=self.scores.device)
         before = place[:, None] > place
@@ -288,17 +282,15 @@ class Beam:
 
 @dataclass(frozen=True, kw_only=True)
 class ModifiedBeamSearch(Search):
-    """Time-synchronous, with at most one label per frame (icefall's modified beam search).
-
-    At each frame a hypothesis takes a blank or one label, and goes on to the next.
+    """Time-synchronous beam search with at most one label per frame (icefall's modified search).
 
     Attributes:
         width: Hypotheses per utterance.
-        count: Of these returned, at most.
-        normalise: Power of the length that scores are divided by to rank whole hypotheses (ESPnet
-            calls 1 score normalisation).
-        fusion: A language model for shallow fusion, or None.
-        fusion_weight: Of its log-probabilities.
+        count: Maximum number of returned hypotheses.
+        normalise: Exponent of the length that divides final scores (1 is ESPnet's score
+            normalisation, 0 none).
+        fusion: Language model for shallow fusion, or None.
+        fusion_weight: Weight of the language model's log-probabilities.
     """
 
     width: int = 4
@@ -309,7 +301,7 @@ class ModifiedBeamSearch(Search):
 
     @torch.no_grad()
     def begin(self, model: Transducer, frames: Tensor) -> Beam:
-        """Return a beam of one hypothesis per utterance, without labels."""
+        """Return a beam of one empty hypothesis per utterance."""
         batch, width, predictor = len(frames), self.width, model.predictor
         start = torch.full_like(frames, BLANK)
         output, state = predictor.step(start, predictor.begin(batch, frames.device))
@@ -331,7 +323,7 @@ class ModifiedBeamSearch(Search):
 
     @torch.no_grad()
     def advance(self, model: Transducer, state: Beam, encoded: Tensor, lengths: Tensor) -> Beam:
-        """Return the beam after some more frames."""
+        """Return the beam after further frames."""
         beam, frames = state, model.joiner.encoder_proj(encoded)
         for number in range(int(lengths.max()) if len(lengths) else 0):
             logits = model.joiner.logits(frames[:, number, None], beam.predicted).float()
@@ -339,33 +331,37 @@ class ModifiedBeamSearch(Search):
             if self.fusion is not None:
                 chances[..., 1:] += beam.bonus[..., 1:]
             candidates = beam.scores[..., None] + chances
-            times = state.heard + number
-            beam = self._grown(model, beam, candidates, times, number < lengths)
-        return replace(beam, heard=state.heard + lengths)
+            times = state.frames + number
+            beam = self._extend(model, beam, candidates, times, number < lengths)
+        return replace(beam, frames=state.frames + lengths)
 
     def finish(self, model: Transducer, state: Beam) -> list[list[Hypothesis]]:
-        """Return the best hypotheses of each utterance, ranked by score over a power of length."""
-        # The end counts as one label more.
+        """Return the best hypotheses of each utterance, ranked by normalised score."""
+        # The end counts as one more label.
         ranked = state.scores / (state.lengths + 1).float() ** self.normalise
         order = ranked.argsort(dim=1, descending=True, stable=True)[:, : self.count]
-        chosen = state.picked(order)
-        values = (chosen.scores, chosen.lengths, *chosen.written.unbind(-1))
-        found = []
+        best = state.select(order)
+        values = (best.scores, best.lengths, *best.written.unbind(-1))
+        hypotheses = []
         for scores, lengths, labels, frames in zip(*(v.tolist() for v in values), strict=True):
-            every = zip(scores, lengths, labels, frames, strict=True)
-            found.append(
-                [Hypothesis(said[:n], when[:n], score) for score, n, said, when in every
+            rows = zip(scores, lengths, labels, frames, strict=True)
+            hypotheses.append(
+                [Hypothesis(symbols[:n], times[:n], score) for score, n, symbols, times in rows
                  if score > -float("inf")] or [Hypothesis([], [], -float("inf"))]
             )  # fmt: skip
-        return found
+        return hypotheses
 
-    def _grown(
+    def _extend(
         self, model: Transducer, beam: Beam, candidates: Tensor, times: Tensor, going: Tensor
     ) -> Beam:
-        """Keep the best candidates, join equal ones, let the predictor read what they wrote.
+        """Keep the best candidates, merge equal ones, and update the predictor.
 
-        Candidates are scores with each symbol, (batch, width, vocabulary), times the frames that
-        they look at, (batch,); going is False for an utterance of which nothing changes any more.
+        Args:
+            model: Transducer.
+            beam: Hypotheses before the frame.
+            candidates: Scores with each symbol, (batch, width, vocabulary).
+            times: Current frame, (batch,).
+            going: False for a finished utterance, (batch,).
         """
         _, width, vocabulary = candidates.shape
         scores, index = candidates.flatten(1).topk(width)
@@ -374,31 +370,31 @@ class ModifiedBeamSearch(Search):
         parents = torch.where(going, index // vocabulary, here)
         symbols = torch.where(going, index % vocabulary, BLANK)
         scores = torch.where(going, scores, beam.scores)
-        grown = replace(beam.picked(parents), scores=scores)
+        grown = replace(beam.select(parents), scores=scores)
         wrote = (symbols != BLANK) & (scores > -torch.inf)
         place = grown.lengths.clamp(max=grown.written.shape[2] - 1)
         place = place[..., None, None].expand(-1, -1, -1, 2)
-        said = torch.stack((symbols, times[:, None].expand_as(symbols)), -1)[:, :, None]
-        said = torch.where(wrote[..., None, None], said, grown.written.gather(2, place))
+        emission = torch.stack((symbols, times[:, None].expand_as(symbols)), -1)[:, :, None]
+        emission = torch.where(wrote[..., None, None], emission, grown.written.gather(2, place))
         grown = replace(
             grown,
-            written=grown.written.scatter(2, place, said),
+            written=grown.written.scatter(2, place, emission),
             lengths=grown.lengths + wrote,
             digests=torch.where(wrote, grown.digests * FACTOR + symbols, grown.digests),
-        ).merged()
+        ).merge_equal()
         wrote = (wrote & (grown.scores > -torch.inf)).flatten()
         return self._read(model, grown, wrote, symbols.flatten())
 
     def _read(self, model: Transducer, beam: Beam, wrote: Tensor, symbols: Tensor) -> Beam:
-        """Let the predictor read the last label of the rows that wrote one."""
+        """Update the predictor of the hypotheses that emitted a label."""
         rows = wrote.nonzero()[:, 0]
         if not len(rows):
             return beam
         output, after = model.predictor.step(
             symbols.index_select(0, rows), tuple(part.index_select(0, rows) for part in beam.state)
         )
-        for whole, part in zip(beam.state, after, strict=True):
-            whole.index_copy_(0, rows, part.to(whole.dtype))
+        for values, part in zip(beam.state, after, strict=True):
+            values.index_copy_(0, rows, part.to(values.dtype))
         projected = model.joiner.predictor_proj(output)
         beam.predicted.flatten(0, 1).index_copy_(0, rows, projected.to(beam.predicted.dtype))
         bonus = self._bonus(beam.written.flatten(0, 1)[rows], beam.lengths.flatten()[rows])

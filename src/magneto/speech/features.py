@@ -1,7 +1,7 @@
-"""Log-mel filterbank features as Kaldi computes them, their normalisation, and what is varied.
+"""Log-mel filterbank features as in Kaldi, mean and variance normalisation, and augmentation.
 
-All that is varied (SpecAugment, speed, loudness, noise) is drawn from integers (seed, epoch, number
-of the utterance), so that it depends neither on how batches are cut nor on who makes them.
+Augmentation (SpecAugment, speed, loudness, noise) depends only on seed, epoch and number of the
+utterance, and not on batches or workers.
 """
 
 from __future__ import annotations
@@ -18,34 +18,30 @@ from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole
 from magneto.data.problems import guarded
 from magneto.files import read_json, user_path, write_json
 from magneto.progress import SILENT, Progress
-from magneto.speech.audio import NO_FRAMES, NON_FINITE, resampled
+from magneto.speech.audio import NO_FRAMES, NON_FINITE, resample
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig
-from magneto.speech.data import Utterances, state_of
+from magneto.speech.data import Utterances, recording_states
 
-# Kaldi's, which it applies in this order: each frame less its mean, each sample less 0.97 of the
-# one before, times a Hann window to the power of 0.85.
+# Kaldi's processing, in this order: subtract the frame's mean, pre-emphasis with this coefficient,
+# a Hann window to this power.
 PREEMPHASIS = 0.97
 WINDOW_POWER = 0.85
-# The least energy that a logarithm is taken of: the smallest step of a float32 at 1.
+# Minimum energy before the logarithm.
 FLOOR = float(np.finfo(np.float32).eps)
 CMVN_FILE = "cmvn.json"
-# A feature that is always the same is not blown up.
+# Minimum standard deviation, so that constant features are not amplified.
 LEAST_DEVIATION = 1e-3
-# Training utterances that the global mean and variance are taken over, at most: 16 hours of
-# LibriSpeech, after which they no longer change.
+# Maximum number of training utterances for the global mean and variance: 16 hours of LibriSpeech,
+# after which they no longer change.
 CMVN_UTTERANCES, CMVN_SEED = 5000, 0
-# Frames of which the spectrum is taken at a time, so that hours take little memory.
+# Frames whose spectrum is computed at a time, to save memory on long recordings.
 CHUNK = 2000
 
 
 class FilterBank:
-    """Turns samples into log-mel features.
+    """Log-mel features of samples.
 
-    Like Kaldi's `compute-fbank-feats` without dither, on samples in [-1, 1]; frames that would
-    reach beyond the end are left out (`snip-edges`).
-
-    Args:
-        config: Of the data; its sample rate and features.
+    Equal to Kaldi's `compute-fbank-feats` without dither, with `snip-edges`, on samples in [-1, 1].
     """
 
     def __init__(self, config: SpeechDataConfig) -> None:
@@ -57,7 +53,7 @@ class FilterBank:
 
     @property
     def shift_seconds(self) -> float:
-        """From one frame to the next: of whole samples, so that at 11,025 Hz it is below 10 ms."""
+        """Frame shift in seconds, a whole number of samples (at 11,025 Hz below 10 ms)."""
         return self.shift / self.config.sample_rate
 
     @cached_property
@@ -67,11 +63,11 @@ class FilterBank:
 
     @cached_property
     def filters(self) -> np.ndarray:
-        """Weights of frequencies in filters, (size / 2 + 1, mel bins): triangles in mel."""
+        """Triangular mel filters, (size / 2 + 1, mel bins)."""
         bins = self.config.features.mel_bins
         low, high = mel(np.array(self.config.mel_range))
         edges = low + (high - low) / (bins + 1) * np.arange(bins + 2)
-        # Kaldi leaves out the frequency that is half the sample rate.
+        # Kaldi omits the frequency at half the sample rate.
         found = mel(np.arange(self.size // 2) * self.config.sample_rate / self.size)[:, None]
         rising = (found - edges[:-2]) / (edges[1:-1] - edges[:-2])
         falling = (edges[2:] - found) / (edges[2:] - edges[1:-1])
@@ -79,11 +75,11 @@ class FilterBank:
         return np.pad(weights, ((0, 1), (0, 0))).astype(np.float32)
 
     def frames(self, samples: int | np.ndarray) -> int | np.ndarray:
-        """Return how many frames so many samples make."""
+        """Return the number of frames of a number of samples."""
         return np.maximum((samples - self.window) // self.shift + 1, 0)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
-        """Return (frames, mel bins) of mono samples, in float32."""
+        """Return the features of mono samples, (frames, mel bins), float32."""
         if len(samples) < self.window:
             return np.zeros((0, self.config.features.mel_bins), np.float32)
         samples = np.ascontiguousarray(samples, np.float32)
@@ -96,25 +92,25 @@ class FilterBank:
         raised = np.empty_like(centred)
         raised[:, 1:] = centred[:, 1:] - PREEMPHASIS * centred[:, :-1]
         raised[:, 0] = (1 - PREEMPHASIS) * centred[:, 0]
-        with np.errstate(over="ignore", invalid="ignore"):  # absurdly loud: seen by who batches it
+        with np.errstate(over="ignore", invalid="ignore"):  # non-finite features are found later
             spectrum = np.fft.rfft(raised * self._taper, self.size)
             power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
             return np.log(np.maximum(power @ self.filters, FLOOR))
 
 
 def mel(frequency: np.ndarray) -> np.ndarray:
-    """Return frequencies in Hz on the mel scale."""
+    """Convert frequencies from Hz to mel."""
     return 1127.0 * np.log1p(frequency / 700.0)
 
 
 @dataclass(frozen=True)
 class Normaliser:
-    """Brings each feature to mean 0 and variance 1 over a training set (CMVN).
+    """Mean and variance normalisation of features over a training set (CMVN).
 
     Attributes:
-        mean: Of each feature.
-        deviation: Its standard deviation.
-        frames: How many it was taken over.
+        mean: Mean of each feature.
+        deviation: Standard deviation of each feature.
+        frames: Number of frames behind both.
     """
 
     mean: np.ndarray
@@ -122,17 +118,17 @@ class Normaliser:
     frames: int = 0
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
-        """Return normalised features, (frames, mel bins)."""
+        """Normalise features (frames, mel bins)."""
         return (features - self.mean) / self.deviation
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write a JSON file."""
         values = {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
         write_json(path, values | {"frames": self.frames})
 
 
-def normalised_alone(features: np.ndarray) -> np.ndarray:
-    """Return features of mean 0 and variance 1 over the utterance's own frames."""
+def normalise_utterance(features: np.ndarray) -> np.ndarray:
+    """Normalise features to mean 0 and variance 1 over the utterance."""
     if len(features) == 0:
         return features
     deviation = np.maximum(features.std(0), LEAST_DEVIATION)
@@ -140,74 +136,71 @@ def normalised_alone(features: np.ndarray) -> np.ndarray:
 
 
 Normalise = Callable[[np.ndarray], np.ndarray]
-"""From features (frames, mel bins) to normalised ones."""
-OWN: dict[str, Normalise] = {"utterance": normalised_alone, "none": np.asarray}
-"""What `data.cmvn` can name that takes nothing but the utterance."""
+"""Normalises features (frames, mel bins)."""
+UTTERANCE_NORMALISERS: dict[str, Normalise] = {"utterance": normalise_utterance, "none": np.asarray}
+"""Values of `data.cmvn` that need only the utterance."""
 
 
 def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
-    """Read what `Normaliser.save` wrote.
+    """Load a saved normaliser.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is none, or one of another number of features.
+        ValueError: If the file is malformed, or of another number of features.
     """
     if not path.is_file():
         raise FileNotFoundError(
-            f"no {path} (data.cmvn is global, utterance, none or the path of a run's {CMVN_FILE})"
+            f"no {path}. data.cmvn is global, utterance, none or the path of a run's {CMVN_FILE}."
         )
-    with guarded(prefix=f"{path} is no {CMVN_FILE} of a run: "):
+    with guarded(prefix=f"{path} is not a run's {CMVN_FILE}: "):
         values = json.loads(path.read_text(encoding="utf-8"))
         mean, deviation = (np.array(values[k], np.float32) for k in ("mean", "deviation"))
-        found = Normaliser(mean, deviation, int(values["frames"]))
+        normaliser = Normaliser(mean, deviation, int(values["frames"]))
     if mean.shape != (mel_bins,) or deviation.shape != (mel_bins,) or not (deviation > 0).all():
-        raise ValueError(f"{path} is of {mean.size} features, and data.features has {mel_bins}")
-    return found
+        raise ValueError(f"{path} has {mean.size} features, but data.features.mel_bins is "
+                         f"{mel_bins}")  # fmt: skip
+    return normaliser
 
 
-def known_normaliser(config: SpeechDataConfig) -> Normalise:
-    """Return what normalises features where that takes no training data.
+def stored_normaliser(config: SpeechDataConfig) -> Normalise:
+    """Return the normaliser of a configuration that needs no training data.
 
     Raises:
-        FileNotFoundError: If `data.cmvn` names a file that is not there.
-        ValueError: If it is "global": means have to be taken, or are in a run.
+        FileNotFoundError: If `data.cmvn` names a missing file.
+        ValueError: If it is "global".
     """
-    if config.cmvn in OWN:
-        return OWN[config.cmvn]
+    if config.cmvn in UTTERANCE_NORMALISERS:
+        return UTTERANCE_NORMALISERS[config.cmvn]
     if config.cmvn == "global":
-        raise ValueError(f"data.cmvn: global is of training data; a run has its {CMVN_FILE}")
+        raise ValueError(f"data.cmvn global needs training data. Give the path of a run's "
+                         f"{CMVN_FILE}.")  # fmt: skip
     return load_normaliser(user_path(config.cmvn), config.features.mel_bins)
 
 
 class SpeechFeatures:
-    """Turns samples into normalised features as training saw them, without its data.
+    """Normalised features of samples as in training, without the training data.
 
     Args:
-        config: Of a run's data, with what the run keeps; see `known_normaliser`.
+        config: Data configuration of a run, with its stored normaliser.
     """
 
     def __init__(self, config: SpeechDataConfig) -> None:
-        self.filter_bank, self.normaliser = FilterBank(config), known_normaliser(config)
+        self.filter_bank, self.normaliser = FilterBank(config), stored_normaliser(config)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
-        """Return (frames, mel bins) of mono samples at the data's sample rate, in float32."""
+        """Return features (frames, mel bins) of mono samples at the data's sample rate."""
         return self.normaliser(self.filter_bank(samples))
 
 
-Vary = Callable[[np.ndarray], np.ndarray]
-"""From samples to samples."""
+SampleTransform = Callable[[np.ndarray], np.ndarray]
+"""Augments samples."""
 
 
 class Features:
-    """Features of a split's utterances, computed each time that they are asked for.
+    """Features of a split's utterances, computed on access.
 
-    With `data.cached` they are computed once, and kept in the cache's directory: float32 as they
-    were computed, an hour of 80 of them, 100 frames a second, is 115 MB.
-
-    Args:
-        utterances: The split.
-        filter_bank: What computes them.
-        progress: Shows it.
+    With `data.cached` they are computed once and cached on disk as float32. An hour of 80 features
+    at 100 frames per second takes 115 MB.
     """
 
     def __init__(
@@ -217,24 +210,24 @@ class Features:
         self.mel_bins = filter_bank.config.features.mel_bins
         self._kept: np.ndarray | None = None
         if filter_bank.config.cached:
-            held = cache_directory() / f"speech-features-{self.fingerprint}"
-            if not is_kept(held, progress):
-                with made_whole(held) as aside:
-                    self._fill(aside, progress)
-            self._offsets = np.load(held / "offsets.npy", allow_pickle=False)
-            self._problems = read_json(held / "problems.json")
-            kept = map_numbers(held / "features.bin", np.float32)
-            self._kept = kept.reshape(-1, self.mel_bins)
+            cache = cache_directory() / f"speech-features-{self.fingerprint}"
+            if not is_kept(cache, progress):
+                with made_whole(cache) as directory:
+                    self._write_cache(directory, progress)
+            self._offsets = np.load(cache / "offsets.npy", allow_pickle=False)
+            self._problems = read_json(cache / "problems.json")
+            values = map_numbers(cache / "features.bin", np.float32)
+            self._kept = values.reshape(-1, self.mel_bins)
 
     @property
     def fingerprint(self) -> str:
-        """A name for them, which changes with a recording: of what is kept in the cache."""
+        """Fingerprint of recordings and settings, for the cache."""
         config = self.filter_bank.config
         return fingerprint(
-            state_of(self.utterances.table), repr(config.features), config.sample_rate
+            recording_states(self.utterances.table), repr(config.features), config.sample_rate
         )
 
-    def _fill(self, directory: Path, progress: Progress) -> None:
+    def _write_cache(self, directory: Path, progress: Progress) -> None:
         lengths, problems = [0], []
         with (directory / "features.bin").open("wb") as file:
             for number in range(len(self.utterances)):
@@ -247,19 +240,14 @@ class Features:
         write_json(directory / "problems.json", problems)
 
     def frames(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
-        """Return the frames of each utterance by its header, played at a speed; or those kept."""
+        """Return the number of frames of each utterance at a speed, by headers or the cache."""
         if self._kept is not None:
             return np.diff(self._offsets)
         samples = self.utterances.seconds * self.utterances.sample_rate / speeds
         return np.asarray(self.filter_bank.frames(np.ceil(samples).astype(np.int64)))
 
-    def features(self, number: int, vary: Vary = np.asarray) -> tuple[np.ndarray, str]:
-        """Return (frames, mel bins) of an utterance, and what is wrong with it.
-
-        Args:
-            number: Of the utterance.
-            vary: What is done to its samples; nothing to those that are kept.
-        """
+    def features(self, number: int, vary: SampleTransform = np.asarray) -> tuple[np.ndarray, str]:
+        """Return an utterance's features (frames, mel bins) and problem; `vary` changes samples."""
         if self._kept is not None:
             start, stop = self._offsets[number : number + 2]
             return np.array(self._kept[start:stop]), self._problems[number]
@@ -267,9 +255,9 @@ class Features:
         return self.filter_bank(vary(found.samples)), found.problem
 
     def normalised(
-        self, number: int, normaliser: Normalise, vary: Vary = np.asarray
+        self, number: int, normaliser: Normalise, vary: SampleTransform = np.asarray
     ) -> tuple[np.ndarray, str]:
-        """Return normalised features, none where they are not finite; and what is wrong."""
+        """Return normalised features, without frames if they are not finite, and the problem."""
         features, problem = self.features(number, vary)
         if len(features) == 0:
             return features, problem or NO_FRAMES
@@ -278,19 +266,18 @@ class Features:
 
 
 def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progress) -> Normalise:
-    """Make or load what normalises features, as `data.cmvn` says; global means are taken once.
+    """Return the normaliser of `data.cmvn`; a global one is computed once and cached.
 
     Raises:
-        FileNotFoundError: If it names a file that is not there.
-        ValueError: If there is no training utterance to take the mean of.
+        FileNotFoundError: If `data.cmvn` names a missing file.
+        ValueError: If no training utterance is readable.
     """
     if config.cmvn != "global":
-        return known_normaliser(config)
-    held = cache_directory() / f"speech-cmvn-{source.fingerprint}"
-    if not is_kept(held, progress):
+        return stored_normaliser(config)
+    cache = cache_directory() / f"speech-cmvn-{source.fingerprint}"
+    if not is_kept(cache, progress):
         order = np.random.default_rng(CMVN_SEED).permutation(len(source.utterances))
         chosen = order[:CMVN_UTTERANCES]
-
         count, sums, squares = 0, np.zeros(1), np.zeros(1)
         for done, number in enumerate(chosen, 1):
             features, problem = source.features(number)
@@ -298,29 +285,24 @@ def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progre
                 exact = features.astype(np.float64)
                 count += len(exact)
                 sums, squares = sums + exact.sum(0), squares + (exact**2).sum(0)
-            progress.update("taking means of features", done, len(chosen))
+            progress.update("computing feature means", done, len(chosen))
         if count == 0:
-            raise ValueError("no training utterance could be read")
+            raise ValueError("no training utterance is readable")
         mean = sums / count
         deviation = np.maximum(np.sqrt(np.maximum(squares / count - mean**2, 0)), LEAST_DEVIATION)
-        with made_whole(held) as aside:
+        with made_whole(cache) as directory:
             Normaliser(mean.astype(np.float32), deviation.astype(np.float32), count).save(
-                aside / CMVN_FILE
+                directory / CMVN_FILE
             )
-    return load_normaliser(held / CMVN_FILE, source.mel_bins)
+    return load_normaliser(cache / CMVN_FILE, source.mel_bins)
 
 
-# What random numbers of an utterance or an epoch are for.
+# Streams of random numbers of an utterance or an epoch.
 SOUND, FEATURES, SPEEDS = 0, 1, 2
 
 
 class Augmentation:
-    """Varies utterances.
-
-    Args:
-        config: How.
-        sample_rate: Of the samples, in Hz.
-    """
+    """Data augmentation of utterances."""
 
     def __init__(self, config: AugmentationConfig, sample_rate: int) -> None:
         self.config, self.sample_rate = config, sample_rate
@@ -333,24 +315,24 @@ class Augmentation:
         speed: float,
         seed: Sequence[int],
     ) -> tuple[np.ndarray, str]:
-        """Return normalised features, varied, none of a broken utterance; and what is wrong."""
+        """Return augmented normalised features, without frames for a broken utterance; problem."""
         vary = partial(self.sound, speed=speed, seed=seed)
         found, problem = source.normalised(number, normaliser, vary)
         return found[:0] if problem else self.features(found, seed), problem
 
     def speeds(self, count: int, seed: int, epoch: int) -> np.ndarray:
-        """Return how fast each of `count` utterances is played in an epoch, (count,)."""
+        """Return the speed of each of `count` utterances in an epoch, (count,)."""
         drawn = np.random.default_rng([seed, epoch, SPEEDS]).integers(
             len(self.config.speeds), size=count
         )
         return np.array(self.config.speeds)[drawn]
 
     def sound(self, samples: np.ndarray, speed: float, seed: Sequence[int]) -> np.ndarray:
-        """Return samples at another speed, louder or softer, with noise."""
+        """Change speed and loudness of samples and add noise."""
         config = self.config
         random = np.random.default_rng([*seed, SOUND])
         if speed != 1:
-            samples = resampled(samples, self.sample_rate * speed, self.sample_rate)
+            samples = resample(samples, self.sample_rate * speed, self.sample_rate)
         gain = 10 ** (random.uniform(-config.gain, config.gain) / 20)
         noisy = random.random() < config.noise
         if config.gain:
@@ -363,15 +345,14 @@ class Augmentation:
         return samples
 
     def features(self, features: np.ndarray, seed: Sequence[int]) -> np.ndarray:
-        """Return a copy of (frames, bins) warped in time and with masks: SpecAugment.
+        """Apply SpecAugment (time warp and masks) to a copy of features (frames, bins).
 
-        What is masked becomes the mean over the utterance, which is about 0 where features are
-        normalised.
+        Masks take the utterance's mean, which is near 0 for normalised features.
         """
         config = self.config
         random = np.random.default_rng([*seed, FEATURES])
         frames, bins = features.shape
-        result = warped(features, config.time_warp, random)
+        result = time_warp(features, config.time_warp, random)
         mean = features.mean() if features.size else 0.0
         widths = random.integers(0, min(config.frequency_width, bins) + 1, config.frequency_masks)
         for width in widths:
@@ -384,17 +365,17 @@ class Augmentation:
         return result
 
     def time_masks(self, frames: int) -> int:
-        """Return how many time masks an utterance has."""
+        """Return the number of time masks of an utterance."""
         config = self.config
         if config.time_masks_ratio == 0:
             return config.time_masks
         return min(config.time_masks, int(config.time_masks_ratio * frames))
 
 
-def warped(features: np.ndarray, most: int, random: np.random.Generator) -> np.ndarray:
-    """Move a point of (frames, bins) by at most `most` frames, and stretch both sides to fit.
+def time_warp(features: np.ndarray, most: int, random: np.random.Generator) -> np.ndarray:
+    """Warp features (frames, bins) in time: shift a random point by up to `most` frames.
 
-    The number of frames stays. Utterances of `2 * most` frames or fewer are only copied.
+    The number of frames is unchanged. Utterances of `2 * most` frames or fewer are copied.
     """
     frames = len(features)
     if most == 0 or frames <= 2 * most:

@@ -1,4 +1,4 @@
-"""Pictures of what a recogniser does: an utterance, the way through its lattice, errors by word."""
+"""Figures of speech recognition: spectrogram, alignment, errors by word."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from magneto.speech.model import Transducer
 from magneto.speech.task import SpeechRecognition, import_jiwer
 from magneto.training.task import Figure
 
-# Batches that are transcribed for the table of errors; and its rows.
+# Validation batches behind the table of errors, and its number of rows.
 BATCHES = 16
 MOST_WORDS = 30
-# Inches; one frame of many is still a dot.
+# Width of figures in inches, and height of the spectrogram with its words, relative to the bins.
 WIDTH = 9.0
 HEADROOM = 1.18
 
 
 @dataclass(frozen=True)
 class Example:
-    """A validation utterance as a model sees it; alignment and labels are of its transcript."""
+    """Validation utterance with its hypothesis, and the alignment of its transcript."""
 
     id: str
     text: str
@@ -41,32 +41,32 @@ class Example:
     labels: list[int]
 
 
-def words_as_written(
+def recognised_words(
     references: Sequence[str], hypotheses: Sequence[str]
 ) -> dict[str, Counter[str]]:
-    """Return what was written for each word of the references, and how often: "" for nothing.
+    """Count the recognised words for each word of the references.
 
-    Under "" is what was written for nothing.
+    A deleted word counts for "", and inserted words are counted under "".
     """
     found: dict[str, Counter[str]] = defaultdict(Counter)
     pairs = [(r.split(), h.split()) for r, h in zip(references, hypotheses, strict=True)]
-    said = [pair for pair in pairs if pair[0]]  # jiwer takes no empty reference
-    texts = [[" ".join(words) for words in side] for side in zip(*said, strict=True)]
-    aligned = import_jiwer().process_words(*texts).alignments if said else []
-    for (reference, answer), chunks in zip(said, aligned, strict=True):
+    nonempty = [pair for pair in pairs if pair[0]]  # jiwer needs nonempty references
+    texts = [[" ".join(words) for words in side] for side in zip(*nonempty, strict=True)]
+    alignments = import_jiwer().process_words(*texts).alignments if nonempty else []
+    for (reference, hypothesis), chunks in zip(nonempty, alignments, strict=True):
         for chunk in chunks:
             theirs = reference[chunk.ref_start_idx : chunk.ref_end_idx]
-            ours = answer[chunk.hyp_start_idx : chunk.hyp_end_idx]
-            for word, written in zip_longest(theirs, ours, fillvalue=""):
-                found[word][written] += 1
-    for reference, answer in pairs:
-        found[""].update([] if reference else answer)
+            ours = hypothesis[chunk.hyp_start_idx : chunk.hyp_end_idx]
+            for word, recognised in zip_longest(theirs, ours, fillvalue=""):
+                found[word][recognised] += 1
+    for reference, hypothesis in pairs:
+        found[""].update([] if reference else hypothesis)
     return found
 
 
 @torch.no_grad()
 def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
-    """Draw an utterance, its alignment, and the errors of some validation batches."""
+    """Draw spectrogram and alignment of an utterance, and the errors of some batches."""
     device = next(model.parameters()).device
     answers: list[tuple[str, str, str]] = []
     example = None
@@ -78,12 +78,12 @@ def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
     figures = [] if example is None else [
         draw_spectrogram(task, example), draw_alignment(task, example)
     ]  # fmt: skip
-    written = words_as_written([r for _, r, _ in answers], [h for _, _, h in answers])
-    return [*figures, draw_errors(written, len(answers))]
+    words = recognised_words([r for _, r, _ in answers], [h for _, _, h in answers])
+    return [*figures, draw_errors(words, len(answers))]
 
 
 def find_example(task: SpeechRecognition, model: Transducer, batch: Any) -> Example | None:
-    """Return the first utterance of a batch that has sound and a transcript; None if none has."""
+    """Return the first utterance of a batch with audio and transcript; None without one."""
     for row, (frames, labels) in enumerate(batch.sizes):
         if not labels or batch.problems[row]:
             continue
@@ -105,7 +105,7 @@ def find_example(task: SpeechRecognition, model: Transducer, batch: Any) -> Exam
 
 
 def draw_spectrogram(task: SpeechRecognition, example: Example) -> Figure:
-    """Draw the features, with the words that were found at their times."""
+    """Draw the features with the recognised words at their times."""
     shift = task.speech.filter_bank.shift_seconds
     words = timed_words(example.hypothesis, task.vocabulary, SUBSAMPLING * shift)
     figure, axes = canvas(WIDTH, 3.2)
@@ -121,18 +121,18 @@ def draw_spectrogram(task: SpeechRecognition, example: Example) -> Figure:
     axes.set(xlabel="seconds", ylabel="mel bin", ylim=(0, bins * HEADROOM))
     axes.set_yticks(range(0, bins + 1, bins // 4))
     axes.spines["left"].set_bounds(0, bins)
-    said, found = example.text, task.vocabulary.decode(example.hypothesis.labels)
+    recognised = task.vocabulary.decode(example.hypothesis.labels)
     return Figure(
         "spectrogram",
-        "An utterance and what was found in it",
-        f"Normalised log-mel features of {example.id}; the words found stand over the frames at "
-        f"which their labels were emitted. Said: “{said}”. Found: “{found}”.",
+        "Spectrogram and recognised words",
+        f"Normalised log-mel features of {example.id}, with the recognised words at the frames of "
+        f"their labels. Reference: “{example.text}”. Recognised: “{recognised}”.",
         as_png(figure),
     )
 
 
 def draw_alignment(task: SpeechRecognition, example: Example) -> Figure:
-    """Draw the probability that a path passes each cell of the lattice, and the best path."""
+    """Draw the probability of passing each cell of the lattice, and the best path."""
     seconds = SUBSAMPLING * task.speech.filter_bank.shift_seconds
     occupancy = example.alignment.occupancy[0].cpu().numpy()
     frames = example.alignment.frames[0].tolist()
@@ -145,21 +145,22 @@ def draw_alignment(task: SpeechRecognition, example: Example) -> Figure:
     )  # fmt: skip
     times, heights = best_path_line(frames, len(occupancy))
     axes.plot(np.array(times) * seconds, heights, color="#c1440e", linewidth=1.2)
-    axes.set(xlabel="seconds", ylabel="labels written so far")
+    axes.set(xlabel="seconds", ylabel="emitted labels")
     axes.set_yticks(range(len(names)), names, size=7)
     figure.colorbar(shown, ax=axes, label="probability of passing", pad=0.01)
     best, total = float(example.alignment.score[0]), float(example.alignment.log_likelihood[0])
     return Figure(
         "alignment",
-        "The way through the lattice",
-        f"Of {example.id} with its true transcript, “{example.text}”: blue is where paths go, the "
-        f"line is the best one. Its log-probability is {best:.2f}, that of all paths {total:.2f}.",
+        "Alignment of labels and frames",
+        f"Transducer lattice of {example.id} with its reference “{example.text}”. Blue is the "
+        f"probability of passing a cell, the line is the best path. Log-probability of the best "
+        f"path: {best:.2f} nats, of all paths: {total:.2f} nats.",
         as_png(figure),
     )
 
 
 def best_path_line(frames: Sequence[int], count: int) -> tuple[list[float], list[float]]:
-    """Return the corners of a path that rises by one at the middle of each label's frame."""
+    """Return the corners of a path that rises by one in the middle of each label's frame."""
     times, heights = [0.0], [0.0]
     for number, frame in enumerate(frames, 1):
         times += [frame + 0.5, frame + 0.5]
@@ -167,37 +168,35 @@ def best_path_line(frames: Sequence[int], count: int) -> tuple[list[float], list
     return [*times, float(count)], [*heights, float(len(frames))]
 
 
-def draw_errors(written: Mapping[str, Counter[str]], utterances: int) -> Figure:
-    """Draw a table of the words with the most errors: how often said, missed, and what instead.
-
-    Behind what was written instead stands how often, in parentheses: a word may be a digit.
+def draw_errors(words: Mapping[str, Counter[str]], utterances: int) -> Figure:
+    """Draw a table of the words with the most errors.
 
     Args:
-        written: As `words_as_written` gives it.
-        utterances: How many it is of.
+        words: Result of `recognised_words`.
+        utterances: Number of utterances behind it.
     """
-    said = {word: found.total() for word, found in written.items() if word}
-    right = {word: written[word][word] for word in said}
-    wrong = sorted((right[word] - said[word], word) for word in said if right[word] < said[word])
-    lines = [["word", "said", "right", "left out", "written instead"]]
+    total = {word: found.total() for word, found in words.items() if word}
+    correct = {word: words[word][word] for word in total}
+    wrong = sorted((correct[w] - total[w], w) for w in total if correct[w] < total[w])
+    lines = [["word", "occurrences", "correct", "deleted", "substituted by"]]
     for _, word in wrong[:MOST_WORDS]:
-        others = Counter({w: n for w, n in written[word].items() if w not in (word, "")})
-        numbers = map(str, (said[word], right[word], written[word][""]))
+        others = Counter({w: n for w, n in words[word].items() if w not in (word, "")})
+        numbers = map(str, (total[word], correct[word], words[word][""]))
         lines.append([word, *numbers, _list(others)])
-    if inserted := written.get(""):
-        lines.append(["(too much)", "", "", "", _list(inserted)])
+    if inserted := words.get(""):
+        lines.append(["(inserted)", "", "", "", _list(inserted)])
     if len(lines) == 1:
         lines.append(["no errors", "", "", "", ""])
     return Figure(
         "errors-by-word",
         "Errors by word",
-        f"Of {utterances} validation utterances with {sum(said.values())} words, of which "
-        f"{sum(right.values())} are right; the words with the most errors first, at most "
-        f"{MOST_WORDS} of {len(said)}.",
+        f"{utterances} validation utterances with {sum(total.values())} words, "
+        f"{sum(correct.values())} of them correct. The words with the most errors come first, at "
+        f"most {MOST_WORDS} of {len(total)}; counts are in parentheses.",
         table(lines, right=(1, 2, 3)),
     )
 
 
 def _list(counts: Counter[str], most: int = 4) -> str:
-    named = ", ".join(f"{word} ({count})" for word, count in counts.most_common(most))
-    return f"{named}, ..." if len(counts) > most else named
+    shown = ", ".join(f"{word} ({count})" for word, count in counts.most_common(most))
+    return f"{shown}, ..." if len(counts) > most else shown

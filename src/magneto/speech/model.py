@@ -1,7 +1,7 @@
-"""The Transformer-Transducer (paper, section 6; appendix, speech recognition).
+"""Transformer-Transducer (paper, section 6) with auxiliary losses (Boyer et al. 2021).
 
-A front-end of convolutions and an encoder read filterbanks, a predictor reads the labels so far, a
-joiner both; and the auxiliary losses of Boyer et al. 2021 (arXiv 2201.05420).
+Convolutions and an encoder process filterbank features, a predictor processes previous labels, and
+a joiner combines both. The auxiliary losses are those of arXiv 2201.05420.
 """
 
 from __future__ import annotations
@@ -21,32 +21,31 @@ from magneto.nn.embedding import Table
 from magneto.nn.transformer import Encoder
 from magneto.speech.config import BLANK, SUBSAMPLING, TransducerConfig
 
-# Labels that a stateless predictor sees.
+# Labels in the context of a stateless predictor.
 STATELESS_CONTEXT = 2
 
 
 class Convolution(nn.Conv2d):
-    """A 3 x 3 convolution before a ReLU, drawn by He's rule; its bias is zero at first.
+    """A 3 x 3 convolution with He initialisation and zero bias.
 
-    The rule (He et al. 2015, arXiv 1502.01852): a normal distribution of variance 2 / fan-in, so
-    that a signal keeps its size through convolution and ReLU. Drawn as torch draws, the signal
-    shrinks at each of them and the biases do not, and the encoder reads almost the same at every
-    time.
+    Weights are normal with variance 2 / fan-in (He et al. 2015, arXiv 1502.01852), which preserves
+    the scale of a signal through convolution and ReLU. With torch's default the signal shrinks in
+    each layer, the biases do not, and the encoder's input is almost constant over time.
     """
 
     def __init__(self, inputs: int, channels: int) -> None:
         super().__init__(inputs, channels, 3, padding=1)
 
     def reset_parameters(self) -> None:
-        """Draw the weights, zero the bias."""
+        """Initialise weights and bias."""
         nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
         nn.init.zeros_(self.bias)  # type: ignore[arg-type]
 
 
 class ConvolutionPair(nn.Module):
-    """Two 3 x 3 convolutions with ReLU, then the maximum of 2 x 2; padding stays zero throughout.
+    """Two 3 x 3 convolutions with ReLU, then 2 x 2 max-pooling.
 
-    So an utterance gives the same whether it stands alone or among longer ones.
+    Padding stays zero, so that an utterance's result does not depend on others in the batch.
     """
 
     def __init__(self, inputs: int, channels: int) -> None:
@@ -55,7 +54,7 @@ class ConvolutionPair(nn.Module):
         self.second = Convolution(channels, channels)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(batch, inputs, frames, bins) to (batch, channels, frames // 2, bins // 2)."""
+        """Map (batch, inputs, frames, bins) to (batch, channels, frames // 2, bins // 2)."""
         mask = frame_mask(lengths, x.shape[2])[:, None, :, None]
         x = F.relu(self.first(x)) * mask
         x = F.relu(self.second(x)) * mask
@@ -64,7 +63,7 @@ class ConvolutionPair(nn.Module):
 
 
 class FrontEnd(nn.Module):
-    """The VGG front-end of ESPnet's transducers: two `ConvolutionPair`s and a linear layer."""
+    """VGG front-end of ESPnet's transducers: two `ConvolutionPair`s and a linear layer."""
 
     def __init__(self, config: TransducerConfig) -> None:
         super().__init__()
@@ -73,14 +72,10 @@ class FrontEnd(nn.Module):
         self.proj = nn.Linear(second * (config.mel_bins // SUBSAMPLING), config.width)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Subsample.
-
-        Args:
-            features: (batch, frames, mel bins).
-            lengths: (batch,) frames.
+        """Subsample features (batch, frames, mel bins) of lengths (batch,).
 
         Returns:
-            (batch, frames // 4, width), and the lengths of these.
+            (batch, frames // 4, width) and their lengths (batch,).
         """
         x = (features * frame_mask(lengths, features.shape[1])[..., None])[:, None]
         for pair in self.pairs:
@@ -89,19 +84,18 @@ class FrontEnd(nn.Module):
 
 
 def frame_mask(lengths: Tensor, frames: int) -> Tensor:
-    """Return (batch, frames), True for an utterance's own."""
+    """Return (batch, frames), True = not padding."""
     return torch.arange(frames, device=lengths.device) < lengths[:, None]
 
 
 State = tuple[Tensor, ...]
-"""Of a predictor: tensors whose first axis is the batch, so that a search can pick rows of it."""
+"""State of a predictor: tensors with the batch as first dimension, so that searches select rows."""
 
 
 class LSTMPredictor(nn.Module):
-    """An embedding and an LSTM, which stays in the type of its weights under autocast.
+    """Predictor of an embedding and an LSTM, which keeps its weights' type under autocast.
 
-    It is a small part of the model; and on processors without AVX-512 torch has no LSTM of bfloat16
-    under autocast, but an error of oneDNN.
+    On processors without AVX-512 torch's bfloat16 LSTM under autocast fails in oneDNN.
     """
 
     def __init__(self, config: TransducerConfig) -> None:
@@ -114,19 +108,19 @@ class LSTMPredictor(nn.Module):
         self.lstm = nn.LSTM(width, width, layers, batch_first=True, dropout=between)
 
     def forward(self, labels: Tensor) -> Tensor:
-        """(batch, labels) to (batch, labels + 1, width)."""
+        """Map labels (batch, labels) to outputs (batch, labels + 1, width)."""
         x = self.dropout(self.embedding(F.pad(labels, (1, 0), value=BLANK)))
         with without_autocast(x):
             return self.lstm(x)[0]
 
     def begin(self, batch: int, device: torch.device) -> State:
-        """Return zeros."""
+        """Return the initial state, zeros."""
         shape = (batch, self.lstm.num_layers, self.lstm.hidden_size)
         zeros = torch.zeros(shape, dtype=self.embedding.weight.dtype, device=device)
         return zeros, zeros.clone()
 
     def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read one label of each row."""
+        """Process one label (batch,); return the output (batch, width) and the new state."""
         hidden, cell = (part.transpose(0, 1).contiguous() for part in state)
         x = self.embedding(labels)[:, None].to(hidden.dtype)
         with without_autocast(x):
@@ -135,7 +129,7 @@ class LSTMPredictor(nn.Module):
 
 
 class StatelessPredictor(nn.Module):
-    """An embedding, and a convolution of each feature over the last labels, with ReLU."""
+    """Predictor of an embedding and a depthwise convolution over the last labels, with ReLU."""
 
     def __init__(self, config: TransducerConfig) -> None:
         super().__init__()
@@ -146,15 +140,15 @@ class StatelessPredictor(nn.Module):
         self.conv = nn.Conv1d(width, width, self.context, groups=width)
 
     def forward(self, labels: Tensor) -> Tensor:
-        """(batch, labels) to (batch, labels + 1, width)."""
+        """Map labels (batch, labels) to outputs (batch, labels + 1, width)."""
         return self._read(F.pad(labels, (self.context, 0), value=BLANK))
 
     def begin(self, batch: int, device: torch.device) -> State:
-        """Return the last labels before the start: blanks."""
+        """Return the initial state, blank labels."""
         return (torch.full((batch, self.context), BLANK, device=device),)
 
     def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read one label of each row."""
+        """Process one label (batch,); return the output (batch, width) and the new state."""
         known = torch.cat((state[0][:, 1:], labels[:, None]), 1)
         return self._read(known)[:, 0], (known,)
 
@@ -164,30 +158,29 @@ class StatelessPredictor(nn.Module):
 
 
 def build_predictor(config: TransducerConfig) -> LSTMPredictor | StatelessPredictor:
-    """Build the configured kind."""
+    """Build the configured predictor."""
     return {"lstm": LSTMPredictor, "stateless": StatelessPredictor}[config.predictor](config)
 
 
-# Cells of the lattice whose logits exist at once, twice, for the divergence.
+# Lattice cells whose logits are computed at a time in the divergence.
 CELLS = 8192
 
 
 def ctc_loss(
     logits: Tensor, targets: Tensor, frames: Sequence[int], labels: Sequence[int]
 ) -> Tensor:
-    """Return connectionist temporal classification's loss (Graves et al. 2006), in nats.
+    """Return the connectionist temporal classification loss (Graves et al. 2006), in nats.
 
-    It is 0, and without a gradient, for an utterance that has no path: more labels than frames, or
-    as many with repeated ones.
+    It is 0 without a gradient for an utterance whose labels do not fit its frames.
 
     Args:
         logits: (batch, frames, vocabulary).
-        targets: (batch, labels), blank where there is padding.
-        frames: Of each utterance, as plain numbers: torch would read a tensor from the device.
-        labels: Likewise.
+        targets: (batch, labels), padded with blank.
+        frames: Number of frames of each utterance, not as a tensor, which torch would copy.
+        labels: Number of labels of each utterance.
     """
     chances = logits.float().log_softmax(-1).transpose(0, 1)
-    if chances.is_meta:  # operations are counted, of which these are hardly any
+    if chances.is_meta:  # FLOPs are counted; the loss has hardly any
         return chances.sum((0, 2))
     counts: list[Any] = [tuple(frames), tuple(labels)]  # torch's stubs know tensors only
     return F.ctc_loss(
@@ -196,13 +189,13 @@ def ctc_loss(
 
 
 def label_loss(logits: Tensor, targets: Tensor, lengths: Tensor, smoothing: float) -> Tensor:
-    """Return the summed cross-entropy of each utterance's labels, in nats.
+    """Return the summed cross-entropy of each utterance's labels in nats, (batch,).
 
     Args:
-        logits: (batch, labels, vocabulary), of what comes next.
-        targets: (batch, labels).
-        lengths: (batch,) labels.
-        smoothing: Share of each target that is spread over the vocabulary.
+        logits: Logits of the next label, (batch, labels, vocabulary).
+        targets: Next labels, (batch, labels).
+        lengths: Number of labels, (batch,).
+        smoothing: Label smoothing.
     """
     each = F.cross_entropy(
         logits.float().transpose(1, 2), targets, reduction="none", label_smoothing=smoothing
@@ -219,18 +212,18 @@ def symmetric_divergence(
     frames: Tensor,
     labels: Tensor,
 ) -> Tensor:
-    """Return KL(p|q) + KL(q|p) of two joiners' posteriors, a mean over each utterance's lattice.
+    """Return KL(p|q) + KL(q|p) of two joiners' posteriors, the mean over each lattice, (batch,).
 
-    Logits are made for some frames at a time, and again in the backward pass.
+    Logits are computed for some frames at a time, and recomputed in the backward pass.
 
     Args:
-        first: (batch, time, joint), projected features of the last layer; and of p.
-        second: Likewise, of an intermediate layer.
-        predictor: (batch, labels + 1, joint).
-        weight: (vocabulary, joint), of the output layer.
-        bias: (vocabulary,).
-        frames: (batch,).
-        labels: (batch,).
+        first: Projected features of the last layer, (batch, time, joint), for p.
+        second: Projected features of an intermediate layer, for q.
+        predictor: Projected predictor outputs, (batch, labels + 1, joint).
+        weight: Weight of the output layer, (vocabulary, joint).
+        bias: Bias of the output layer, (vocabulary,).
+        frames: Number of frames, (batch,).
+        labels: Number of labels, (batch,).
     """
     batch, time, _ = first.shape
     step = max(1, CELLS // (batch * predictor.shape[1]))
@@ -250,7 +243,7 @@ def symmetric_divergence(
 def _divergence(
     first: Tensor, second: Tensor, predictor: Tensor, weight: Tensor, bias: Tensor, inside: Tensor
 ) -> Tensor:
-    """Return the sum over some frames, (batch,)."""
+    """Return the divergence summed over some frames, (batch,)."""
     one, other = (
         F.linear(torch.tanh(x[:, :, None] + predictor[:, None]), weight, bias).float()
         for x in (first, second)
@@ -265,10 +258,10 @@ class TransducerLoss:
     """Losses of a batch of utterances.
 
     Attributes:
-        total: What to minimise: the weighted sum of all losses over the utterances that count.
-        count: Utterances that count: all that can be used and whose losses are finite.
-        excluded: (batch,), True for those that could be used, and whose loss is not finite.
-        parts: Sums of each loss over the utterances that count, without its weight or a gradient.
+        total: Weighted sum of all losses over the counted utterances.
+        count: Number of counted utterances: those that are usable and have a finite loss.
+        excluded: (batch,), True for usable utterances without a finite loss.
+        parts: Sum of each loss over the counted utterances, without weight and gradient.
     """
 
     total: Tensor
@@ -278,7 +271,7 @@ class TransducerLoss:
 
 
 class Joiner(nn.Module):
-    """From a frame and a label to logits: W tanh(A frame + a + B label) + b."""
+    """Joiner of encoder frame and predictor output: W tanh(A frame + a + B label) + b."""
 
     def __init__(self, config: TransducerConfig) -> None:
         super().__init__()
@@ -288,16 +281,16 @@ class Joiner(nn.Module):
         self.output = nn.Linear(config.joint_width, config.vocab_size)
 
     def forward(self, encoder: Tensor, predictor: Tensor) -> tuple[Tensor, Tensor]:
-        """Project both to the joiner's width; `logits` joins them."""
+        """Project encoder and predictor outputs to the joiner's width, for `logits`."""
         return self.encoder_proj(encoder), self.predictor_proj(predictor)
 
     def logits(self, encoder: Tensor, predictor: Tensor) -> Tensor:
-        """Return logits (..., vocabulary) of projected features (..., joint) that broadcast."""
+        """Return logits (..., vocabulary) of broadcast projected outputs (..., joint)."""
         return self.output(torch.tanh(encoder + predictor))
 
 
 class IntermediateProjection(nn.Sequential):
-    """From an encoder layer to the joiner's hidden layer (Boyer et al. 2021)."""
+    """Network from an encoder layer to the joiner's hidden layer (Boyer et al. 2021)."""
 
     def __init__(self, config: TransducerConfig) -> None:
         width = config.width
@@ -308,7 +301,7 @@ class IntermediateProjection(nn.Sequential):
 
 
 class Transducer(nn.Module):
-    """Front-end, encoder, predictor, joiner; and the heads of the auxiliary losses."""
+    """Transducer of front-end, encoder, predictor and joiner, with heads of auxiliary losses."""
 
     def __init__(self, config: TransducerConfig) -> None:
         super().__init__()
@@ -329,11 +322,11 @@ class Transducer(nn.Module):
         )
 
     def encode(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the encoder's features, (batch, frames // 4, width), and their lengths.
+        """Return encoder outputs (batch, frames // 4, width) and their lengths (batch,).
 
         Args:
-            features: Normalised filterbanks, (batch, frames, mel bins).
-            lengths: (batch,) frames.
+            features: Normalised filterbank features, (batch, frames, mel bins).
+            lengths: Number of frames, (batch,).
         """
         x, lengths = self.front_end(features, lengths)
         return self.encoder(x, frame_mask(lengths, x.shape[1])), lengths
@@ -349,15 +342,15 @@ class Transducer(nn.Module):
     ) -> TransducerLoss:
         """Return the losses.
 
-        An utterance whose loss is not finite is left out of every sum, and its gradient is zero.
+        Utterances without a finite loss are excluded from every sum, and their gradient is zero.
 
         Args:
             features: (batch, frames, mel bins).
-            lengths: (batch,) frames.
-            targets: (batch, labels), blank where there is padding.
-            target_lengths: (batch,) labels.
-            weights: (batch,), 0 for an utterance that can't be used.
-            sizes: Both lengths of each utterance as plain numbers, so that nobody has to read them.
+            lengths: Number of frames, (batch,).
+            targets: Labels, (batch, labels), padded with blank.
+            target_lengths: Number of labels, (batch,).
+            weights: (batch,), 0 for an unusable utterance.
+            sizes: Numbers of frames and labels of each utterance, without a copy from the device.
         """
         encoded, lengths, inner = self._encode_layers(features, lengths)
         predicted = self.predictor(targets)
@@ -393,7 +386,7 @@ class Transducer(nn.Module):
     def _encode_layers(
         self, features: Tensor, lengths: Tensor
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """Return the encoder's features, their lengths, and projected ones of chosen layers."""
+        """Return encoder outputs, their lengths, and projections of the intermediate layers."""
         chosen = self.config.intermediate_layers
         if not chosen:
             return *self.encode(features, lengths), []
@@ -405,7 +398,7 @@ class Transducer(nn.Module):
 
 
 def _summed(total: Tensor, losses: dict[str, Tensor], weights: Tensor) -> TransducerLoss:
-    """Add up over the utterances that can be used and are finite."""
+    """Sum the losses of usable utterances with finite losses."""
     usable = weights > 0
     finite = total.detach().isfinite()
     counted = usable & finite

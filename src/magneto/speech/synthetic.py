@@ -1,4 +1,4 @@
-"""The built-in utterances: each is a function of integers, and needs no recorded voice."""
+"""Built-in speech data: utterances of a formant synthesiser, each a function of integers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 
 from magneto.data.media import MediaColumn
 from magneto.data.table import Table, whole_table
-from magneto.speech.audio import Sound
+from magneto.speech.audio import Waveform
 from magneto.speech.config import SpeechDataConfig, SyntheticConfig
 
 
 @dataclass(frozen=True)
 class Phone:
-    """How one phone sounds.
+    """Acoustic parameters of a phone.
 
     Attributes:
         voice: Strength of the voice, 0 to 1.
-        noise: Strength of breath, 0 to 1.
-        formants: Centres of the first three resonances of the voice at its start, in Hz.
-        end: The same at its end, of diphthongs; None for no change.
-        hiss: Centre and width of the noise's band, in Hz.
-        seconds: How long it lasts at an average rate.
-        closure: Share of it that is silent at its start, of stops.
+        noise: Strength of the noise, 0 to 1.
+        formants: First three formants at the start in Hz.
+        seconds: Duration at the average speaking rate.
+        end: First three formants at the end, for diphthongs; None for no change.
+        hiss: Centre and width of the noise band in Hz.
+        closure: Silent share at the start, for stops.
     """
 
     voice: float
@@ -99,11 +99,11 @@ COMMANDS = {
 }
 
 
-# Seconds from one frame of the filter to the next; a frame is two of them long.
+# Frame shift in seconds; a frame is twice as long.
 HOP = 0.008
-# Frames over which parameters glide from phone to phone, as tongues do.
+# Frames of the transition between phones.
 GLIDE = 5
-# Widths of the three resonances and of two fixed ones above them, in Hz.
+# Bandwidths of the three formants and of two fixed ones above them in Hz.
 BANDWIDTHS = np.array([80.0, 110.0, 160.0, 250.0, 300.0])
 HIGHER = (3500.0, 4500.0)
 SILENT = Phone(0.0, 0.0, (500, 1500, 2500), 0.0)
@@ -111,14 +111,14 @@ SILENT = Phone(0.0, 0.0, (500, 1500, 2500), 0.0)
 
 @dataclass(frozen=True)
 class Speaker:
-    """A voice.
+    """Voice of a speaker.
 
     Attributes:
-        pitch: Of the voice, in Hz.
-        tract: Length of the vocal tract's resonances against the table's: 0.85 for a long tract.
-        rate: How fast it speaks, against the table.
-        breath: How much noise is in the voice.
-        tilt: How soft high harmonics are, as a power of the frequency.
+        pitch: Pitch in Hz.
+        tract: Factor of the formants; below 1 for a long vocal tract.
+        rate: Factor of the speaking rate.
+        breath: Amount of noise in the voice.
+        tilt: Spectral tilt, an exponent of the frequency.
     """
 
     pitch: float
@@ -129,9 +129,9 @@ class Speaker:
 
 
 def draw_speaker(seed: Sequence[int]) -> Speaker:
-    """Make up a speaker; the same integers, the same one."""
+    """Draw a speaker by a seed."""
     random = np.random.default_rng(seed)
-    high = random.random()  # small people have high voices and short tracts
+    high = random.random()  # high voices have short vocal tracts
     return Speaker(
         pitch=85.0 * 2.6 ** (0.7 * high + 0.3 * random.random()),
         tract=0.86 + 0.26 * high + 0.08 * random.random(),
@@ -142,7 +142,7 @@ def draw_speaker(seed: Sequence[int]) -> Speaker:
 
 
 Plan = list[tuple[str, int]]
-"""Phones, or "" for silence, with the frames that each lasts."""
+"""Phones ("" for silence) and their number of frames."""
 
 
 def plan(
@@ -151,7 +151,7 @@ def plan(
     speaker: Speaker,
     random: np.random.Generator,
 ) -> Plan:
-    """Lay the phones of words end to end, which a lexicon spells, with pauses between words."""
+    """Return the phones of words by a lexicon, with pauses between words."""
     made = [("", _frames(random.uniform(0.05, 0.25)))]
     for word in words:
         for name in lexicon[word].split():
@@ -168,10 +168,7 @@ def _frames(seconds: float) -> int:
 def speak(
     planned: Plan, speaker: Speaker, sample_rate: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Speak phones; return float32 samples with a peak of 0.5.
-
-    Melody, breath, and how clearly each phone is spoken are drawn.
-    """
+    """Synthesise phones with random intonation and breath; return float32 samples of peak 0.5."""
     table = np.concatenate([_phone_rows(name, frames, random) for name, frames in planned])
     smooth = np.ones(GLIDE) / GLIDE
     padded = np.pad(table, ((GLIDE // 2, GLIDE // 2), (0, 0)), mode="edge")
@@ -191,7 +188,7 @@ def speak(
 
 
 def _phone_rows(name: str, frames: int, random: np.random.Generator) -> np.ndarray:
-    """Return (frames, 7) of a phone: voice, noise, three formants, the noise's band."""
+    """Return a phone's voice, noise, three formants and noise band, (frames, 7)."""
     phone = PHONES.get(name, SILENT)
     way = np.linspace(0, 1, frames)[:, None]
     start, end = np.array(phone.formants), np.array(phone.end or phone.formants)
@@ -206,7 +203,7 @@ def _phone_rows(name: str, frames: int, random: np.random.Generator) -> np.ndarr
 def _pulses(
     frames: int, hop: int, speaker: Speaker, sample_rate: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Return the pulses of the vocal folds, with a melody that falls and wavers."""
+    """Return glottal pulses with a random intonation."""
     way = np.linspace(0, 1, frames)
     melody = 1 + random.uniform(-0.05, 0.2) * (0.5 - way)
     melody += 0.06 * np.sin(2 * np.pi * (random.uniform(0.5, 2) * way + random.random()))
@@ -217,18 +214,18 @@ def _pulses(
 
 
 def _resonance(formants: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
-    """Return the gain of a vocal tract, (frames, frequencies)."""
+    """Return the gain of the vocal tract, (frames, frequencies)."""
     higher = np.tile(np.array(HIGHER, np.float32), (len(formants), 1))
     centres = np.concatenate([formants, higher], 1)[:, :, None].astype(np.float32)
     widths = BANDWIDTHS[:, None].astype(np.float32)
-    # Two poles each, with gain 1 at 0 Hz.
+    # Two poles per formant, with gain 1 at 0 Hz.
     real = centres**2 - frequencies**2
     gains = centres**2 / np.sqrt(real**2 + (widths * frequencies) ** 2 + 1)
     return gains.prod(1)
 
 
 def _filtered(samples: np.ndarray, gains: np.ndarray, hop: int) -> np.ndarray:
-    """Filter frames of two hops under a Hann window, and add them up where they overlap."""
+    """Filter frames of two hops under a Hann window, and overlap-add them."""
     frames = len(gains)
     padded = np.pad(samples, (hop // 2, 2 * hop))
     pieces = np.lib.stride_tricks.sliding_window_view(padded, 2 * hop)[::hop][:frames]
@@ -241,26 +238,26 @@ def _filtered(samples: np.ndarray, gains: np.ndarray, hop: int) -> np.ndarray:
     return result[: len(samples)]
 
 
-# Of what is validated on, in every run; and of the streams of random numbers.
+# Seed of the validation set, and streams of random numbers.
 VALIDATION_SEED = 0
 VALIDATION, TRAIN = 0, 1
 WHAT, HOW = 0, 1
-# Speakers of a training set and of a validation set, who are others.
+# Number of speakers of the training set, and of the validation set.
 SPEAKERS = 200
 
 
 @dataclass(frozen=True)
 class Spoken:
-    """Words spoken by the synthesiser.
+    """Synthetic utterance.
 
     Attributes:
-        id: Of the utterance.
-        seed: Integers of the utterance.
-        words: What is spoken.
+        id: Id of the utterance.
+        seed: Seed of the utterance.
+        words: Spoken words.
         lexicon: Phones of the words.
-        speaker: Integers of the speaker.
-        config: What it is like.
-        sample_rate: In Hz.
+        speaker: Seed of the speaker.
+        config: Configuration of synthetic utterances.
+        sample_rate: Sample rate in Hz.
     """
 
     id: str
@@ -272,18 +269,18 @@ class Spoken:
     sample_rate: int
 
     def seconds(self) -> float:
-        """Return how long it takes."""
+        """Return the duration in seconds."""
         planned, _ = self._plan(draw_speaker(self.speaker))
         return sum(frames for _, frames in planned) * int(HOP * self.sample_rate) / self.sample_rate
 
-    def sound(self, sample_rate: int) -> Sound:
-        """Speak it, with noise behind it."""
+    def sound(self, sample_rate: int) -> Waveform:
+        """Synthesise the utterance with background noise."""
         speaker = draw_speaker(self.speaker)
         planned, random = self._plan(speaker)
         samples = speak(planned, speaker, sample_rate, random)
         power = float((samples**2).mean()) * 10 ** (-random.uniform(*self.config.snr) / 10)
         noise = np.sqrt(power) * random.standard_normal(len(samples), np.float32)
-        return Sound((random.uniform(0.2, 1.0) * (samples + noise)).astype(np.float32))
+        return Waveform((random.uniform(0.2, 1.0) * (samples + noise)).astype(np.float32))
 
     def _plan(self, speaker: Speaker) -> tuple[Plan, np.random.Generator]:
         random = np.random.default_rng([*self.seed, HOW])
@@ -291,7 +288,7 @@ class Spoken:
 
 
 class SpokenColumn(MediaColumn):
-    """A column of utterances that are spoken when they are asked for."""
+    """Column of utterances, synthesised on access."""
 
     def __init__(self, spoken: Sequence[Spoken]) -> None:
         self.spoken = spoken
@@ -307,22 +304,22 @@ class SpokenColumn(MediaColumn):
         return self.spoken[number].id
 
     def read(self, number: int) -> bytes:
-        """Return what an utterance is made of."""
+        """Return the parameters of an utterance as bytes."""
         return repr(self.spoken[number]).encode()
 
     def state(self) -> Any:
-        """Return what they are made of."""
+        """Return the parameters of all utterances."""
         return list(map(repr, self.spoken))
 
 
 def synthetic_table(name: str, config: SpeechDataConfig, seed: int, train: bool) -> Table:
-    """Return the utterances of a built-in set, with columns "audio", "text", "id" and "speaker".
+    """Return a built-in data set with columns "audio", "text", "id" and "speaker".
 
     Args:
         name: "spoken-digits" or "spoken-commands".
-        config: How many, and what they are like.
-        seed: Of the training set; the validation set is always the same.
-        train: Whether the training set is wanted.
+        config: Data configuration.
+        seed: Seed of the training set; the validation set is always the same.
+        train: Whether to return the training set or the validation set.
     """
     synthetic = config.synthetic
     count = synthetic.train_utterances if train else synthetic.validation_utterances
@@ -341,7 +338,7 @@ def synthetic_table(name: str, config: SpeechDataConfig, seed: int, train: bool)
 def draw_utterance(
     lexicon: Mapping[str, str], config: SpeechDataConfig, seed: tuple[int, ...]
 ) -> Spoken:
-    """Draw what is said, and by whom; the same integers, the same."""
+    """Draw words and speaker of an utterance by a seed."""
     random = np.random.default_rng([*seed, WHAT])
     synthetic, known = config.synthetic, list(lexicon)
     chosen = random.integers(len(known), size=random.integers(*synthetic.words, endpoint=True))

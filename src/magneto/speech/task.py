@@ -1,4 +1,4 @@
-"""Speech recognition with a transducer (paper, section 6), and its error rates, by jiwer."""
+"""Speech recognition task (paper, section 6), and word and character error rates by jiwer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from magneto.speech.batching import (
     PreparedSpeech,
     SpeechBatch,
     SpeechVocabulary,
-    make_vocabulary,
+    build_vocabulary,
 )
 from magneto.speech.config import SpeechDataConfig, TransducerConfig
 from magneto.speech.decoding import GreedySearch, Search
@@ -34,22 +34,22 @@ from magneto.speech.model import Transducer
 from magneto.training.task import DIGEST_FILE, NON_FINITE, Figure, Loss, Scores, Task
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
-# Share of validation transcripts without a word above which something is wrong, and is said.
+# Share of empty validation transcripts above which a warning is shown.
 MOSTLY_EMPTY = 0.9
-# Groups with what was excluded that are held until the next evaluation, at most: more than the
-# paper's recipes have in that time (8 of each of 4000 steps).
+# Maximum number of groups kept between evaluations to name excluded utterances: more than the
+# paper's recipes have (8 in each of 4000 steps).
 REMEMBERED = 100_000
-# What can be wrong with an utterance.
+# Kinds of data problems.
 LEFT_OUT = "utterance left out of training"
-NO_FINITE_LOSS = "utterance whose loss was not finite"
-UNREADABLE = "validation utterance that is not as it should be"
-# What a normal value is within of its mean, 95 % of the time, in standard deviations.
+NO_FINITE_LOSS = "utterance without a finite loss"
+UNREADABLE = "damaged validation utterance"
+# Half-width of a 95 % interval of the normal distribution in standard deviations.
 NORMAL = 1.959964
-# By name: class in transformers' copy of Whisper's normalisers (arXiv 2212.04356, appendix C), what
-# it is made of, and what is to be known. The English one turns British spellings into American ones
-# by a table that is not in transformers.
+# By name: class of Whisper's normaliser in transformers (arXiv 2212.04356, appendix C), its
+# arguments, and a note. The English one lacks the table of British and American spellings, which is
+# not part of transformers.
 NORMALISERS = {
-    "whisper-english": ("EnglishTextNormalizer", ({},), ", British spellings left as they are"),
+    "whisper-english": ("EnglishTextNormalizer", ({},), ", British spellings unchanged"),
     "whisper-basic": ("BasicTextNormalizer", (), ""),
 }
 WHISPER = "transformers.models.whisper.english_normalizer"
@@ -59,10 +59,10 @@ Answer = tuple[str, str, str]
 
 
 class SpeechRecognition(Task):
-    """Utterances, a `Transducer`, its loss in nats per utterance.
+    """Speech recognition by a `Transducer`; the loss is in nats per utterance.
 
-    A batch is a list of groups, each padded to its own longest utterance; a training example, as
-    `training.batch_size` counts them, is a group. Throughput counts frames of 10 ms.
+    A batch is a list of groups, each padded to its longest utterance. `training.batch_size` counts
+    groups. Throughput counts frames.
     """
 
     primary_metric = "wer"
@@ -74,84 +74,85 @@ class SpeechRecognition(Task):
     def __init__(self, model: TransducerConfig, data: SpeechDataConfig, seed: int) -> None:
         super().__init__(model, data, seed)
         if model.mel_bins != data.features.mel_bins:
-            raise ValueError(f"model.mel_bins ({model.mel_bins}) is not data.features.mel_bins "
+            raise ValueError(f"model.mel_bins ({model.mel_bins}) must equal data.features.mel_bins "
                              f"({data.features.mel_bins})")  # fmt: skip
         self.search: Search = GreedySearch()
-        # Which utterances of which training batches had no finite loss, on the device.
+        # Ids of training groups, and which of them had no finite loss, on the device.
         self._excluded: deque[tuple[list[str], Tensor]] = deque(maxlen=REMEMBERED)
 
     @cached_property
     def speech(self) -> PreparedSpeech:
-        """Recordings, vocabulary and means."""
+        """Splits, vocabulary, features and normaliser."""
         return PreparedSpeech(self.data_config, self.seed, self._progress)
 
     @cached_property
     def vocabulary(self) -> SpeechVocabulary:
-        """Labels; where `data.tokenizer` is a run's, without touching any recording."""
+        """Labels of transcripts; the tokenizer of a run is loaded without the recordings."""
         if self.data_config.tokenizer not in TRAINED:
-            return make_vocabulary(self.data_config, ())
+            return build_vocabulary(self.data_config, ())
         return self.speech.vocabulary
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Find the recordings, learn tokenizer and means, unless it was done before.
+        """Find the recordings; train tokenizer and normaliser, unless they are cached.
 
         Raises:
-            ValueError: If the model's vocabulary is set, and too small.
+            ValueError: If `model.vocab_size` is smaller than the vocabulary.
         """
         if "speech" in self.__dict__:
             return
         self._progress = progress
-        import_jiwer()  # a missing package is known at once
+        import_jiwer()  # raise early if it is missing
         size, least = self.model_config.vocab_size, self.vocabulary.size
         if size is not None and size < least:
-            raise ValueError(f"model.vocab_size ({size}) is below {least}: the tokenizer's "
-                             f"{least - 1} and blank")  # fmt: skip
+            raise ValueError(f"model.vocab_size ({size}) must be {least} or more: the tokenizer's "
+                             f"{least - 1} tokens and blank")  # fmt: skip
         for name, why in self.speech.splits.excluded:
             self.problems.met(LEFT_OUT, name, why)
 
     def build_model(self) -> Transducer:
-        """Build the model, with the data's vocabulary if none is set."""
+        """Build the model, by default with the data's vocabulary."""
         size = self.model_config.vocab_size or self.vocabulary.size
         return Transducer(replace(self.model_config, vocab_size=size))
 
     def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return all weights of another run, if one is named; say what it lacks.
+        """Return the weights of `model.pretrained`; report missing ones.
 
         Raises:
             FileNotFoundError: If there is no such run, or it has no weights.
-            ValueError: If it has none of this model's.
+            ValueError: If it has no weights of this model.
         """
-        named = self.model_config.pretrained
-        if not named:
+        run = self.model_config.pretrained
+        if not run:
             return {}
-        found = dict(open_tensors(find_weights(user_path(named))))
+        weights = dict(open_tensors(find_weights(user_path(run))))
         with torch.device("meta"):
             names = list(self.build_model().state_dict())
-        anew = [name for name in names if name not in found]
-        if len(anew) == len(names):
-            raise ValueError(f"model.pretrained {named} has none of this model's weights: "
-                             "give a run of transducer")  # fmt: skip
-        if anew:
-            self._progress.say(f"begun with {named}; drawn anew, as it has none: {listed(anew)}")
-        return found
+        missing = [name for name in names if name not in weights]
+        if len(missing) == len(names):
+            raise ValueError(f"model.pretrained {run} has no weights of this model. Give a run of "
+                             "task transducer.")  # fmt: skip
+        if missing:
+            self._progress.say(f"model.pretrained {run} lacks weights, which are initialised: "
+                               f"{listed(missing)}")  # fmt: skip
+        return weights
 
-    def searching(self, search: Search) -> SpeechRecognition:
-        """Return this task with another search of transcripts in evaluations."""
-        made = copy(self)
-        made.search = search
-        return made
+    def with_search(self, search: Search) -> SpeechRecognition:
+        """Return a copy of the task that evaluates with another search."""
+        task = copy(self)
+        task.search = search
+        return task
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return groups of utterances of like length, `batch_size` groups at a time."""
+        """Return batches of `batch_size` groups of utterances of similar length."""
         return self.speech.train_stream(batch_size, seed)
 
     def dummy_batch(self, examples: int) -> list[SpeechBatch]:
-        """Return groups of the longest utterances, as many as fit, with as many labels as fit."""
+        """Return full groups of utterances of the maximum length, with many labels."""
         data = self.data_config
         frames = int(data.max_duration * 1000 / data.features.frame_shift)
         count = max(data.max_frames // frames, 1)
-        spoken = int(data.max_duration * data.max_text_rate)
-        labels = max(min(int(data.max_cells // (count * frames)) - 1, spoken), 1)
+        most_labels = int(data.max_duration * data.max_text_rate)
+        labels = max(min(int(data.max_cells // (count * frames)) - 1, most_labels), 1)
         group = SpeechBatch(
             features=torch.zeros(count, frames, data.features.mel_bins),
             feature_lengths=torch.full((count,), frames),
@@ -167,72 +168,70 @@ class SpeechRecognition(Task):
         return [group] * examples
 
     def loss(self, model: nn.Module, batch: list[SpeechBatch]) -> Loss:
-        """Sum the losses of the utterances of a list of groups.
+        """Return the summed losses of the utterances of a list of groups.
 
-        Logged beside it: each loss without its weight; `non_finite`, utterances left out since
-        their loss is not finite, for each that counts; and `padding`, the share of places that hold
-        no frame, each group weighing as much as its utterances that count.
+        Logs each loss without its weight; `non_finite`, the number of utterances without a finite
+        loss per counted utterance; and `padding`, the share of padding, averaged over groups by
+        their number of counted utterances.
         """
-        found = [run(model, group) for group in batch]
-        for group, each in zip(batch, found, strict=True):
+        losses = [run(model, group) for group in batch]
+        for group, each in zip(batch, losses, strict=True):
             self._excluded.append((group.ids, each.excluded))
             self._note(LEFT_OUT, group)
-        parts = {
-            name: torch.stack([each.parts[name] for each in found]).sum() for name in found[0].parts
-        }
-        total = torch.stack([each.total for each in found]).sum()
+        names = losses[0].parts
+        parts = {name: torch.stack([each.parts[name] for each in losses]).sum() for name in names}
+        total = torch.stack([each.total for each in losses]).sum()
         shares = [1 - group.frames / group.cells for group in batch]
-        empty = [each.count * share for share, each in zip(shares, found, strict=True)]
+        padding = [each.count * share for share, each in zip(shares, losses, strict=True)]
         return Loss(
             total,
-            torch.stack([each.count for each in found]).sum(),
+            torch.stack([each.count for each in losses]).sum(),
             {
                 **parts,
-                NON_FINITE: torch.stack([each.excluded.sum() for each in found]).sum(),
-                "padding": torch.stack(empty).sum(),
+                NON_FINITE: torch.stack([each.excluded.sum() for each in losses]).sum(),
+                "padding": torch.stack(padding).sum(),
             },
             units=sum(group.frames for group in batch),
         )
 
     def validation_batches(self) -> Sequence[SpeechBatch]:
-        """Return the groups of the validation split, in mixed order."""
+        """Return the groups of the validation split, in random order."""
         return self.speech.validation_batches()
 
     def score(self, model: nn.Module, batch: SpeechBatch) -> Scores:
-        """Sum the loss, and transcribe, which waits for the device.
+        """Return the summed loss and the transcripts; decoding waits for the device.
 
-        No utterance is left out of the transcripts: one that can't be read has an empty one. The
-        loss is of those for which it is finite.
+        Every utterance has a transcript, an unusable one an empty one. The loss is of utterances
+        with a finite loss.
         """
         self._note(UNREADABLE, batch)
-        found = run(model, batch)
-        model_itself: Any = model
-        encoded, lengths = model_itself.encode(batch.features, batch.feature_lengths)
+        loss = run(model, batch)
+        transducer: Any = model
+        encoded, lengths = transducer.encode(batch.features, batch.feature_lengths)
         usable = batch.weights > 0
-        hypotheses = self.search(model_itself, encoded, torch.where(usable, lengths, 0))
+        hypotheses = self.search(transducer, encoded, torch.where(usable, lengths, 0))
         texts = [self.vocabulary.decode(best[0].labels) for best in hypotheses]
-        sums = {"loss": found.total, "count": found.count, NON_FINITE: found.excluded.sum()}
+        sums = {"loss": loss.total, "count": loss.count, NON_FINITE: loss.excluded.sum()}
         sums["unreadable"] = (~usable).sum()
-        answers = list(zip(batch.ids, batch.texts, texts, strict=True))
-        return Scores(sums, answers)
+        return Scores(sums, list(zip(batch.ids, batch.texts, texts, strict=True)))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return loss, error rates of words and characters, and the kinds of the errors of words.
+        """Return loss, word and character error rate, and word errors by kind.
 
-        Error rates are errors per word or character of the references. `empty` is the share of
-        transcripts without a word, `non_finite` and `unreadable` are numbers of utterances.
+        Rates are per word or character of the references. `empty` is the share of empty
+        transcripts; `non_finite` and `unreadable` are numbers of utterances.
         """
         self._note_not_finite()
         answers = list(chain.from_iterable(predictions))
-        found = {"loss": sums["loss"] / max(sums["count"], 1)} | error_rates(answers)
-        found |= {name: sums[name] for name in (NON_FINITE, "unreadable")}
-        if found["empty"] > MOSTLY_EMPTY:
+        metrics = {"loss": sums["loss"] / max(sums["count"], 1)} | error_rates(answers)
+        metrics |= {name: sums[name] for name in (NON_FINITE, "unreadable")}
+        if metrics["empty"] > MOSTLY_EMPTY:
             self._progress.say(
-                f"{found['empty']:.0%} of the validation transcripts are empty: the model writes "
-                "blanks. At the start that is usual; if it stays, try a lower rate, more warm-up, "
-                "or a greater model.ctc_weight"
+                f"{metrics['empty']:.0%} of the validation transcripts are empty: the model emits "
+                "only blanks, as usual at the start. If this persists, lower the learning rate, "
+                "lengthen the warm-up, or raise model.ctc_weight."
             )
-        return found
+        return metrics
 
     def _note(self, kind: str, group: SpeechBatch) -> None:
         for name, why in zip(group.ids, group.problems, strict=True):
@@ -240,29 +239,29 @@ class SpeechRecognition(Task):
                 self.problems.met(kind, name, why)
 
     def _note_not_finite(self) -> None:
-        """Read from the device which utterances had no finite loss since the last evaluation."""
+        """Note the utterances without a finite loss since the last evaluation."""
         while self._excluded:
             ids, excluded = self._excluded.popleft()
-            if type(excluded) is Tensor:  # else its operations were counted, and it has no values
+            if type(excluded) is Tensor:  # not while FLOPs are counted, without values
                 for number in excluded.nonzero()[:, 0].tolist():
                     self.problems.met(NO_FINITE_LOSS, ids[number], "in at least one step")
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the error rates of answering always with the commonest word."""
+        """Return the error rates of always predicting the most frequent word."""
         words = Counter(word for text in self.speech.splits.train.texts for word in text.split())
-        answer = words.most_common(1)[0][0]
-        asked = islice(self.validation_batches(), limit)
+        word = words.most_common(1)[0][0]
+        batches = islice(self.validation_batches(), limit)
         return error_rates(
-            [(id, text, answer) for b in asked for id, text in zip(b.ids, b.texts, strict=True)]
+            [(id, text, word) for b in batches for id, text in zip(b.ids, b.texts, strict=True)]
         )
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write tokenizer, means and a digest; the run stands alone."""
+        """Write tokenizer, normaliser and digest."""
         self.speech.save(directory)
         (directory / DIGEST_FILE).write_text(self.speech.splits.digest, encoding="utf-8")
-        means = directory / CMVN_FILE
-        kept: dict[str, Any] = {"data.cmvn": means} if means.is_file() else {}
-        return {"data.tokenizer": directory / "tokenizer", "model.pretrained": None, **kept}
+        path = directory / CMVN_FILE
+        cmvn: dict[str, Any] = {"data.cmvn": path} if path.is_file() else {}
+        return {"data.tokenizer": directory / "tokenizer", "model.pretrained": None, **cmvn}
 
 
 def run(model: nn.Module, group: SpeechBatch) -> Any:
@@ -275,7 +274,7 @@ def run(model: nn.Module, group: SpeechBatch) -> Any:
 
 @dataclass(frozen=True)
 class ErrorCounts:
-    """How transcripts differ from references: in how many units, which are words or characters."""
+    """Numbers of correct, substituted, deleted and inserted units (words or characters)."""
 
     hits: int = 0
     substitutions: int = 0
@@ -284,54 +283,54 @@ class ErrorCounts:
 
     @property
     def units(self) -> int:
-        """Units of the references."""
+        """Number of units of the references."""
         return self.hits + self.substitutions + self.deletions
 
     @property
     def errors(self) -> int:
-        """Units that are others, missing, or too many."""
+        """Number of substitutions, deletions and insertions."""
         return self.substitutions + self.deletions + self.insertions
 
     @property
     def rate(self) -> float:
-        """Errors per unit of the references: 0.05 is 5 %; above 1 with many insertions."""
+        """Errors per unit of the references; above 1 with many insertions."""
         return self.errors / max(self.units, 1)
 
 
 def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCounts:
-    """Count errors of words, as they are written: nothing is normalised but spaces."""
+    """Count word errors; only spaces are normalised."""
     return _errors(references, hypotheses, "process_words", str.split)
 
 
 def character_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCounts:
-    """Count errors of characters, single spaces included."""
+    """Count character errors, with single spaces."""
     return _errors(references, hypotheses, "process_characters", list)
 
 
 def _errors(
     references: Sequence[str], hypotheses: Sequence[str], name: str, units: Any
 ) -> ErrorCounts:
-    """Count errors; jiwer takes no empty reference, all of whose answer is too many."""
+    """Count errors with jiwer, which needs references that are not empty."""
     library = import_jiwer()
     texts = zip(references, hypotheses, strict=True)
     pairs = [(" ".join(r.split()), " ".join(h.split())) for r, h in texts]
     inserted = sum(len(units(h)) for r, h in pairs if not r)
-    there = [pair for pair in pairs if pair[0]]
-    if not there:
+    nonempty = [pair for pair in pairs if pair[0]]
+    if not nonempty:
         return ErrorCounts(insertions=inserted)
-    found = getattr(library, name)(*map(list, zip(*there, strict=True)))
+    found = getattr(library, name)(*map(list, zip(*nonempty, strict=True)))
     return ErrorCounts(
         found.hits, found.substitutions, found.deletions, found.insertions + inserted
     )
 
 
 def import_jiwer() -> Any:
-    """Import jiwer, or say which extra has it."""
+    """Import jiwer; raise ModuleNotFoundError with the extra to install."""
     return import_extra("jiwer", "speech", "word error rates need jiwer")
 
 
 def error_rates(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return the error rates of utterances, as `SpeechRecognition.summarise` gives them."""
+    """Return the error rates of utterances; see `SpeechRecognition.summarise`."""
     references, hypotheses = ([answer[place] for answer in answers] for place in (1, 2))
     words = word_errors(references, hypotheses)
     count = max(words.units, 1)
@@ -345,11 +344,11 @@ def error_rates(answers: Sequence[Answer]) -> dict[str, float]:
     }
 
 
-def half_width_of_rate(references: Sequence[str], hypotheses: Sequence[str]) -> float:
-    """Return the half-width of a 95 % confidence interval of a word error rate.
+def error_rate_half_width(references: Sequence[str], hypotheses: Sequence[str]) -> float:
+    """Return the half-width of the 95 % confidence interval of a word error rate.
 
-    By the variance of a ratio over utterances, which are taken as independent; nan for fewer than
-    two with words.
+    It uses the variance of a ratio over utterances, assumed independent; nan for fewer than two
+    utterances with words.
     """
     each = [word_errors([r], [h]) for r, h in zip(references, hypotheses, strict=True)]
     units = sum(found.units for found in each)
@@ -362,17 +361,17 @@ def half_width_of_rate(references: Sequence[str], hypotheses: Sequence[str]) -> 
 
 @dataclass(frozen=True)
 class TextNormaliser:
-    """What brings texts to one form, and its name and version, as they stand beside a score."""
+    """Text normaliser with its name and version, for reports."""
 
     normalise: Callable[[str], str]
     title: str
 
 
 def text_normaliser(name: str) -> TextNormaliser:
-    """Return a normaliser by its name, one of `NORMALISERS`.
+    """Return one of `NORMALISERS` by name.
 
     Raises:
-        ConfigError: If there is none of this name.
+        ConfigError: If there is no such normaliser.
         ModuleNotFoundError: If transformers is not installed.
     """
     if name not in NORMALISERS:
@@ -389,17 +388,17 @@ def text_normaliser(name: str) -> TextNormaliser:
 def normalised_rates(
     answers: Sequence[Answer], normalise: Callable[[str], str]
 ) -> dict[str, float]:
-    """Return the error rates of normalised texts."""
+    """Return the error rates of normalised texts, and the half-width of the word error rate."""
     references, hypotheses = ([normalise(each[place]) for each in answers] for place in (1, 2))
     return {
         "wer_normalised": word_errors(references, hypotheses).rate,
         "cer_normalised": character_errors(references, hypotheses).rate,
-        "wer_normalised_half_width": half_width_of_rate(references, hypotheses),
+        "wer_normalised_half_width": error_rate_half_width(references, hypotheses),
     }
 
 
 def figures(task: SpeechRecognition, model: nn.Module) -> Sequence[Figure]:
-    """Return an utterance with the model's path through it, and a table of errors by word."""
+    """Return the figures of a run's report; see `magneto.speech.figures.draw_figures`."""
     from magneto.speech.figures import draw_figures
 
     transducer: Any = model

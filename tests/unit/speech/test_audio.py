@@ -14,7 +14,7 @@ from magneto.speech.audio import (
     SILENCE,
     TRUNCATED,
     UNREADABLE,
-    Stretch,
+    Segment,
     header_seconds,
     read_sound,
 )
@@ -25,8 +25,8 @@ soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed"
 TONE = tone()
 
 
-def read(path: Path, *stretch: float) -> tuple[np.ndarray, str]:
-    found = read_sound(str(path), 16000, Stretch(*stretch))
+def read(path: Path, start: float = 0.0, stop: float | None = None) -> tuple[np.ndarray, str]:
+    found = read_sound(str(path), 16000, Segment(start, stop))
     assert found.samples.dtype == np.float32 and np.isfinite(found.samples).all()
     return found.samples, found.problem
 
@@ -53,8 +53,8 @@ def test_channels(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", np.stack([TONE, TONE / 2], 1), 16000, subtype="FLOAT")
     path = str(tmp_path / "a.wav")
     assert np.allclose(read_sound(path, 16000).samples, 0.75 * TONE)
-    assert np.allclose(read_sound(path, 16000, Stretch(channel=1)).samples, TONE / 2)
-    for none in (Stretch(channel=2), Stretch(channel=-1)):
+    assert np.allclose(read_sound(path, 16000, Segment(channel=1)).samples, TONE / 2)
+    for none in (Segment(channel=2), Segment(channel=-1)):
         assert header_seconds(path, none) == (0.0, NO_CHANNEL)
         sound = read_sound(path, 16000, none)
         assert (len(sound.samples), sound.problem) == (0, NO_CHANNEL)
@@ -69,7 +69,7 @@ def test_other_rates_are_resampled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3", "aiff"])
-def test_a_stretch_is_a_piece_of_the_whole(tmp_path: Path, ending: str) -> None:
+def test_a_segment_is_a_piece_of_the_whole(tmp_path: Path, ending: str) -> None:
     """Also where seeking is not exact, as in .mp3."""
     chirp = np.sin(2 * np.pi * 300 * np.arange(64000) ** 2 / 16000 / 16000) / 2
     soundfile.write(tmp_path / f"a.{ending}", chirp, 16000)
@@ -87,10 +87,10 @@ def test_a_stretch(tmp_path: Path) -> None:
     samples, problem = read(path, 0.25, 0.5)
     assert problem == "" and samples.tolist() == TONE[4000:8000].tolist()
     assert read(path, 0.25, 1.5)[1] == TRUNCATED
-    assert header_seconds(str(path), Stretch(0.25, 1.5)) == (0.75, TRUNCATED)
+    assert header_seconds(str(path), Segment(0.25, 1.5)) == (0.75, TRUNCATED)
     for start, stop in ((2.0, 3.0), (0.5, 0.2)):
         assert read(path, start, stop)[1] == NO_SAMPLES
-        assert header_seconds(str(path), Stretch(start, stop)) == (0.0, NO_SAMPLES)
+        assert header_seconds(str(path), Segment(start, stop)) == (0.0, NO_SAMPLES)
 
 
 @pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3"])

@@ -4,6 +4,7 @@ import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from magneto.speech.batching import (
     PreparedSpeech,
     SpeechBatch,
     SpeechVocabulary,
-    make_vocabulary,
+    build_vocabulary,
 )
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
 from magneto.speech.features import Augmentation, SpeechFeatures
@@ -31,7 +32,7 @@ SIZES = {"characters": 0, "bpe": 300, "sentencepiece": 330, "bytes": 0}
 
 def made(tokenizer: str, texts: list[str] = TEXTS) -> SpeechVocabulary:
     size = SIZES.get(tokenizer) or 5000
-    return make_vocabulary(SpeechDataConfig(tokenizer=tokenizer, vocab_size=size), texts)
+    return build_vocabulary(SpeechDataConfig(tokenizer=tokenizer, vocab_size=size), texts)
 
 
 @pytest.mark.parametrize("tokenizer", SIZES)
@@ -46,7 +47,7 @@ def test_texts_come_back(tmp_path: Path, tokenizer: str) -> None:
     with_blanks = [label for pair in zip(labels[5], [0] * 99, strict=False) for label in pair]
     assert vocabulary.decode(with_blanks) == TEXTS[5]
     vocabulary.tokenizer.save(tmp_path)
-    again = make_vocabulary(SpeechDataConfig(tokenizer=str(tmp_path)), [])
+    again = build_vocabulary(SpeechDataConfig(tokenizer=str(tmp_path)), [])
     assert again.encode(TEXTS[:9])[8].tolist() == labels[8].tolist()
     assert [len(each) > 0 for each in vocabulary.encode(["", "a"])] == [False, True]
 
@@ -130,6 +131,7 @@ def test_neither_cuts_nor_workers_nor_where_it_begins_change_a_batch(
     with closing(BatchesAhead(stream, 1, [0], num_workers=2)) as ahead:
         for (made_there,), step in zip(ahead.start(), range(4), strict=False):
             assert equal(made_there, stream.batch(step)[0])
+    whole = []
     for step in range(4):  # into the second epoch
         (whole,) = stream.batch(step)
         assert len(whole) == 4
@@ -220,7 +222,8 @@ def test_global_means_are_those_of_the_training_split() -> None:
     assert np.allclose(frames.mean(0), 0, atol=1e-3) and np.allclose(frames.std(0), 1, atol=1e-3)
     noisy = PreparedSpeech(replace(PLAIN, synthetic=replace(FEW, snr=(-5.0, -5.0))), 1)
     assert train.texts == noisy.splits.train.texts
-    assert not np.allclose(prepared.normaliser.mean, noisy.normaliser.mean, atol=0.1)
+    normalisers: Any = [prepared.normaliser, noisy.normaliser]
+    assert not np.allclose(*(each.mean for each in normalisers), atol=0.1)
 
 
 def test_what_a_run_keeps(tmp_path: Path) -> None:
@@ -235,7 +238,7 @@ def test_what_a_run_keeps(tmp_path: Path) -> None:
     samples = prepared.splits.validation.sound(0).samples
     alone = SpeechFeatures(other.config)(samples)  # without any data
     assert np.array_equal(alone, prepared.normaliser(prepared.filter_bank(samples)))
-    with pytest.raises(ValueError, match="global is of training data"):
+    with pytest.raises(ValueError, match="global needs training data"):
         SpeechFeatures(PLAIN)
 
 

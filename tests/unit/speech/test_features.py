@@ -11,8 +11,8 @@ from magneto.speech.features import (
     FilterBank,
     Normaliser,
     load_normaliser,
-    normalised_alone,
-    warped,
+    normalise_utterance,
+    time_warp,
 )
 from tests.unit.speech.wavs import tone
 
@@ -33,18 +33,18 @@ def test_short_and_long_sounds() -> None:
 
 def test_normalisers(tmp_path: Path) -> None:
     frames = 5 + 3 * FEATURES[:50]
-    found = normalised_alone(frames)
+    found = normalise_utterance(frames)
     assert np.allclose(found.mean(0), 0, atol=1e-5) and np.allclose(found.std(0), 1, atol=1e-5)
-    assert np.isfinite(normalised_alone(np.ones((5, 4), np.float32))).all()
-    assert normalised_alone(frames[:0]).shape == (0, 80)
+    assert np.isfinite(normalise_utterance(np.ones((5, 4), np.float32))).all()
+    assert normalise_utterance(frames[:0]).shape == (0, 80)
     path = tmp_path / "cmvn.json"
     made = Normaliser(frames.mean(0), frames.std(0), 50)
     made.save(path)
     assert np.array_equal(load_normaliser(path, 80)(frames), made(frames))
-    with pytest.raises(ValueError, match=r"of 80 features, and data.features has 4"):
+    with pytest.raises(ValueError, match=r"has 80 features, but data.features.mel_bins is 4"):
         load_normaliser(path, 4)
     path.write_text("{}")
-    with pytest.raises(ValueError, match=r"is no cmvn.json of a run"):
+    with pytest.raises(ValueError, match=r"is not a run's cmvn.json"):
         load_normaliser(path, 80)
     with pytest.raises(FileNotFoundError, match="global, utterance, none"):
         load_normaliser(tmp_path / "other.json", 80)
@@ -101,12 +101,12 @@ def test_what_is_drawn_depends_on_its_integers_alone() -> None:
 
 def test_time_warp_moves_and_keeps_ends() -> None:
     ramp = np.arange(100, dtype=np.float32)[:, None]
-    moved = [warped(ramp, 5, np.random.default_rng(seed))[:, 0] for seed in range(50)]
+    moved = [time_warp(ramp, 5, np.random.default_rng(seed))[:, 0] for seed in range(50)]
     for each in moved:
         assert each[0] == 0 and each[-1] == 99 and (np.diff(each) > 0).all()
         assert np.abs(each - ramp[:, 0]).max() <= 5
     assert max(np.abs(each - ramp[:, 0]).max() for each in moved) > 3
-    assert np.array_equal(warped(ramp[:10], 5, RANDOM), ramp[:10])
+    assert np.array_equal(time_warp(ramp[:10], 5, RANDOM), ramp[:10])
 
 
 def test_speed_gain_and_noise() -> None:

@@ -15,11 +15,11 @@ from magneto.speech.batching import MIN_FRAMES, SpeechVocabulary, train_characte
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Hypothesis
 from magneto.speech.long_audio import (
-    JoinedWords,
     Transcriber,
+    TranscriptMerger,
     Word,
-    common_words,
-    cut_windows,
+    align_words,
+    split_windows,
     timed_words,
 )
 from tests.unit.speech.searching import small_model
@@ -31,7 +31,7 @@ def test_windows_cover_all_samples(piece: int) -> None:
     for count in (0, 1, 9, 10, 11, 17, 18, 100, 101):
         samples = np.arange(count, dtype=np.float32)
         pieces = [samples[start : start + piece] for start in range(0, count, piece)]
-        windows = list(cut_windows(pieces, 10, 3))
+        windows = list(split_windows(pieces, 10, 3))
         assert [window.start for window in windows] == [7 * n for n in range(len(windows))]
         for window in windows:
             assert np.array_equal(window.samples, samples[window.start : window.start + 10])
@@ -73,7 +73,7 @@ def heard(words: list[Word], start: float, stop: float, chance: random.Random) -
 def test_no_word_is_lost_or_doubled(seed: int) -> None:
     words, chance = spoken(seed), random.Random(seed)
     size, overlap = chance.choice([(10.0, 3.0), (20.0, 4.0), (6.0, 2.5)])
-    length, start, joined, found = words[-1].end + 0.5, 0.0, JoinedWords(overlap), []
+    length, start, joined, found = words[-1].end + 0.5, 0.0, TranscriptMerger(overlap), []
     while True:
         stop = min(start + size, length)
         last = stop == length
@@ -87,12 +87,12 @@ def test_no_word_is_lost_or_doubled(seed: int) -> None:
 def test_the_longest_common_sequence_of_words() -> None:
     before = [Word(text, n, n + 0.5) for n, text in enumerate("abcd")]
     after = [Word(text, n + 0.1, n + 0.6) for n, text in enumerate("abxd")]
-    assert common_words(before, after, -1.0, 9.0) == [(0, 0), (1, 1), (3, 3)]
-    assert common_words(before, after, 0.9, 2.0) == [(1, 1)]
+    assert align_words(before, after, -1.0, 9.0) == [(0, 0), (1, 1), (3, 3)]
+    assert align_words(before, after, 0.9, 2.0) == [(1, 1)]
     # What begins where the window does may be the end of another word.
-    assert common_words(before, after, 0.05, 9.0) == [(1, 1), (3, 3)]
+    assert align_words(before, after, 0.05, 9.0) == [(1, 1), (3, 3)]
     far = [Word(word.text, word.start + 5, word.end + 5) for word in after]
-    assert common_words(before, far, -1.0, 9.0) == []
+    assert align_words(before, far, -1.0, 9.0) == []
 
 
 def test_words_have_the_times_of_their_labels(tmp_path) -> None:

@@ -10,17 +10,17 @@ import pytest
 from magneto.data.problems import MALFORMED, Counts
 from magneto.data.table import Table
 from magneto.progress import SILENT
-from magneto.speech.audio import MISSING, UNREADABLE, Stretch
+from magneto.speech.audio import MISSING, UNREADABLE, Segment
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.data import (
     COMMANDS,
     NO_RECORDING,
     NO_TEXT,
     Utterances,
-    named,
+    add_headers,
     open_source,
     read_utterances,
-    with_headers,
+    splits_of_kind,
 )
 from tests.unit.speech.wavs import write
 
@@ -31,27 +31,27 @@ def read(source: Path | str, *splits: str, **options: Any) -> tuple[Table, Count
     """Return the utterances of splits of a source, by default of its only one."""
     counts, config = Counts(), SpeechDataConfig(source=str(source), **options)
     there = open_source(config.source, config, 1, SILENT)
-    found = read_utterances(there, splits or named(there, "train"), config, counts)
+    found = read_utterances(there, splits or splits_of_kind(there, "train"), config, counts)
     del counts["read"]
     return found, counts
 
 
-def splits(source: Path) -> list[str]:
+def splits(source: Path | str) -> list[str]:
     return sorted(open_source(str(source), SpeechDataConfig(), 1, SILENT))
 
 
-def rows(table: Table) -> list[tuple[str, str, str, Stretch]]:
-    return [(r["id"], r["text"], r["speaker"], r["stretch"]) for r in map(table.__getitem__,
+def rows(table: Table) -> list[tuple[str, str, str, Segment]]:
+    return [(r["id"], r["text"], r["speaker"], r["segment"]) for r in map(table.__getitem__,
             range(len(table)))]  # fmt: skip
 
 
 def seconds(table: Table) -> list[float]:
-    return with_headers(table, SILENT).values("seconds").tolist()
+    return add_headers(table, SILENT).values("seconds").tolist()
 
 
-WHOLE = Stretch()
+WHOLE = Segment()
 WANTED = [
-    ("x", "hello you", "anna", WHOLE), ("y", "a, b", "bert", Stretch(1.5, 2.0)),
+    ("x", "hello you", "anna", WHOLE), ("y", "a, b", "bert", Segment(1.5, 2.0)),
 ]  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_columns_have_other_names_too(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("\n".join(map(json.dumps, lines)))
     assert rows(read(tmp_path / "a.json")[0]) == [
         ("/data/a", "whole", "/data/a", WHOLE),
-        ("/data/a-0.00", "part", "/data/a-0.00", Stretch(0.0, 1.0)),
+        ("/data/a-0.00", "part", "/data/a-0.00", Segment(0.0, 1.0)),
         ("b", "said", "7", WHOLE),
     ]
     (tmp_path / "b.csv").write_text("one,two,text\na.wav,yes,no\n")
@@ -112,7 +112,7 @@ def test_what_makes_no_utterance_is_counted(tmp_path: Path) -> None:
     path.write_text("\n".join([*map(json.dumps, lines), "{", "7"]))
     table, counts = read(path)
     assert table.values("text") == [""] and +counts == {MALFORMED: 10}
-    assert f"{path}, record 2: no sound, or no text" in counts.named[MALFORMED]
+    assert f"{path}, record 2: no audio, or no text" in counts.named[MALFORMED]
     (tmp_path / "a.tsv").write_text("audio\ttext\na.wav\tx\ty\na.wav\tx\n\n")
     table, counts = read(tmp_path / "a.tsv")
     assert len(table) == 1 and +counts == {MALFORMED: 1}
@@ -196,7 +196,7 @@ def test_tar_shards(tmp_path: Path) -> None:
     assert rows(table) == [(str(n), f"said {n}", str(n), WHOLE) for n in (0, 1)]
     assert seconds(table) == [1, 2]
     assert len(Utterances(table, 16000).sound(1).samples) == 32000
-    with pytest.raises(ValueError, match="splits train, test are not of one folder"):
+    with pytest.raises(ValueError, match="splits train, test are not in one folder"):
         read(tmp_path, "train", "test")
 
 
@@ -221,7 +221,7 @@ def test_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert +counts == {MALFORMED: 1}
         assert found.values("text") == ["one", "two", "three", "four"]
         assert set(found.values("speaker")) == {"1"}
-        known = with_headers(found, SILENT)
+        known = add_headers(found, SILENT)
         assert known.values("seconds").tolist() == [1, 2, 0, 0]
         assert known.values("problem") == ["", "", UNREADABLE, MISSING]
         split = Utterances(known, 16000)
@@ -237,9 +237,9 @@ def kaldi(folder: Path, **files: str) -> tuple[list[tuple], Counts]:
     for name, content in files.items():
         (folder / name.replace("wav", "wav.scp")).write_text(content)
     table, counts = read(folder)
-    found = [(r["id"], r["audio"].file(), r["stretch"], r["text"], r["speaker"])
+    found = [(r["id"], r["audio"].file(), r["segment"], r["text"], r["speaker"])
              for r in map(table.__getitem__, range(len(table)))]  # fmt: skip
-    return found, +counts
+    return found, Counts(+counts)
 
 
 def test_kaldi(tmp_path: Path) -> None:
@@ -264,12 +264,12 @@ def test_kaldi(tmp_path: Path) -> None:
         segments="u1 r 0.5 2.25\nu2 r 3 -1\nu3 none 0 1\nu4 r 5 6\nu5 r soon 6\nu6\n\n",
         text="u1 one\nu2 two\nu3 three\nu5 five\nu7 seven\n",
     )
-    assert [(id, path, stretch) for id, path, stretch, *_ in found] == [
-        ("u1", "/a.wav", Stretch(0.5, 2.25)), ("u2", "/a.wav", Stretch(3.0)),
+    assert [(id, path, segment) for id, path, segment, *_ in found] == [
+        ("u1", "/a.wav", Segment(0.5, 2.25)), ("u2", "/a.wav", Segment(3.0)),
     ]  # fmt: skip
     assert counts == {NO_RECORDING: 2, NO_TEXT: 1, MALFORMED: 2}
     (tmp_path / "text").unlink()
-    with pytest.raises(ValueError, match=r"has a wav.scp and no text"):
+    with pytest.raises(ValueError, match=r"has a wav.scp and no file text"):
         kaldi(tmp_path)
 
 
@@ -299,6 +299,10 @@ def test_what_is_no_speech(tmp_path: Path) -> None:
 def test_names_of_splits() -> None:
     names = {"train-clean-100": "train", "dev_other": "validation", "data/test": "test",
              "set1.val": "validation"}  # fmt: skip
-    assert {name: kind for kind in set(names.values()) for name in named(names, kind)} == names
-    assert named({"a": 0, "b": 0, "dev": 0}, "train") == ("a", "b")
-    assert named({"dev": 0}, "train") == ("dev",) and named({"dev": 0}, "validation") == ()
+    found = {n: kind for kind in set(names.values()) for n in splits_of_kind(names, kind)}
+    assert found == names
+    assert splits_of_kind({"a": 0, "b": 0, "dev": 0}, "train") == ("a", "b")
+    assert (
+        splits_of_kind({"dev": 0}, "train") == ("dev",)
+        and splits_of_kind({"dev": 0}, "validation") == ()
+    )
