@@ -1,4 +1,4 @@
-"""Every example runs, and does what it says."""
+"""Examples in Python run and reach a plausible result."""
 
 import importlib.util
 import json
@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture(autouse=True)
 def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The built-in text takes seconds to make; most examples read it, and need some of it."""
+    """Replace the built-in text, which takes seconds to collect, by a short one."""
     texts = [f"Return the sum of {n} and {n * n % 7} as a number.\n" * 6 for n in range(60)]
     monkeypatch.setattr("magneto.data.documents.docstrings", lambda: texts)
 
@@ -33,6 +33,12 @@ def load(name: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def test_there_is_a_test_for_every_example() -> None:
+    here = Path(__file__).parent
+    source = "".join((here / f"test_{name}.py").read_text() for name in ("examples", "guide"))
+    assert not [path.stem for path in EXAMPLES.glob("*.py") if path.stem not in source]
 
 
 def test_own_loop() -> None:
@@ -65,7 +71,6 @@ def test_peft_lora(tmp_path: Path) -> None:
 
 
 def test_easy_vqa_table(tmp_path: Path) -> None:
-    """Its questions and answers, with the images that they are about."""
     image = pytest.importorskip("PIL.Image")
     for split in ("train", "test"):
         (tmp_path / split / "images").mkdir(parents=True)
@@ -84,7 +89,7 @@ def test_easy_vqa_table(tmp_path: Path) -> None:
 
 
 def test_bits_per_byte_of_a_cycle() -> None:
-    """Four equally frequent bytes take 2 bits each; the byte before tells each of them."""
+    """Four equally frequent bytes need 2 bits each, and none if the byte before is known."""
     example = load("bits_per_byte")
     cycle = b"abcd" * 5000
     assert example.unigram_bits(cycle, cycle) == pytest.approx(2, abs=0.05)

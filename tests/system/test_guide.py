@@ -1,6 +1,6 @@
-"""The worked examples of the guide: every command and block of Python of a section runs, in order.
+"""Worked examples of the guide: the commands and blocks of Python of a section run in order.
 
-The commands are those of the page. Options are added that make them small.
+Further options make the page's commands fast.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ Follow = Callable[..., dict[str, str]]
 
 @pytest.fixture
 def follow(tmp_path: Path, monkeypatch, capsys, without_pdf: None) -> Follow:
-    """Return a function that does what a section of a page says, in an empty folder."""
+    """Return a function that runs the examples of a section of a page in an empty folder."""
     (tmp_path / "examples").symlink_to(EXAMPLES, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
@@ -31,7 +31,7 @@ def follow(tmp_path: Path, monkeypatch, capsys, without_pdf: None) -> Follow:
     monkeypatch.setattr("magneto.data.documents.docstrings", lambda: texts)
 
     def run(page: str, heading: str, small: Mapping[str, str], only: str = "") -> dict[str, str]:
-        """Run a section; return what each command and block printed, by its first word."""
+        """Run a section; return the output of each command, and of Python as "python"."""
         printed, names = {}, {}
         for language, block in blocks(page, heading):
             if language == "python" and not block.startswith("--8<--"):

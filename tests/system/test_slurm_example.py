@@ -1,4 +1,4 @@
-"""The batch script for SLURM: its commands are taken, each end of a job leads where it should."""
+"""The batch script for SLURM: its command, and requeueing after each end of a job."""
 
 import json
 import os
@@ -22,7 +22,7 @@ JOB = {
     "SLURM_JOB_ID": "40123", "SLURM_JOB_NODELIST": "gpu[03-04]", "SLURM_NTASKS": "16",
     "SLURM_NNODES": "2",
 }  # fmt: skip
-# Notes its words and the environment; ends as it is told.
+# Stand-in for srun: writes its arguments and environment, and exits with a given code.
 SRUN = """#!{python}
 import json, os, sys
 names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -30,8 +30,8 @@ with open("srun.json", "w") as file:
     json.dump({{"words": sys.argv[1:], **{{name: os.environ[name] for name in names}}}}, file)
 sys.exit({code})
 """
-# Starts every rank here, as many as the job has tasks; the first start is asked to stop, as at its
-# time limit, when there is a checkpoint.
+# Stand-in for srun: starts all ranks of the job here. It stops the first start after a checkpoint,
+# as the time limit would.
 RANKS = """#!{python}
 import os, signal, subprocess, sys, time
 from pathlib import Path
@@ -69,10 +69,6 @@ def start(folder: Path, srun: str, *words: str, **environment: str) -> subproces
     )  # fmt: skip
 
 
-def test_the_script_is_shell() -> None:
-    subprocess.run(["bash", "-n", str(SCRIPT)], check=True)
-
-
 def test_shellcheck_finds_nothing() -> None:
     beside = Path(sys.executable).parent / "shellcheck"
     program = str(beside) if beside.exists() else shutil.which("shellcheck")
@@ -81,7 +77,7 @@ def test_shellcheck_finds_nothing() -> None:
     subprocess.run([program, str(SCRIPT)], check=True)
 
 
-def test_its_command_is_taken(tmp_path: Path) -> None:
+def test_its_command_is_accepted(tmp_path: Path) -> None:
     words = ["causal-lm/24l", "runs/24l", "--distributed", "hybrid", "--training.steps", "7"]
     done = start(tmp_path, SRUN.format(python=sys.executable, code=0), *words)
     assert done.returncode == 0, done.stderr
@@ -99,10 +95,8 @@ def test_its_command_is_taken(tmp_path: Path) -> None:
     ("code", "starts", "again"),
     [(0, 0, False), (2, 0, False), (3, 0, False), (130, 0, True), (137, 48, True), (1, 49, False)],
 )
-def test_what_another_start_can_mend_goes_back_into_the_queue(
-    tmp_path: Path, code: int, starts: int, again: bool
-) -> None:
-    """Neither what has finished, nor a mistake, nor a divergence; nor the fiftieth failure."""
+def test_requeueing_by_exit_code(tmp_path: Path, code: int, starts: int, again: bool) -> None:
+    """A finished or diverged run, a wrong command and the fiftieth failure are not requeued."""
     srun = SRUN.format(python=sys.executable, code=code)
     done = start(tmp_path, srun, "causal-lm/tiny", "run", SLURM_RESTART_COUNT=str(starts))
     assert done.returncode == (0 if again else code)
@@ -117,7 +111,7 @@ def test_shards_are_within_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.distributed
-def test_a_job_that_is_stopped_goes_on_with_another_number_of_ranks(tmp_path: Path) -> None:
+def test_a_stopped_job_resumes_with_another_number_of_ranks(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     words = shlex.split(
         """image-classification/tiny run --model.width 16 --model.layers 1 --model.heads 2
