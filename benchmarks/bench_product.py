@@ -25,7 +25,7 @@ from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe
 from magneto.speech.batching import SpeechBatch
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import World, keep_freed_memory, one_process
+from magneto.training.distributed import World, keep_freed_memory, single_process
 from magneto.training.loop import build_state, train_step
 from magneto.training.task import Task
 from magneto.vision_language.samples import join_samples
@@ -173,7 +173,7 @@ def product_step(
         placement: Name of the norm placement.
         world: The ranks; each takes a batch of the case (default: one process).
     """
-    world = world or one_process(torch.device("cpu"))
+    world = world or single_process(torch.device("cpu"))
     kept = ExitStack()
     kept.enter_context(keep_freed_memory(world.device))  # as `magneto.training.loop.train` does
     task, config = build_task(case, placement, world.world_size)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from magneto.training.distributed import one_process
+from magneto.training.distributed import single_process
 from magneto.training.evaluation import evaluate
 from magneto.training.task import Task
 
@@ -24,12 +24,12 @@ def taught(task: Task, steps: int, batch_size: int = 16, rate: float = 3e-3) -> 
 
 
 def measured(task: Task, model: nn.Module, limit: int | None = None) -> dict[str, float]:
-    return evaluate(task, model, one_process(torch.device("cpu")), "fp32", limit).metrics
+    return evaluate(task, model, single_process(torch.device("cpu")), "fp32", limit).metrics
 
 
 def predicted(task: Task, model: nn.Module) -> list:
     """Return what a model predicts of the validation data, batch by batch."""
-    return evaluate(task, model, one_process(torch.device("cpu")), "fp32").predictions
+    return evaluate(task, model, single_process(torch.device("cpu")), "fp32").predictions
 
 
 def reads_while_scoring(task: Task, monkeypatch: pytest.MonkeyPatch) -> list[str]:

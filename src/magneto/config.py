@@ -1,7 +1,7 @@
-"""From YAML and dotted overrides to frozen dataclasses: strict, all errors at once.
+"""Reading and checking of configurations: YAML, dotted overrides, suggestions, and error messages.
 
-A recipe is data. An unknown key, a value of the wrong type or an impossible one is a line of its
-own that names the key, and the nearest right one.
+An unknown key, a wrong type or an invalid value is a line that names the key and the nearest valid
+one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import yaml
 from yaml.error import MarkedYAMLError
 
-ELSEWHERE = {
+FOREIGN_NAMES = {
     "lr": "learning_rate", "bs": "batch_size", "batch": "batch_size", "warmup": "warmup_steps",
     "max_steps": "steps", "iterations": "steps", "num_epochs": "epochs",
     "num_train_epochs": "epochs", "grad_clip": "clip_norm", "max_grad_norm": "clip_norm",
@@ -33,15 +33,15 @@ ELSEWHERE = {
     "max_position_embeddings": "max_length", "path": "source", "dataset": "source",
     "wandb": "tracker",
 }  # fmt: skip
-"""What fields of `training`, `model` and `data` are called in other programs, for hints alone."""
+"""Names of fields in other programs, with ours, for suggestions."""
 
-# Whole numbers are below it: torch and numpy count with 64 bits.
+# Limit of integers, which torch and numpy store in 64 bits.
 LARGEST = 10**18
-# Far beyond what a person writes.
-MOST_BYTES = 1 << 20
-# What is more than a word, by its tag: no, 010 and 1:30 are words, which YAML 1.1 takes for false,
-# 8 and 90.
-PLAIN_WORDS = {
+# Largest YAML file.
+MAX_BYTES = 1 << 20
+# Patterns of values that are not text, by YAML's tag. Unlike in YAML 1.1, no, 010 and 1:30 are
+# text.
+SCALARS = {
     "null": r"~|null|",
     "bool": r"true|false",
     "int": r"[-+]?(0|[1-9][0-9]*)",
@@ -50,11 +50,11 @@ PLAIN_WORDS = {
 
 
 UNKNOWN = "unknown key "
-"""How the line of an error begins that says that nobody knows a key."""
+"""Beginning of a message about an unknown key."""
 
 
 class ConfigError(ValueError):
-    """Everything that is wrong with a configuration, a line each."""
+    """All mistakes in a configuration, one per line."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\n".join(lines))
@@ -62,14 +62,14 @@ class ConfigError(ValueError):
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """Return "; did you mean ...?" for the known word nearest to `word`, or nothing.
+    """Return "; did you mean ...?" for the known word nearest to `word`, or "".
 
-    A word that is usual elsewhere is known by its name here. Else a dotted word is compared with
-    its own section first, then as a whole, then by its last part.
+    Names in other programs are translated. Otherwise a dotted word is compared within its section,
+    then as a whole, then by its last part.
     """
     section, _, last = word.rpartition(".")
-    if last in ELSEWHERE:
-        here = [key for key in known if key.rpartition(".")[2] == ELSEWHERE[last]]
+    if last in FOREIGN_NAMES:
+        here = [key for key in known if key.rpartition(".")[2] == FOREIGN_NAMES[last]]
         here.sort(key=lambda key: key.rpartition(".")[0] != section)
         if here:
             return f"; did you mean {here[0]}?"
@@ -83,25 +83,25 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 def unknown_keys(error: ConfigError) -> list[str]:
-    """Return the dotted keys that an error says nobody knows."""
+    """Return the dotted keys that an error calls unknown."""
     lines = [line.removeprefix(UNKNOWN) for line in error.lines if line.startswith(UNKNOWN)]
     return [line.split(";")[0] for line in lines]
 
 
 def problem_lines(error: ValueError) -> list[str]:
-    """Return what an error says, a line for each problem."""
+    """Return the lines of an error, one per problem."""
     return error.lines if isinstance(error, ConfigError) else [str(error)]
 
 
 def error_line(error: Exception) -> str:
-    """Return what an error says as one line; its type too, where it is not one made for users."""
+    """Return an error as one line, with its type if its message is not for users."""
     words = "; ".join(str(error).splitlines())
     made_for_users = isinstance(error, ValueError | OSError) and words
     return words if made_for_users else f"{type(error).__name__}: {words}"
 
 
-def shown(value: Any) -> str:
-    """Return a value as the line of an error shows it: the beginning of a long one."""
+def abbreviate(value: Any) -> str:
+    """Return a value for an error message, shortened if long."""
     short = Repr()
     short.maxlong, short.maxstring, short.maxother, short.maxlevel = 40, 80, 80, 3
     text = short.repr(value)
@@ -109,7 +109,7 @@ def shown(value: Any) -> str:
 
 
 def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested mappings with dotted keys set, making sections that are not there."""
+    """Return nested mappings with dotted keys set; missing sections are added."""
     result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
     for dotted, value in changes.items():
         *path, last = dotted.split(".")
@@ -123,7 +123,7 @@ def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def to_mapping(value: Any) -> Any:
-    """Return a configuration as plain values that `build` takes again."""
+    """Return a configuration as plain values for `build`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_mapping(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -134,44 +134,44 @@ def to_mapping(value: Any) -> Any:
 
 
 class RecipeLoader(yaml.SafeLoader):
-    """Reads plain values: no aliases, no tags, no key twice."""
+    """YAML loader of plain values without aliases, tags and duplicate keys."""
 
     yaml_implicit_resolvers: ClassVar[Any] = {
         None: [
             (f"tag:yaml.org,2002:{kind}", re.compile(f"(?:{pattern})$"))
-            for kind, pattern in PLAIN_WORDS.items()
+            for kind, pattern in SCALARS.items()
         ]
     }
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuse what stands for another value, and what says its own type: the field has one."""
+        """Refuse aliases and tags."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or event.tag is not None:
-            raise MarkedYAMLError(problem="aliases (*) and tags (!) have no place in a recipe",
+            raise MarkedYAMLError(problem="aliases (*) and tags (!) are not allowed in a recipe",
                                   problem_mark=event.start_mark)  # fmt: skip
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-        """Refuse a key that is given twice."""
+        """Refuse duplicate keys."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
             if (name := str(key.value)) in lines:
-                raise MarkedYAMLError(problem=f"the key {name} is given twice, first in line "
+                raise MarkedYAMLError(problem=f"duplicate key {name}, first in line "
                                       f"{lines[name]}", problem_mark=key.start_mark)  # fmt: skip
             lines[name] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a file of YAML as plain values.
+    """Read a YAML file as plain values.
 
     Raises:
-        ConfigError: If it is no YAML, has a key twice in one mapping, or is larger or deeper than
-            any recipe; names file and line.
+        ConfigError: If the file is not YAML, has duplicate keys, or is too large or too deep; names
+            file and line.
         OSError: If it can't be read.
     """
-    if path.stat().st_size > MOST_BYTES:
-        raise ConfigError([f"{path} is no recipe: it has more than {MOST_BYTES:,} bytes"])
+    if path.stat().st_size > MAX_BYTES:
+        raise ConfigError([f"{path} is not a recipe: it is larger than {MAX_BYTES:,} bytes"])
     try:
         return yaml.load(path.read_text(encoding="utf-8"), RecipeLoader)
     except RecursionError as error:

@@ -1,7 +1,7 @@
-"""Configurations: what can be set, of which type, within which bounds, and what it means.
+"""Configurations: fields with types, bounds and descriptions.
 
-A field says all of that itself: its annotation has type and bounds, the text below it the meaning.
-The checks, `magneto recipes NAME --all` and the tables of fields in the docs come from there.
+A field's annotation has its type and bounds, and the text below it describes it. From these come
+all checks, `magneto recipes NAME --all`, and the tables of fields in the docs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import (
 
 from annotated_types import Interval
 
-from magneto.config import LARGEST, UNKNOWN, ConfigError, nearest, problem_lines, shown
+from magneto.config import LARGEST, UNKNOWN, ConfigError, abbreviate, nearest, problem_lines
 
 PositiveInt = Annotated[int, Interval(ge=1, lt=LARGEST)]
 NonNegativeInt = Annotated[int, Interval(ge=0, lt=LARGEST)]
@@ -38,21 +38,21 @@ PositiveFloat = Annotated[float, Interval(gt=0)]
 NonNegativeFloat = Annotated[float, Interval(ge=0)]
 Probability = Annotated[float, Interval(ge=0, le=1)]
 Share = Annotated[float, Interval(gt=0, lt=1)]
-"""A part of a whole that leaves something on both sides."""
+"""Share that is neither 0 nor 1."""
 Part = Annotated[float, Interval(gt=0, le=1)]
-"""Of a whole, and maybe all of it."""
+"""Share above 0, up to 1."""
 Dropout = Annotated[float, Interval(ge=0, lt=1)]
-"""A part of a whole that is taken away, never all of it."""
+"""Probability below 1."""
 
-# The mark of a field that says how a model is trained, or where, and not what it computes: it may
-# differ between runs that are compared, or of which one begins with the other.
+# Mark of a field that does not change what a model computes (dropout, device, initialisation). Its
+# value may differ between compared runs, and between a run and the one that it starts from.
 FREE = "free"
 NOUNS = {int: "whole number", float: "number", str: "text", bool: "true or false", Any: "anything"}
 BOOLEANS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
-NOTHING = ("null", "none", "None", "")
-# How pydantic checks: see its ConfigDict.
+NULLS = ("null", "none", "None", "")
+# pydantic's ConfigDict.
 STRICT = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
-WHOLE = re.compile(r"[+-]?\d+")
+INTEGER = re.compile(r"[+-]?\d+")
 
 Kind = TypeVar("Kind")
 Free = Annotated[Kind, FREE]
@@ -60,10 +60,10 @@ Rule = TypeVar("Rule", bound=Callable[[Any], Iterator[str]])
 
 
 def rule(check: Rule) -> Rule:
-    """Mark a method of a configuration that yields a line for whatever does not fit together.
+    """Mark a method that yields a message for each contradiction between fields.
 
-    It is not asked where a field that it reads is wrong by itself. A line begins with the name of
-    a field.
+    A message starts with the name of a field. The method is skipped if a field that it reads is
+    invalid by itself.
     """
     check.is_rule = True  # type: ignore[attr-defined]
     return check
@@ -71,10 +71,10 @@ def rule(check: Rule) -> Rule:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def configuration(kind: type[Kind]) -> type[Kind]:
-    """Make a class a frozen dataclass whose values are checked by its annotations and rules.
+    """Make a class a frozen dataclass with checks of its annotations and rules.
 
-    Checks are strict: no text is a number, no number is infinite, no other field may be given. All
-    that is wrong comes in one ConfigError.
+    Checks are strict: text is no number, numbers are finite, and unknown fields are refused. One
+    ConfigError lists all mistakes.
     """
     made: Any = dataclass(frozen=True, kw_only=True)(kind)
 
@@ -89,32 +89,32 @@ def configuration(kind: type[Kind]) -> type[Kind]:
 
 
 def is_configuration(kind: Any) -> bool:
-    """Return whether a type is a class that `configuration` made."""
+    """Return whether a type was made by `configuration`."""
     return isinstance(kind, type) and "__pydantic_config__" in vars(kind)
 
 
 @cache
 def _validator(kind: type) -> Any:
-    """Return what sets the fields of an empty configuration, or raises pydantic's error."""
-    from pydantic import TypeAdapter  # here: whoever makes no configuration does not wait for it
+    """Return the pydantic validator that sets the fields of an empty configuration."""
+    from pydantic import TypeAdapter  # imported late, because it is slow
 
     return TypeAdapter(kind).validator
 
 
 def build(kind: type[Kind], values: Any, where: str = "", known: Sequence[str] = ()) -> Kind:
-    """Build a configuration from YAML's values, or from words of the command line.
+    """Build a configuration from values of YAML or words of the command line.
 
     Args:
-        kind: Its class.
-        values: A mapping of its fields; missing ones keep their defaults.
+        kind: Class of the configuration.
+        values: Mapping of fields; missing ones keep their defaults.
         where: Dotted path of the mapping, for messages.
-        known: Dotted names of which the nearest is named; by default the class's fields.
+        known: Dotted names for suggestions; by default the class's fields.
 
     Raises:
-        ConfigError: With every unknown key, wrong type and impossible value.
+        ConfigError: With every unknown key, wrong type and invalid value.
     """
     if not isinstance(values, Mapping):
-        raise ConfigError([f"{where or 'the recipe'} must hold keys and values, not {values!r}"])
+        raise ConfigError([f"{where or 'the recipe'} must be a mapping, not {values!r}"])
     made = object.__new__(kind)
     if lines := _fill(made, values, where, known, words=True):
         raise ConfigError(lines)
@@ -124,7 +124,7 @@ def build(kind: type[Kind], values: Any, where: str = "", known: Sequence[str] =
 def _fill(
     made: Any, values: Mapping[Any, Any], where: str, known: Sequence[str], *, words: bool
 ) -> list[str]:
-    """Give an empty configuration its values; return what is wrong, a line each."""
+    """Set the fields of an empty configuration; return a message per mistake."""
     from pydantic_core import ArgsKwargs, ValidationError
 
     kind, hints, dot = type(made), field_types(type(made)), f"{where}." if where else ""
@@ -152,32 +152,32 @@ def _fill(
     except ValidationError as error:
         for mistake in error.errors(include_url=False):
             name = str(next(iter(mistake["loc"]), ""))
-            if name not in wrong:  # of a list the first
+            if name not in wrong:  # only the first of a list
                 lines += _mistake_lines(mistake, kind, where)
             wrong.add(name)
     if wrong:
         made = _view(kind, wrong)
         try:
             set_right(made)
-        except (ValidationError, _WrongField):  # a field without a default is not there
+        except (ValidationError, _WrongField):  # a required field is missing
             return lines
     return lines + [_placed(line, kind, where) for line in _broken_rules(kind, made)]
 
 
 def _placed(line: str, kind: type, where: str) -> str:
-    """Return a line with the path of its mapping, joined to the field that it begins with."""
+    """Return a message with the path of its mapping before its field."""
     if not where:
         return line
-    begins = re.split(r"\W", line)[0]
-    return f"{where}.{line}" if begins in field_types(kind) else f"{where}: {line}"
+    first = re.split(r"\W", line)[0]
+    return f"{where}.{line}" if first in field_types(kind) else f"{where}: {line}"
 
 
 class _WrongField(Exception):
-    """A rule reads a field that is wrong by itself."""
+    """A rule reads an invalid field."""
 
 
 def _view(kind: type, wrong: set[str]) -> Any:
-    """Return an empty object of a class that raises _WrongField where a wrong field is read."""
+    """Return an empty object that raises _WrongField when an invalid field is read."""
 
     def read(self: Any, name: str) -> Any:
         if name in wrong:
@@ -199,20 +199,20 @@ def _broken_rules(kind: type, made: Any) -> Iterator[str]:
 
 @cache
 def _rules(kind: type) -> list[str]:
-    """Return the names of a class's rules, those of its bases first."""
+    """Return the names of a class's rules, inherited ones first."""
     methods = {name: m for each in reversed(kind.__mro__) for name, m in vars(each).items()}
     return [name for name, m in methods.items() if inspect.isfunction(m) and hasattr(m, "is_rule")]
 
 
 def _mistake_lines(mistake: Any, made: type, where: str) -> list[str]:
-    """Return what pydantic found as lines for people."""
+    """Return messages for one of pydantic's errors."""
     kind, place, value = mistake["type"], mistake["loc"], mistake["input"]
     if not place:  # of `__post_init__`
         return [_placed(line, made, where) for line in problem_lines(mistake["ctx"]["error"])]
     hint = field_types(made)[place[0]]
     path = f"{where}.{place[0]}" if where else place[0]
     if kind == "missing" and len(place) == 1:
-        return [f"{path} is missing: it has no default"]
+        return [f"{path} is missing and has no default"]
     if len(place) > 1 and kind != "missing" and get_args(Annotation.of(hint).kind):
         hint = part_of(hint)
     about = Annotation.of(hint)
@@ -228,23 +228,23 @@ def _mistake_lines(mistake: Any, made: type, where: str) -> list[str]:
         wanted = about.bounds
     null = " (or null)" if about.optional else ""
     near = nearest(str(value), choices_of(hint)) if kind == "literal_error" else ""
-    return [f"{path} must be {wanted}{null}, not {shown(value)}{near}"]
+    return [f"{path} must be {wanted}{null}, not {abbreviate(value)}{near}"]
 
 
 def _read(hint: Any, value: Any, words: bool) -> Any:
-    """Return what a value is for a field: a list is a tuple, and a word what the field wants.
+    """Return a value converted for a field: lists to tuples, and words to the field's type.
 
-    What is no such word stays as it is, for the checks to name.
+    Other words stay, so that the checks report them.
 
     Args:
-        hint: The field's annotation.
-        value: Of Python, of YAML, or of the command line.
-        words: Whether a text may stand for something else: YAML reads 1e-3 as text, and the command
-            line has nothing but texts.
+        hint: Annotation of the field.
+        value: Value from Python, YAML or the command line.
+        words: Whether text may stand for other types: YAML reads 1e-3 as text, and the command line
+            has only text.
     """
     about = Annotation.of(hint)
     origin, parts = get_origin(about.kind), get_args(about.kind)
-    if words and about.optional and (value is None or value in NOTHING):
+    if words and about.optional and (value is None or value in NULLS):
         return None
     if origin in (tuple, list):
         if words and isinstance(value, str):
@@ -271,8 +271,8 @@ def _read_word(kind: Any, value: Any) -> Any:
     try:
         if kind is float:
             return float(value)
-        if WHOLE.fullmatch(str(value).strip()):
-            return int(value)  # stays exact: a float has no 9007199254740993
+        if INTEGER.fullmatch(str(value).strip()):
+            return int(value)  # exact, unlike a float
         return int(float(value)) if float(value).is_integer() else value
     except ValueError:
         return value
@@ -280,13 +280,13 @@ def _read_word(kind: Any, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Annotation:
-    """What a field's annotation says.
+    """A field's parsed annotation.
 
     Attributes:
-        kind: The type, without None and without bounds.
-        optional: Whether None may be the value.
-        bounds: Of the number, or of those of a list, in words; "" for none.
-        free: Whether nothing that a model computes depends on the field.
+        kind: Type without None and bounds.
+        optional: Whether None is allowed.
+        bounds: Bounds of the number, or of a list's numbers, in words; "" for none.
+        free: Whether what a model computes does not depend on the field.
     """
 
     kind: Any
@@ -297,7 +297,7 @@ class Annotation:
     @classmethod
     @cache
     def of(cls, hint: Any) -> Annotation:
-        """Take an annotation apart."""
+        """Parse an annotation."""
         optional, bounds, free = False, "", False
         while True:
             parts = get_args(hint)
@@ -313,7 +313,7 @@ class Annotation:
 
     @property
     def words(self) -> str:
-        """The type in words, with its bounds."""
+        """Type and bounds in words."""
         origin, parts = get_origin(self.kind), get_args(self.kind)
         if origin is Literal:
             return "one of"
@@ -333,7 +333,7 @@ class Annotation:
 
     @property
     def noun(self) -> str:
-        """The type in words."""
+        """Type in words."""
         return NOUNS.get(self.kind) or getattr(self.kind, "__name__", str(self.kind))
 
 
@@ -354,24 +354,24 @@ def range_words(bounds: Interval) -> str:
 
 @cache
 def field_types(kind: type) -> dict[str, Any]:
-    """Return the annotations of a dataclass's fields, by name."""
+    """Return the annotations of a dataclass's fields by name."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def free_fields(kind: type) -> set[str]:
-    """Return the names of the fields on which nothing that is computed depends."""
+    """Return the names of the fields that don't change what a model computes."""
     return {name for name, hint in field_types(kind).items() if Annotation.of(hint).free}
 
 
 def part_of(hint: Any) -> Any:
-    """Return the annotation of what a list or a mapping holds."""
+    """Return the annotation of the elements of a list or mapping."""
     kind = Annotation.of(hint).kind
     return get_args(kind)[1 if get_origin(kind) in (dict, Mapping) else 0]
 
 
 def choices_of(hint: Any) -> tuple[str, ...]:
-    """Return the words that a type allows, of a literal or of a union with one."""
+    """Return the values of a literal type, or of a list of literals."""
     kind = Annotation.of(hint).kind
     if get_origin(kind) is Literal:
         return tuple(map(str, get_args(kind)))
@@ -380,15 +380,15 @@ def choices_of(hint: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FieldDescription:
-    """A field that a recipe can set.
+    """A recipe's field.
 
     Attributes:
-        name: With its section, as "training.steps".
-        kind: Its type in words; null is none.
-        choices: The values there are, where they are a few.
-        default: As YAML would have it; None, too, where a value must be given.
+        name: Name with its section, such as "training.steps".
+        kind: Type in words; null for None.
+        choices: Allowed values of a literal type.
+        default: Default in YAML's types; None if required.
         required: Whether there is no default.
-        meaning: What it does.
+        meaning: Description.
     """
 
     name: str
@@ -400,11 +400,11 @@ class FieldDescription:
 
 
 def describe_fields(kind: type, section: str) -> Iterator[FieldDescription]:
-    """Yield the fields of a configuration; those of configurations inside it after their own field.
+    """Yield the fields of a configuration; those of nested ones in their place.
 
     Args:
-        kind: Its class.
-        section: What stands before the names.
+        kind: Class of the configuration.
+        section: Prefix of the names.
     """
     hints, found = field_types(kind), meanings(kind)
     for field in dataclasses.fields(kind):
@@ -425,7 +425,7 @@ def describe_fields(kind: type, section: str) -> Iterator[FieldDescription]:
 
 @cache
 def meanings(kind: type) -> dict[str, str]:
-    """Return what stands below a configuration's fields, and those of the classes it is made of."""
+    """Return the descriptions below the fields of a configuration and its bases."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__[:-1]):
         source = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
@@ -440,7 +440,7 @@ def meanings(kind: type) -> dict[str, str]:
 
 
 def as_yaml(value: Any) -> str:
-    """Write a value as a recipe has it."""
+    """Return a value as YAML."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, locks, the path nearest to a wrong one, packages."""
+"""Atomic writes, manifests, locks, suggestions for paths, and optional packages."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 MANIFEST = "manifest.json"
-# Of a file in a manifest: when it was changed, in nanoseconds.
+# Key of a file's time of change in a manifest, in nanoseconds.
 CHANGED = "changed"
 LOCK_FILE = ".lock"
-# Seconds between looks at a lock that is waited for.
+# Seconds between attempts to acquire a lock.
 POLL_SECONDS = 0.5
 
 
-class Damaged(ValueError):
-    """A file, or a directory whose files are not what its manifest says, that is not as written."""
+class DamagedError(ValueError):
+    """A file or directory that differs from its manifest, or is unreadable."""
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:
     """Import a module of an optional package.
 
     Args:
-        module: Its full name.
-        extra: Of ours, which installs it.
-        purpose: What needs which package, for the message.
+        module: Full name of the module.
+        extra: Name of our extra that installs it.
+        purpose: Feature and package, for the message.
 
     Raises:
-        ModuleNotFoundError: If it is not there; says what to install.
+        ModuleNotFoundError: If it is not installed; says what to install.
     """
     package = module.partition(".")[0]
     try:
         return import_module(module)
     except ImportError as error:
-        why = "" if error.name == package else f" ({error})"  # it is there, and broken
+        why = "" if error.name == package else f" ({error})"  # installed but broken
         install = f"pip install 'foundation-transformers[{extra}]'"
         raise ModuleNotFoundError(f"{purpose}: {install}{why}", name=package) from error
 
 
 def user_path(name: str | Path) -> Path:
-    """Return a path, in which ~ is a home directory; where there is no such user, as it stands."""
+    """Return a path with ~ expanded."""
     return Path(os.path.expanduser(name))
 
 
 def nearest_path(path: Path) -> str:
-    """Return "; did you mean ...?" with what is nearest to the first part of a path that is not."""
+    """Return "; did you mean ...?" for the first missing part of a path, or ""."""
     while not os.path.isdir(path.parent):
         path = path.parent
     near = get_close_matches(path.name, [beside.name for beside in path.parent.iterdir()], n=1)
@@ -65,28 +65,28 @@ def nearest_path(path: Path) -> str:
 
 
 def process_name() -> str:
-    """Name this process among those of all machines that share a folder."""
+    """Return a name of this process that is unique among machines with a shared folder."""
     return f"{socket.gethostname()}.{os.getpid()}"
 
 
 def aside_path(path: Path, process: str | None = None) -> Path:
-    """Return where a file or directory is made before it is renamed.
+    """Return the temporary path of a file or directory before it is renamed.
 
     Args:
-        path: Where it shall be.
-        process: `process_name` of who makes it; by default this process.
+        path: Final path.
+        process: `process_name` of the writer; by default this process.
     """
     path = path.absolute()
     return path.with_name(f".{path.name}.{process or process_name()}")
 
 
 def is_aside(path: Path) -> bool:
-    """Return whether a path's name is one of `aside_path`'s."""
+    """Return whether a path is a temporary path of `aside_path`."""
     return path.name.startswith(".") and path.suffix[1:].isdigit()
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file aside and rename it into place."""
+    """Write a file atomically."""
     aside = aside_path(path)
     clear_dead(path.parent, path.name)
     try:
@@ -100,49 +100,49 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text as UTF-8, aside, and rename it into place."""
+    """Write text as UTF-8 atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON aside and rename it into place."""
+    """Write JSON atomically."""
     write_text(path, json.dumps(value, indent=1, default=str))
 
 
 def read_json(path: Path) -> Any:
-    """Read a file of JSON that we wrote.
+    """Read one of our JSON files.
 
     Raises:
-        Damaged: If it holds none; names it.
+        DamagedError: If it is not JSON; names the file.
         OSError: If it can't be read.
     """
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{path} is damaged: {error}") from error
+        raise DamagedError(f"{path} is damaged: {error}") from error
 
 
 def read_object(path: Path, *keys: str) -> dict[str, Any]:
-    """Read a file of one JSON object that we wrote.
+    """Read one of our files with a JSON object.
 
     Args:
         path: The file.
-        keys: That it must have.
+        keys: Required keys.
 
     Raises:
-        Damaged: If it holds something else, or lacks a key; names it.
+        DamagedError: If it is something else or lacks a key; names the file.
         OSError: If it can't be read.
     """
     value = read_json(path)
     if not isinstance(value, dict):
-        raise Damaged(f"{path} is damaged: it must hold one JSON object")
+        raise DamagedError(f"{path} is damaged: it must be a JSON object")
     if missing := [key for key in keys if key not in value]:
-        raise Damaged(f"{path} is damaged: it has no {', '.join(missing)}")
+        raise DamagedError(f"{path} is damaged: it lacks {', '.join(missing)}")
     return value
 
 
 def plain(value: Any) -> Any:
-    """Return nested values as JSON has them: keys are texts, numbers that are not finite None."""
+    """Return nested values for JSON: keys as text, and non-finite numbers as None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -153,9 +153,9 @@ def plain(value: Any) -> Any:
 
 
 def clear_aside(directory: Path) -> None:
-    """Clear a directory in which only this process writes of what a killed one left half-written.
+    """Remove incomplete files of a killed process from a directory with a single writer.
 
-    A replacement that it began is finished.
+    An interrupted replacement is completed.
     """
     for path in directory.glob(".*"):
         replaced = directory / path.stem.removeprefix(".")
@@ -166,13 +166,13 @@ def clear_aside(directory: Path) -> None:
 
 
 def clear_dead(directory: Path, name: str = "*") -> None:
-    """Clear a shared directory of what processes of this machine that are gone left half-written.
+    """Remove incomplete files of dead processes of this machine from a shared directory.
 
-    What another machine's processes write is left: whether they live can't be known here.
+    Files of other machines stay, since their processes may be alive.
 
     Args:
-        directory: It need not be there.
-        name: Of what they wrote; by default whatever it was.
+        directory: The directory, which may be missing.
+        name: Final name of the files; by default any.
     """
     pattern = f".{name if name == '*' else escape(name)}.{escape(socket.gethostname())}.*"
     for path in directory.glob(pattern):
@@ -183,11 +183,11 @@ def clear_dead(directory: Path, name: str = "*") -> None:
 
 def _is_alive(process: int) -> bool:
     try:
-        os.kill(process, 0)  # sends nothing
+        os.kill(process, 0)  # sends no signal
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # another user's
+        pass  # a process of another user
     return True
 
 
@@ -200,7 +200,7 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def directory_aside(path: Path) -> Iterator[Path]:
-    """Give an empty directory beside `path`, to be filled and renamed; else it is removed."""
+    """Yield an empty directory beside `path` to fill and rename; it is removed after the block."""
     aside = aside_path(path)
     clear_dead(path.absolute().parent, path.name)
     shutil.rmtree(aside, ignore_errors=True)
@@ -212,19 +212,19 @@ def directory_aside(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_directory(path: Path) -> Iterator[Path]:
-    """Give a directory to fill; it appears at `path` with a manifest, complete, or not at all."""
+def complete_directory(path: Path) -> Iterator[Path]:
+    """Yield a directory to fill; after the block it is at `path` with a manifest."""
     with directory_aside(path) as aside:
         yield aside
         publish(aside, path, {p.name: fingerprint(p) for p in sorted(aside.iterdir())})
 
 
 def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> None:
-    """Put a filled directory in its place, in place of what stands there.
+    """Rename a filled directory to its final path, replacing an older one.
 
     Args:
-        aside: Holds the files.
-        path: Where it shall be.
+        aside: The filled directory.
+        path: Final path.
         manifest: Fingerprint of each file by name.
     """
     write_json(aside / MANIFEST, manifest)
@@ -243,10 +243,10 @@ def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> Non
 def check_directory(path: Path) -> None:
     """Compare a directory with its manifest.
 
-    A file of which the manifest has the time of change, and which has it still, is taken as it is.
+    A file with the manifest's time of change is not read.
 
     Raises:
-        Damaged: If a file is missing, or has another size or checksum.
+        DamagedError: If a file is missing or has another size or checksum.
     """
     try:
         for name, written in read_json(path / MANIFEST).items():
@@ -254,13 +254,13 @@ def check_directory(path: Path) -> None:
             state = file.stat()
             untouched = (state.st_size, state.st_mtime_ns) == (written["bytes"], changed)
             if not untouched and fingerprint(file, sync=False) != written:
-                raise Damaged(f"{file} is not as it was written")
+                raise DamagedError(f"{file} is damaged: it differs from its manifest")
     except (OSError, AttributeError, KeyError, TypeError) as error:
-        raise Damaged(f"{path}: {error}") from error
+        raise DamagedError(f"{path}: {error}") from error
 
 
 def fingerprint(path: Path, sync: bool = True) -> dict[str, int]:
-    """Return the size and the checksum of a file; with `sync` it is on the disk afterwards."""
+    """Return size and checksum of a file; `sync` writes it to the disk."""
     checksum, size = 0, 0
     with path.open("rb") as file:
         while block := file.read(1 << 22):
@@ -272,7 +272,7 @@ def fingerprint(path: Path, sync: bool = True) -> dict[str, int]:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Have a file or a directory written to the disk."""
+    """Write a file or directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -281,27 +281,26 @@ def sync_to_disk(path: Path) -> None:
 
 
 def acquire_lock(directory: Path, patience: float = 0.0) -> FileLock | None:
-    """Lock a directory, which is made if it is not there, on whatever machine sees it.
+    """Lock a directory for this process on all machines that share it.
 
-    The kernel holds the lock and releases it when its holder ends, however that ends; a holder that
-    is stopped keeps it. The lock's file stays where it is and names its last holder: a file that
-    goes while others wait for it would let two of them in.
+    The kernel releases the lock when the process ends; a stopped process keeps it. The lock file
+    remains and names the last holder, since removing it could let two waiting processes in.
 
     Args:
-        directory: What is locked.
-        patience: Seconds for which a lock that another process holds is waited for.
+        directory: Directory to lock; created if missing.
+        patience: Seconds to wait for another holder.
 
     Returns:
-        The lock, to be released; None if another holds it.
+        The lock, to release; None if another process holds it.
 
     Raises:
-        OSError: If the directory can't be made, or its file system has no locks.
+        OSError: If the directory can't be created, or its file system has no locks.
     """
     from filelock import FileLock, Timeout
 
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / LOCK_FILE
-    # A lock made of a file alone, filelock's substitute, would outlive a holder that was killed.
+    # filelock's fallback, a lock file without kernel lock, would outlive a killed holder.
     lock = FileLock(path, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire(timeout=patience, poll_interval=POLL_SECONDS)
@@ -312,7 +311,7 @@ def acquire_lock(directory: Path, patience: float = 0.0) -> FileLock | None:
 
 
 def lock_holder(directory: Path) -> str:
-    """Say in words who holds a directory's lock, or held it last."""
+    """Return the present or last holder of a directory's lock in words."""
     try:
         process, host = (directory / LOCK_FILE).read_text(encoding="utf-8").split(" ")
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A recipe: task, model, data and training in one YAML file. A run keeps a copy of its own."""
+"""Recipes: task, model, data and training in one YAML file, of which every run keeps a copy."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ RUN_FILE = "recipe.yaml"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything a run is made of.
+    """Settings of a run.
 
     Attributes:
-        name: Where it came from.
-        task: Name in `magneto.tasks.TASKS`, or "package.module:Class" of your own.
-        seed: Of weights, data order, dropout and splits.
+        name: Name or path of the recipe.
+        task: Name in `magneto.tasks.TASKS`, or "package.module:Class".
+        seed: Seed of weights, data order, dropout and splits.
         model: The task's model configuration.
         data: The task's data configuration.
-        training: How to train.
-        learning_rates: Peak rate per placement, used where `training.learning_rate` is not given;
-            the key "default" is for placements that are not listed.
+        training: Settings of the training loop.
+        learning_rates: Peak learning rate per placement, used if `training.learning_rate` is null;
+            the key "default" is for all other placements.
     """
 
     name: str
@@ -69,22 +69,22 @@ class Recipe:
         return {key: to_mapping(getattr(self, key)) for key in SECTIONS}
 
     def save(self, path: Path) -> None:
-        """Write the recipe as YAML, aside and renamed."""
+        """Write the recipe as YAML, atomically."""
         text = f"# {self.name}\n" + yaml.safe_dump(self.to_mapping(), sort_keys=False)
         write_text(path, text)
 
 
 def recipe_names() -> list[str]:
-    """List the names of the recipes that come with the package."""
+    """Return the names of the package's recipes."""
     root = Path(str(files("magneto") / "recipes"))
     return sorted(str(p.relative_to(root).with_suffix("")) for p in root.rglob("*.yaml"))
 
 
 def recipe_path(name: str) -> Path:
-    """Return the file of a recipe: a name of `recipe_names`, or a path.
+    """Return the file of a recipe by name or path.
 
     Raises:
-        FileNotFoundError: If there is none; names the nearest.
+        FileNotFoundError: If there is none; suggests the nearest.
     """
     if name in recipe_names():
         return Path(str(files("magneto") / "recipes")) / f"{name}.yaml"
@@ -92,7 +92,7 @@ def recipe_path(name: str) -> Path:
     if path.is_file():
         return path
     if (path / RUN_FILE).is_file():
-        raise FileNotFoundError(f"{name} is a run: its recipe is {path / RUN_FILE}")
+        raise FileNotFoundError(f"{name} is a run. Its recipe is {path / RUN_FILE}")
     near = get_close_matches(name, recipe_names(), n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else "; `magneto recipes` lists them"
     raise FileNotFoundError(f"no recipe {name}{hint}")
@@ -103,23 +103,23 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe
 
     Raises:
         FileNotFoundError: If there is no such recipe.
-        ConfigError: With everything that is wrong in it.
+        ConfigError: With all its mistakes.
     """
     path = recipe_path(name)
     values = read_yaml(path)
     if not isinstance(values, Mapping):
-        raise ConfigError([f"{path}: a recipe holds keys and values"])
-    find_beside(path, str(values.get("task", "")))
+        raise ConfigError([f"{path} is not a recipe: it must be a mapping"])
+    make_importable(path, str(values.get("task", "")))
     return build_recipe(name, override(values, overrides or {}))
 
 
-def find_beside(recipe: Path, task: str) -> None:
-    """Let a task of one's own be imported from the recipe's folder, where it is nowhere else."""
+def make_importable(recipe: Path, task: str) -> None:
+    """Add the recipe's folder to the import path if only it has the task's module."""
     package, folder = task.partition(":")[0].partition(".")[0], recipe.resolve().parent
-    there = (folder / f"{package}.py").is_file() or (folder / package / "__init__.py").is_file()
-    if ":" in task and there and find_spec(package) is None:
+    exists = (folder / f"{package}.py").is_file() or (folder / package / "__init__.py").is_file()
+    if ":" in task and exists and find_spec(package) is None:
         sys.path.append(str(folder))
-        # Ranks and workers are processes of their own.
+        # Ranks are separate processes.
         known = os.environ.get("PYTHONPATH")
         os.environ["PYTHONPATH"] = f"{known}{os.pathsep}{folder}" if known else str(folder)
 
@@ -128,7 +128,7 @@ def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
     """Build a recipe from nested mappings.
 
     Raises:
-        ConfigError: With everything that is wrong in it.
+        ConfigError: With all its mistakes.
     """
     model, data = config_classes(str(values.get("task", "")))
     kinds = {"model": model, "data": data, "training": TrainingConfig}
@@ -136,7 +136,7 @@ def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
     own = {key: values[key] for key in ("seed", "learning_rates") if values.get(key) is not None}
     parts, problems = {}, _unknown_sections(values, known)
     for key, kind, part in (
-        *((key, kind, values.get(key)) for key, kind in kinds.items()), ("", _Own, own)
+        *((key, kind, values.get(key)) for key, kind in kinds.items()), ("", _TopLevel, own)
     ):  # fmt: skip
         try:
             parts[key] = build(kind, {} if part is None else part, key, known)
@@ -150,13 +150,13 @@ def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
 
 
 @configuration
-class _Own:
+class _TopLevel:
     seed: NonNegativeInt = 1
     learning_rates: dict[str, float] = field(default_factory=dict)
 
 
 def _unknown_sections(values: Mapping[str, Any], known: Sequence[str]) -> list[str]:
-    """Name what is no section, with the nearest of all dotted keys."""
+    """Return messages for unknown sections, with the nearest dotted key."""
     given = [
         f"{key}.{name}" if name else str(key)
         for key, value in values.items()
@@ -167,31 +167,29 @@ def _unknown_sections(values: Mapping[str, Any], known: Sequence[str]) -> list[s
 
 
 def _with_learning_rate(recipe: Recipe) -> Recipe:
-    """Fill in the peak rate that the recipe lists for its placement."""
+    """Set the peak learning rate that the recipe lists for its placement."""
     if recipe.training.learning_rate is not None:
         return recipe
     row = placement_name(recipe.model)
     rates = recipe.learning_rates
     if row not in rates and "default" not in rates:
-        listed = (
-            f"learning_rates lists {', '.join(rates)}" if rates else "there is no learning_rates"
-        )
+        listed = f"learning_rates has {', '.join(rates)}" if rates else "there is no learning_rates"
         missing = f", not {row}" if row else ""
-        raise ConfigError([f"training.learning_rate is not given, and {listed}{missing}"])
+        raise ConfigError([f"training.learning_rate is not set, and {listed}{missing}"])
     rate = rates.get(row, rates.get("default"))
     return replace(recipe, training=replace(recipe.training, learning_rate=rate))
 
 
 def placement_name(model: Any) -> str:
-    """Return the name of a model configuration's placement; "" where it has none."""
+    """Return the name of a model configuration's placement; "" without one."""
     return model.row.name if isinstance(model, TransformerConfig) else ""
 
 
 def task_class(name: str) -> type[Task]:
-    """Return the class of a task by its name or import path.
+    """Return the class of a task by name or import path.
 
     Raises:
-        ConfigError: If there is none; names the nearest.
+        ConfigError: If there is none; suggests the nearest.
     """
     return _resolve(TASKS[name].task if name in TASKS else name, name)
 
@@ -199,11 +197,11 @@ def task_class(name: str) -> type[Task]:
 def config_classes(name: str) -> tuple[type, type]:
     """Return the classes of a task's `model` and `data` sections.
 
-    Those of the table's tasks are found without importing torch; a task of one's own, named by its
-    import path, says them itself.
+    Built-in tasks need no import of torch; a task named by import path has the classes as
+    attributes.
 
     Raises:
-        ConfigError: If there is no such task; names the nearest.
+        ConfigError: If there is no such task; suggests the nearest.
     """
     if name in TASKS:
         entry = TASKS[name]
@@ -211,25 +209,26 @@ def config_classes(name: str) -> tuple[type, type]:
     task = task_class(name)
     wanted: list[Any] = [getattr(task, kind, None) for kind in ("ModelConfig", "DataConfig")]
     if not all(map(is_configuration, wanted)):
-        raise ConfigError([f"task {name} is no task: a Task has the classes ModelConfig and "
-                           "DataConfig, made by magneto.fields.configuration"])  # fmt: skip
-    if lacking := sorted(getattr(task, "__abstractmethods__", ())):
-        raise ConfigError([f"task {name} lacks {', '.join(lacking)}"])
+        raise ConfigError([f"task {name} must have the classes ModelConfig and DataConfig, made by "
+                           "magneto.fields.configuration"])  # fmt: skip
+    if missing := sorted(getattr(task, "__abstractmethods__", ())):
+        raise ConfigError([f"task {name} must define {', '.join(missing)}"])
     return wanted[0], wanted[1]
 
 
 def _resolve(target: str, name: str) -> Any:
     if ":" not in target:
-        what = f"no task {name!r}{nearest(name, list(TASKS))}" if name else "the recipe has no task"
-        known = f"there are {', '.join(TASKS)}; one of your own is module:Class"
+        near = nearest(name, list(TASKS))
+        what = f"unknown task {name!r}{near}" if name else "the recipe has no task"
+        known = f"known: {', '.join(TASKS)}, or module:Class for your own"
         raise ConfigError([f"{what} ({known})"])
     module, attribute = target.split(":", 1)
     try:
         found = import_module(module)
-    except (ImportError, TypeError, ValueError) as error:  # "", ".x" are no names of modules
+    except (ImportError, TypeError, ValueError) as error:  # invalid module names: "", ".x"
         first, hint = module.partition(".")[0], ""
         if isinstance(error, ModuleNotFoundError) and error.name == first:
-            hint = f"; PYTHONPATH must name the folder that holds {first}"
+            hint = f"; add the folder of {first} to PYTHONPATH"
         raise ConfigError([f"task {name}: {error}{hint}"]) from error
     if not hasattr(found, attribute):
         hint = nearest(attribute, [key for key in vars(found) if not key.startswith("_")])
@@ -238,11 +237,11 @@ def _resolve(target: str, name: str) -> Any:
 
 
 def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Load the recipe that a run keeps.
+    """Load the recipe of a run.
 
     Raises:
-        FileNotFoundError: If the directory is no run; names the nearest one that is.
-        ConfigError: If the recipe is wrong, or cut short: what is left out would be defaults.
+        FileNotFoundError: If the directory is not a run; suggests the nearest one.
+        ConfigError: If the recipe is wrong or incomplete.
     """
     path = run / RUN_FILE
     if not path.is_file():
@@ -253,11 +252,11 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
         raise FileNotFoundError(f"no run in {run} (there is no {RUN_FILE}){hint}")
     whole = {line.partition(":")[0] for line in path.read_text("utf-8", "replace").splitlines()}
     if missing := [name for name in SECTIONS if name not in whole]:
-        raise ConfigError([f"{path} is cut short or damaged: it has no {', '.join(missing)}"])
+        raise ConfigError([f"{path} is incomplete or damaged: it has no {', '.join(missing)}"])
     try:
         return load_recipe(str(path), overrides)
     except ConfigError as error:
         own = ", ".join(key for key in unknown_keys(error) if key not in (overrides or {}))
-        line = (f"{path} was edited, or written by another version, which environment.json "
-                f"beside it names: use that one, or take out {own}")  # fmt: skip
+        line = (f"{path} was edited or written by another version (see environment.json): use that "
+                f"version, or remove {own}")  # fmt: skip
         raise ConfigError([*error.lines, *([line] if own else [])]) from error

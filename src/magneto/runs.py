@@ -44,12 +44,12 @@ class OpenRun:
             limit: Maximum number of batches.
             progress: Shows data preparation and evaluation.
         """
-        from magneto.training.distributed import joined_world, main_process_first
+        from magneto.training.distributed import current_world, main_process_first
         from magneto.training.evaluation import evaluate
         from magneto.training.task import place_companion
 
         self.task.problems.progress = progress
-        world = joined_world(next(self.model.parameters()).device)
+        world = current_world(next(self.model.parameters()).device)
         with main_process_first(world):
             self.task.prepare(progress)
         place_companion(self.task, world.device)
@@ -77,7 +77,7 @@ def load_run(
         ConfigError: If the command does not support the run's task; names the commands that do.
     """
     recipe, built = open_task(run, overrides, verb)
-    built.problems.keep_in(run)
+    built.problems.write_to(run)
     return load_model(run, which, recipe, built)
 
 

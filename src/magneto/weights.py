@@ -1,8 +1,8 @@
-"""Tensors in a run's directory: which there are, which are undamaged, and how they are read.
+"""Tensors in a run's directory: lists, checks and reading of weights.
 
-The tensors of one kind ("model", "optimizer", "ema") are in one safetensors file, or, of a sharded
-run, in a file per rank with an index of who has which rows. Either way they are read by rows, so
-that no process need hold a whole model, and any number of processes reads what any number wrote.
+The tensors of a kind ("model", "optimizer", "ema") are in one safetensors file, or, in a sharded
+run, in a file per rank with an index of rows. They are read by rows, so that no process needs a
+whole model, and the number of readers need not equal that of writers.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from magneto.files import Damaged, check_directory, read_object
+from magneto.files import DamagedError, check_directory, read_object
 
 MODEL = "model"
-# Weights that a run keeps besides those of its checkpoints.
+# Weights of a run besides its checkpoints.
 NAMED = ("best", "final", "averaged")
 STEP = re.compile(r"step-(\d+)")
 
@@ -30,8 +30,8 @@ class StoredTensor:
     """A tensor in files.
 
     Attributes:
-        name: Its name in them.
-        shape: Of the whole.
+        name: Name in the files.
+        shape: Shape of the whole tensor.
         pieces: (open file, first row, row after the last) of each piece, in order.
     """
 
@@ -40,13 +40,13 @@ class StoredTensor:
     pieces: tuple[tuple[Any, int, int], ...]
 
     def read(self) -> Tensor:
-        """Return all of it."""
+        """Return the whole tensor."""
         if len(self.pieces) == 1:
             return self.pieces[0][0].get_tensor(self.name)
         return self.rows(0, self.shape[0])
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Return its rows from `start` up to, and without, `stop`; a scalar is its only row."""
+        """Return rows `start` to `stop` (exclusive); a scalar has one row."""
         if not self.shape:
             return self.read()
         parts = [
@@ -58,28 +58,28 @@ class StoredTensor:
 
 
 @dataclass(frozen=True)
-class HeldTensor:
-    """A tensor in memory, in the place of an open file that has it."""
+class MemoryTensor:
+    """A tensor in memory with the interface of an open safetensors file."""
 
     tensor: Tensor
 
     def get_tensor(self, name: str) -> Tensor:
-        """Return it."""
+        """Return the tensor."""
         return self.tensor
 
     def get_slice(self, name: str) -> Tensor:
-        """Return it, to be cut by rows."""
+        """Return the tensor for slicing by rows."""
         return self.tensor
 
 
 def in_memory(name: str, tensor: Tensor) -> StoredTensor:
-    """Return a tensor as those that are read from files."""
+    """Return a tensor in memory as a StoredTensor."""
     rows = len(tensor) if tensor.ndim else 1
-    return StoredTensor(name, tuple(tensor.shape), ((HeldTensor(tensor), 0, rows),))
+    return StoredTensor(name, tuple(tensor.shape), ((MemoryTensor(tensor), 0, rows),))
 
 
 def open_tensors(directory: Path, kind: str = MODEL) -> dict[str, StoredTensor]:
-    """Return the tensors of one kind in a directory by name; nothing is read yet."""
+    """Return the tensors of a kind in a directory by name, without reading them."""
     single = directory / f"{kind}.safetensors"
     if single.is_file():
         file = safe_open(single, framework="pt")
@@ -102,59 +102,59 @@ def open_tensors(directory: Path, kind: str = MODEL) -> dict[str, StoredTensor]:
 
 
 def index_path(directory: Path, kind: str) -> Path:
-    """Return the file that says which rank's file has which rows of tensors of one kind."""
+    """Return the index file with the rows of each rank's file."""
     return directory / f"{kind}.index.json"
 
 
 def has_tensors(directory: Path, kind: str = MODEL) -> bool:
-    """Return whether a directory has tensors of one kind."""
+    """Return whether a directory has tensors of a kind."""
     return (directory / f"{kind}.safetensors").is_file() or index_path(directory, kind).is_file()
 
 
 def step_directory(folder: Path, step: int) -> Path:
-    """Return where a folder (`checkpoints`, `candidates`) has what was saved after a step."""
+    """Return the directory of a step in `checkpoints` or `candidates`."""
     return folder / f"step-{step:08d}"
 
 
 def step_of(directory: Path) -> int:
-    """Return the step that a directory of `list_steps` is named after."""
+    """Return the step of a directory from `list_steps`."""
     return int(directory.name.split("-")[1])
 
 
 def list_steps(folder: Path) -> list[Path]:
-    """List what a folder has of steps, the earliest first; other names are left out."""
+    """Return the step directories of a folder, the earliest first."""
     found = [path for path in folder.glob("step-*") if STEP.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=step_of)
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """List the checkpoints of a run, damaged ones too, oldest first."""
+    """Return the checkpoints of a run, including damaged ones, the oldest first."""
     return list_steps(run / "checkpoints")
 
 
 def undamaged(directories: Iterable[Path]) -> tuple[list[Path], list[str]]:
-    """Return those that are as they were written, and what is wrong with each other one."""
+    """Return the undamaged directories, and a message for each damaged one."""
     whole, problems = [], []
     for directory in directories:
         try:
             check_directory(directory)
             whole.append(directory)
-        except Damaged as error:
+        except DamagedError as error:
             problems.append(str(error))
     return whole, problems
 
 
 def find_weights(run: Path, which: str = "auto") -> Path:
-    """Return the directory of the named weights of a run, seen to be undamaged.
+    """Return the directory of a run's weights after checking it for damage.
 
     Args:
-        run: The run's directory.
-        which: "best", "final", "averaged", "last" (checkpoint), a step's number, or "auto": the
-            first there is of best, final and last.
+        run: Directory of the run.
+        which: "best", "final", "averaged", "last" (checkpoint), a step, or "auto": the first that
+            exists of best, final and last.
 
     Raises:
-        FileNotFoundError: If there are none; says which there are.
-        Damaged: If they are not as they were written; says which undamaged ones there are.
+        FileNotFoundError: If they don't exist; lists existing ones.
+        DamagedError: If they are damaged; lists undamaged ones.
     """
     checkpoints = list_checkpoints(run)
     there = {name: run / name for name in NAMED if (run / name).is_dir()}
@@ -164,7 +164,7 @@ def find_weights(run: Path, which: str = "auto") -> Path:
     order = ("best", "final", "last") if which == "auto" else (which,)
     found = next((there[name] for name in order if name in there), None)
     if found is None and not run.is_dir():
-        raise FileNotFoundError(f"no run in {run}: there is no such folder")
+        raise FileNotFoundError(f"no run in {run}: the folder does not exist")
     if found is None:
         none = "it diverged" if (run / "diverged").is_dir() else "it has none yet"
         has = f"it has {', '.join(there)}" if there else none
@@ -172,25 +172,24 @@ def find_weights(run: Path, which: str = "auto") -> Path:
         raise FileNotFoundError(f"no {named}weights in {run}: {has}")
     try:
         check_directory(found)
-    except Damaged as error:
+    except DamagedError as error:
         others = {path: name for name, path in there.items() if name != "last" and path != found}
         whole = [others[path] for path in undamaged(others)[0]]
-        hint = "there are no undamaged ones"
+        hint = "no others are undamaged"
         if whole:
-            hint = f"where a command takes --weights {whole[0]}: undamaged are {', '.join(whole)}"
-        raise Damaged(f"{error}; {hint}") from error
+            hint = f"undamaged: {', '.join(whole)} (--weights {whole[0]}, where a command has it)"
+        raise DamagedError(f"{error}; {hint}") from error
     return found
 
 
 def check_finite(state: Mapping[str, Tensor], where: object) -> None:
-    """See that weights can be computed with; `where` names them in an error.
+    """Check that weights are finite; `where` names them in the error.
 
     Raises:
-        Damaged: If one is not a number or infinite; names the first tensor with such values.
+        DamagedError: If a value is infinite or not a number; names the first such tensor.
     """
     for name, tensor in state.items():
         if not tensor.isfinite().all():
             wrong = tensor.numel() - int(tensor.isfinite().sum())
-            raise Damaged(f"{where}: {wrong:,} of {tensor.numel():,} values of {name} are not "
-                          "finite (NaN or infinity); nothing can be computed with these weights, "
-                          "use others")  # fmt: skip
+            raise DamagedError(f"{where}: {wrong:,} of {tensor.numel():,} values of {name} are not "
+                          "finite (NaN or infinity). Use other weights.")  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from magneto.data.stream import named_tensors
-from magneto.data.workers import BatchesAhead
+from magneto.data.workers import BatchPrefetcher
 from magneto.progress import SILENT
 from magneto.recipe import load_recipe
 from magneto.tasks import TASKS
@@ -30,7 +30,7 @@ def test_neither_workers_nor_where_a_run_goes_on_change_a_batch(
         built = recipe.build_task()
         built.prepare(SILENT)
         stream = built.train_stream(recipe.training.batch_size, recipe.seed)
-        with closing(BatchesAhead(stream, 2, [0, 1], num_workers=workers)) as ahead:
+        with closing(BatchPrefetcher(stream, 2, [0, 1], num_workers=workers)) as ahead:
             return [
                 {name: tensor.clone() for name, tensor in named_tensors(pieces).items()}
                 for pieces in islice(ahead.start(first), STEPS - first)

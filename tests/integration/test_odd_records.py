@@ -91,7 +91,7 @@ def test_images_of_a_table(tmp_path: Path) -> None:
     source = tmp_path / "train.csv"
     source.write_text("image,label\n" + "\n".join(rows) + "\n")
     task, said = task_of("image-classification/tiny", source, model_classes=3)
-    assert f"1 malformed record left out [{source}, row 27: 1 cells, not 2]" in said
+    assert f"1 malformed record left out [{source}, row 27: 1 cells instead of 2]" in said
     batch = read_a_batch(task, examples_of(task))
     lost = sum(int(found["broken"].sum()) for found in task.validation_batches())
     assert batch["broken"].sum() + lost == 5 and batch["broken"].sum() > 0
@@ -108,7 +108,7 @@ def test_folders_that_lead_back_are_walked_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "b" / "fifo.png")
     task, said = task_of("image-classification/tiny", tmp_path, model_classes=2)
     assert "2 pipes, devices, broken links and unreadable folders left out [" in said
-    assert f"{tmp_path / 'b' / 'fifo.png'}: no regular file" in said
+    assert f"{tmp_path / 'b' / 'fifo.png'}: not a regular file" in said
     assert examples_of(task) + sum(len(b["labels"]) for b in task.validation_batches()) == 40
 
 
@@ -126,7 +126,7 @@ def test_masks_are_read_exactly_or_refused_by_name(tmp_path: Path) -> None:
     task, _ = task_of("segmentation/tiny", tmp_path, **classes)
     run = tmp_path / "run"
     run.mkdir()
-    task.problems.keep_in(run)
+    task.problems.write_to(run)
     read_a_batch(task, examples_of(task))
     read = {batch["masks"][i].unique().numel() for batch in task.validation_batches()
             for i in range(len(batch["masks"]))}  # fmt: skip
@@ -196,7 +196,7 @@ def test_questions_whose_image_is_no_whole_number(tmp_path: Path) -> None:
     changes = {"validation_split": "val2014", "least_answer_count": 1, "tokenizer": "bytes"}
     task, said = task_of("visual-question-answering/tiny", source, **changes)
     name = source / "v2_OpenEnded_mscoco_train2014_questions.json"
-    assert f"8 {MALFORMED} [{name}, question 9: its image_id is no whole number: 1.9; " in said
+    assert f"8 {MALFORMED} [{name}, question 9: image_id must be a whole number, not 1.9; " in said
     assert examples_of(task) == 8
 
 

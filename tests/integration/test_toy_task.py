@@ -270,7 +270,7 @@ def test_what_an_unfinished_task_lacks_is_said(place: Path, capsys) -> None:
     )
     words = ["train", place / "toy.yaml", "--out", place / "unfinished", "--task"]
     line = refused(capsys, *words, "toy_package.unfinished:NoLoss")
-    assert line.endswith("task toy_package.unfinished:NoLoss lacks loss")
+    assert line.endswith("task toy_package.unfinished:NoLoss must define loss")
     line = refused(capsys, *words, "toy_package.unfinished:Toy")
     assert "model.channels is missing" in line
     other = "toy_package.unfinished:OtherMetric"

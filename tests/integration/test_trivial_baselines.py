@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magneto.data.table import whole_table
+from magneto.data.table import table_of_columns
 from magneto.functional import cross_entropy
 from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.language.causal_lm import CausalLanguageModeling
@@ -131,7 +131,7 @@ def test_image_classification() -> None:
     task, parts = ImageClassification(config, ImageClassificationDataConfig(), 1), []
     for labels in ([1, 1, 0], [1, 2]):
         image = Pixels(np.zeros((len(labels), 8, 8, 1), np.uint8))
-        parts.append(ImageSplit(whole_table({"image": image, "label": np.array(labels)})))
+        parts.append(ImageSplit(table_of_columns({"image": image, "label": np.array(labels)})))
     task.splits = ImageSplits(*parts, list("abcdefg"))  # type: ignore[misc]
     expected = {
         "loss": -(log(3 / 10) + log(1 / 10)) / 2, "accuracy": 0.5, "accuracy_top5": 1.0,

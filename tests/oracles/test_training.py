@@ -8,14 +8,14 @@ from torch import nn
 
 from magneto.progress import ProgressBars
 from magneto.training.config import learning_rate
-from magneto.training.distributed import one_process
+from magneto.training.distributed import single_process
 from magneto.training.loop import build_state
 from magneto.training.optimizer import scale_gradients
 from tests.unit.training.toy import Toy, config, furthest, run_toy, tensors
 
 
 def test_clipping_is_torchs() -> None:
-    world = one_process(torch.device("cpu"))
+    world = single_process(torch.device("cpu"))
     for clip_norm in (0.5, 5.0, 50.0, 500.0):  # the last is never reached: nothing is scaled up
         ours, theirs = ([nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))] for _ in "ab")
         for given in (ours, theirs):
@@ -32,7 +32,7 @@ def test_a_run_is_a_plain_loop_of_torch(tmp_path: Path, clip_norm: float | None)
     """The mean loss, its gradient clipped, AdamW at the schedule's rate."""
     settings = config(steps=10, clip_norm=clip_norm, gradient_accumulation_steps=2)
     run_toy(tmp_path, steps=10, clip_norm=clip_norm, gradient_accumulation_steps=2)
-    task, world = Toy(), one_process(torch.device("cpu"))
+    task, world = Toy(), single_process(torch.device("cpu"))
     state = build_state(task, settings, tmp_path, 3, world, ProgressBars(quiet=True))
     model, stream = state.model, task.train_stream(16, 3)
     decays = [{"params": [p for p in model.parameters() if (p.ndim > 1) == matrix],

@@ -50,7 +50,7 @@ def test_a_signal_to_all_processes_leaves_a_run_and_no_process(
     process = start_training(tmp_path / "run", "--training.steps", "100000")
     os.killpg(process.pid, number)
     said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130 and "go on with: magneto train --resume" in said
+    assert process.returncode == 130 and "resume with: magneto train --resume" in said
     assert said.count("stopping after this step") == 1 and "Traceback" not in said
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
@@ -91,7 +91,8 @@ def test_a_dead_worker_ends_the_command_with_one_line(tmp_path: Path) -> None:
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 2 and "Traceback" not in said
     assert (
-        f"magneto: the data worker of process {worker} was ended by SIGKILL at the batch of" in said
+        f"magneto: the data worker of process {worker} was killed by SIGKILL at the batch of"
+        in said
     )
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)

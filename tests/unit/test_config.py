@@ -11,8 +11,8 @@ import pytest
 from annotated_types import Interval
 
 from magneto.config import (
-    ELSEWHERE,
-    MOST_BYTES,
+    FOREIGN_NAMES,
+    MAX_BYTES,
     ConfigError,
     nearest,
     override,
@@ -150,7 +150,7 @@ def test_names_of_other_programs_are_answered_with_ours() -> None:
 def test_every_hint_names_a_field_and_hides_none() -> None:
     known = {*TrainingConfig.__dataclass_fields__, *TransformerConfig.__dataclass_fields__,
              "source", "max_length"}  # fmt: skip
-    assert set(ELSEWHERE.values()) <= known and not known & ELSEWHERE.keys()
+    assert set(FOREIGN_NAMES.values()) <= known and not known & FOREIGN_NAMES.keys()
 
 
 def test_whole_numbers_stay_exact() -> None:
@@ -241,8 +241,8 @@ def test_yaml_is_read_as_plain_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("a: 1\nb:\n  c: 2\n  d: 3\n  c: 4\n", "line 5: not YAML: the key c is given twice"),
-        ("{a: 1, a: 2}", "line 1: not YAML: the key a is given twice, first in line 1"),
+        ("a: 1\nb:\n  c: 2\n  d: 3\n  c: 4\n", "line 5: not YAML: duplicate key c"),
+        ("{a: 1, a: 2}", "line 1: not YAML: duplicate key a, first in line 1"),
         ("a: &x 1\nb: *x\n", "line 2: not YAML: aliases (*)"),
         ("a: 1\nb: !!python/object/apply:os.system ['id']", "aliases (*) and tags (!)"),
         ("a: !!bool maybe\n", "tags (!)"),
@@ -251,7 +251,7 @@ def test_yaml_is_read_as_plain_values(tmp_path: Path) -> None:
         ("a: [1\nb: 2\n", "not YAML"),
         ("a: " + "9" * 5000, "not YAML"),
         ("a: \0", "not YAML"),
-        ("#" * (MOST_BYTES + 1), "is no recipe"),
+        ("#" * (MAX_BYTES + 1), "is not a recipe"),
     ],
     ids=lambda words: words[:20],
 )  # fmt: skip

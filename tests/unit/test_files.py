@@ -12,28 +12,28 @@ import pytest
 
 from magneto import files
 from magneto.files import (
-    Damaged,
+    DamagedError,
     aside_path,
     check_directory,
     clear_aside,
     clear_dead,
+    complete_directory,
     import_extra,
     read_json,
     read_object,
-    whole_directory,
     write_json,
     write_text,
 )
 
 
 def fill(path: Path, content: str) -> None:
-    with whole_directory(path) as aside:
+    with complete_directory(path) as aside:
         (aside / "file").write_text(content)
 
 
 def test_a_failed_write_leaves_the_old_one(tmp_path: Path) -> None:
     fill(tmp_path / "best", "old")
-    with pytest.raises(RuntimeError), whole_directory(tmp_path / "best") as aside:
+    with pytest.raises(RuntimeError), complete_directory(tmp_path / "best") as aside:
         (aside / "file").write_text("half")
         raise RuntimeError
     assert (tmp_path / "best" / "file").read_text() == "old"
@@ -86,7 +86,7 @@ def test_a_kill_while_a_directory_is_replaced_loses_neither(
 def test_damage_is_found_by_size_or_checksum(tmp_path: Path, content: str) -> None:
     fill(tmp_path / "step", "right")
     (tmp_path / "step" / "file").write_text(content[: 5 if content == "wrong" else 3])
-    with pytest.raises(Damaged, match="file is not as it was written"):
+    with pytest.raises(DamagedError, match="file is damaged: it differs"):
         check_directory(tmp_path / "step")
 
 
@@ -152,11 +152,11 @@ def test_json_that_is_damaged_is_named(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     for content in (b'{"recipe": "cau', b"\xff\xfe", b"[" * 100_000):
         path.write_bytes(content)
-        with pytest.raises(Damaged, match=r"result\.json is damaged"):
+        with pytest.raises(DamagedError, match=r"result\.json is damaged"):
             read_json(path)
     for text in ("[]", "3", "null", '{"b": 1}'):
         path.write_text(text)
-        with pytest.raises(Damaged, match=r"result\.json is damaged"):
+        with pytest.raises(DamagedError, match=r"result\.json is damaged"):
             read_object(path, "a")
     write_json(path, {"a": 1})
     assert read_json(path) == read_object(path, "a") == {"a": 1}

@@ -159,11 +159,11 @@ def test_a_rate_that_is_given_is_taken_in_place_of_the_placements() -> None:
         ({"model.placment": 1}, ["unknown key model.placment; did you mean model.placement?"]),
         ({"placement": 1}, ["unknown key placement; did you mean model.placement?"]),
         ({"lr": 1, "training.stpes": 2}, ["unknown key lr", "did you mean training.steps?"]),
-        ({"task": "causal-ml"}, ["no task 'causal-ml'; did you mean causal-lm?"]),
+        ({"task": "causal-ml"}, ["unknown task 'causal-ml'; did you mean causal-lm?"]),
         ({"model.heads": 5, "training.steps": 0}, ["must divide width", "steps must be 1 or more"]),
         ({"seed": "x"}, ["seed must be a whole number"]),
         ({"task": "nowhere.at.all:Task"}, ["task nowhere.at.all:Task", "PYTHONPATH"]),
-        ({"learning_rates": {"pre": 1}}, ["training.learning_rate is not given", "not sub"]),
+        ({"learning_rates": {"pre": 1}}, ["training.learning_rate is not set", "not sub"]),
     ],
     ids=str,
 )
@@ -180,7 +180,7 @@ def test_a_task_is_found_beside_its_recipe(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "task_beside_a_recipe.py").write_text("class Own: pass\n")
     recipe = tmp_path / "own.yaml"
     recipe.write_text("task: task_beside_a_recipe:Own\n")
-    with pytest.raises(ConfigError, match="task_beside_a_recipe:Own is no task"):
+    with pytest.raises(ConfigError, match="task_beside_a_recipe:Own must have"):
         load_recipe(str(recipe))
     assert os.environ["PYTHONPATH"].split(os.pathsep) == ["elsewhere", str(tmp_path)]
 
@@ -197,7 +197,7 @@ def test_the_nearest_is_named_and_what_is_no_recipe_is_said(tmp_path: Path) -> N
         build_recipe("x", {"task": task})
     path = tmp_path / "mine.yaml"
     for text, answer in (("task: causal-lm\nmodel: [1,\n", r"line 3: not YAML"),
-                         ("- a list", "keys and values")):  # fmt: skip
+                         ("- a list", "must be a mapping")):  # fmt: skip
         path.write_text(text)
         with pytest.raises(ConfigError, match=answer):
             load_recipe(str(path))
@@ -214,7 +214,7 @@ def test_an_edited_recipe_of_a_run_says_what_can_be_done(tmp_path: Path, capsys)
     first, second = capsys.readouterr().err.splitlines()
     assert first == "magneto: unknown key model.memory_slots"
     assert str(path) in second and "another version" in second
-    assert second.endswith("take out model.memory_slots")
+    assert second.endswith("or remove model.memory_slots")
     path.write_text(path.read_text().replace("  memory_slots: 4\n", ""))
     assert main(["evaluate", str(tmp_path), "--model.widht", "8"]) == 2
     assert capsys.readouterr().err.splitlines() == [

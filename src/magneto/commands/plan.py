@@ -79,7 +79,7 @@ def main(words: Sequence[str]) -> int:
         )
     # After the check of the options, because this imports torch.
     from magneto.lab.plan import Plan, micro_batch, trace_recipe
-    from magneto.training.config import in_steps
+    from magneto.training.config import resolve_steps
 
     micro = micro_batch(config, given.gpus, config.gradient_accumulation_steps)
     traced = trace_recipe(
@@ -89,7 +89,7 @@ def main(words: Sequence[str]) -> int:
     plan = Plan(task, config, given.gpus, given.gpus_per_node, memory, traced)
     steps, chosen = None, plan.advise()
     if config.epochs is None or given.examples is not None:
-        steps = in_steps(config, given.examples).steps
+        steps = resolve_steps(config, given.examples).steps
     peaks = nominal_peaks(given.gpu)
     assert peaks is not None  # the parser knows no other names
     peak, state = peaks[config.precision != "bf16"], traced[False][0].state

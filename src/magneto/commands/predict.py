@@ -272,7 +272,7 @@ def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int
     import torch
 
     from magneto.data.formats import read_file
-    from magneto.data.stream import make_named, map_tensors
+    from magneto.data.stream import make_batch, map_tensors
 
     if not given.inputs:
         raise ConfigError(["name a table: magneto predict RUN rows.csv"])
@@ -296,7 +296,7 @@ def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int
 
         for start in range(0, len(table), SORTED):
             some = range(start, min(start + SORTED, len(table)))
-            answers += make_named(ask, some, lambda number, name=name: f"{name}, row {number + 1}")
+            answers += make_batch(ask, some, lambda number, name=name: f"{name}, row {number + 1}")
             report.update("predicting rows", len(answers), None)
     report.finish()
     report.say(f"{len(answers):,} rows{counts.describe()}")

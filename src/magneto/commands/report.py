@@ -10,7 +10,7 @@ import yaml
 
 from magneto.commands.shared import Parser, answer
 from magneto.data.problems import PROBLEMS_FILE
-from magneto.files import Damaged, read_object
+from magneto.files import DamagedError, read_object
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe
 from magneto.runs import load_model, open_task
@@ -38,12 +38,12 @@ def main(words: Sequence[str]) -> int:
     given, overrides = parser().parse_with_overrides(words)
     report = ProgressBars()
     recipe, task = open_task(given.run, overrides)
-    task.problems.keep_in(given.run, report)
+    task.problems.write_to(given.run, report)
     task.prepare(report)
     figures: Sequence[Figure] = ()
     try:
         figures = draw_figures(given.run, given.weights, recipe, task)
-    except (FileNotFoundError, Damaged) as error:
+    except (FileNotFoundError, DamagedError) as error:
         report.say(f"The report has no predictions of the model: {error}")
     report.finish()
     from magneto.lab.report.report import write_run_page

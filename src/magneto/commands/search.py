@@ -120,7 +120,13 @@ def load_index(
     """
     import numpy as np
 
-    from magneto.data.cache import cache_directory, file_states, fingerprint, is_kept, made_whole
+    from magneto.data.cache import (
+        cache_directory,
+        create_cached,
+        file_states,
+        fingerprint,
+        is_cached,
+    )
     from magneto.data.formats import media_names
     from magneto.files import read_json, write_json
 
@@ -136,7 +142,7 @@ def load_index(
     own = sorted(weights.rglob("*")) if weights.is_dir() else [weights]
     states = file_states([*files, *(path for path in own if path.is_file())])
     index = cache_directory() / f"search-{fingerprint(states, overrides)}"
-    if not is_kept(index, report):
+    if not is_cached(index, report):
         known, parts = [], []
         for start in range(0, len(names), BATCH):
             some = list[Any]()
@@ -151,7 +157,7 @@ def load_index(
             report.update("indexing", min(start + BATCH, len(names)), len(names))
         if not known:
             raise ValueError(f"none of {len(names)} files in {among} could be read as an image")
-        with made_whole(index) as directory:
+        with create_cached(index) as directory:
             np.save(directory / VECTORS, np.concatenate(parts))
             write_json(directory / NAMES, known)
     return read_json(index / NAMES), np.load(index / VECTORS)

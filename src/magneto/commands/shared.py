@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from textwrap import fill
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
-from magneto.config import ELSEWHERE, ConfigError
+from magneto.config import FOREIGN_NAMES, ConfigError
 from magneto.data.problems import INVALID_UTF8, Counts
 from magneto.files import nearest_path, plain
 
@@ -94,7 +94,7 @@ class Parser(argparse.ArgumentParser):
         elif self.recipe:
             word = option.removeprefix("--").replace("-", "_")
             known = _recipe_fields()
-            field = known.get(word) or known.get(ELSEWHERE.get(word, ""))
+            field = known.get(word) or known.get(FOREIGN_NAMES.get(word, ""))
             near = [field] if field else near
         return f"; did you mean {near[0]}?" if near else ""
 

@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> int:
     given, overrides = parser().parse_with_overrides(words)
     from magneto.commands.plan import try_steps
     from magneto.start.advice import advise
-    from magneto.start.kinds import candidates
+    from magneto.start.candidates import candidates
 
     found = candidates(given.data)
     names = [each.task for each in found]
@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
     value = {
         "data": given.data, "task": chosen.task, "reason": chosen.reason,
         "also": [each.task for each in found if each is not chosen],
-        "facts": dict(advice.finding.facts), "simple": dict(advice.simple),
+        "facts": dict(advice.summary.facts), "simple": dict(advice.baselines),
         "options": advice.options, "parameters": tried["parameters"],
         "steps": tried["steps"], "seconds": tried["seconds"], "command": line,
     }  # fmt: skip
@@ -100,16 +100,16 @@ def train_command(data: str, advice: Advice, out: Path) -> str:
 def lines(advice: Advice, tried: Mapping[str, Any]) -> list[str]:
     """Return a table of the data, the baselines, and the recipe with its cost."""
     metric = advice.task.primary_metric
-    rows = [("data", ""), *((f"  {name}", words) for name, words in advice.finding.facts)]
+    rows = [("data", ""), *((f"  {name}", words) for name, words in advice.summary.facts)]
     rows.append(("baselines", f"validation {metric}"))
-    rows += [(f"  {name}", format_score(scores, metric)) for name, scores in advice.simple]
+    rows += [(f"  {name}", format_score(scores, metric)) for name, scores in advice.baselines]
     rows.append(("recipe", advice.recipe.name))
     rows += [(f"  {name}", as_yaml(value)) for name, value in advice.options.items()]
     rows.append(("cost", f"{tried['parameters']:,} parameters, {tried['steps']:,} steps, about "
                          f"{clock(tried['seconds'])} on this device"))  # fmt: skip
     wide = max(len(name) for name, _ in rows) + 2
     return [f"{name:<{wide}}{words}".rstrip() for name, words in rows] + [
-        f"note: {remark}" for remark in advice.finding.remarks
+        f"note: {remark}" for remark in advice.summary.remarks
     ]
 
 

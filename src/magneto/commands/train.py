@@ -102,7 +102,7 @@ def main(words: Sequence[str]) -> int:
             hooks=hooks,
             report=report,
             recipe=recipe.to_mapping(),
-            keep_recipe=lambda: recipe.save(run / RUN_FILE),
+            save_recipe=lambda: recipe.save(run / RUN_FILE),
         )
     if given.json and is_main_process():
         print_json({"run": str(run), **asdict(result)})

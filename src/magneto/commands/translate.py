@@ -129,7 +129,7 @@ def translate_lines(
                 counts[LINES] += 1
                 counts["empty"] += not is_visible(text)
                 if each.truncated:
-                    counts.met(too_long, f"line {counts[LINES]}", "the rest is ignored")
+                    counts.record(too_long, f"line {counts[LINES]}", "the rest is ignored")
                 target.write(output_lines(given, counts[LINES], text, each).encode("utf-8"))
             target.flush()
     finally:

@@ -1,1 +1,1 @@
-"""Where examples come from: sources, tokenizers, packing, and sets that need no network."""
+"""Data: sources, tables, tokenizers, batches and worker processes."""

@@ -1,6 +1,7 @@
-"""The cache of prepared data: named by files and settings, written whole, opened as it was written.
+"""Cache of prepared data, in directories named by files and settings.
 
-Of each file of a directory of the cache the manifest has size, checksum and time of change.
+A directory is complete or absent. Its manifest has the size, checksum and time of change of each
+file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from magneto import files
 from magneto.files import (
     CHANGED,
     MANIFEST,
-    Damaged,
+    DamagedError,
     aside_path,
     check_directory,
     clear_dead,
@@ -31,7 +32,7 @@ from magneto.files import (
 )
 from magneto.progress import SILENT, Progress
 
-# Of all that is kept: another number where the same files and settings give something else.
+# Version of the cache's content; raise it when the same files and settings give another result.
 VERSION = 3
 
 
@@ -41,18 +42,18 @@ def cache_directory() -> Path:
 
 
 def fingerprint(*parts: Any) -> str:
-    """Return a short name for whatever the parts describe; equal parts, equal name."""
+    """Return a short name of the parts' JSON; equal parts have equal names."""
     text = json.dumps((VERSION, *parts), sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
 def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """Return place, size and time of change of files, which name what is in them.
+    """Return path, size and time of change of each file, which identify its content.
 
-    The time is that of the file's entry: programs can't set it back.
+    The time is the inode's (ctime), which programs can't set back.
 
     Raises:
-        OSError: If one is not there.
+        OSError: If a file is missing.
     """
     paths = list(paths)
     folders = {folder: folder.resolve() for folder in {path.parent for path in paths}}
@@ -61,7 +62,7 @@ def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
 
 
 def content_digest(*parts: bytes | np.ndarray) -> str:
-    """Return a short name for the content of bytes and arrays, wherever it is kept."""
+    """Return a short name of the content of bytes and arrays."""
     found = hashlib.blake2b(digest_size=12)
     for part in parts:
         found.update(f"{len(part)}:".encode())
@@ -69,44 +70,44 @@ def content_digest(*parts: bytes | np.ndarray) -> str:
     return found.hexdigest()
 
 
-def map_numbers(path: Path, kind: Any) -> np.ndarray:
-    """Return the numbers in a file, mapped and not read; what is empty can't be mapped."""
+def map_array(path: Path, kind: Any) -> np.ndarray:
+    """Return the numbers in a file as a memory map; an empty file can't be mapped."""
     if not path.stat().st_size:
         return np.zeros(0, kind)
-    return np.memmap(path, kind, mode="r").view(np.ndarray)  # parts of a memmap are slow to make
+    return np.memmap(path, kind, mode="r").view(np.ndarray)  # slices of a memmap are slow
 
 
-def also_known(held: Path, other: Path) -> None:
-    """Let what is kept at `held` be found beside it by another name too."""
+def add_alias(path: Path, other: Path) -> None:
+    """Add a second name to a directory of the cache."""
     with suppress(FileExistsError):
-        other.symlink_to(held.name)
+        other.symlink_to(path.name)
 
 
-def is_kept(held: Path, progress: Progress = SILENT) -> bool:
-    """Return whether a directory of the cache is there, as it was written.
+def is_cached(path: Path, progress: Progress = SILENT) -> bool:
+    """Return whether a directory of the cache exists undamaged.
 
-    A damaged one is taken away, and said, so that it is made again.
+    A damaged one is reported and removed, so that it is created again.
     """
-    if not held.exists():
+    if not path.exists():
         return False
     try:
-        check_directory(held)
-    except Damaged as error:
-        progress.say(f"{error}: made again")
-        damaged = held.resolve()
+        check_directory(path)
+    except DamagedError as error:
+        progress.say(f"{error}; creating it again")
+        damaged = path.resolve()
         aside = aside_path(damaged)
-        with suppress(FileNotFoundError):  # another process was faster
+        with suppress(FileNotFoundError):  # another process removed it
             damaged.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
         return False
     return True
 
 
-def make_writable(folder: Path) -> None:
-    """Make a folder of the cache, and see that something can be written there.
+def ensure_writable(folder: Path) -> None:
+    """Create a folder of the cache and check that it is writable.
 
     Raises:
-        OSError: If not; says what to do.
+        OSError: If it is not; the message says what to do.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,20 +116,20 @@ def make_writable(folder: Path) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        why = f"no prepared data can be kept in {folder} ({error.strerror})"
-        raise OSError(f"{why}: give a folder that can be written, MAGNETO_CACHE=...") from error
+        raise OSError(f"cache folder {folder} is not writable ({error.strerror}). Set another one: "
+                      "MAGNETO_CACHE=FOLDER") from error  # fmt: skip
 
 
 @contextmanager
-def made_whole(path: Path) -> Iterator[Path]:
-    """Give a directory to fill, which appears at `path`, with a manifest, when it is complete.
+def create_cached(path: Path) -> Iterator[Path]:
+    """Yield an empty directory to fill; after the block it is at `path` with a manifest.
 
-    If another process was faster, its result stays.
+    If another process created `path` meanwhile, its directory stays.
 
     Raises:
-        OSError: If nothing can be written there.
+        OSError: If the cache is not writable.
     """
-    make_writable(path.parent)
+    ensure_writable(path.parent)
     clear_dead(path.parent)
     with directory_aside(path) as aside:
         yield aside
@@ -141,7 +142,7 @@ def made_whole(path: Path) -> Iterator[Path]:
         write_json(aside / MANIFEST, manifest)
         sync_to_disk(aside)
         try:
-            if path.is_symlink():  # another name of what is there no more
+            if path.is_symlink():  # alias of a directory that is gone
                 path.unlink()
             aside.rename(path)
         except OSError:

@@ -1,9 +1,8 @@
-"""Documents from wherever they lie: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings.
+"""Documents of text sources: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings.
 
 A path is a file or a folder of .txt, .jsonl, .json, .csv, .tsv, .tar or Parquet files. In plain
-text a document is a run of paragraphs; a record is a document. All are streamed. Nothing is left
-out in silence: what is odd is counted. What is built in is the documentation strings of Python's
-standard library.
+text a document is a run of paragraphs; elsewhere it is a record. Documents are streamed, and
+skipped ones are counted. The built-in source is the documentation of Python's standard library.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from magneto.config import shown
-from magneto.data.cache import cache_directory, file_states, fingerprint, is_kept, made_whole
+from magneto.config import abbreviate
+from magneto.data.cache import cache_directory, create_cached, file_states, fingerprint, is_cached
 from magneto.data.files import (
     RECORDS,
-    decoded,
+    decode_line,
     existing_path,
     has_ending,
     is_table,
@@ -34,7 +33,7 @@ from magneto.data.files import (
     unpacked_name,
     walk_files,
 )
-from magneto.data.problems import EMPTY, OTHER_SPLITS, BadRecord, Counts, listed, read_each
+from magneto.data.problems import EMPTY, OTHER_SPLITS, BadRecord, Counts, join_words, read_each
 from magneto.data.sources import (
     HubDataset,
     check_builtin,
@@ -46,12 +45,12 @@ from magneto.data.sources import (
 )
 
 ENDINGS = (".txt", *RECORDS, ".tar")
-# A document of plain text ends at the first blank line after so many characters.
+# Characters after which a document of plain text ends at the next blank line.
 DOCUMENT_CHARACTERS = 4096
-# A longer line is cut, so that one file without line ends does not fill the memory.
+# Longest piece of a line: a file without line ends would fill the memory.
 PIECE_BYTES = 1 << 20
 
-# What a document of plain text is.
+# Units of a document in plain text.
 PARAGRAPHS, LINE = "paragraphs", "line"
 
 DOCUMENTS = "documents"
@@ -59,32 +58,32 @@ CUT_LINES = "over-long lines cut"
 
 
 Documents = Callable[[Counts], Iterator[str]]
-"""From counts, which are filled while reading, to the documents of a split."""
+"""Function from counts, which it fills, to the documents of a split."""
 
 
 def read_documents(
     source: str, field: str, counts: Counts, unit: str = PARAGRAPHS
 ) -> Iterator[str]:
-    """Yield the documents of a source that are to train on; see `open_documents`."""
-    there = open_documents(source, field, unit)
-    return (there.get("train") or next(iter(there.values())))(counts)
+    """Yield the training documents of a source; see `open_documents`."""
+    splits = open_documents(source, field, unit)
+    return (splits.get("train") or next(iter(splits.values())))(counts)
 
 
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
-    """Return what yields the documents of each split that a source has.
+    """Return a function per split of a source that yields its documents.
 
-    Files are "train", unless their names or those of their folders say of all splits what they are,
-    or their records do in a field "split".
+    Files belong to "train", unless file or folder names, or a field "split" in records, name the
+    split of all of them.
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.
         field: Key of the text in records.
-        unit: What a document of plain text is: a run of paragraphs, or a line.
+        unit: Unit of a document in plain text: a run of paragraphs, or a line.
 
     Raises:
-        FileNotFoundError: If there is no such path; names the nearest one.
-        ValueError: If a name is unknown, a folder holds nothing to read; on reading, if a file is
-            damaged.
+        FileNotFoundError: If the path does not exist; suggests the nearest one.
+        ValueError: If a name is unknown or a folder has no readable file; while reading, if a file
+            is damaged.
     """
     found = find_source(source)
     if found.kind == "builtin":
@@ -112,25 +111,25 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
 
 
 def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
-    """List the files of a path in order: itself, or those of a folder that have an ending.
+    """Return the file at a path, or the files below a folder with one of the endings, sorted.
 
     Raises:
-        FileNotFoundError: If there is no such path.
-        ValueError: If a folder holds nothing to read.
+        FileNotFoundError: If the path does not exist.
+        ValueError: If the folder has no such file.
     """
     path = existing_path(source)
     if path.is_file():
         return [path]
     files = sorted(file for file in walk_files(path) if has_ending(file, endings))
     if not files:
-        raise ValueError(f"nothing to read in {source}: no file ends in {', '.join(endings)}")
+        raise ValueError(f"no readable file in {source}: none ends in {', '.join(endings)}")
     return files
 
 
 def files_by_split(source: str) -> dict[str, list[Path]]:
-    """Return the files of a path by split, "train" where no word in a name says which.
+    """Return the files of a path by the split in their first folder's or file's name.
 
-    All are "train", unless one is named so and another by another split.
+    All files are "train" if no name says "train".
     """
     folder, files = existing_path(source), source_files(source, ENDINGS)
     words = [path.relative_to(folder).parts[0] if path != folder else "" for path in files]
@@ -153,15 +152,14 @@ def _counted(texts: Iterable[str], counts: Counts) -> Iterator[str]:
 
 
 def _file_documents(path: Path, field: str, unit: str, split: str, counts: Counts) -> Iterator[str]:
-    """Yield the documents of a file, of records those of a split, if one is given."""
+    """Yield the documents of a file; of records only those of `split`, unless it is ""."""
     read = partial(_text, field=field, split=split, counts=counts)
     if is_table(path):
         header, rows = open_table(path, counts)
         if header and field not in header:
-            there = listed([shown(name) for name in header])
-            raise ValueError(f"{path} has no column {field!r} among {there}: name it, "
-                             "data.text_field; if its first line names no columns, write one above "
-                             "it")  # fmt: skip
+            there = join_words([abbreviate(name) for name in header])
+            raise ValueError(f"{path} has no column {field!r} among {there}. Set data.text_field; "
+                             "if the first line is not a header, write one above it.")  # fmt: skip
         return read_rows(path, rows, header, counts, read)
     if unpacked_name(path).endswith((*RECORDS, ".tar")):
         return stream_records(path, counts, read)
@@ -179,7 +177,7 @@ def _text(record: Any, field: str, split: str = "", counts: Counts | None = None
         return None
     text = record.get(field)
     if not isinstance(text, str):
-        raise BadRecord(f"no text in {field!r}")
+        raise BadRecord(f"no text in field {field!r}")
     return text
 
 
@@ -197,7 +195,7 @@ def _plain_documents(path: Path, counts: Counts) -> Iterator[str]:
 
 
 def _pieces(path: Path, counts: Counts) -> Iterator[str]:
-    """Yield decoded lines, with their ends; a cut of a long one does not split a character."""
+    """Yield decoded lines with their ends; long ones in pieces that keep characters whole."""
     held, whole, number = b"", True, 0
     with open_text(path) as file:
         while piece := file.readline(PIECE_BYTES):
@@ -209,19 +207,19 @@ def _pieces(path: Path, counts: Counts) -> Iterator[str]:
                 end = _last_character(piece) if cut else len(piece)
                 piece, held = piece[:end], piece[end:]
             whole = not cut
-            yield decoded(piece, counts, path, number)
+            yield decode_line(piece, counts, path, number)
     if held:
-        yield decoded(held, counts, path, number)
+        yield decode_line(held, counts, path, number)
 
 
 def _last_character(piece: bytes) -> int:
-    """Return where the last character of UTF-8 bytes begins, which may be unfinished."""
+    """Return where the last, maybe incomplete, character of UTF-8 bytes starts."""
     starts = (len(piece) - back for back in range(1, 5) if piece[-back] & 0xC0 != 0x80)
     return next(starts, len(piece))
 
 
 def documents_fingerprint(source: str, field: str, unit: str = PARAGRAPHS) -> str:
-    """Name the content of a source: files by their states, others by name."""
+    """Return a name of a source's content: of its files' states, or of the source's name."""
     found = find_source(source)
     if found.kind == "builtin":
         return fingerprint(source, field, sys.version_info[:3])
@@ -230,8 +228,8 @@ def documents_fingerprint(source: str, field: str, unit: str = PARAGRAPHS) -> st
     return fingerprint(place, file_states(files), field, unit)
 
 
-# Not prose that people read: tests, vendored packages, and tools that are being removed.
-LEFT_OUT = {
+# Folders without prose: tests, vendored packages, removed tools.
+EXCLUDED_FOLDERS = {
     "test",
     "tests",
     "site-packages",
@@ -244,15 +242,15 @@ BUILTIN = ("docstrings",)
 
 
 def docstrings() -> list[str]:
-    """Return the prose of the Python library's documentation strings, a module a document.
+    """Return the prose of the standard library's docstrings, one document per module.
 
-    Sources are parsed, never imported; the order is that of the modules' paths. The result is
-    cached per Python version.
+    Sources are parsed without importing them, in the order of their paths. The result is cached per
+    Python version.
     """
     version = sys.version_info[:3]
     held = cache_directory() / f"docstrings-{fingerprint(version)}"
-    if not is_kept(held):
-        with made_whole(held) as aside:
+    if not is_cached(held):
+        with create_cached(held) as aside:
             lines = (json.dumps(document) for document in _extract())
             (aside / "documents.jsonl").write_text("\n".join(lines), encoding="utf-8")
     content = (held / "documents.jsonl").read_text(encoding="utf-8")
@@ -262,14 +260,14 @@ def docstrings() -> list[str]:
 def _extract() -> Iterator[str]:
     root = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(root.rglob("*.py")):
-        if LEFT_OUT.isdisjoint(path.relative_to(root).parts[:-1]):
+        if EXCLUDED_FOLDERS.isdisjoint(path.relative_to(root).parts[:-1]):
             prose = list(dict.fromkeys(_prose(path)))
             if prose:
                 yield "\n\n".join(prose)
 
 
 def _prose(path: Path) -> Iterator[str]:
-    """Yield the paragraphs of prose in a module's documentation strings."""
+    """Yield the paragraphs of prose in a module's docstrings."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
@@ -283,7 +281,7 @@ def _prose(path: Path) -> Iterator[str]:
 
 
 def is_prose(paragraph: str) -> bool:
-    """Return whether a paragraph reads as sentences, not as code, a table or a list of names."""
+    """Return whether a paragraph consists of sentences, and is no code, table or list of names."""
     if ">>>" in paragraph or any(
         line.startswith(("    ", "\t", "|")) for line in paragraph.split("\n")
     ):

@@ -1,6 +1,6 @@
-"""Tables from wherever examples lie: text files, folders of media, tar shards, parquet, the hub.
+"""Tables of any source: text files, folders of media, tar shards, Parquet files, and the hub.
 
-Nothing is decoded. A record that can't be read is counted and left out.
+Nothing is decoded. Unreadable records are counted and skipped.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from magneto.data.cache import cache_directory, file_states, fingerprint, is_kept, made_whole
+from magneto.data.cache import cache_directory, create_cached, file_states, fingerprint, is_cached
 from magneto.data.files import (
     RECORDS,
     Record,
-    decoded,
+    decode_line,
     existing_path,
     has_ending,
     is_table,
@@ -43,33 +43,41 @@ from magneto.data.sources import (
     split_of,
     standard_splits,
 )
-from magneto.data.table import NO_CLASS, USUAL, Classes, Table, by_split, table_of, whole_table
+from magneto.data.table import (
+    COLUMN_ALIASES,
+    NO_CLASS,
+    Classes,
+    Table,
+    by_split,
+    table_of_columns,
+    table_of_records,
+)
 from magneto.files import read_json, write_json
 from magneto.progress import SILENT, Progress
 
 Layout = Callable[[Path, Counts], dict[str, Table]]
-"""From a folder to its tables by split; none where the folder is not of this layout."""
+"""Function from a folder to its tables by split; {} if the folder has another layout."""
 
-SUPPORTED = (f"a file ends in {', '.join(RECORDS)} (maybe .gz, .xz or .bz2 after it), .parquet or "
-             ".tar; else name a folder, or hf:NAME")  # fmt: skip
+SUPPORTED = (f"Use a folder, hf:NAME, or a file that ends in {', '.join(RECORDS)} (also with "
+             ".gz, .xz or .bz2), .parquet or .tar.")  # fmt: skip
 OTHER_FILES = "files of other kinds left out"
-NESTED = "in folders inside those of the classes, which name no class"
-# Of files in folders that name their classes.
+NESTED = "in nested folders, labelled by the outer folder"
+# Endings of files in class folders, by kind.
 FOLDER_ENDINGS = {**ENDINGS, "text": (".txt",)}
-# How the bytes of media begin, by the kind that the hub's library calls them; and of how many rows
-# they are looked at until one has some.
+# First bytes of media by the name of the hub library's feature.
 BEGINNINGS = {
     "Image": re.compile(rb"\x89PNG|\xff\xd8\xff|GIF8|BM|RIFF....WEBP|II\*\0|MM\0\*|P[1-6]\s"
                         rb"|\0\0\0.(jP  |ftypavi[fs])", re.DOTALL),
     "Audio": re.compile(rb"RIFF....WAVE|fLaC|OggS|ID3|\xff[\xf2\xf3\xfb]|FORM....AIF", re.DOTALL),
 }  # fmt: skip
+# Rows searched for the first bytes.
 BYTES_LOOKED_AT = 100
-# Members of an example in a shard, by ending, and the columns that they are.
+# Members of an example in a shard by ending, with their columns.
 MASK_MEMBERS = ("seg.png", "mask.png", "seg", "mask")
 WORD_MEMBERS = {"cls": "label", "txt": "text", "caption": "text"}
-# A larger member of JSON or of words is none.
+# Largest text or JSON member, in bytes.
 WORDS_BYTES = 1 << 20
-UNREAD_WORDS = "members of words or of JSON that can't be read"
+UNREAD_WORDS = "unreadable text or JSON members"
 
 
 def read_source(
@@ -79,19 +87,18 @@ def read_source(
     progress: Progress = SILENT,
     layout: Layout | None = None,
 ) -> dict[str, Table]:
-    """Return the tables of a source: "train", "validation" and "test", as far as they are there.
+    """Return the tables of a source by split ("train", "validation", "test").
 
     Args:
-        source: PATH or hf:NAME[:CONFIG[:SPLIT]]; what is built in is of a field.
-        counts: Told of what is left out.
-        kind: Of media, where it is a folder of them: one of `magneto.data.media.ENDINGS`; "text"
-            for none.
-        progress: Told of long work.
-        layout: Of folders, that a field knows beside those of all.
+        source: PATH or hf:NAME[:CONFIG[:SPLIT]]; built-in sources belong to the fields.
+        counts: Counts skipped records.
+        kind: Kind of media in a folder, from `magneto.data.media.ENDINGS`; "text" for none.
+        progress: Progress display.
+        layout: Reader of a further folder layout.
 
     Raises:
-        FileNotFoundError: If there is no such path; names the nearest.
-        ValueError: If nothing can be read there; says what could be.
+        FileNotFoundError: If the path does not exist; suggests the nearest one.
+        ValueError: If the source is not supported; lists the supported ones.
     """
     found = parse_source(source)
     if found.kind == "hf":
@@ -99,7 +106,7 @@ def read_source(
     path = existing_path(source)
     if path.is_file() and not path.name.endswith((".tar", ".parquet")):
         if not has_ending(path, RECORDS):
-            raise ValueError(f"{path} is no set of examples: {SUPPORTED}")
+            raise ValueError(f"Unsupported source {path}. {SUPPORTED}")
         return by_split(read_file(path, counts), counts)
     if shards := find_shards(path):
         parts = shards_by_split(path, shards)
@@ -111,7 +118,7 @@ def read_source(
         return {split: read_file(file, counts) for split, file in files.items()}
     own = layout(path, counts) if layout else {}
     if not own and kind not in ENDINGS:
-        raise ValueError(f"{path} is no set of examples: {SUPPORTED}")
+        raise ValueError(f"Unsupported source {path}. {SUPPORTED}")
     return own or read_folders(path, kind, counts)
 
 
@@ -120,15 +127,15 @@ def find_files(
     endings: tuple[str, ...] = RECORDS,
     splits: Mapping[str, Sequence[str]] = SPLIT_NAMES,
 ) -> dict[str, Path]:
-    """Return the files in a folder that are named as splits are.
+    """Return the files in a folder that are named after splits.
 
     Args:
-        folder: Where they lie.
-        endings: That they have, unpacked.
-        splits: Names of the splits, best first, where a field has others.
+        folder: The folder.
+        endings: Their endings before that of a compression.
+        splits: Names of each split, in order of preference; a field may have its own.
 
     Raises:
-        ValueError: If two have one name.
+        ValueError: If a split has two files.
     """
     files: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()):
@@ -136,18 +143,17 @@ def find_files(
             files.setdefault(Path(unpacked_name(path)).stem.lower(), []).append(path)
     found = standard_splits(files, splits)
     for one, other, *_ in (paths for paths in found.values() if len(paths) > 1):
-        raise ValueError(f"two files for one split: {one} and {other}; keep one")
+        raise ValueError(f"two files for one split: {one} and {other}. Remove one.")
     return {split: paths[0] for split, paths in found.items()}
 
 
 def read_file(path: Path, counts: Counts) -> Table:
-    """Return the records of a file as a table; paths in it are relative to its folder.
+    """Return the table of a record file; its paths are relative to the file's folder.
 
-    .jsonl has an object in each line; .json a list of them, or the same; .csv and .tsv name their
-    columns in the first line.
+    A .jsonl has an object per line, a .json a list or the same; .csv and .tsv have a header.
 
     Raises:
-        ValueError: If the file is damaged, or has no records.
+        ValueError: If the file is damaged or empty.
     """
     if is_table(path):
         header, cells = open_table(path, counts)
@@ -155,11 +161,11 @@ def read_file(path: Path, counts: Counts) -> Table:
         found = list(zip(*read_rows(path, cells, header, counts, _cells), strict=True))
         columns = dict(zip(names, found or [()] * len(names), strict=True))
         separator = quoted_separator(path) if unpacked_name(path).endswith(".csv") else "\t"
-        return whole_table(columns, str(path), path.parent, separator)
+        return table_of_columns(columns, str(path), path.parent, separator)
     records = list(stream_records(path, counts))
     if not records:
         raise ValueError(f"{path} has no records{counts.describe()}")
-    return table_of(records, str(path), path.parent)
+    return table_of_records(records, str(path), path.parent)
 
 
 def _cells(record: Record) -> list[str]:
@@ -167,9 +173,9 @@ def _cells(record: Record) -> list[str]:
 
 
 def media_column(table: Table, name: str) -> MediaColumn:
-    """Return a column of paths as one of media; a column of media is returned as it is.
+    """Return a column of paths as a column of media.
 
-    A record that has no path, or none that is a text, has none.
+    Missing and non-text paths become empty.
     """
     column = table.columns[name]
     if isinstance(column, MediaColumn):
@@ -178,16 +184,16 @@ def media_column(table: Table, name: str) -> MediaColumn:
 
 
 def _path(value: Any) -> str:
-    if isinstance(value, Mapping):  # as the Hugging Face hub writes it
+    if isinstance(value, Mapping):  # format of the Hugging Face hub
         value = value.get("path")
     return value.strip() if isinstance(value, str) else ""
 
 
 def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
-    """Return the media, or texts, below a folder, or below a folder for each split in it.
+    """Return tables of the media or texts below a folder, or below its folders named after splits.
 
     Raises:
-        ValueError: If there are none.
+        ValueError: If there are no such files.
     """
     inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     splits = standard_splits(inside)
@@ -198,10 +204,10 @@ def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
 
 
 def read_folder(folder: Path, kind: str, counts: Counts) -> Table:
-    """Return the media below a folder; the label of each is the folder that it lies in.
+    """Return the table of the media below a folder, labelled by their folders.
 
-    Classes are numbered in the order of the alphabet, also where they are numbers, as torchvision's
-    `ImageFolder` does.
+    Class numbers follow the alphabetical order of the folders, even for numeric names, as
+    torchvision's `ImageFolder` does.
     """
     names = list(media_names(folder, kind, counts))
     if not names:
@@ -210,16 +216,16 @@ def read_folder(folder: Path, kind: str, counts: Counts) -> Table:
     words = [first if rest else None for first, _, rest in (n.partition("/") for n in names)]
     for name in names:
         if name.count("/") > 1:
-            counts.met(f"{kind}s {NESTED}", name, f"is of class {name.partition('/')[0]}")
+            counts.record(f"{kind}s {NESTED}", name, f"class {name.partition('/')[0]}")
     known = sorted({word for word in words if word is not None})
     numbers: dict[str | None, int] = {word: number for number, word in enumerate(known)}
     labels = np.array([numbers.get(word, NO_CLASS) for word in words], np.int64)
     columns = {kind: Files(folder, names), "label": Classes(labels, known)}
-    return whole_table(columns, str(folder), folder)
+    return table_of_columns(columns, str(folder), folder)
 
 
 def media_names(folder: Path, kind: str, counts: Counts) -> Iterator[str]:
-    """Yield the media, or texts, below a folder, in order, relative to it; links are followed."""
+    """Yield relative paths of the media or texts below a folder, sorted; links are followed."""
     for path in walk_files(folder, counts):
         if path.name.lower().endswith(FOLDER_ENDINGS[kind]):
             yield path.relative_to(folder).as_posix()
@@ -228,7 +234,7 @@ def media_names(folder: Path, kind: str, counts: Counts) -> Iterator[str]:
 
 
 def find_shards(source: Path) -> list[Path]:
-    """List the tar files of a folder, or of a folder per split in it; of a tar file itself."""
+    """Return the tar files of a folder or its folders, or a tar file itself."""
     if source.is_file():
         return [source] if source.suffix == ".tar" else []
     found = [*source.glob("*.tar"), *source.glob("*/*.tar")]
@@ -236,7 +242,7 @@ def find_shards(source: Path) -> list[Path]:
 
 
 def shards_by_split(source: Path, shards: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return shards by the split that their folder or file name tells; "train" if nothing does."""
+    """Return shards by the split in their path; "train" without one."""
     parts: dict[str, list[Path]] = {}
     for shard in shards:
         place = shard.relative_to(source if source.is_dir() else source.parent)
@@ -246,15 +252,15 @@ def shards_by_split(source: Path, shards: Sequence[Path]) -> dict[str, list[Path
 
 
 @dataclass
-class Index:
-    """Where examples lie in shards.
+class ShardIndex:
+    """Index of the examples in tar shards.
 
     Attributes:
-        keys: What they are called.
-        places: By column, (number of the shard, first byte, bytes) of each example's medium;
-            (-1, 0, 0) where it has none.
-        fields: By column, what each example's members of words and of JSON say; None if nothing.
-        counts: What was odd.
+        keys: Key of each example.
+        places: By column, (shard number, first byte, size in bytes) of each example's medium; (-1,
+            0, 0) for none.
+        fields: By column, value of each example's text and JSON members; None for none.
+        counts: Counts of problems.
     """
 
     keys: list[str] = field(default_factory=list)
@@ -264,12 +270,12 @@ class Index:
 
 
 def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SILENT) -> Table:
-    """Return the examples of tar shards: files of one key are one (a.jpg, a.cls or a.json).
+    """Return the table of tar shards; files with one key (a.jpg, a.cls, a.json) are an example.
 
-    An index of where each begins is made once, and kept in the cache: so any example is read at
-    once, and the order is shuffled over all shards, which reading them from front to end can't do.
-    Columns are "key", media by kind ("image", "mask", "audio"), and what words and JSON say: a
-    label and a text are called "label" and "text", whatever member has them.
+    An index of the shards, kept in the cache, gives random access to examples, so that the order is
+    shuffled over all shards. Columns are "key", media by kind ("image", "mask", "audio"), and
+    values of text and JSON members. Labels and texts are called "label" and "text" whatever their
+    member.
 
     Raises:
         ValueError: If there are no examples.
@@ -283,26 +289,26 @@ def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SIL
         name: Members(shards, index.keys, np.array(places, np.int64))
         for name, places in index.places.items()
     }
-    return whole_table({**index.fields, **media, "key": index.keys}, where)
+    return table_of_columns({**index.fields, **media, "key": index.keys}, where)
 
 
-def _kept_index(shards: Sequence[Path], progress: Progress) -> Index:
-    """Return the index of shards from the cache; it is made if they, or it, are new."""
+def _kept_index(shards: Sequence[Path], progress: Progress) -> ShardIndex:
+    """Return the index of shards from the cache, created if needed."""
     held = cache_directory() / f"shards-{fingerprint(file_states(shards))}"
-    if not is_kept(held, progress):
-        made = Index()
+    if not is_cached(held, progress):
+        made = ShardIndex()
         for number, shard in enumerate(shards):
             progress.update("indexing shards", number, len(shards))
             _add_shard(made, shard, number)
         progress.update("indexing shards", len(shards), len(shards))
-        with made_whole(held) as aside:
+        with create_cached(held) as aside:
             write_json(aside / "index.json", {**vars(made), "counts": made.counts.plain()})
     values = read_json(held / "index.json")
-    return Index(**{**values, "counts": Counts.of_plain(values["counts"])})
+    return ShardIndex(**{**values, "counts": Counts.of_plain(values["counts"])})
 
 
-def _add_shard(index: Index, shard: Path, number: int) -> None:
-    """Add the examples of a shard; what is cut off at its end is counted."""
+def _add_shard(index: ShardIndex, shard: Path, number: int) -> None:
+    """Add the examples of a shard; an incomplete end is counted."""
     end, key = shard.stat().st_size, ""
     members: dict[str, tuple[tuple[int, int, int], Any]] = {}
     try:
@@ -316,38 +322,38 @@ def _add_shard(index: Index, shard: Path, number: int) -> None:
                     _add_example(index, key, members)
                     key, members = folder + slash + stem, {}
                 place = (number, member.offset_data, member.size)
-                said = _said(file, member, ending.lower(), shard, index.counts)
-                members[ending.lower()] = (place, said)
+                values = _member_values(file, member, ending.lower(), shard, index.counts)
+                members[ending.lower()] = (place, values)
     except BadRecord as error:
-        index.counts.met(MALFORMED, str(shard), str(error))
+        index.counts.record(MALFORMED, str(shard), str(error))
     _add_example(index, key, members)
 
 
-def _said(
+def _member_values(
     file: tarfile.TarFile, member: tarfile.TarInfo, ending: str, shard: Path, counts: Counts
 ) -> dict[str, Any]:
-    """Return what a member of words or of JSON says, by column; one that can't be read, nothing."""
+    """Return the values of a text or JSON member by column; {} if it is unreadable."""
     if ending not in (*WORD_MEMBERS, "json"):
         return {}
     where = f"{shard}, {member.name}"
     if member.size > WORDS_BYTES:
-        counts.met(UNREAD_WORDS, where, f"longer than {WORDS_BYTES:,} bytes")
+        counts.record(UNREAD_WORDS, where, f"longer than {WORDS_BYTES:,} bytes")
         return {}
     opened = file.extractfile(member)
-    text = decoded(opened.read(), counts, shard / member.name, 1).strip() if opened else ""
+    text = decode_line(opened.read(), counts, shard / member.name, 1).strip() if opened else ""
     if ending != "json":
         return {WORD_MEMBERS[ending]: text} if text else {}
     try:
         with guarded():
             value = parse_value(text, counts)
     except BadRecord as error:
-        counts.met(UNREAD_WORDS, where, str(error))
+        counts.record(UNREAD_WORDS, where, str(error))
         return {}
     if not isinstance(value, dict):
         return {"label": value} if _is_plain(value) else {}
     found = {name: part for name, part in value.items() if _is_plain(part)}
     for what in ("label", "text"):
-        usual = next((found[name] for name in USUAL[what] if name in found), None)
+        usual = next((found[name] for name in COLUMN_ALIASES[what] if name in found), None)
         found |= {} if usual is None else {what: usual}
     return found
 
@@ -357,7 +363,7 @@ def _is_plain(value: Any) -> TypeGuard[str | int | float | list[str]]:
     return isinstance(value, str | int | float) or is_texts
 
 
-def _add_example(index: Index, key: str, members: Mapping[str, tuple[Any, Any]]) -> None:
+def _add_example(index: ShardIndex, key: str, members: Mapping[str, tuple[Any, Any]]) -> None:
     if not members:
         return
     found: dict[str, Any] = {}
@@ -365,35 +371,35 @@ def _add_example(index: Index, key: str, members: Mapping[str, tuple[Any, Any]])
         kind = "mask" if ending in MASK_MEMBERS else _kind(ending)
         if kind is not None:
             found.setdefault(kind, place)
-    # What a member says alone counts before what JSON does.
-    said: dict[str, Any] = {}
+    # Values of text members override those of JSON.
+    values: dict[str, Any] = {}
     for ending in sorted(members, key="json".__eq__):
-        said = {**members[ending][1], **said}
+        values = {**members[ending][1], **values}
     count = len(index.keys)
     index.keys.append(key)
     _append(index.places, found, (-1, 0, 0), count)
-    _append(index.fields, said, None, count)
+    _append(index.fields, values, None, count)
 
 
 def _append(
     columns: dict[str, list[Any]], values: Mapping[str, Any], nothing: Any, count: int
 ) -> None:
-    """Add a row to columns of `count` rows; they may have others than the row."""
+    """Append a row to columns of `count` rows, with `nothing` for missing values."""
     for name in dict.fromkeys([*columns, *values]):
         columns.setdefault(name, [nothing] * count).append(values.get(name, nothing))
 
 
 def _kind(ending: str) -> str | None:
-    """Return the kind of media that an ending tells: the first of two, as in a.left.png."""
+    """Return the kind of media of an ending, the first of two in a.left.png."""
     return next((kind for kind, own in ENDINGS.items() if f".{ending}".endswith(own)), None)
 
 
 class HubValues(Sequence[Any]):
-    """A column of a data set of the hub, of values; loaded as a whole when it is first asked for.
+    """Column of plain values of a hub data set, loaded on first access.
 
     Args:
-        dataset: That has the column.
-        column: Its name.
+        dataset: The data set.
+        column: Name of the column.
     """
 
     def __init__(self, dataset: Any, column: str) -> None:
@@ -412,13 +418,13 @@ class HubValues(Sequence[Any]):
 
 
 def read_hub(source: Source, splits: Mapping[str, Sequence[str]] = SPLIT_NAMES) -> dict[str, Table]:
-    """Return the splits of a data set of the hub, or of parquet files.
+    """Return the tables of a hub data set or of Parquet files by split.
 
-    A split that the source names is "train"; so is the first, where no name says what it is for.
+    A split in the source name is "train"; so is the first if no name is a standard one.
 
     Args:
-        source: Of kind "hf".
-        splits: Their names, best first, where a field has others.
+        source: Source of kind "hf".
+        splits: Names of each split, in order of preference; a field may have its own.
 
     Raises:
         ConfigError: If it can't be loaded.
@@ -431,7 +437,7 @@ def read_hub(source: Source, splits: Mapping[str, Sequence[str]] = SPLIT_NAMES) 
 
 
 def _kind_of_bytes(loaded: Any, column: str, feature: Any) -> str | None:
-    """Return "Image" or "Audio" for a column of plain bytes, told by how the first ones begin."""
+    """Return "Image" or "Audio" for a column of bytes, by the first bytes of its values."""
     packed = isinstance(feature, dict) and {"bytes", "path"} <= feature.keys()
     if not packed and getattr(feature, "dtype", "") not in ("binary", "large_binary"):
         return None
@@ -457,4 +463,4 @@ def _hub_table(dataset: HubDataset, loaded: Any, where: str) -> Table:
             columns[name] = Classes(np.array([*known], np.int64), feature.names)
         else:
             columns[name] = HubValues(loaded, name)
-    return whole_table(columns, where)
+    return table_of_columns(columns, where)

@@ -1,7 +1,7 @@
-"""Columns of files: images or recordings by number, whose bytes are read when they are asked for.
+"""Columns of media: images or recordings by row number, whose bytes are read on access.
 
-They lie in files of their own, in tar shards, or in a data set of the hub. Data workers, which are
-forked, read them at the same time.
+They are files, members of tar shards, or values of a Hugging Face data set. Forked data workers can
+read a column at the same time.
 """
 
 from __future__ import annotations
@@ -21,77 +21,77 @@ from magneto.data.cache import file_states
 from magneto.data.files import read_bytes
 from magneto.files import import_extra
 
-# Endings of media files, in lower case. What is in them decides how they are read.
+# Lower-case endings of media files. The content decides how a file is decoded.
 IMAGE_ENDINGS = (
     ".jpg", ".jpeg", ".jpe", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
     ".pbm", ".jp2", ".avif",
 )  # fmt: skip
 AUDIO_ENDINGS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".sph")
 ENDINGS = {"image": IMAGE_ENDINGS, "audio": AUDIO_ENDINGS}
-"""By kind, which is also what a column of them is called."""
+"""Endings by kind, which is also the column's usual name."""
 
 
 class MediaColumn(ABC):
-    """Media by number."""
+    """Column of media files by row number."""
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int) -> Any:
-        """Return one of them."""
+        """Return one medium."""
         return Medium(self, number)
 
     @abstractmethod
     def key(self, number: int) -> str:
-        """Return what one is called within its source, wherever that lies."""
+        """Return the name of a medium within its source, wherever the source is stored."""
 
     def name(self, number: int) -> str:
-        """Return where one lies, for messages."""
+        """Return the place of a medium, for messages."""
         return self.key(number)
 
     def sizes(self) -> np.ndarray:
-        """Return the bytes of each, int64; -1 where that is not known, or there is no file."""
+        """Return sizes in bytes, int64; -1 if unknown or missing."""
         return np.full(len(self), -1, np.int64)
 
     @abstractmethod
     def read(self, number: int) -> bytes:
-        """Return the bytes of one.
+        """Return the bytes of a medium.
 
         Raises:
-            OSError: If they can't be read.
+            OSError: If it can't be read.
         """
 
     def file(self, number: int) -> str | bytes:
-        """Return the path of one that is a file of its own, else its bytes.
+        """Return the path of a medium that is a file, else its bytes.
 
         Raises:
-            OSError: If they can't be read.
+            OSError: If it can't be read.
         """
         return self.read(number)
 
     def state(self) -> Any:
-        """Return plain values that name the content of all, and change with it."""
+        """Return plain values that identify the content of the column."""
         return [self.key(number) for number in range(len(self))]
 
     def present(self) -> np.ndarray:
-        """Return whether a row names one, bool; the file may be missing nevertheless."""
+        """Return whether each row names a medium, bool; the file may still be missing."""
         return np.ones(len(self), bool)
 
 
 @dataclass(frozen=True)
 class Medium:
-    """One of a column."""
+    """One medium of a column."""
 
     column: MediaColumn
     number: int
 
     @property
     def name(self) -> str:
-        """Where it lies, for messages."""
+        """Place of the medium, for messages."""
         return self.column.name(self.number)
 
     def read(self) -> bytes:
-        """Return its bytes.
+        """Return the bytes.
 
         Raises:
             OSError: If they can't be read.
@@ -99,7 +99,7 @@ class Medium:
         return self.column.read(self.number)
 
     def file(self) -> str | bytes:
-        """Return its path, if it is a file of its own, else its bytes.
+        """Return the path of a file, else the bytes.
 
         Raises:
             OSError: If they can't be read.
@@ -108,16 +108,16 @@ class Medium:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file; -1 where there is none."""
+    """Return the size of a file in bytes; -1 if it is missing."""
     return os.path.getsize(path) if os.path.isfile(path) else -1
 
 
 class Files(MediaColumn):
-    """Files.
+    """Column of separate files.
 
     Args:
-        root: Folder that names are relative to.
-        names: Paths, with "/" between their parts; "" where there is none.
+        root: Folder of relative paths.
+        names: Paths with "/" between their parts; "" for none.
     """
 
     def __init__(self, root: Path, names: Sequence[str]) -> None:
@@ -127,7 +127,7 @@ class Files(MediaColumn):
         return len(self.names)
 
     def key(self, number: int) -> str:
-        """Return the path within the folder, however it is written."""
+        """Return the normalised path, relative to the folder if it is inside."""
         name = self.names[number]
         if not name:
             return ""
@@ -148,7 +148,7 @@ class Files(MediaColumn):
     def read(self, number: int) -> bytes:
         """Return the content of a file."""
         if not self.names[number]:
-            raise FileNotFoundError(ENOENT, "there is none")
+            raise FileNotFoundError(ENOENT, "the row names no file")
         return read_bytes(self.root / self.names[number])
 
     def file(self, number: int) -> str:
@@ -156,25 +156,25 @@ class Files(MediaColumn):
         return self.name(number)
 
     def state(self) -> Any:
-        """Return place, size and time of change of each file that is there."""
+        """Return path, size and time of change of each existing file."""
         names = dict.fromkeys(self.names)
         there = {name: path for name in names if os.path.isfile(path := self.root / name)}
         states = dict(zip(there, file_states(there.values()), strict=True))
         return [states.get(name) for name in self.names]
 
     def present(self) -> np.ndarray:
-        """Return whether there is a name."""
+        """Return whether each row has a path."""
         return np.array([bool(name) for name in self.names], bool)
 
 
 class Members(MediaColumn):
-    """Members of tar files.
+    """Column of members of tar files.
 
     Args:
-        shards: The files.
-        keys: Of the examples.
-        places: (number of the shard, first byte, bytes) of each, int64 (count, 3); the number is -1
-            where there is none.
+        shards: The tar files.
+        keys: Key of each example.
+        places: (shard number, first byte, size in bytes) of each, int64 (count, 3); shard number -1
+            for none.
     """
 
     def __init__(self, shards: Sequence[Path], keys: Sequence[str], places: np.ndarray) -> None:
@@ -192,34 +192,34 @@ class Members(MediaColumn):
         return f"{self.shards[self.places[number, 0]]}, {self.keys[number]}"
 
     def sizes(self) -> np.ndarray:
-        """Return the bytes of each."""
+        """Return the sizes of the members."""
         return np.ascontiguousarray(self.places[:, 2])
 
     def read(self, number: int) -> bytes:
         """Return the bytes of one."""
         shard, first, size = self.places[number].tolist()
         if shard < 0:
-            raise FileNotFoundError(ENOENT, "there is none")
+            raise FileNotFoundError(ENOENT, "the row names no file")
         with self.shards[shard].open("rb") as file:
             file.seek(first)
             return file.read(size)
 
     def state(self) -> Any:
-        """Return size and time of change of the shards, and the places in them."""
+        """Return size and time of change of the shards, and the places of the members."""
         return file_states(self.shards), self.places.tolist()
 
     def present(self) -> np.ndarray:
-        """Return whether an example has one."""
+        """Return whether each example has a member of the kind."""
         return self.places[:, 0] >= 0
 
 
 class HubMedia(MediaColumn):
-    """A column of a data set of the hub: the bytes of a file each, or its path.
+    """Column of a Hugging Face data set, with the bytes or the path of each file.
 
     Args:
-        dataset: Of that column alone, which isn't decoded.
-        column: Its name.
-        where: The source, for messages.
+        dataset: Data set of that column alone, not decoded.
+        column: Name of the column.
+        where: Source, for messages.
     """
 
     def __init__(self, dataset: Any, column: str, where: str) -> None:
@@ -235,33 +235,33 @@ class HubMedia(MediaColumn):
     @cached_property
     def _paths(self) -> list[str | None]:
         found = [path for chunk in self._field("path") for path in chunk.to_pylist()]
-        # Paths that several rows have, such as image.png, tell nothing.
+        # Paths shared by several rows, such as image.png, identify nothing.
         return found if len(set(found)) == len(found) else [None] * len(found)
 
     def key(self, number: int) -> str:
-        """Return the path that the data set has, or the row's number."""
+        """Return the path in the data set, or the row number."""
         return self._paths[number] or str(number)
 
     def name(self, number: int) -> str:
-        """Return the source and the row's number, from 0."""
+        """Return source and row number, from 0."""
         return f"{self.where}, row {number}"
 
     def sizes(self) -> np.ndarray:
-        """Return the bytes of each; -1 where the data set has a path alone."""
+        """Return sizes in bytes; -1 where the data set has only a path."""
         compute: Any = import_extra("pyarrow.compute", "hf", "hf: sources need pyarrow")
         lengths = [compute.binary_length(chunk).to_pylist() for chunk in self._field("bytes")]
         return np.array([-1 if n is None else n for part in lengths for n in part], np.int64)
 
     def read(self, number: int) -> bytes:
-        """Return the bytes of one; of a file where the data set has its path alone."""
+        """Return the bytes, from the file if the data set has only its path."""
         found = self.file(number)
         return read_bytes(Path(found)) if isinstance(found, str) else found
 
     def file(self, number: int) -> str | bytes:
-        """Return the path, where the data set has that alone, else the bytes."""
+        """Return the path if the data set has only that, else the bytes."""
         value = self.dataset[number][self.column] or {}
         return (value.get("path") or "") if value.get("bytes") is None else value["bytes"]
 
     def state(self) -> Any:
-        """Return the name that the library gives the content."""
+        """Return the library's fingerprint of the data set."""
         return self.dataset._fingerprint

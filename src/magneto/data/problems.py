@@ -1,9 +1,8 @@
-"""What is odd in data: how often each kind was met, and the guard that every record goes through.
+"""Problems in data: counts by kind with examples, and the guard around the reading of a record.
 
-Reading may raise anything: a number that is no number, a name that no file can have, an object that
-is nested too deeply, a library that asserts. None of it ends a run: it is counted, and the first
-few are named. Nothing is left out in silence. What is wrong with examples is listed in a file of
-the run too.
+Reading a record may raise anything: an invalid number or file name, an object nested too deeply, an
+assertion in a library. Such a record is counted and skipped, and the first few of a kind are named.
+A run lists problems of its examples in a file.
 """
 
 from __future__ import annotations
@@ -18,33 +17,33 @@ from typing import Any, BinaryIO, TypeVar
 from magneto.config import error_line
 from magneto.progress import SILENT, Progress
 
-# Of a kind that are named.
+# Examples of a kind that messages name.
 FEW = 3
-# Examples, or columns, that a message names.
+# Longest list in a message.
 LISTED = 32
-# Kinds that readers of every field meet.
+# Kinds of problems in every field.
 MALFORMED = "malformed records left out"
 INVALID_UTF8 = "lines with invalid UTF-8 replaced"
-# JSON can spell half of a character (\ud83d), which UTF-8 and tokenizers can't.
-HALF_CHARACTERS = "records with halves of a character replaced"
+# JSON can escape a lone surrogate (\ud83d), which UTF-8 and tokenizers can't represent.
+HALF_CHARACTERS = "records with lone surrogates replaced"
 LONG_LINES = "over-long lines left out"
 NO_FILES = "pipes, devices, broken links and unreadable folders left out"
 EMPTY = "empty texts left out"
-OTHER_SPLITS = "rows of a split that is none of train, validation and test left out"
+OTHER_SPLITS = "rows of unknown splits left out"
 
 
-def listed(words: Sequence[Any], most: int = LISTED) -> str:
-    """Return words, or numbers, as one line; the first of many."""
+def join_words(words: Sequence[Any], most: int = LISTED) -> str:
+    """Return up to `most` words or numbers as one line, and how many more there are."""
     line = ", ".join(str(word) for word in words[:most])
     return f"{line} and {len(words) - most} more" if len(words) > most else line
 
 
-def counted(number: int, units: str) -> str:
-    """Return a number and what it is of, in the singular where it is one.
+def quantity(number: int, units: str) -> str:
+    """Return a number with its unit, in the singular for 1.
 
     Args:
-        number: How many there are.
-        units: In the plural, which one of the first two words has: "training rows of a split".
+        number: The number.
+        units: Unit in the plural, in one of the first two words: "training rows of a split".
     """
     words = units.split(" ")
     for place, word in enumerate(words[:2] if number == 1 else ()):
@@ -55,12 +54,12 @@ def counted(number: int, units: str) -> str:
 
 
 class Counts(Counter[str]):
-    """Numbers by kind, where a kind is the words that describe it. A kind not met has 0.
+    """Counts by kind, where a kind is a phrase such as "malformed records left out".
 
-    They add up by `update`. As JSON they are numbers alone; `plain` keeps the names too.
+    Counts add up by `update`. As JSON they are numbers alone; `plain` includes the examples.
 
     Attributes:
-        named: The first few of a kind, where they are and what is wrong with them.
+        named: Place and reason of the first few problems of each kind.
     """
 
     def __init__(self, counts: Mapping[str, int] | Iterable[str] = ()) -> None:
@@ -68,7 +67,7 @@ class Counts(Counter[str]):
         super().__init__(counts)
 
     def update(self, counts: Any = (), /, **more: int) -> None:
-        """Add other counts, or one for each kind in a series of them."""
+        """Add other counts, or 1 for each kind of an iterable."""
         super().update(counts, **more)
         for kind, names in getattr(counts, "named", {}).items():
             self._name(kind, *names)
@@ -79,59 +78,59 @@ class Counts(Counter[str]):
             self.named[kind] = [*known, *names][:FEW]
 
     def plain(self) -> dict[str, Any]:
-        """Return numbers and names as plain values, of which `of_plain` makes them again."""
+        """Return counts and examples as plain values for `of_plain`."""
         return {"counts": dict(self), "named": self.named}
 
     @classmethod
     def of_plain(cls, values: Mapping[str, Any]) -> Counts:
-        """Return the counts that `plain` gave."""
+        """Restore counts from the values of `plain`."""
         found = cls(values["counts"])
         found.named = {kind: list(names) for kind, names in values["named"].items()}
         return found
 
-    def met(self, kind: str, where: str, why: str) -> None:
-        """Count something that is wrong.
+    def record(self, kind: str, where: str, why: str) -> None:
+        """Count a problem.
 
         Args:
-            kind: What it counts as.
-            where: File and line, for a person.
-            why: What is wrong with it.
+            kind: Phrase under which it is counted.
+            where: File and line.
+            why: Reason.
         """
         self[kind] += 1
         self._name(kind, f"{where}: {why}")
 
     def describe(self, *units: str) -> str:
-        """Say how many of the units there are, and in brackets all else, most frequent first."""
-        what = ", ".join(counted(self[unit], unit) for unit in units)
+        """Return some kinds' counts as words, with all others in brackets, most frequent first."""
+        what = ", ".join(quantity(self[unit], unit) for unit in units)
         others = [(-count, kind) for kind, count in self.items() if count and kind not in units]
-        odd = ", ".join(f"{counted(-count, kind)}{self._names(kind)}"
+        problems = ", ".join(f"{quantity(-count, kind)}{self._names(kind)}"
                         for count, kind in sorted(others))  # fmt: skip
-        return f"{what} ({odd})" if odd else what
+        return f"{what} ({problems})" if problems else what
 
     def _names(self, kind: str) -> str:
         names = self.named.get(kind, ())
         return f" [{'; '.join(names)}]" if names else ""
 
-    def beside(self, amounts: Mapping[str, int]) -> str:
-        """Say how many of each unit there are, and in brackets what was counted."""
+    def describe_amounts(self, amounts: Mapping[str, int]) -> str:
+        """Return amounts by unit as words, with all counts in brackets."""
         both = Counts(self)
         for unit, amount in amounts.items():
             both[unit] = amount
         return both.describe(*amounts)
 
 
-class NothingWrong(Counts):
-    """Counts of a set to score on: to leave out a record would change the score."""
+class StrictCounts(Counts):
+    """Counts for a set to score, in which a skipped record would change the score."""
 
-    def met(self, kind: str, where: str, why: str) -> None:
-        """Raise ValueError with the place and what is wrong there."""
+    def record(self, kind: str, where: str, why: str) -> None:
+        """Raise ValueError with the place and the reason."""
         raise ValueError(f"{where}: {why}")
 
 
 PROBLEMS_FILE = "data_problems.tsv"
-"""In a run: a line per example, what it is, its name, and why."""
+"""File in a run with a line per example: kind, name and reason."""
 
-# A longer reason is cut: it may hold what is wrong.
+# Longest reason, in characters; reasons may quote the data.
 LONGEST_REASON = 200
 
 T = TypeVar("T")
@@ -139,21 +138,21 @@ R = TypeVar("R")
 
 
 class BadRecord(ValueError):
-    """A record from outside that can't be used, and why, in one line."""
+    """An unusable record, with the reason in one line."""
 
 
 @contextmanager
 def guarded(kind: type[BadRecord] = BadRecord, prefix: str = "") -> Iterator[None]:
-    """Let whatever the reading of a record raises come out as one kind of error.
+    """Convert any error in the block to one kind.
 
-    A package that is not installed is no fault of the record, and is raised as it is.
+    An error for a missing package is raised unchanged.
 
     Args:
-        kind: The error.
-        prefix: What the reason begins with.
+        kind: Kind of error to raise.
+        prefix: Beginning of its message.
 
     Raises:
-        BadRecord: Of this kind.
+        BadRecord: The converted error.
     """
     try:
         yield
@@ -172,14 +171,14 @@ def read_each(
     where: str,
     first: int = 1,
 ) -> Iterator[R]:
-    """Yield what is read of each record; what can't be read is counted as malformed, and named.
+    """Yield the result of `read` for each record; count failures as malformed.
 
     Args:
-        records: Each may raise only what ends the whole source.
-        read: Of a record; may raise anything. None is nothing, and not counted.
-        counts: Is added to.
-        where: What a record's number stands behind: "a.jsonl, line".
-        first: Number of the first.
+        records: The records; iterating may raise errors of the whole source.
+        read: Function of a record; may raise anything. None skips the record without a count.
+        counts: Counts to add to.
+        where: Prefix of a record's number in messages, such as "a.jsonl, line".
+        first: Number of the first record.
     """
     for number, record in enumerate(records, first):
         try:
@@ -187,14 +186,14 @@ def read_each(
         except ModuleNotFoundError:
             raise
         except Exception as error:
-            counts.met(MALFORMED, f"{where} {number}", reason(error))
+            counts.record(MALFORMED, f"{where} {number}", reason(error))
         else:
             if found is not None:
                 yield found
 
 
 def reason(error: Exception) -> str:
-    """Return what an error says of a record, as a short line."""
+    """Return the message of an error in a record, as one short line."""
     if isinstance(error, KeyError):
         return f"no field {error}"
     if isinstance(error, JSONDecodeError):
@@ -207,10 +206,10 @@ def reason(error: Exception) -> str:
 
 
 class DataProblems:
-    """Names examples with which something is wrong, each once.
+    """Lists examples with problems, each once.
 
-    All processes that read a run's data (ranks, data workers, later evaluations) add to one file,
-    and look into it before they do. Until a run is given, what is met is held and not said.
+    All processes that read a run's data (ranks, data workers, later evaluations) append to one file
+    after reading it. Before `write_to` names a run, problems are kept in memory and not printed.
     """
 
     def __init__(self) -> None:
@@ -220,31 +219,31 @@ class DataProblems:
         self._file: Path | None = None
         self._read = 0
 
-    def keep_in(self, run: Path, progress: Progress = SILENT) -> None:
-        """List them in a run's directory from now on, with those that were met before.
+    def write_to(self, run: Path, progress: Progress = SILENT) -> None:
+        """List problems in a run's directory from now on, including earlier ones.
 
         Args:
-            run: The directory.
-            progress: Told of the first few of each kind; not of those that the run knows already.
+            run: Directory of the run.
+            progress: Prints the first few new problems of each kind.
         """
         held, self._known, self._said = list(self._known), {}, Counter()
         self._file, self._read, self.progress = run / PROBLEMS_FILE, 0, progress
         self._note(held)
 
-    def met(self, kind: str, name: str, why: str) -> None:
-        """Note an example, unless it is known.
+    def record(self, kind: str, name: str, why: str) -> None:
+        """Record a problem of an example, unless it is known.
 
         Args:
-            kind: What is wrong, in words.
-            name: Of the example.
-            why: What exactly.
+            kind: Kind of problem, in words.
+            name: Name of the example.
+            why: Reason.
         """
         line = "\t".join(_one_cell(part) for part in (kind, name, why))
         if line not in self._known:
             self._note([line])
 
     def describe(self) -> str:
-        """Say how many of each kind are known, of all processes; "" if there are none."""
+        """Return the number of problems of each kind over all processes; "" for none."""
         self._catch_up()
         counts = Counter(line.partition("\t")[0] for line in self._known)
         return "; ".join(f"{kind}: {count:,}" for kind, count in counts.most_common())
@@ -259,7 +258,7 @@ class DataProblems:
                     self._catch_up()
                     new = [line for line in new if line not in self._known]
                     file.write("".join(f"{line}\n" for line in new).encode())
-            except OSError as error:  # no reason to end a run
+            except OSError as error:  # does not end a run
                 self.progress.say(f"{self._file} can't be written ({error.strerror})")
                 self._file = None
         self._known.update(dict.fromkeys(new))
@@ -271,7 +270,7 @@ class DataProblems:
                 self.progress.say(f"{kind}: {name} ({why}){more}")
 
     def _catch_up(self) -> None:
-        """Read what other processes have written since."""
+        """Read the lines that other processes have written."""
         if self._file is None:
             return
         try:
@@ -286,9 +285,9 @@ class DataProblems:
 
 
 def lock(file: BinaryIO) -> None:
-    """Wait until no other process has a file locked, and lock it until it is closed.
+    """Wait for an exclusive lock on a file, which lasts until the file is closed.
 
-    Where the system or its file system has no such locks, two processes may write the same line.
+    Without such locks on a system or file system, two processes may write the same line.
     """
     with suppress(ImportError, OSError):
         import fcntl
@@ -297,6 +296,6 @@ def lock(file: BinaryIO) -> None:
 
 
 def _one_cell(text: str) -> str:
-    """Return text that is a cell of a line, in UTF-8 whatever it was."""
+    """Return a text as one cell of a line, in valid UTF-8."""
     plain = text.encode(errors="backslashreplace").decode()
     return "".join(" " if c in "\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029" else c for c in plain)

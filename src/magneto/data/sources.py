@@ -1,4 +1,4 @@
-"""Names of sources and of splits; data sets of the Hugging Face hub."""
+"""Names of sources and splits, held-out examples, and data sets of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from magneto.files import import_extra, user_path
 
 T = TypeVar("T")
 
-# Names of splits in files and data sets, best first.
+# Names of splits in files and data sets, in order of preference.
 SPLIT_NAMES = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test", "testing"),
 }
-# And the split that a name stands for.
+# Split by name.
 SPLITS = {name: split for split, names in SPLIT_NAMES.items() for name in names}
-# In the order in which a source to validate on is looked through.
-VALIDATED = ("validation", "test", "train")
+# Splits of a validation source, in order of preference.
+VALIDATION_ORDER = ("validation", "test", "train")
 SPLIT_WORD = re.compile(rf"(?:^|[./_-])({'|'.join(SPLITS)})(?=$|[./_\d-])")
 
 
 def standard_splits(
     there: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
 ) -> dict[str, T]:
-    """Return what stands for "train", "validation" and "test", as far as they are there.
+    """Return the values of the standard splits, as far as they exist.
 
     Args:
-        there: Anything by its name, in lower case.
-        names: Of the splits, best first, where a field has others.
+        there: Values by lower-case name.
+        names: Names of each split, in order of preference; a field may have its own.
     """
     found = {split: [there[word] for word in words if word in there]
              for split, words in names.items()}  # fmt: skip
@@ -50,20 +50,21 @@ def standard_splits(
 
 
 def hash_of(text: str) -> int:
-    """Return the hash of a text, from 0 to below 2^64: the same on every machine."""
+    """Return a text's hash, an integer below 2^64 that is the same on every machine."""
     digest = hashlib.blake2b(text.encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
 
-def held_below(keys: Iterable[str], fraction: float) -> float:
-    """Return the limit below which the hashes of keys are held out.
+def held_out_limit(keys: Iterable[str], fraction: float) -> float:
+    """Return the hash below which keys are held out.
 
-    It is a share of all hashes, unless one side would have no key: then the key whose hash is
-    nearest to it goes there. No more is read than it takes to know this; one key alone stays.
+    It is `fraction` of all hashes, unless one side would be empty; then the key nearest to the
+    limit changes sides. Reading stops as soon as both sides have a key. A single key is not held
+    out.
 
     Args:
-        keys: In any order.
-        fraction: Of the keys that are held out.
+        keys: Keys in any order.
+        fraction: Share of keys to hold out.
     """
     limit, least, most = fraction * 2**64, 2**64, -1
     for place in map(hash_of, keys):
@@ -74,20 +75,20 @@ def held_below(keys: Iterable[str], fraction: float) -> float:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that the last such word in a name or a path stands for; None without one."""
+    """Return the split of the last split word in a name or path, or None."""
     found = SPLIT_WORD.findall(name.lower())
     return SPLITS[found[-1]] if found else None
 
 
 def split_of_record(record: Mapping[str, Any]) -> str | None:
-    """Return the split that a record names in its field "split"; one without it is of "train"."""
+    """Return the split in a record's field "split"; "train" without the field, None if unknown."""
     return SPLITS.get(str(record.get("split", "train")).strip().lower())
 
 
 def named_splits(files: Iterable[Path]) -> set[str]:
-    """Return the splits that the records of files name; none where none is of "train".
+    """Return the splits in records' field "split"; none unless a record says "train".
 
-    No more is read than it takes to know whether there is a validation split.
+    Reading stops when both training and validation records were found.
     """
     found: set[str | None] = set()
     for path in files:
@@ -100,23 +101,22 @@ def named_splits(files: Iterable[Path]) -> set[str]:
 
 
 def held_out(text: str, fraction: float) -> bool:
-    """Return whether an example belongs to the validation split, by the hash of a text of it.
+    """Return whether an example is held out, by the hash of a text of it.
 
-    The share that is held out never changes when examples are added.
+    Adding examples does not change the result.
     """
     return hash_of(text) < fraction * 2**64
 
 
 @dataclass(frozen=True)
 class Source:
-    """A source's name, taken apart.
+    """A parsed source name.
 
     Attributes:
-        kind: Where it lies.
-        name: Its path, or its name there; of "hf", a folder like a data set of the hub, or a
-            .parquet file, too.
-        config: Configuration of a data set of the hub; "" where none is named.
-        split: Split of it; "" where none is named.
+        kind: Kind of source.
+        name: Path or name; for "hf" also a local data-set folder or .parquet file.
+        config: Configuration of a hub data set; "" for none.
+        split: Split of it; "" for none.
     """
 
     kind: Literal["path", "hf", "builtin"]
@@ -131,38 +131,38 @@ class Source:
 
 
 def parse_source(source: str) -> Source:
-    """Take a source's name apart.
+    """Parse a source name.
 
     Raises:
-        ValueError: If it is of the hub and names nothing there.
+        ValueError: If an "hf:" source has no name.
     """
     if source.startswith("builtin:"):
         return Source("builtin", source.removeprefix("builtin:"))
     if source.startswith("hf:"):
         found = Source("hf", *[*source.split(":"), "", ""][1:4])
         if not found.name.strip("/"):
-            raise ValueError(f"{source!r} names no data set: hf:NAME[:CONFIG[:SPLIT]]")
+            raise ValueError(f"{source!r} lacks a name: write hf:NAME[:CONFIG[:SPLIT]]")
         return found
     return Source("path", source)
 
 
 def has_parquet(path: Path) -> bool:
-    """Return whether a path is a .parquet file, or a folder that has one, or whose folders do."""
+    """Return whether a path is a .parquet file, or a folder with one at depth 1 or 2."""
     if not os.path.isdir(path):
         return path.suffix == ".parquet" and os.path.isfile(path)
     return any(path.glob("*.parquet")) or any(path.glob("*/*.parquet"))
 
 
 def find_source(source: str) -> Source:
-    """Take a source's name apart; Parquet files at a path are read as those of the hub are."""
+    """Parse a source name; Parquet files at a path become an "hf" source."""
     found = parse_source(source)
     if found.kind == "path" and has_parquet(user_path(source)):
         return Source("hf", str(user_path(source)))
     return found
 
 
-def wrong_builtin(given: str | None, names: Sequence[str], what: str) -> Iterator[str]:
-    """Yield a line if a source's name can't be read, or is of a built-in one that is not there."""
+def builtin_mistakes(given: str | None, names: Sequence[str], what: str) -> Iterator[str]:
+    """Yield a message if a source name is invalid or an unknown built-in source."""
     try:
         found = parse_source(given or "")
         if found.kind == "builtin":
@@ -172,20 +172,20 @@ def wrong_builtin(given: str | None, names: Sequence[str], what: str) -> Iterato
 
 
 def check_builtin(source: Source, names: Sequence[str], what: str) -> None:
-    """Raise ValueError if a built-in source is none of the names; lists them."""
+    """Raise ValueError if a built-in source is unknown; the message lists the known ones."""
     if source.name not in names:
         known = ", ".join(f"builtin:{name}" for name in names)
-        raise ValueError(f"no built-in {what} {str(source)!r}: there is {known}")
+        raise ValueError(f"unknown built-in {what} {str(source)!r}. Known: {known}")
 
 
 def hub_files(source: Source) -> list[Path]:
-    """List the files of a data set that lies here; none if it is on the hub itself."""
+    """Return the files of a local data set; [] if it is on the hub."""
     path = Path(source.name)
     return sorted(walk_files(path)) if os.path.isdir(path) else [path] * os.path.isfile(path)
 
 
-def hub_is_known() -> bool:
-    """Return whether the hub's name has an address here; True where a proxy would know it."""
+def hub_is_reachable() -> bool:
+    """Return whether the hub's host name resolves; True behind a proxy."""
     if getproxies():
         return True
     host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
@@ -196,33 +196,33 @@ def hub_is_known() -> bool:
 
 
 class HubDataset:
-    """A data set of the Hugging Face hub, or a folder like one.
+    """A data set of the Hugging Face hub, or a local folder of the same layout.
 
-    Every method raises `ConfigError` if it can't be loaded: one line that says why.
+    Every method raises `ConfigError` with one line if loading fails.
 
     Args:
-        source: Of kind "hf".
+        source: Source of kind "hf".
 
     Raises:
-        ModuleNotFoundError: If datasets is not installed; names the extra that has it.
+        ModuleNotFoundError: If `datasets` is not installed; names the extra that installs it.
     """
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        if not os.path.exists(source.name) and not hub_is_known():
-            # Without it, the library asks five times, for half a minute, before it looks here.
+        if not os.path.exists(source.name) and not hub_is_reachable():
+            # Otherwise the library retries five times, for half a minute, before its local cache.
             os.environ.setdefault("HF_HUB_OFFLINE", "1")
         self.library = import_extra("datasets", "hf", "hf: sources need datasets")
 
     def configs(self) -> list[str]:
-        """List the names of its configurations: the one that the source names, if it does."""
+        """Return the names of the configurations, or the one in the source name."""
         if self.source.config or self.source.name.endswith(".parquet"):
             return [self.source.config]
         with self._loading():
             return self.library.get_dataset_config_names(self.source.name)
 
     def splits(self, config: str) -> list[str]:
-        """List the names of a configuration's splits; "" is the only configuration."""
+        """Return the names of a configuration's splits; "" is the only configuration."""
         if self.source.name.endswith(".parquet"):
             return ["train"]
         with self._loading():
@@ -231,13 +231,13 @@ class HubDataset:
     def chosen_splits(
         self, config: str, names: Mapping[str, Sequence[str]] = SPLIT_NAMES
     ) -> dict[str, str]:
-        """Return the names of a configuration's splits by what they stand for.
+        """Return the names of a configuration's splits by standard split.
 
-        A split that the source names is "train"; so is the first, where no name says what it is.
+        A split in the source name is "train"; so is the first if no name is a standard one.
 
         Args:
             config: Name of the configuration; "" is the only one.
-            names: Of the splits, best first, where a field has others.
+            names: Names of each split, in order of preference; a field may have its own.
         """
         if self.source.split:
             return {"train": self.source.split}
@@ -246,18 +246,18 @@ class HubDataset:
         return found or {"train": there[0]}
 
     def stream(self, config: str, split: str) -> Iterator[Any]:
-        """Yield the rows of a split one by one, before all is there."""
+        """Yield the rows of a split while it downloads."""
         rows = self.load(config, split, streaming=True)
         with self._loading():
             yield from rows
 
     def load(self, config: str, split: str | None, streaming: bool = False) -> Any:
-        """Load a split, or a mapping of all splits by name if `split` is None.
+        """Load a split, or all splits by name if `split` is None.
 
         Args:
             config: Name of the configuration; "" is the only one.
             split: Name of the split.
-            streaming: Whether rows come one by one, before all is there.
+            streaming: Whether to return an iterable that downloads rows on demand.
         """
         name, files = self.source.name, None
         if name.endswith(".parquet"):
@@ -269,14 +269,14 @@ class HubDataset:
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
-        library = logging.getLogger("huggingface_hub")  # tells of every retry
+        library = logging.getLogger("huggingface_hub")  # logs every retry
         before = library.level
         library.setLevel(logging.ERROR)
         try:
             yield
         except ModuleNotFoundError:
             raise
-        except Exception as error:  # the libraries' own say what is wrong in what caused them
+        except Exception as error:  # the library's message is in the cause
             first = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
             hint = "" if os.path.exists(self.source.name) else "; offline, give --data PATH"
             raise ConfigError([f"cannot load {self.source} ({first}){hint}"]) from error

@@ -1,9 +1,9 @@
-"""Batches as functions of the step: which examples they have, and what is made of them.
+"""Training batches as functions of the step.
 
-A plan says which examples the global batch of a step has. It depends on the seed and the step, so
-the step is the whole state of the data: ranks, micro-batches, worker processes and a resumed run
-find the same examples. What is random in an example is a function of (seed, draw, number).
-A batch is nested dicts, lists, tuples and dataclasses of tensors.
+A plan gives the examples of a step's global batch. It depends on the seed and the step alone, so
+that the step is the whole state of the data: ranks, micro-batches, worker processes and resumed
+runs see the same examples. Random choices within an example depend on (seed, draw, number). A batch
+is nested dicts, lists, tuples and dataclasses of tensors.
 """
 
 from __future__ import annotations
@@ -19,97 +19,97 @@ import torch
 from torch import Tensor
 
 from magneto.config import error_line
-from magneto.data.problems import listed
+from magneto.data.problems import join_words
 
 Plan = Callable[[int], Any]
-"""From a step, the first of which is 0, to the examples of its global batch: a sequence that can be
-sliced, or a sequence for each of several names."""
+"""Function from a step, from 0, to the examples of its global batch.
 
-# Batches that are sorted by length together: more waste less and shuffle less.
+They are a sliceable sequence, or a dict of such sequences by name."""
+
+# Batches that are sorted by length together. More of them mean less padding and less shuffling.
 POOL = 50
-# Of all that is drawn for validation (order, hidden tokens): one for all runs, so that they answer
-# the same questions.
+# Seed of validation (order, hidden tokens), the same in all runs so that scores are comparable.
 EVALUATION_SEED = 0
 
 
-def numbers_of(examples: np.ndarray) -> str:
-    """Name examples, rows (draw, number), by their numbers."""
-    return f"examples {listed(examples[:, 1].tolist())}"
+def describe_numbers(examples: np.ndarray) -> str:
+    """Return examples, as rows (draw, number), by their numbers."""
+    return f"examples {join_words(examples[:, 1].tolist())}"
 
 
 @dataclass(frozen=True)
 class BatchStream:
-    """Global batches, each cut in pieces for ranks and micro-batches.
+    """Global batches, cut in pieces for ranks and micro-batches.
 
     Attributes:
-        plan: From a step to the examples of its global batch.
-        make: From the examples of a piece to a batch.
-        describe: Names examples in messages.
+        plan: Function from a step to the examples of its global batch.
+        make: Function from the examples of a piece to a batch.
+        describe: Function from examples to their names, for messages.
     """
 
     plan: Plan
     make: Callable[[Any], Any]
-    describe: Callable[[Any], str] = numbers_of
+    describe: Callable[[Any], str] = describe_numbers
 
     @property
     def examples(self) -> int | None:
-        """Examples of an epoch; None where the plan has no epochs: blocks, or several streams."""
+        """Examples per epoch; None if the plan has no epochs (blocks, or several streams)."""
         return self.plan.count if isinstance(self.plan, EpochPlan) else None
 
     def pieces(self, step: int, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Cut a step's examples in near-equal `parts`; return the pieces numbered `wanted`."""
+        """Cut a step's examples in `parts` near-equal pieces; return those numbered `wanted`."""
         examples = self.plan(step)
         return [cut(examples, number, parts) for number in wanted]
 
     def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
-        """Make the pieces numbered `wanted` of a step's global batch."""
+        """Return the batches of the pieces numbered `wanted` of a step."""
         return [self.make(piece) for piece in self.pieces(step, parts, wanted)]
 
     def batches(self, parts: int = 1, wanted: Sequence[int] = (0,)) -> Iterator[list[Any]]:
-        """Make the wanted pieces of one step after the other, from the first on, without end."""
+        """Yield the wanted batches of every step from 0 on, without end."""
         step = 0
         while True:
             yield self.batch(step, parts, wanted)
             step += 1
 
     def names(self, step: int, parts: int, wanted: Sequence[int]) -> str:
-        """Say of which examples the pieces of a step are made."""
+        """Return the names of the examples in a step's pieces."""
         return "; ".join(self.describe(piece) for piece in self.pieces(step, parts, wanted))
 
 
 def cut(examples: Any, number: int, parts: int) -> Any:
-    """Return piece `number` of examples that are cut in `parts`; of several names each for itself.
+    """Return piece `number` of examples cut in `parts`; a dict is cut name by name.
 
     Raises:
-        ValueError: If there are several names, and fewer examples of one of them than pieces.
+        ValueError: If a name has fewer examples than pieces.
     """
     if not isinstance(examples, dict):
         size = len(examples)
-        return examples[place_of(number, size, parts) : place_of(number + 1, size, parts)]
+        return examples[piece_start(number, size, parts) : piece_start(number + 1, size, parts)]
     name, least = min(((key, len(own)) for key, own in examples.items()), key=lambda item: item[1])
     if least < parts:
-        raise ValueError(f"a batch has {least} {name} and is cut in {parts} pieces (ranks times "
-                         "training.gradient_accumulation_steps): enlarge training.batch_size, "
-                         "or data.batch_shares")  # fmt: skip
+        raise ValueError(f"a batch has {least} {name} for {parts} pieces (ranks x "
+                         "training.gradient_accumulation_steps): raise training.batch_size or "
+                         "data.batch_shares")  # fmt: skip
     return {key: cut(own, number, parts) for key, own in examples.items()}
 
 
-def place_of(number: int, size: int, parts: int) -> int:
-    """Return where piece `number` begins in `size` examples that are cut in `parts`."""
+def piece_start(number: int, size: int, parts: int) -> int:
+    """Return the start of piece `number` of `size` examples cut in `parts`."""
     return number * (size // parts) + min(number, size % parts)
 
 
-def make_named(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], str]) -> Any:
-    """Make a batch of examples.
+def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], str]) -> Any:
+    """Return a batch of examples.
 
     Args:
-        make: From a sequence of examples to a batch.
+        make: Function from a sequence of examples to a batch.
         examples: The sequence.
-        name: Of one example, for messages.
+        name: Name of one example, for messages.
 
     Raises:
-        ValueError: If it can't be made; names the first example that can't be made alone, or the
-            first and the last where each can.
+        ValueError: If `make` fails; names the first example that fails alone, or the first and
+            last.
     """
     try:
         return make(examples)
@@ -124,37 +124,37 @@ def make_named(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
 
 
 def example_stream(plan: Plan, make: Callable[[np.ndarray, np.ndarray], Any]) -> BatchStream:
-    """Return batches of examples that are known by their number.
+    """Return batches of numbered examples.
 
     Args:
-        plan: Of rows (draw, number).
-        make: From the numbers of examples and their draws to a batch.
+        plan: Plan of rows (draw, number).
+        make: Function from numbers and draws to a batch.
     """
 
     def make_rows(rows: np.ndarray) -> Any:
         draws, numbers = np.ascontiguousarray(rows.T)
         return make(numbers, draws)
 
-    return BatchStream(plan, lambda rows: make_named(make_rows, rows, "example {0[1]}".format))
+    return BatchStream(plan, lambda rows: make_batch(make_rows, rows, "example {0[1]}".format))
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the order of `count` examples in an epoch."""
+    """Return the shuffled order of `count` examples in an epoch."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
 def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
-    """Return a plan of rows (draw, number) in which every example comes once in an epoch.
+    """Return a plan of rows (draw, number) with every example once per epoch.
 
     Args:
-        count: Examples there are.
+        count: Number of examples.
         batch_size: Examples of a global batch.
-        seed: Of the order.
-        repeats: Times that an example comes in one global batch ("repeated augmentation", arXiv
-            1901.09335). An epoch is as long as before, so that it has a share of the examples. The
-            draw is the epoch, or the epoch's and the repeat's number.
+        seed: Seed of the order.
+        repeats: Copies of an example in a global batch ("repeated augmentation", arXiv 1901.09335).
+            The epoch keeps its length and has fewer distinct examples. The draw is epoch * repeats
+            + copy.
     """
-    # Repeats lie apart, so that neighbours, which are mixed with each other, are others.
+    # Copies are apart, so that mixing neighbours never mixes copies.
     chunk = max(1, batch_size // repeats)
 
     def order(epoch: int) -> np.ndarray:
@@ -170,21 +170,21 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
 
 
 def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
-    """Return a plan of rows (epoch, number) whose batches have examples of like length.
+    """Return a plan of rows (epoch, number) with batches of examples of similar length.
 
-    Every example comes once in an epoch. Its order is cut in pools of `POOL` batches, a pool is
-    sorted by length and cut in batches, and the batches are shuffled; an epoch that begins inside a
-    batch fills that one first.
+    Every example comes once per epoch. The epoch's order is cut in pools of `POOL` batches. A pool
+    is sorted by length and cut in batches, and the batches are shuffled. An epoch that starts
+    within a batch completes that batch first.
 
     Args:
-        lengths: Of the examples.
+        lengths: Length of each example.
         batch_size: Examples of a global batch.
-        seed: Of the order.
+        seed: Seed of the order.
     """
     count = len(lengths)
 
     def cut_pool(pool: np.ndarray) -> list[np.ndarray]:
-        """Cut a pool in batches of like length; what does not fill one is drawn from anywhere."""
+        """Cut a pool in batches of similar length; the remainder is random."""
         over = len(pool) % batch_size
         by_size = pool[over:][np.argsort(lengths[pool[over:]], kind="stable")]
         pieces = [by_size[i : i + batch_size] for i in range(0, len(by_size), batch_size)]
@@ -211,11 +211,11 @@ def with_draw(numbers: np.ndarray, draw: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """A plan of the epochs' rows, end to end.
+    """Plan of consecutive epochs.
 
     Attributes:
-        order: From an epoch to its rows.
-        count: Of them in each epoch.
+        order: Function from an epoch to its rows.
+        count: Rows per epoch.
         batch_size: Rows of a global batch.
     """
 
@@ -238,14 +238,15 @@ def in_blocks(
     batch_size: int,
     size: Callable[[int], int | None] = lambda number: None,
 ) -> Plan:
-    """Return a plan of blocks, end to end, each of as many examples as it happens to have.
+    """Return a plan of consecutive blocks with different numbers of examples.
 
-    The first time that a step is asked for, the blocks before it are counted.
+    The first call for a step counts the blocks before it.
 
     Args:
-        block: From a block's number to its examples.
+        block: Function from a block's number to its examples.
         batch_size: Examples of a global batch.
-        size: From a block's number to how many examples it has; None where only the block tells.
+        size: Function from a block's number to its number of examples, or None if only `block`
+            knows.
     """
     block = lru_cache(maxsize=2)(block)
     ends = [0]
@@ -267,13 +268,13 @@ def in_blocks(
 
 
 def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> list[np.ndarray]:
-    """Cut examples of like length into groups that fit when each is padded to its longest.
+    """Cut examples in groups whose padded size fits in budgets.
 
     Args:
-        order: Their numbers, sorted by length.
-        sizes: (examples, sizes): what each is padded to, as of its source and of its target.
-        budgets: The largest padded volume of a group by each size: budget i is of how many there
-            are times the largest of sizes 0 to i. One example alone may have more.
+        order: Numbers of the examples, sorted by length.
+        sizes: (examples, sizes): lengths of each, such as those of source and target.
+        budgets: Largest padded volume by size: number of examples times the largest sizes 0 to i. A
+            single example may exceed it.
     """
     sizes = sizes[order]
     groups, start = [], 0
@@ -293,35 +294,34 @@ def group_stream(
     make: Callable[[np.ndarray], Any],
     name: Callable[[np.ndarray], str],
 ) -> BatchStream:
-    """Return batches that are lists of groups, each group padded to its own longest example.
+    """Return batches that are lists of groups, each padded to its longest example.
 
     Args:
-        block: From a block's number to its groups, each rows that tell its examples.
+        block: Function from a block's number to its groups, each an array of example rows.
         batch_size: Groups of a global batch.
-        make: From the rows of a group to tensors.
-        name: Of the example of a row, for messages.
+        make: Function from the rows of a group to tensors.
+        name: Name of an example's row, for messages.
     """
 
     def make_groups(piece: Sequence[np.ndarray]) -> list[Any]:
-        return [make_named(make, group, name) for group in piece]
+        return [make_batch(make, group, name) for group in piece]
 
     def describe(piece: Sequence[np.ndarray]) -> str:
-        return listed([name(example) for group in piece for example in group])
+        return join_words([name(example) for group in piece for example in group])
 
     return BatchStream(in_blocks(block, batch_size), make_groups, describe)
 
 
-def joined(
+def join_streams(
     streams: Mapping[str, BatchStream], join: Callable[[dict[str, Any]], Any]
 ) -> BatchStream:
-    """Return batches that have examples of several streams, each in its own order.
+    """Return batches that combine examples of several streams.
 
-    A stream has its own number of examples in a batch, so that one may begin its third epoch while
-    another is in its first. Piece i has the i-th piece of every stream.
+    Each stream has its own order, epochs and share of a batch. Piece i has piece i of every stream.
 
     Args:
-        streams: By name.
-        join: From a batch of each stream, by name, to a batch.
+        streams: Streams by name.
+        join: Function from a batch of each stream, by name, to a batch.
     """
 
     def plan(step: int) -> dict[str, Any]:
@@ -336,28 +336,28 @@ def joined(
     return BatchStream(plan, make, describe)
 
 
-def mixed_order(count: int) -> np.ndarray:
-    """Return 0 ... count - 1 in an order that is always the same and does not follow the content.
+def evaluation_order(count: int) -> np.ndarray:
+    """Return 0 ... count - 1 in a fixed random order.
 
-    The first validation batches are then like all of them, also of data that is sorted by class.
+    The first validation batches then represent the whole set, even if it is sorted by class.
     """
     return np.random.default_rng(EVALUATION_SEED).permutation(count)
 
 
-def mixed_plans(count: int, batch_size: int) -> list[np.ndarray]:
-    """Return the rows 0 ... count - 1 in mixed order, `batch_size` at a time."""
-    order = mixed_order(count)
+def evaluation_plans(count: int, batch_size: int) -> list[np.ndarray]:
+    """Return the numbers 0 ... count - 1 in evaluation order, `batch_size` at a time."""
+    order = evaluation_order(count)
     return [order[start : start + batch_size] for start in range(0, count, batch_size)]
 
 
 class LazyBatches(Sequence[Any]):
-    """A sequence of batches; batch i is made from the i-th plan each time it is asked for.
+    """Sequence of batches that makes batch i from plan i on each access.
 
-    A slice, such as the first batches, makes none of them: it is such a sequence again.
+    A slice is such a sequence again, and makes no batch.
 
     Args:
-        plans: What each batch is made of, its row numbers for example.
-        make: From a plan to a batch.
+        plans: Plan of each batch, such as row numbers.
+        make: Function from a plan to a batch.
     """
 
     def __init__(self, plans: Sequence[Any], make: Callable[[Any], Any]) -> None:
@@ -373,7 +373,7 @@ class LazyBatches(Sequence[Any]):
 
 
 def map_tensors(batch: Any, function: Callable[[Tensor], Any]) -> Any:
-    """Return the same structure with the function applied to every tensor in it."""
+    """Return a batch with the function applied to every tensor."""
     if isinstance(batch, Tensor):
         return function(batch)
     if isinstance(batch, dict):
@@ -388,17 +388,17 @@ def map_tensors(batch: Any, function: Callable[[Tensor], Any]) -> Any:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Move every tensor to a device, without waiting where the tensor is pinned."""
+    """Move every tensor to a device, without waiting for pinned ones."""
     return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def pinned(batch: Any) -> Any:
-    """Put every tensor in memory from which a GPU copies while it computes."""
+    """Copy every tensor to pinned memory, from which a GPU copies asynchronously."""
     return map_tensors(batch, Tensor.pin_memory)
 
 
 def named_tensors(batch: Any, prefix: str = "batch") -> dict[str, Tensor]:
-    """List the tensors with names that tell where they were, as "batch.1.length"."""
+    """Return the tensors of a batch by name, such as "batch.1.length"."""
     if isinstance(batch, Tensor):
         return {prefix: batch}
     named: dict[str, Tensor] = {}
@@ -408,7 +408,7 @@ def named_tensors(batch: Any, prefix: str = "batch") -> dict[str, Tensor]:
 
 
 def parts(batch: Any) -> Iterator[tuple[str, Any]]:
-    """Give the parts of one level of a batch with their names; nothing for a plain value."""
+    """Yield the named parts at the top level of a batch; none for a plain value."""
     if isinstance(batch, dict):
         yield from ((str(key), value) for key, value in batch.items())
     elif is_dataclass(batch) and not isinstance(batch, type):

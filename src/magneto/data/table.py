@@ -1,13 +1,13 @@
-"""One table for every field: named columns, rows by number, what is held out, a digest.
+"""Tables of examples: named columns, numbered rows, held-out rows, and a digest.
 
-How a field uses it::
+Use::
 
-    there = read_source("photos/", counts)           # magneto.data.formats: tables by split
-    train, validation = divide(there, None, 0.2, "image", counts)
-    train[3]["image"].read(), train[3]["label"]      # a row by its number
+    splits = read_source("photos/", counts)          # magneto.data.formats: tables by split
+    train, validation = divide(splits, None, 0.2, "image", counts)
+    train[3]["image"].read(), train[3]["label"]      # a row by number
 
-A column is any sequence. One of media (`magneto.data.media`) gives what can be read, one of
-`Classes` the name of a class. Rows are chosen by number: columns are shared, never copied.
+A column is any sequence: for instance a column of media (`magneto.data.media`) or of `Classes`.
+Tables with chosen rows share their columns without copies.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from magneto.config import nearest, shown
+from magneto.config import abbreviate, nearest
 from magneto.data.cache import content_digest
 from magneto.data.media import MediaColumn
-from magneto.data.problems import OTHER_SPLITS, BadRecord, Counts, counted, guarded, listed
-from magneto.data.sources import SPLIT_NAMES, SPLITS, VALIDATED, hash_of, held_below
+from magneto.data.problems import OTHER_SPLITS, BadRecord, Counts, guarded, join_words, quantity
+from magneto.data.sources import SPLIT_NAMES, SPLITS, VALIDATION_ORDER, hash_of, held_out_limit
 
-# What columns are usually called, best first.
-USUAL = {
+# Usual names of columns, in order of preference.
+COLUMN_ALIASES = {
     "image": ("image", "img", "image_path", "image_file", "path", "file_name", "filename", "file",
               "filepath"),
     "mask": ("mask", "annotation", "segmentation", "segmentation_mask", "label_map", "mask_path"),
@@ -41,7 +41,7 @@ USUAL = {
     "answer": ("answer", "answers", "multiple_choice_answer"),
     "id": ("id", "utterance_id", "utt_id", "key"),
     "speaker": ("speaker", "speaker_id", "client_id", "spk_id"),
-    # Of a recording, in seconds; and which channel of several.
+    # Start, end and length of a recording in seconds, and its channel.
     "start": ("start", "offset", "begin"),
     "stop": ("stop", "end"),
     "duration": ("duration", "seconds"),
@@ -52,24 +52,23 @@ USUAL = {
     "statement": ("statement", "sentence", "text", "caption"),
     "truth": ("truth", "label", "answer", "true", "is_true", "target"),
 }  # fmt: skip
-FROM_TEST = "to validate on, from its test split"
-TEST_UNUSED = "of its test split, not used"
-# Media of which the digest takes the bytes, spread over the table; of all others it takes name and
-# size.
-SAMPLED = 256
+FROM_TEST = "validation rows from the test split"
+TEST_UNUSED = "unused rows of the test split"
+# Media files whose bytes enter the digest; the others enter by name and size.
+SAMPLED_FILES = 256
 NO_CLASS = -1
-# Of the rows that are to be held out; where there would be fewer, further values are.
-LEAST_SHARE = 0.5
-# Of the same rows, where one value has so many that others would hold out too few: that is said.
-MOST_SHARE = 2.0
+# Least share of the requested rows to hold out; below it, further values are held out.
+LOWEST_SHARE = 0.5
+# Multiple of the requested rows above which the counts report the held-out rows.
+HIGHEST_SHARE = 2.0
 
 
 class Classes(Sequence[str | None]):
-    """A column of classes that are known by name.
+    """Column of named classes.
 
     Args:
-        numbers: Of the class of each row, int64; `NO_CLASS` where there is none.
-        names: Of the classes, in the order of their numbers.
+        numbers: Class number of each row, int64; `NO_CLASS` for none.
+        names: Names of the classes by number.
     """
 
     def __init__(self, numbers: np.ndarray, names: Sequence[str]) -> None:
@@ -85,14 +84,14 @@ class Classes(Sequence[str | None]):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows by number, from 0.
+    """Table with numbered rows.
 
     Attributes:
-        columns: By name, each of all rows of the source.
-        rows: Numbers in the columns of the rows that the table has, int64.
-        where: The source, for messages.
-        root: Folder that paths in the columns are relative to.
-        separator: What is between cells, of a table that has its names in the first line.
+        columns: Columns by name, each with all rows of the source.
+        rows: Row numbers in the columns, int64.
+        where: Source, for messages.
+        root: Folder of relative paths in the columns.
+        separator: Separator of cells, for files with a header.
     """
 
     columns: Mapping[str, Any]
@@ -109,26 +108,26 @@ class Table:
         return {name: column[number] for name, column in self.columns.items()}
 
     def values(self, name: str) -> Any:
-        """Return what a column has in each row."""
+        """Return the values of a column, one per row."""
         column = self.columns[name]
         if isinstance(column, np.ndarray):
             return column[self.rows]
         return [column[number] for number in self.rows.tolist()]
 
     def take(self, indices: np.ndarray) -> Table:
-        """Return some rows, by number or as a mask."""
+        """Return a table of some rows, by number or boolean mask."""
         return replace(self, rows=self.rows[indices])
 
     def find(self, what: str, given: str | None = None, among: Iterable[str] = ()) -> str | None:
-        """Return the name of a column; None if there is none.
+        """Return the name of a column, or None.
 
         Args:
-            what: It has: one of `USUAL`, whose first name that is there is taken.
-            given: The name in the recipe, data.WHAT_column; "" for no column.
-            among: Names that it may have; all, by default.
+            what: Key of `COLUMN_ALIASES`, of which the first existing name is used.
+            given: Name from the recipe's data.WHAT_column; "" for no column.
+            among: Names to choose from; all by default.
 
         Raises:
-            ValueError: If the column that is given is not there.
+            ValueError: If the given column does not exist.
         """
         if given is not None:
             if given and given not in self.columns:
@@ -136,21 +135,21 @@ class Table:
                                  f"{nearest(given, list(self.columns))}")  # fmt: skip
             return given or None
         plain = {name.strip().lower(): name for name in reversed(list(among or self.columns))}
-        return next((plain[name] for name in USUAL[what] if name in plain), None)
+        return next((plain[name] for name in COLUMN_ALIASES[what] if name in plain), None)
 
     def no_column(self, *wanted: str) -> ValueError:
-        """Return the error that the first of the wanted columns is not there; says what helps."""
-        names = listed([shown(name) for name in self.columns]) or "none"
-        line = f"{self.where} has no column {wanted[0]!r} among {names}: name it, "
+        """Return the error that the first of the wanted columns is missing, with advice."""
+        names = join_words([abbreviate(name) for name in self.columns]) or "none"
+        line = f"{self.where} has no column {wanted[0]!r} among {names}. Set "
         line += f"data.{wanted[0]}_column"
         if self.separator:
             header = self.separator.join(wanted).replace("\t", "<TAB>")
-            line += f"; if its first line names no columns, write one above it: {header}"
+            line += f"; if the first line is not a header, write one above it: {header}"
         return ValueError(line)
 
     @cached_property
     def digest(self) -> str:
-        """A short name for the content: all values, names and sizes of media, bytes of some."""
+        """Short name of the content: all values, names and sizes of media, and bytes of some."""
         parts: list[bytes | np.ndarray] = []
         for name in sorted(self.columns):
             parts.append(name.encode(errors="surrogatepass"))
@@ -166,17 +165,19 @@ class Table:
 
     def _media_parts(self, column: MediaColumn) -> Iterable[bytes | np.ndarray]:
         keys = "\n".join(column.key(number) for number in self.rows.tolist())
-        sampled = (content_of(column, int(n)) for n in self.rows[spread(len(self), SAMPLED)])
+        sampled = (
+            content_of(column, int(n)) for n in self.rows[evenly_spaced(len(self), SAMPLED_FILES)]
+        )
         yield from (keys.encode(errors="surrogatepass"), column.sizes()[self.rows], *sampled)
 
 
-def spread(count: int, most: int) -> np.ndarray:
-    """Return the numbers of some of `count` rows, spread over all of them; all of a few."""
+def evenly_spaced(count: int, most: int) -> np.ndarray:
+    """Return up to `most` row numbers, evenly spaced over `count` rows."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
 
 
 def content_of(column: MediaColumn, number: int) -> bytes:
-    """Return the bytes of a medium; none where it can't be read."""
+    """Return the bytes of a medium; empty if it can't be read."""
     try:
         with guarded():
             return column.read(number)
@@ -184,25 +185,25 @@ def content_of(column: MediaColumn, number: int) -> bytes:
         return b""
 
 
-def whole_table(
+def table_of_columns(
     columns: Mapping[str, Any], where: str = "", root: Path | None = None, separator: str = ""
 ) -> Table:
-    """Return a table with all rows of its columns."""
+    """Return a table with all rows of the columns."""
     count = len(next(iter(columns.values()), ()))
     return Table(columns, np.arange(count), where, root or Path(), separator)
 
 
-def table_of(
+def table_of_records(
     records: Sequence[Mapping[str, Any]], where: str = "", root: Path | None = None
 ) -> Table:
-    """Return records as a table; a field that a record has not is None."""
+    """Return a table of records; missing fields are None."""
     names = dict.fromkeys(name for record in records for name in record)
     columns = {name: [record.get(name) for record in records] for name in names}
-    return whole_table(columns, where, root)
+    return table_of_columns(columns, where, root)
 
 
 def by_split(table: Table, counts: Counts) -> dict[str, Table]:
-    """Return the parts of a table by its column "split"; all as "train" where none says "train"."""
+    """Return a table's parts by its column "split"; all rows are "train" unless some say so."""
     name = next((name for name in table.columns if name.strip().lower() == "split"), None)
     words = [] if name is None else [str(word).strip().lower() for word in table.values(name)]
     splits = np.array([SPLITS.get(word, "") for word in words])
@@ -213,51 +214,52 @@ def by_split(table: Table, counts: Counts) -> dict[str, Table]:
 
 
 def divide(
-    there: Mapping[str, Table],
+    splits: Mapping[str, Table],
     other: Mapping[str, Table] | None,
     fraction: float,
     key: str,
     counts: Counts,
 ) -> tuple[Table, Table]:
-    """Return what is trained on, and what is validated on.
+    """Return a training and a validation table.
 
     Args:
-        there: Tables of the source, by split.
-        other: Of another source to validate on: its validation split, else its test split, else
-            all of it. None validates on the source's own validation split, or on rows held out.
-        fraction: Of the rows that are held out where a source has no validation split.
-        key: Column by whose values rows are held out; see `hold_out`.
-        counts: Told of splits for testing.
+        splits: Tables of the source by split.
+        other: Tables of a validation source by split. Its validation split is used, else its test
+            split, else all rows. None uses the source's validation split, or holds rows out.
+        fraction: Share of rows to hold out.
+        key: Column whose values are held out; see `hold_out`.
+        counts: Counts rows of test splits.
 
     Raises:
-        ValueError: If no row is left to train or to validate on.
+        ValueError: If the training or validation table would be empty.
     """
-    train = there.get("train") or next(iter(there.values()))
+    train = splits.get("train") or next(iter(splits.values()))
     if other is not None:
-        used = next((split for split in VALIDATED if split in other), next(iter(other)))
+        used = next((split for split in VALIDATION_ORDER if split in other), next(iter(other)))
         counts[FROM_TEST] += len(other[used]) if used == "test" else 0
         return train, other[used]
-    if "validation" in there and "train" in there:
-        return train, there["validation"]
-    counts[TEST_UNUSED] += len(there["test"]) if {"train", "test"} <= {*there} else 0
+    if "validation" in splits and "train" in splits:
+        return train, splits["validation"]
+    counts[TEST_UNUSED] += len(splits["test"]) if {"train", "test"} <= {*splits} else 0
     return hold_out(train, fraction, key, counts)
 
 
 def hold_out(
     table: Table, fraction: float, key: str, counts: Counts | None = None
 ) -> tuple[Table, Table]:
-    """Cut a table in rows to train and to validate on, by the hash of a column.
+    """Divide a table in training and validation rows by the hash of a column.
 
-    Rows of one value stay together, and stay where they are when others are added, unless one side
-    would have none: then the value nearest to it goes there. Where less than half of the rows that
-    are asked for would be held out, as of few values, further values are, in the order of their
-    hashes, that bring the share nearer to it.
+    Rows with the same value stay together, and new rows don't move old ones, unless one side would
+    be
+    empty: then the value nearest to the limit changes sides. If less than half of the requested
+    rows would be held out, as with few values, further values are held out in the order of their
+    hashes.
 
     Args:
-        table: To cut.
-        fraction: Of the values, and so about of the rows, that are held out.
-        key: The column. Media are known by their keys.
-        counts: Of what was left out, for messages.
+        table: Table to divide.
+        fraction: Share of the values, and so about of the rows, to hold out.
+        key: Name of the column; media count by their keys.
+        counts: Counts for messages.
 
     Raises:
         ValueError: If the column has fewer than two values.
@@ -271,21 +273,20 @@ def hold_out(
         return_inverse=True, return_counts=True,
     )  # fmt: skip
     if (different := len(keys)) < 2:
-        said = f"{counted(different, 'values')} of {key!r}"
-        said += counts.describe() if counts else ""
-        said = f"{counted(len(numbers), 'rows')} with {said}"
-        raise ValueError(f"{table.where} has {said}: none can be held out, set "
-                         "data.validation_source")  # fmt: skip
-    chosen = keys < np.uint64(held_below(words, fraction))
+        values = f"{quantity(different, 'values')} of {key!r}"
+        values += counts.describe() if counts else ""
+        raise ValueError(f"{table.where} has {quantity(len(numbers), 'rows')} with {values}, too "
+                         "few to hold rows out. Set data.validation_source.")  # fmt: skip
+    chosen = keys < np.uint64(held_out_limit(words, fraction))
     wanted = fraction * len(numbers)
     for number in np.flatnonzero(~chosen):
         found = rows[chosen].sum()
-        if found >= wanted * LEAST_SHARE:
+        if found >= wanted * LOWEST_SHARE:
             break
         if abs(found + rows[number] - wanted) < wanted - found and (~chosen).sum() > 1:
             chosen[number] = True
     held = chosen[kind]
-    if counts is not None and held.sum() > max(MOST_SHARE * wanted, 1):
-        counts[f"rows held out where about {wanted:,.0f} were asked for, as few values of {key!r} "
-               "have most rows"] += int(held.sum())  # fmt: skip
+    if counts is not None and held.sum() > max(HIGHEST_SHARE * wanted, 1):
+        counts[f"rows held out instead of about {wanted:,.0f}, since few values of {key!r} have "
+               "most rows"] += int(held.sum())  # fmt: skip
     return table.take(~held), table.take(held)

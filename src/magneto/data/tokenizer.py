@@ -1,6 +1,6 @@
-"""Text to tokens and back: bytes, byte-level BPE, any tokenizer.json, SentencePiece models.
+"""Tokenizers: bytes, byte-level BPE, any tokenizer.json, and SentencePiece models.
 
-What is trained here gives any text back.
+Tokenizers trained here restore any text exactly.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from magneto.progress import SILENT, Progress
 
 END, BEGIN, PAD, MASK = "</s>", "<s>", "<pad>", "<mask>"
 NOISE_TOKENIZER = "builtin:noise"
-"""A tokenizer of images with as many codes as the model has, of noise: for plans, without data."""
-# What a tokenizer needs for masked language modelling and for what is fine-tuned from it.
+"""Image tokenizer with random codes, for plans without data."""
+# Special tokens for masked language modelling and fine-tuning.
 SPECIAL = (END, BEGIN, PAD, MASK)
-# Names by which tokenizer.json files call the end of a document, best first; then the others'.
+# Usual names of special tokens in tokenizer.json files, in order of preference.
 END_NAMES = (END, "<|endoftext|>", "[SEP]", "<eos>", "<|end_of_text|>")
 BEGIN_NAMES = (BEGIN, "[CLS]", "<bos>", "<|begin_of_text|>")
 PAD_NAMES = (PAD, "[PAD]")
 MASK_NAMES = (MASK, "[MASK]")
-# Characters of training text from which a tokenizer is learnt; more changes little and takes long.
+# Characters of text on which a tokenizer is trained; more change little and take long.
 BPE_CHARACTERS = 100_000_000
 MOST_TOKENS = 1 << 24
-# Longer lines are cut: SentencePiece leaves out what exceeds its limit, which is in bytes.
+# Length of pieces of long lines, which SentencePiece would skip above its limit in bytes.
 LINE_CHARACTERS = 4000
 
 
 class Tokenizer(Protocol):
-    """What the data pipeline asks of a tokenizer.
+    """Interface of tokenizers for data pipelines.
 
     Attributes:
-        vocab_size: How many tokens there are.
-        end: Number of the token that ends a document.
-        begin: Number of the token that begins an encoder's input; `end` if there is none.
-        pad: Number of the token that fills a batch up; `end` if there is none.
-        mask: Number of the token that stands for a hidden one; None if there is none.
-        path: File it was read from; None if it has none.
+        vocab_size: Number of tokens.
+        end: End-of-document token.
+        begin: First token of an encoder's input; `end` if there is none.
+        pad: Padding token; `end` if there is none.
+        mask: Mask token; None if there is none.
+        path: File of the tokenizer, or None.
     """
 
     vocab_size: int
@@ -51,24 +51,24 @@ class Tokenizer(Protocol):
     path: Path | None
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return each text's tokens, without special ones."""
+        """Return each text's tokens, without special tokens."""
         ...
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of tokens; special ones are left out."""
+        """Return the text of tokens, without special tokens."""
         ...
 
     def pieces(self) -> list[str]:
-        """Return what each token stands for, with its spaces; U+FFFD for part of a character."""
+        """Return the text of each token, with spaces; U+FFFD for part of a character."""
         ...
 
     def save(self, directory: Path) -> None:
-        """Write what `load_tokenizer` reads."""
+        """Write files for `load_tokenizer`."""
         ...
 
 
 class ByteTokenizer:
-    """A token per byte, and the special ones. Needs no training and no library."""
+    """Tokenizer of bytes and special tokens, without training or a library."""
 
     vocab_size = 260
     end = 256
@@ -82,22 +82,22 @@ class ByteTokenizer:
         return [list(text.encode("utf-8", errors="surrogatepass")) for text in texts]
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of bytes; those that are no UTF-8 become U+FFFD."""
+        """Return the text of bytes; invalid UTF-8 becomes U+FFFD."""
         return bytes(token for token in tokens if token < 256).decode("utf-8", errors="replace")
 
     def pieces(self) -> list[str]:
-        """Return ASCII as it is, U+FFFD for the other bytes, nothing for special tokens."""
+        """Return ASCII characters, U+FFFD for other bytes, "" for special tokens."""
         return [bytes([byte]).decode("ascii", errors="replace") for byte in range(256)] + [""] * 4
 
     def save(self, directory: Path) -> None:
-        """Write an empty mark that says this is the tokenizer."""
+        """Write an empty marker file."""
         (directory / "tokenizer.bytes").touch()
 
 
 class FastTokenizer:
-    """A tokenizer.json of the `tokenizers` library, GPT-2's for one.
+    """A tokenizer.json of the `tokenizers` library, such as GPT-2's.
 
-    The name of a special token inside a text is text: only the data pipeline ends documents.
+    The name of a special token within a text is plain text; only data pipelines end documents.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,7 +105,7 @@ class FastTokenizer:
         library = import_tokenizers()
         try:
             self.inner = library.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises nothing narrower
+        except Exception as error:  # the library raises plain Exception
             raise ValueError(f"{path} is not a tokenizer: {error}") from error
         self.inner.encode_special_tokens = True
         self.inner.no_padding()
@@ -113,7 +113,7 @@ class FastTokenizer:
         vocabulary = self.inner.get_vocab(with_added_tokens=True)
         end = _first(vocabulary, END_NAMES)
         if end is None:
-            raise ValueError(f"{path} has no end-of-document token: none of {', '.join(END_NAMES)}")
+            raise ValueError(f"{path} has no end-of-document token ({', '.join(END_NAMES)})")
         self.end: int = end
         self.begin: int = _first(vocabulary, BEGIN_NAMES, end)  # type: ignore[assignment]
         self.pad: int = _first(vocabulary, PAD_NAMES, end)  # type: ignore[assignment]
@@ -121,15 +121,15 @@ class FastTokenizer:
         self.vocab_size = max(vocabulary.values()) + 1
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return each text's tokens; the library uses all cores."""
+        """Return each text's tokens, encoded on all cores."""
         return [e.ids for e in self.inner.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of tokens; special ones are left out."""
+        """Return the text of tokens, without special tokens."""
         return self.inner.decode(tokens, skip_special_tokens=True)
 
     def pieces(self) -> list[str]:
-        """Undo byte-level, WordPiece or "▁" spelling of the vocabulary."""
+        """Return the tokens with byte-level, WordPiece or "▁" spelling undone."""
         special = set(self.inner.get_added_tokens_decoder())
         known = self.inner.get_vocab(with_added_tokens=True)
         names = [""] * self.vocab_size
@@ -138,8 +138,8 @@ class FastTokenizer:
         if any(name.startswith("##") for name in names):
             return [n[2:] if n.startswith("##") else f" {n}" if n else "" for n in names]
         if any(name.startswith("Ġ") for name in names):
-            spelt = _byte_spelling()
-            raw = (bytes(spelt[c] for c in name if c in spelt) for name in names)
+            spelling = _byte_spelling()
+            raw = (bytes(spelling[c] for c in name if c in spelling) for name in names)
             return [each.decode("utf-8", errors="replace") for each in raw]
         return [name.replace("▁", " ") for name in names]
 
@@ -161,7 +161,7 @@ class SentencePieceTokenizer:
         self.vocab_size = self.inner.vocab_size()
         self.end = self.inner.eos_id()
         if self.end < 0:
-            raise ValueError(f"{path} has no end-of-sentence piece (train it with eos_id set)")
+            raise ValueError(f"{path} has no end-of-sentence piece: train it with eos_id set")
         begin, pad, mask = (
             self.inner.bos_id(), self.inner.pad_id(), self.inner.piece_to_id(MASK)
         )  # fmt: skip
@@ -174,7 +174,7 @@ class SentencePieceTokenizer:
         return self.inner.encode(texts, out_type=int)
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of pieces; special ones are left out."""
+        """Return the text of pieces, without special ones."""
         return self.inner.decode(tokens)
 
     def pieces(self) -> list[str]:
@@ -194,11 +194,11 @@ class SentencePieceTokenizer:
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
-    """Load "bytes", a tokenizer.json, a SentencePiece .model, or a directory that holds one.
+    """Load "bytes", a tokenizer.json, a SentencePiece .model, or a directory with one.
 
     Raises:
-        FileNotFoundError: If there is no such file; names the nearest one.
-        ValueError: If a file is no tokenizer.
+        FileNotFoundError: If the file does not exist; suggests the nearest one.
+        ValueError: If the file is not a tokenizer.
     """
     if str(name) == "bytes":
         return ByteTokenizer()
@@ -214,15 +214,15 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
 
 
 def vocabulary_size(wanted: int | None, tokenizer: Tokenizer) -> int:
-    """Return a model's vocabulary: what its configuration wants, or else the tokenizer's.
+    """Return a model's vocabulary size: the configured one, or the tokenizer's.
 
     Raises:
-        ValueError: If it is too small for the tokenizer.
+        ValueError: If it is below the tokenizer's.
     """
     size = wanted or tokenizer.vocab_size
     if size < tokenizer.vocab_size:
         raise ValueError(
-            f"model.vocab_size ({size}) is below the tokenizer's ({tokenizer.vocab_size})"
+            f"model.vocab_size ({size}) is below the tokenizer's ({tokenizer.vocab_size}): raise it"
         )
     return size
 
@@ -230,7 +230,7 @@ def vocabulary_size(wanted: int | None, tokenizer: Tokenizer) -> int:
 def _load_directory(path: Path) -> Tokenizer:
     if (path / "tokenizer.bytes").exists():
         return ByteTokenizer()
-    # The last is how a SentencePiece model lies in an exported directory.
+    # The last is a SentencePiece model in an exported directory.
     for name in ("tokenizer.json", "tokenizer.model", "sentencepiece.model"):
         if (path / name).exists():
             return load_tokenizer(path / name)
@@ -244,14 +244,14 @@ def train_bpe(
     special: tuple[str, ...] = (END,),
     progress: Progress = SILENT,
 ) -> None:
-    """Train a byte-level BPE on 100 million characters at most, and write it as a tokenizer.json.
+    """Train a byte-level BPE on up to 100 million characters, and write a tokenizer.json.
 
-    Any text round-trips exactly. The special tokens have the first numbers.
+    It restores any text exactly. Special tokens have the first numbers.
 
     Raises:
-        ValueError: If the vocabulary is larger than any.
+        ValueError: If the vocabulary is above `MOST_TOKENS`.
     """
-    if vocab_size > MOST_TOKENS:  # the library takes the memory at once, and ends the process
+    if vocab_size > MOST_TOKENS:  # the library would allocate the memory and crash
         raise ValueError(f"vocab_size must be at most {MOST_TOKENS:,}, not {vocab_size}")
     tokenizers = import_tokenizers()
     inner = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -263,12 +263,12 @@ def train_bpe(
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    inner.train_from_iterator(_announced(limited(texts), "texts", progress), trainer)
+    inner.train_from_iterator(_with_progress(limited(texts), "texts", progress), trainer)
     inner.save(str(path))
 
 
 def limited(texts: Iterable[str]) -> Iterator[str]:
-    """Yield texts up to `BPE_CHARACTERS` characters."""
+    """Yield texts up to `BPE_CHARACTERS` characters in total."""
     size = 0
     for text in texts:
         size += len(text)
@@ -277,16 +277,16 @@ def limited(texts: Iterable[str]) -> Iterator[str]:
             return
 
 
-def _announced(
+def _with_progress(
     texts: Iterable[str], unit: str, progress: Progress, most: int | None = None
 ) -> Iterator[str]:
-    """Yield texts; after the last, say how many are learnt from: what begins then is silent."""
+    """Yield texts; report progress, and the start of training after the last text."""
     number = 0
     for number, text in enumerate(texts, 1):
-        progress.update(f"reading {unit} to learn a tokenizer from", number, None)
+        progress.update(f"reading {unit} for a tokenizer", number, None)
         yield text
     number = min(number, most or number)
-    progress.say(f"learning a tokenizer from {number:,} {unit}, which can take minutes")
+    progress.say(f"training a tokenizer on {number:,} {unit}, which can take minutes")
 
 
 def train_sentencepiece(
@@ -296,25 +296,26 @@ def train_sentencepiece(
     sample: int,
     progress: Progress = SILENT,
 ) -> bytes:
-    """Train a SentencePiece model from which any text comes back exactly.
+    """Train a SentencePiece model that restores any text exactly.
 
-    Nothing is normalised, spaces are kept, and characters outside the vocabulary become bytes. The
-    first numbers are `<s>`, `<pad>`, `</s>`, `<unk>` (as in fairseq), then `<mask>`.
+    There is no normalisation, spaces are kept, and unknown characters become bytes. The first
+    tokens are `<s>`, `<pad>`, `</s>`, `<unk>` (as in fairseq) and `<mask>`.
 
     Args:
-        texts: Whose lines it learns from, long ones in pieces.
-        kind: Of model.
-        vocab_size: Pieces, special ones included.
-        sample: Lines that it learns from, drawn from all.
-        progress: Told that it is learnt.
+        texts: Texts; lines are training examples, long ones in pieces.
+        kind: Kind of model.
+        vocab_size: Number of pieces with special ones.
+        sample: Number of randomly chosen lines to train on.
+        progress: Progress display.
 
     Raises:
-        ValueError: If the text is too little, or the size too small, for the vocabulary.
+        ValueError: If the text is too small for the vocabulary, or the vocabulary for the
+            characters.
     """
     library, model = import_sentencepiece(), io.BytesIO()
     try:
         library.SentencePieceTrainer.train(
-            sentence_iterator=_announced(_lines(texts), "lines", progress, sample),
+            sentence_iterator=_with_progress(_lines(texts), "lines", progress, sample),
             model_writer=model, model_type=kind,
             vocab_size=vocab_size, input_sentence_size=sample, shuffle_input_sentence=True,
             max_sentence_length=4 * LINE_CHARACTERS, normalization_rule_name="identity",
@@ -328,7 +329,7 @@ def train_sentencepiece(
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of documents, long ones in pieces."""
+    """Yield the lines of texts, long ones in pieces."""
     for text in texts:
         for line in text.split("\n"):
             for start in range(0, len(line), LINE_CHARACTERS):
@@ -336,7 +337,7 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _reason(message: str, vocab_size: int) -> str:
-    """Say in one line why SentencePiece did not train."""
+    """Return in one line why SentencePiece failed."""
     if found := re.search(r"too high .*<= (\d+)", message):
         return f"too little text for {vocab_size} pieces: at most {found[1]}"
     if found := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
@@ -351,17 +352,17 @@ def _first(
 
 
 def _byte_spelling() -> dict[str, int]:
-    """Return GPT-2's spelling, in which every byte is a printable character."""
+    """Return the byte of each printable character in GPT-2's spelling."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return {chr(byte): byte for byte in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
 
 
 def import_tokenizers() -> Any:
-    """Import the tokenizers library, or say which extra has it."""
+    """Import the tokenizers library; the error names the extra that installs it."""
     return import_extra("tokenizers", "text", "this tokenizer needs tokenizers")
 
 
 def import_sentencepiece() -> Any:
-    """Import sentencepiece, or say which extra has it."""
+    """Import sentencepiece; the error names the extra that installs it."""
     return import_extra("sentencepiece", "text", "this tokenizer needs sentencepiece")

@@ -1,1 +1,1 @@
-"""Arithmetic without parameters."""
+"""Losses and statistics without parameters."""

@@ -1,4 +1,4 @@
-"""Cross-entropy of a linear layer's logits, which never exist all at once; and of frequencies."""
+"""Cross-entropy of a linear layer in chunks of logits, and of token frequencies."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 IGNORED = -100
-"""A target that is not predicted."""
+"""Target that is excluded from the loss."""
 
 CHUNK = 1024
-"""Rows of logits that exist at once, unless told."""
-# Processor time of whole training steps over that with all logits, fp32, width 256, one thread
-# by rows of a chunk:
+"""Default number of rows of logits in memory."""
+# Processor time of a training step relative to that with all logits at once (fp32, width 256, one
+# thread), by rows per chunk:
 #   vocabulary, tokens of a step    256   512  1024  2048  4096
 #    8192,                  1024   0.86  0.86  0.84
 #    8192,                  4096   0.92  0.85  0.85  0.90  0.89
 #   50257,                  4096   0.79  0.85  0.80  0.86  0.89
 
-# Numbers counted at a time: a memory-mapped corpus is never in memory as 64-bit numbers.
+# Tokens counted at a time, so that a memory-mapped corpus is never in memory as 64-bit integers.
 PIECE = 1 << 24
 
 
 @dataclass(frozen=True)
 class CrossEntropyLoss:
-    """Summed cross-entropy in nats, and how many targets it is over.
+    """Summed cross-entropy in nats, and the number of targets.
 
     Attributes:
-        total: What to minimise, a scalar with a gradient.
-        count: Targets predicted.
-        nll: The sum without label smoothing, a scalar without a gradient.
+        total: Loss to minimise, a scalar with a gradient.
+        count: Number of targets.
+        nll: Sum without label smoothing, a scalar without a gradient.
     """
 
     total: Tensor
@@ -56,29 +56,29 @@ def linear_cross_entropy(
 ) -> CrossEntropyLoss:
     """Sum the cross-entropy of the logits `features @ weight.T + bias`.
 
-    Where a gradient is wanted, the forward pass computes it beside the loss, chunk by chunk, from
-    the same logits; the backward pass only scales it. It can be differentiated once.
+    The forward pass computes needed gradients together with the loss, chunk by chunk; the backward
+    pass only scales them. It can be differentiated once.
 
-    Under autocast, matrices are multiplied in its type; the softmax and the sum over chunks of the
-    weight's gradient are in fp32, if the weight is.
+    Under autocast, matrix products are in its type; the softmax, and the sum of the weight's
+    gradient over chunks, are in fp32 if the weight is.
 
     Args:
         features: (..., width).
         weight: (vocabulary, width).
-        targets: (...), in [0, vocabulary); `IGNORED` counts for nothing.
+        targets: (...), in [0, vocabulary), or `IGNORED`.
         bias: (vocabulary,).
-        chunk: Rows of logits that exist at once; 0 for all.
-        smoothing: Share e of the target that is spread over the whole vocabulary of V, the right
-            token among them: 1 - e + e/V for it, e/V for each other (arXiv 1512.00567, section 7;
-            fairseq's is 1 - e and e/(V - 1)).
+        chunk: Rows of logits in memory; 0 for all.
+        smoothing: Label smoothing e over the whole vocabulary V, including the target: 1 - e + e/V
+            for the target and e/V for the others (arXiv 1512.00567, section 7; fairseq has 1 - e
+            and e/(V - 1)).
 
     Raises:
-        ValueError: If targets are not shaped as features without their width.
+        ValueError: If the shapes of targets and features differ, apart from the width.
     """
     if targets.shape != features.shape[:-1]:
         raise ValueError(
             f"targets of shape {tuple(targets.shape)} do not fit features of shape "
-            f"{tuple(features.shape)}: all but the last size must be the same"
+            f"{tuple(features.shape)}: all sizes but the last must be equal"
         )
     device = features.device.type
     autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
@@ -93,11 +93,11 @@ def linear_cross_entropy(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The loss, whose gradient is ready before the backward pass begins."""
+    """The loss, with gradients computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
-        """Return the total and the sum without smoothing; keep the gradients of the total."""
+        """Return the total and the sum without smoothing; save the gradients of the total."""
         total, nll, gradients = _loss_and_gradients(*given, wanted=ctx.needs_input_grad[:3])
         ctx.save_for_backward(*gradients)
         ctx.mark_non_differentiable(nll)
@@ -108,7 +108,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad_total: Tensor, _: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Scale the gradients; not in place, as the graph may be kept for another pass."""
+        """Scale the gradients out of place, since the graph may be kept for another pass."""
         scaled = [None if kept is None else kept * grad_total for kept in ctx.saved_tensors]
         return (*scaled, None, None, None, None)
 
@@ -131,12 +131,12 @@ def _loss_and_gradients(
         bias: (vocabulary,) or None.
         answers: (rows,).
         chunk: Rows at a time, at least 1.
-        smoothing: Share of the target that is spread.
-        operand: The type in which matrices are multiplied.
-        wanted: Whether a gradient of rows, weight and bias is.
+        smoothing: Label smoothing.
+        operand: Type of the matrix products.
+        wanted: Whether gradients of rows, weight and bias are needed.
     """
     matrix, shift = weight.to(operand), None if bias is None else bias.to(operand)
-    # One buffer for all chunks: a large one that is new is slow to touch.
+    # One buffer for all chunks: the first touch of a large new one is slow.
     buffer = torch.empty(
         min(chunk, len(rows)), len(weight), device=rows.device,
         dtype=torch.promote_types(operand, torch.float32),
@@ -144,7 +144,7 @@ def _loss_and_gradients(
     totals, nlls, grad_rows, grad_weight, grad_bias = [], [], [], None, None
     for part, answer in zip(rows.split(chunk), answers.split(chunk), strict=True):
         ignored = (answer == IGNORED)[:, None]
-        # An ignored row is zero here and its gradient below, so no pass over logits is needed.
+        # Ignored rows and their gradients are zeroed here and below, without a pass over logits.
         part = part.to(operand).masked_fill(ignored, 0)
         logits = project(part, matrix, shift, buffer[: len(part)])
         answer = answer[:, None].masked_fill(ignored, 0)
@@ -178,12 +178,12 @@ def project(part: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> T
 
 
 def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Turn logits into the gradient of the loss, in place.
+    """Convert logits to the gradient of the loss, in place.
 
     Args:
         logits: (rows, vocabulary).
         answer: (rows, 1).
-        smoothing: Share of the target that is spread.
+        smoothing: Label smoothing.
 
     Returns:
         The losses with and without smoothing, both (rows, 1).
@@ -192,7 +192,7 @@ def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tens
     mean = logits.mean(-1, keepdim=True) if smoothing else picked
     largest = logits.amax(-1, keepdim=True)
     torch.softmax(logits, -1, out=logits)
-    # The likeliest token's probability is exp(largest) over the sum of exponentials.
+    # The largest probability is exp(largest) divided by the sum of exponentials.
     log_total = largest - logits.amax(-1, keepdim=True).log()
     nll = log_total - picked
     if smoothing:
@@ -202,17 +202,17 @@ def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tens
 
 
 def accumulate(total: Tensor | None, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """Add `left @ right` to the total in place; the first product is the first total."""
+    """Add `left @ right` to the total in place; None is an empty total."""
     if total is None:
         return torch.mm(left, right).to(dtype)
     if total.dtype == left.dtype:
-        # `addmm_` does the same, and torch's FlopCounterMode does not count it.
+        # torch's FlopCounterMode counts this, and not the equivalent `addmm_`.
         return torch.addmm(total, left, right, out=total)
     return total.add_(torch.mm(left, right))
 
 
 def count_numbers(numbers: np.ndarray, size: int) -> np.ndarray:
-    """Return how often each of 0 ... size - 1 occurs, (size,)."""
+    """Return the frequency of each number 0 ... size - 1, (size,)."""
     counts = np.zeros(size, np.int64)
     for start in range(0, len(numbers), PIECE):
         counts += np.bincount(numbers[start : start + PIECE], minlength=size)
@@ -222,9 +222,9 @@ def count_numbers(numbers: np.ndarray, size: int) -> np.ndarray:
 def count_targets(
     batches: Iterable[Mapping[str, Any]], size: int, limit: int | None = None
 ) -> np.ndarray:
-    """Return how often each of `size` tokens is a target of the first batches, (size,).
+    """Return the frequency of each token among the targets of the first batches, (size,).
 
-    Negative targets are not asked for.
+    Negative targets are excluded.
     """
     counts = np.zeros(size, np.int64)
     for batch in islice(batches, limit):
@@ -236,12 +236,12 @@ def count_targets(
 def frequency_nats(
     train: np.ndarray, asked: np.ndarray, allowed: np.ndarray | None = None
 ) -> float:
-    """Return the summed cross-entropy, in nats, of answering with the training frequencies.
+    """Return the summed cross-entropy, in nats, of predicting training frequencies.
 
     Args:
-        train: How often each number occurs in training, (size,). One is added to each count.
-        asked: How often each is asked for, (size,).
-        allowed: True for numbers that can be asked for, (size,); the others have no share.
+        train: Frequency of each number in training, (size,); 1 is added to each.
+        asked: Frequency of each number among the targets, (size,).
+        allowed: Whether a number can be a target, (size,); the others have probability 0.
     """
     counts = (train + 1.0) * (True if allowed is None else allowed)
     there = asked > 0
@@ -249,7 +249,7 @@ def frequency_nats(
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
-    """Turn autocast off on a tensor's device; "meta", which has none, needs no turning off."""
+    """Return a context without autocast on a tensor's device."""
     kind = tensor.device.type
     if not torch.amp.is_autocast_available(kind):
         return nullcontext()

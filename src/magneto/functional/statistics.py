@@ -1,7 +1,7 @@
-"""Confidence intervals of a mean and of the difference of two means, by Student's t.
+"""Confidence intervals of a mean and of a difference of two means, by Student's t.
 
-A few runs with different seeds say little about the spread between seeds, so the intervals take the
-quantile of Student's t for the degrees of freedom at hand, not the normal distribution's 1.96.
+With few seeds per group the intervals use the quantile of Student's t for the degrees of freedom
+instead of the normal distribution's 1.96.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from statistics import fmean, stdev, variance
 
 LEVEL = 0.95
-"""Probability that an interval covers the true value, where nothing else is said."""
+"""Default confidence level."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two means, by Welch's method: the variances need not be equal.
+    """Difference of two means by Welch's method, which allows unequal variances.
 
     Attributes:
-        mean: First mean less the second.
-        half_width: Half-width of its confidence interval; nan where a group has one value, or no
-            value varies and the means differ: equal values show no spread to tell by.
-        freedom: Welch and Satterthwaite's degrees of freedom; nan where a group has one value.
+        mean: First mean minus the second.
+        half_width: Half-width of the confidence interval. It is nan if a group has one value, or if
+            no value varies and the means differ, since there is no spread to judge by.
+        freedom: Welch-Satterthwaite degrees of freedom; nan if a group has one value.
     """
 
     mean: float
@@ -37,7 +37,7 @@ class Difference:
 
 
 def half_width(values: Sequence[float], level: float = LEVEL) -> float:
-    """Return the half-width of the confidence interval of a mean; nan for fewer than two values."""
+    """Return the half-width of a mean's confidence interval; nan for fewer than two values."""
     if len(values) < 2:
         return math.nan
     quantile = t_quantile((1 + level) / 2, len(values) - 1)
@@ -47,13 +47,13 @@ def half_width(values: Sequence[float], level: float = LEVEL) -> float:
 def mean_difference(
     first: Sequence[float], second: Sequence[float], level: float = LEVEL
 ) -> Difference:
-    """Return the mean of `first` less the mean of `second`, with its confidence interval.
+    """Return the mean of `first` minus the mean of `second`, with its confidence interval.
 
     Args:
-        first: Independent measurements, for example the scores of one placement's seeds.
-        second: The same of what it is compared with. Values that belong together in pairs are
-            better told apart by `half_width` of their differences.
-        level: Probability that the interval covers the true difference.
+        first: Independent measurements, such as the scores of a placement's seeds.
+        second: Measurements to compare with. For paired values, use `half_width` of the
+            differences.
+        level: Confidence level.
 
     Raises:
         ValueError: If a group is empty.
@@ -64,40 +64,40 @@ def mean_difference(
 def joint_differences(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]], level: float = LEVEL
 ) -> list[Difference]:
-    """Return the differences of the means of several pairs, judged together by Holm's method.
+    """Return the differences of means of several pairs, with Holm's correction.
 
-    The more pairs are looked at, the more of them differ by chance alone. By Holm's method (1979)
-    the probability that any difference of equal means is found, in all pairs together, is at most
-    1 - `level`. Each half-width is Welch's at the level at which the method judges its pair: the
-    interval holds 0 exactly where no difference is found. A single pair has `mean_difference`'s.
+    More comparisons find more differences by chance. With Holm's method (1979) the probability of
+    any false difference among all pairs is at most 1 - `level`. Each interval has the level at
+    which the method tests its pair, so that it contains 0 exactly if no difference is found. A
+    single pair has the interval of `mean_difference`.
 
     Args:
-        pairs: The groups of each pair; a group may be in several.
-        level: Probability that no difference is found where there is none.
+        pairs: Groups of each pair; a group may be in several.
+        level: Probability that no false difference is found.
 
     Raises:
         ValueError: If a group is empty.
     """
     found = [_standard_error(*pair) for pair in pairs]
-    chances = [_chance(*one) for one in found]
-    judged = sorted((chance, place) for place, chance in enumerate(chances) if chance is not None)
+    values = [_p_value(*one) for one in found]
+    tested = sorted((p_value, place) for place, p_value in enumerate(values) if p_value is not None)
     levels = [level] * len(pairs)
-    left = len(judged)
-    for chance, place in judged:
+    left = len(tested)
+    for p_value, place in tested:
         levels[place] = 1 - (1 - level) / left
-        # From the first pair on that is not told apart, no other one is.
-        if chance <= (1 - level) / left:
+        # After the first pair without a difference, no other pair has one.
+        if p_value <= (1 - level) / left:
             left -= 1
     return [_with_interval(*one, own) for one, own in zip(found, levels, strict=True)]
 
 
 def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
-    """Return a difference of means, its standard error and its degrees of freedom, by Welch.
+    """Return a difference of means, its standard error and degrees of freedom, by Welch.
 
-    The last two are nan where a group has one value; the error is 0 where no value varies.
+    The last two are nan if a group has one value; the error is 0 if no value varies.
     """
     if not first or not second:
-        raise ValueError("a difference of means needs at least one value on each side")
+        raise ValueError("a difference of means needs at least one value in each group")
     mean = fmean(first) - fmean(second)
     if len(first) < 2 or len(second) < 2:
         return mean, math.nan, math.nan
@@ -105,14 +105,14 @@ def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[fl
     total = sum(parts)
     if total == 0:
         return mean, 0.0, len(first) + len(second) - 2
-    # Each group's share of the variance: no square of a tiny number can vanish.
+    # Shares of the variance, since squares of tiny numbers could underflow.
     shares = [(part / total) ** 2 for part in parts]
     freedom = 1 / (shares[0] / (len(first) - 1) + shares[1] / (len(second) - 1))
     return mean, math.sqrt(total), freedom
 
 
 def _with_interval(mean: float, error: float, freedom: float, level: float) -> Difference:
-    """Return a difference with the interval of a level."""
+    """Return a difference with its interval at a level."""
     if math.isnan(error):
         return Difference(mean, math.nan, math.nan)
     if error == 0:
@@ -120,25 +120,25 @@ def _with_interval(mean: float, error: float, freedom: float, level: float) -> D
     return Difference(mean, t_quantile((1 + level) / 2, freedom) * error, freedom)
 
 
-def _chance(mean: float, error: float, freedom: float) -> float | None:
-    """Return how probable as large a difference of equal means is; None if nobody can tell."""
+def _p_value(mean: float, error: float, freedom: float) -> float | None:
+    """Return the probability of at least this difference between equal means; None if undefined."""
     if math.isnan(error) or (error == 0 and mean != 0):
         return None
     return 1.0 if error == 0 else 2 * t_tail(abs(mean) / error, freedom)
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """Return the value that Student's t stays below with the given probability.
+    """Return the quantile of Student's t.
 
-    Newton's method on the tail's probability, from 0. That function is convex there, so that the
-    steps never pass the answer.
+    Newton's method on the tail probability, from 0; since the function is convex there, steps never
+    overshoot.
 
     Args:
-        probability: Between 0 and 1, both excluded.
-        freedom: Degrees of freedom, above 0; need not be a whole number.
+        probability: Above 0 and below 1.
+        freedom: Degrees of freedom, above 0, not necessarily an integer.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of range.
     """
     if not 0 < probability < 1 or not freedom > 0:
         raise ValueError(
@@ -165,7 +165,7 @@ def t_density(t: float, freedom: float) -> float:
 def _gamma_ratio(x: float) -> float:
     """Return gamma(x + 1/2) / gamma(x); for large x by its asymptotic series (DLMF 5.11.13).
 
-    A difference of two log-gammas would lose the digits that the far tail needs.
+    A difference of two log-gammas would lose digits that the far tail needs.
     """
     if x < 100:
         return math.gamma(x + 0.5) / math.gamma(x)
@@ -174,11 +174,11 @@ def _gamma_ratio(x: float) -> float:
 
 
 def t_tail(t: float, freedom: float) -> float:
-    """Return the probability that Student's t is above `t`, for t of 0 and above.
+    """Return the probability that Student's t exceeds `t`, for t >= 0.
 
     It is half the regularised incomplete beta function (Abramowitz and Stegun 26.5.27 and 26.5.4),
-    whose power series has positive terms only. Of the series for the tail and the one for the
-    middle, the one with the smaller argument is used, which is at most 1/2.
+    whose power series has positive terms only. The series for the tail or for the middle is used,
+    whichever has the smaller argument, at most 1/2.
     """
     weight, square = t * t_density(t, freedom), t * t
     if square > freedom:

@@ -1,17 +1,15 @@
-"""The transducer loss, of logits and of a joiner whose logits never exist all at once.
+"""Transducer loss, of logits or of a joiner whose logits are computed in tiles, and alignment.
 
-And where a transducer emits each label: the best path, and the probability of each cell.
+A path starts in cell (0, 0). Cell (t, u) is at frame t after u labels. A blank leads to (t + 1, u)
+and the next label to (t, u + 1); the path ends with the last frame's blank after the last label
+(arXiv 1211.3711, section 2.4). A frame may emit any number of labels.
 
-A path begins in cell (0, 0). In cell (t, u), frame t is looked at and u labels are out. A blank
-leads to (t + 1, u), the next label to (t, u + 1); the path ends with the blank of the last frame
-after the last label (arXiv 1211.3711, section 2.4). Any number of labels may come out in one frame.
+Cell (t, u) is on anti-diagonal t + u. Cells of a diagonal depend only on the next or previous one,
+so a batch takes time + labels steps. Sums are in float64: there are two numbers per cell, and
+float32 has too few digits for log-probabilities in the thousands.
 
-Cell (t, u) lies on anti-diagonal t + u. All cells of one diagonal depend on the next one or the one
-before only, so a batch takes time + labels steps. Sums are in float64: it is two numbers per cell,
-and a log-probability in the thousands has no digits to lose in float32.
-
-A cell's logits are as many as the vocabulary. They exist for a tile of cells at once, in which they
-become log-probabilities or, in place, their own gradient.
+Each cell has as many logits as the vocabulary. They exist for one tile of cells at a time, where
+they become log-probabilities or, in place, their own gradient.
 """
 
 from __future__ import annotations
@@ -29,9 +27,9 @@ from torch.nn import functional as F
 from magneto.functional.cross_entropy import accumulate, project
 
 TILE = 1024
-"""Cells whose logits exist at once, unless told."""
-# One step of four utterances, 400 frames, 60 labels, vocabulary 500, joint width 640, on one thread
-# (a single measurement each):
+"""Default number of cells with logits in memory."""
+# A step of four utterances, 400 frames, 60 labels, vocabulary 500, joint width 640, on one thread
+# (one measurement each):
 #   cells                256  1024  4096
 #   processor seconds    5.6   4.6   4.6
 #   MB                    19    30    66
@@ -48,29 +46,28 @@ def transducer_loss(
 ) -> Tensor:
     """Return each utterance's negative log-likelihood under a transducer (arXiv 1211.3711).
 
-    Logits are normalised here; log-probabilities may be given too, as that changes nothing of them.
-    The softmax is in float32, of float64 logits in float64, and sums over paths are in float64.
-    Beyond the logits and their gradient, memory is a tile's. It can be differentiated once.
+    Logits are normalised; log-probabilities may be given too, since normalising does not change
+    them. The softmax is in float32 (float64 for float64 logits), and sums over paths are in
+    float64. Memory is that of a tile, beyond logits and gradient. It can be differentiated once.
 
-    An utterance without a path of positive probability has an infinite loss, as has one without
-    frames, and one with NaN has a NaN loss. Such a loss has a gradient of zero, whatever becomes of
-    it, and reaches no other utterance. What stands in the padding does not matter, NaN included.
-    More labels than frames are fine.
+    The loss is infinite if no path has positive probability or there are no frames, and NaN if a
+    logit is NaN. The gradient of such a loss is zero, and other utterances are unaffected. Padding
+    may hold any values, including NaN. More labels than frames are allowed.
 
     Args:
         logits: (batch, time, labels + 1, vocabulary).
-        targets: (batch, labels), in [0, vocabulary) and never the blank; any padding.
+        targets: (batch, labels), in [0, vocabulary) without the blank; any padding.
         logit_lengths: (batch,), frames of each utterance.
-        target_lengths: (batch,), labels of each utterance, 0 included.
-        blank: The blank's index in the vocabulary.
-        tile: Cells that are worked on at once, at least 1.
+        target_lengths: (batch,), labels of each utterance, possibly 0.
+        blank: Index of the blank in the vocabulary.
+        tile: Cells in memory, at least 1.
 
     Returns:
-        (batch,), in nats, float32 (of float64 logits float64).
+        (batch,), in nats, float32 (float64 for float64 logits).
 
     Raises:
-        ValueError: If shapes do not fit, or, on a CPU, lengths or targets are out of their range.
-            (On another device reading them would make the host wait.)
+        ValueError: If shapes do not fit, or, on a CPU, lengths or targets are out of range. (On
+            other devices this check would make the host wait.)
     """
     check_logits(logits.shape, targets, logit_lengths, target_lengths, blank, tile)
     labels = next_labels(targets, target_lengths)
@@ -91,24 +88,24 @@ def joiner_transducer_loss(
 ) -> Tensor:
     """Return the transducer loss of the logits `tanh(encoder + predictor) @ weight.T + bias`.
 
-    Neither the logits nor the hidden layer (batch x time x (labels + 1) x joint) exist at once:
-    the forward pass takes them tile by tile and keeps three numbers per cell; the backward pass
-    computes each tile again and turns it into its share of the gradients.
+    Neither the logits nor the hidden layer (batch x time x (labels + 1) x joint) exist at once: the
+    forward pass computes them in tiles and keeps three numbers per cell; the backward pass computes
+    each tile again for its share of the gradients.
 
-    Under autocast, matrices are multiplied in its type; everything else is in float32 (float64, if
-    the features are), the weight's gradient is added up in the weight's type. For the rest it is as
-    `transducer_loss`, which gives the same numbers.
+    Under autocast, matrix products are in its type. Everything else is in float32 (float64 for
+    float64 features), and the weight's gradient is summed in the weight's type. Otherwise it equals
+    `transducer_loss`.
 
     Args:
         encoder_features: (batch, time, joint), projected to the joiner's width.
         predictor_features: (batch, labels + 1, joint), projected too.
         weight: (vocabulary, joint), of the output layer.
         bias: (vocabulary,).
-        targets: (batch, labels), in [0, vocabulary) and never the blank; any padding.
+        targets: (batch, labels), in [0, vocabulary) without the blank; any padding.
         encoder_lengths: (batch,), frames of each utterance.
-        target_lengths: (batch,), labels of each utterance, 0 included.
-        blank: The blank's index in the vocabulary.
-        tile: Cells whose logits exist at once. A tile is whole utterances, or whole frames of one.
+        target_lengths: (batch,), labels of each utterance, possibly 0.
+        blank: Index of the blank in the vocabulary.
+        tile: Cells in memory; a tile is whole utterances, or whole frames of one.
 
     Returns:
         (batch,), in nats.
@@ -124,16 +121,16 @@ def joiner_transducer_loss(
 
 @dataclass(frozen=True)
 class TransducerAlignment:
-    """How frames and labels of each utterance go together.
+    """Alignment of frames and labels of each utterance.
 
     Attributes:
-        frames: (batch, labels), the frame at which the best path emits each label; -1 for padding,
-            and for all labels of an utterance without a path.
-        score: (batch,), the best path's log-probability, in nats.
-        log_likelihood: (batch,), that of all paths together: minus the loss.
-        occupancy: (batch, time, labels + 1), the probability that a path passes a cell; 0 in
-            padding. A path passes cell (t, u) if it looks at frame t when u labels are out.
-        emission: (batch, time, labels + 1), the probability that label u is emitted at frame t.
+        frames: (batch, labels), frame at which the best path emits each label; -1 for padding and
+            utterances without a path.
+        score: (batch,), log-probability of the best path, in nats.
+        log_likelihood: (batch,), log-probability of all paths: minus the loss.
+        occupancy: (batch, time, labels + 1), probability that a path visits cell (t, u), at frame t
+            after u labels; 0 in padding.
+        emission: (batch, time, labels + 1), probability that label u is emitted at frame t.
     """
 
     frames: Tensor
@@ -156,9 +153,9 @@ def transducer_alignment(
     *,
     tile: int = TILE,
 ) -> TransducerAlignment:
-    """Align targets with frames, given what `joiner_transducer_loss` is given.
+    """Align targets with frames; arguments as of `joiner_transducer_loss`.
 
-    Memory is a tile's and some numbers per cell of the lattice. All results are in float64.
+    Memory is that of a tile and some numbers per cell. Results are in float64.
 
     Raises:
         ValueError: As `joiner_transducer_loss`.
@@ -175,9 +172,9 @@ def transducer_alignment(
 
 
 def _eager(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """Return the function; a compiled model breaks its graph here.
+    """Return the function with a graph break for compiled models.
 
-    Otherwise every tile and every diagonal would be unrolled into the graph, anew for each shape.
+    Otherwise every tile and diagonal would be unrolled into the graph, for each shape.
     """
     if torch.compiler.is_compiling():
         return torch.compiler.disable(function.apply)
@@ -185,7 +182,7 @@ def _eager(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 
 class _LogitsLoss(torch.autograd.Function):
-    """The loss of logits that exist."""
+    """Loss of given logits."""
 
     @staticmethod
     def forward(
@@ -197,21 +194,21 @@ class _LogitsLoss(torch.autograd.Function):
         blank: int,
         tile: int,
     ) -> Tensor:
-        """Return the losses; keep two numbers per cell to go back."""
+        """Return the losses; save two numbers per cell."""
         wide = torch.promote_types(logits.dtype, torch.float32)
         each = labels.repeat_interleave(logits.shape[1], 0)
         shape = (len(each), 1, logits.shape[2])
         found = cell_numbers(logit_tiles(logits, wide, tile), shape, wide, each, blank)
         ctx.blank, ctx.tile = blank, tile
-        return _keep(ctx, found.view(3, *logits.shape[:3]), frames, lengths, logits, each)
+        return _save(ctx, found.view(3, *logits.shape[:3]), frames, lengths, logits, each)
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad_loss: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Turn each tile of logits into its gradient."""
-        chances, total, factor, (logits, labels) = _kept(ctx, grad_loss)
+        """Convert each tile of logits to its gradient."""
+        chances, total, factor, (logits, labels) = _saved(ctx, grad_loss)
         by_blank, by_label, total = (each.flatten(0, 1)[:, None] for each in (*chances, total))
         factor = factor.repeat_interleave(logits.shape[1])[:, None, None]
         unseen = by_blank + by_label == 0
@@ -225,7 +222,7 @@ class _LogitsLoss(torch.autograd.Function):
 
 
 class _JoinerLoss(torch.autograd.Function):
-    """The loss of logits that are made tile by tile, twice."""
+    """Loss of a joiner's logits, which both passes compute tile by tile."""
 
     @staticmethod
     def forward(
@@ -240,21 +237,21 @@ class _JoinerLoss(torch.autograd.Function):
         blank: int,
         tile: int,
     ) -> Tensor:
-        """Return the losses; keep two numbers per cell to go back."""
+        """Return the losses; save two numbers per cell."""
         joiner = Joiner(encoder, predictor, weight, bias)
         found = joiner.numbers(labels, blank, tile)
         ctx.blank, ctx.tile, ctx.operand = blank, tile, joiner.operand
-        return _keep(ctx, found, frames, lengths, encoder, predictor, weight, bias, labels)
+        return _save(ctx, found, frames, lengths, encoder, predictor, weight, bias, labels)
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad_loss: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Make each tile again, and turn it into its share of the gradients."""
-        chances, total, factor, (encoder, predictor, weight, bias, labels) = _kept(ctx, grad_loss)
+        """Compute each tile again and add its share of the gradients."""
+        chances, total, factor, (encoder, predictor, weight, bias, labels) = _saved(ctx, grad_loss)
         operand, wanted = ctx.operand, ctx.needs_input_grad
-        # Padding, and utterances without a finite loss, are zero here: no path passes there.
+        # No path visits padding, nor utterances without a finite loss.
         passed = chances[0] + chances[1]
         joiner = Joiner(
             encoder.masked_fill(~passed.any(2)[..., None], 0),
@@ -287,10 +284,10 @@ class _JoinerLoss(torch.autograd.Function):
         )
 
 
-def _keep(
+def _save(
     ctx: Any, found: Tensor, frames: Tensor, lengths: Tensor, *given: Tensor | None
 ) -> Tensor:
-    """Return the losses of what `cell_numbers` found; save what goes back."""
+    """Return the losses from the result of `cell_numbers`; save tensors for the backward pass."""
     lattice = build_lattice(found[0], found[1], frames, lengths)
     scores = forward_scores(lattice)
     loss = -log_likelihood(lattice, scores).to(found.dtype)
@@ -299,10 +296,10 @@ def _keep(
     return loss
 
 
-def _kept(ctx: Any, grad_loss: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor, tuple]:
-    """Return posteriors, the sums' logarithms, each utterance's factor, and what was given.
+def _saved(ctx: Any, grad_loss: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor, tuple]:
+    """Return posteriors, logarithms of sums, each utterance's factor, and the saved inputs.
 
-    The factor is the gradient of its loss, and 0 where that is not finite.
+    The factor is the gradient of the utterance's loss, or 0 if the loss is not finite.
     """
     blank, label, frames, lengths, scores, total, loss, *given = ctx.saved_tensors
     by_blank, by_label = posteriors(Lattice(blank, label, frames, lengths), scores)
@@ -311,17 +308,17 @@ def _kept(ctx: Any, grad_loss: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, T
 
 
 Place = tuple[slice, slice]
-"""Some frames of some utterances: of the batch, and of the time."""
+"""Slices of the batch and of the time."""
 Tiles = Iterator[tuple[Place, Tensor, Tensor]]
-"""Places, with their hidden layer (utterances, frames, labels + 1, joint), and with their logits
-(cells, vocabulary), which the next tile overwrites; in the features' type, or float32 if wider."""
+"""Places with hidden layer (utterances, frames, labels + 1, joint) and logits (cells, vocabulary).
+The next tile overwrites the logits. Their type is that of the features, at least float32."""
 
 
 def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
-    """Yield all places of a (batch, time, labels + 1) lattice, of about so many cells each.
+    """Yield the tiles of a (batch, time, labels + 1) lattice, of about `cells` cells each.
 
-    Each is whole utterances, or whole frames of one. Of tensors without values there are two: they
-    tell how much is alive at once as well as all.
+    A tile is whole utterances, or whole frames of one. For tensors without values two tiles suffice
+    to show the peak memory.
     """
     batch, time, width = shape
     utterances = max(1, cells // max(1, time * width))
@@ -335,27 +332,27 @@ def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
 
 
 def logit_tiles(logits: Tensor, dtype: torch.dtype, cells: int) -> Tiles:
-    """Yield copies of the tiles of (batch, time, labels + 1, vocabulary) logits, and themselves.
+    """Yield tiles of (batch, time, labels + 1, vocabulary) logits, with copies.
 
-    To them each frame is an utterance: tiles are frames of any.
+    Frames are treated as utterances, so a tile is frames of any utterances.
     """
     rows, buffer = logits.flatten(0, 1), None
     for at in places((len(rows), 1, rows.shape[1]), cells, is_fake(logits)):
         given = rows[at[0]].flatten(0, 1)
-        if buffer is None:  # the first is the largest
+        if buffer is None:  # the first tile is the largest
             buffer = torch.empty_like(given, dtype=dtype)
         yield at, given, buffer[: len(given)].copy_(given)
 
 
 class Joiner:
-    """A joiner's features and output layer.
+    """Features and output layer of a joiner.
 
     Args:
         encoder: (batch, time, joint).
         predictor: (batch, labels + 1, joint).
         weight: (vocabulary, joint).
         bias: (vocabulary,).
-        operand: The type in which matrices are multiplied; by default autocast's or the weight's.
+        operand: Type of the matrix products; by default autocast's or the weight's.
     """
 
     def __init__(
@@ -377,7 +374,7 @@ class Joiner:
         self.shape = (len(encoder), encoder.shape[1], predictor.shape[1])
 
     def tiles(self, cells: int) -> Tiles:
-        """Yield all tiles of about so many cells."""
+        """Yield all tiles of about `cells` cells."""
         weight = self.weight.to(self.operand)
         bias = None if self.bias is None else self.bias.to(self.operand)
         buffer = None
@@ -385,26 +382,26 @@ class Joiner:
             encoder = self.encoder[rows, columns, None].to(self.dtype)
             hidden = (encoder + self.predictor[rows, None].to(self.dtype)).tanh_()
             flat = hidden.flatten(0, 2).to(self.operand)
-            if buffer is None:  # one for all: a large one that is new is slow to touch
+            if buffer is None:  # shared, because the first touch of a new one is slow
                 buffer = flat.new_empty(len(flat), len(weight), dtype=self.dtype)
             yield (rows, columns), hidden, project(flat, weight, bias, buffer[: len(flat)])
 
     def numbers(self, labels: Tensor, blank: int, cells: int) -> Tensor:
-        """Return what `cell_numbers` finds."""
+        """Return the result of `cell_numbers`."""
         return cell_numbers(self.tiles(cells), self.shape, self.dtype, labels, blank)
 
 
 def cell_numbers(
     tiles: Tiles, shape: tuple[int, ...], dtype: torch.dtype, labels: Tensor, blank: int
 ) -> Tensor:
-    """Return log p(blank), log p(label) and the log of the sum of exponentials of each cell.
+    """Return each cell's log p(blank), log p(label), and logarithm of the sum of exponentials.
 
     Args:
-        tiles: Their logits are overwritten.
-        shape: Of the lattice: batch, time, labels + 1.
-        dtype: Of what is found.
-        labels: (batch, labels + 1), the label that each position may emit.
-        blank: The blank's index.
+        tiles: Tiles, whose logits are overwritten.
+        shape: Shape of the lattice: batch, time, labels + 1.
+        dtype: Type of the result.
+        labels: (batch, labels + 1), next label of each position.
+        blank: Index of the blank.
 
     Returns:
         (3, batch, time, labels + 1).
@@ -416,7 +413,7 @@ def cell_numbers(
         picked = torch.stack((logits[:, blank], logits.gather(1, answers)[:, 0]))
         largest = logits.amax(1)
         torch.softmax(logits, 1, out=logits)
-        # The likeliest token's probability is exp(largest) over the sum of exponentials.
+        # The largest probability is exp(largest) divided by the sum of exponentials.
         total = largest - logits.amax(1).log()
         part.copy_(torch.cat((picked - total, total[None])).view_as(part))
     return found
@@ -430,20 +427,20 @@ def to_gradient(
     blank: int,
     chances: tuple[Tensor, Tensor],
 ) -> None:
-    """Turn a tile's logits into the gradient of the negative log-likelihood, in place.
+    """Convert a tile's logits to the gradient of the negative log-likelihood, in place.
 
     Args:
         logits: (cells, vocabulary), finite where no path passes.
-        at: Their place.
-        total: (batch, time, labels + 1), the log of each cell's sum of exponentials.
-        labels: (batch, labels + 1), the label that each position may emit.
-        blank: The blank's index.
+        at: Place of the tile.
+        total: (batch, time, labels + 1), logarithm of each cell's sum of exponentials.
+        labels: (batch, labels + 1), next label of each position.
+        blank: Index of the blank.
         chances: Probabilities that a path leaves a cell by the blank, and by the label.
     """
     by_blank, by_label = (each[at].flatten() for each in chances)
     passed = by_blank + by_label
     answers = labels[at[0], None].expand(total[at].shape).reshape(-1, 1)
-    # exp(logits - total) is the softmax; here it is scaled by `passed` at once.
+    # The softmax exp(logits - total), scaled by `passed`.
     shift = (total[at].flatten() - passed.log()).masked_fill(passed == 0, torch.inf)
     logits.sub_(shift[:, None]).exp_()
     logits[:, blank] -= by_blank
@@ -452,11 +449,11 @@ def to_gradient(
 
 @dataclass(frozen=True)
 class Lattice:
-    """Log-probabilities of the two ways out of each cell, by anti-diagonals.
+    """Log-probabilities of a blank and of the next label in each cell, by anti-diagonal.
 
     Attributes:
-        blank: (time + labels, batch, labels + 1), float64, -inf where there is no cell.
-        label: The same of the next label, -inf also after an utterance's last label.
+        blank: (time + labels, batch, labels + 1), float64, -inf outside the lattice.
+        label: The same for the next label, and -inf after an utterance's last label.
         frames: (batch,), frames of each utterance.
         labels: (batch,), labels of each utterance.
     """
@@ -468,12 +465,12 @@ class Lattice:
 
 
 def build_lattice(blank: Tensor, label: Tensor, frames: Tensor, labels: Tensor) -> Lattice:
-    """Store (batch, time, labels + 1) log-probabilities by diagonals, without the padding."""
+    """Convert (batch, time, labels + 1) log-probabilities to diagonals without padding."""
     batch, time, width = blank.shape
     frame, position = (torch.arange(size, device=blank.device) for size in (time, width))
     inside = frame[:, None] < frames[:, None, None]
     shape = (time + width - 1, batch, width)
-    lattice = Lattice(_nothing(shape, blank), _nothing(shape, blank), frames, labels)
+    lattice = Lattice(_impossible(shape, blank), _impossible(shape, blank), frames, labels)
     last = labels[:, None, None]
     cells(lattice.blank).copy_(blank.masked_fill(~(inside & (position <= last)), -torch.inf))
     cells(lattice.label).copy_(label.masked_fill(~(inside & (position < last)), -torch.inf))
@@ -487,16 +484,16 @@ def cells(diagonals: Tensor) -> Tensor:
     return diagonals.as_strided((batch, steps - width + 1, width), (width, row, row + 1))
 
 
-def _nothing(shape: tuple[int, ...], like: Tensor) -> Tensor:
+def _impossible(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return torch.full(shape, -torch.inf, dtype=torch.float64, device=like.device)
 
 
 def forward_scores(lattice: Lattice) -> Tensor:
-    """Return the log-probability of all ways from the start to each cell, by diagonals."""
+    """Return the log-probability of all paths from the start to each cell, by diagonals."""
     blank, label = lattice.blank, lattice.label
-    scores = _nothing(blank.shape, blank)
+    scores = _impossible(blank.shape, blank)
     scores[0, :, 0].zero_()
-    if without_values(blank):  # of the operations that are counted these are hardly any
+    if without_values(blank):  # a negligible share of the counted operations
         return scores
     for n in range(len(blank) - 1):
         stay, move = scores[n] + blank[n], scores[n] + label[n]
@@ -506,61 +503,61 @@ def forward_scores(lattice: Lattice) -> Tensor:
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Return whether a tensor stands for one on its device: such ones belong to a fake mode."""
+    """Return whether a tensor is a fake tensor."""
     return hasattr(tensor, "fake_mode")
 
 
 def without_values(tensor: Tensor) -> bool:
-    """Return whether a tensor has only a shape: on the meta device, or a fake of a plan's."""
+    """Return whether a tensor has a shape only: a meta or fake tensor."""
     return tensor.is_meta or is_fake(tensor)
 
 
 def log_likelihood(lattice: Lattice, scores: Tensor) -> Tensor:
-    """Return the (batch,) log-probability of all paths; -inf if there is none."""
+    """Return the (batch,) log-probability of all paths; -inf for none."""
     utterance = torch.arange(len(lattice.frames), device=scores.device)
     last = (lattice.frames - 1 + lattice.labels).clamp(min=0)
-    # The last blank is emitted there.
+    # The cell of the last blank.
     return (scores + lattice.blank)[last, utterance, lattice.labels]
 
 
 def backward_scores(lattice: Lattice) -> Tensor:
-    """Return the log-probability of all ways from each cell to the end, by diagonals.
+    """Return the log-probability of all paths from each cell to the end, by diagonals.
 
-    There is one more diagonal than in the lattice: the end is beyond the last frame.
+    The end is after the last frame, which takes one more diagonal than the lattice.
     """
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape
-    scores = _nothing((steps + 1, batch, width), blank)
+    scores = _impossible((steps + 1, batch, width), blank)
     if without_values(blank):
         return scores
     utterance = torch.arange(batch, device=blank.device)
     end = (lattice.frames + lattice.labels, utterance, lattice.labels)
-    scores.index_put_(end, scores.new_zeros(()))  # a plain 0 would be copied from the host
+    scores.index_put_(end, scores.new_zeros(()))  # a Python 0 would be copied from the host
     for n in range(steps - 1, -1, -1):
         found = scores[n + 1] + blank[n]
         move = scores[n + 1, :, 1:] + label[n, :, :-1]
         torch.logaddexp(found[:, :-1], move, out=found[:, :-1])
-        torch.maximum(scores[n], found, out=scores[n])  # keeps the end, which is found nowhere
+        torch.maximum(scores[n], found, out=scores[n])  # keeps the end cell
     return scores
 
 
 def posteriors(lattice: Lattice, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the probabilities that a path leaves a cell by a blank, and by a label.
+    """Return the probabilities that a path leaves a cell by the blank, and by the label.
 
-    These are minus the gradients of the negative log-likelihood for the lattice's two numbers.
+    These are minus the gradients of the negative log-likelihood by the lattice's numbers.
 
     Args:
-        lattice: Of the batch.
-        scores: What `forward_scores` returned.
+        lattice: Lattice of the batch.
+        scores: Result of `forward_scores`.
 
     Returns:
-        Two of (batch, time, labels + 1), float64; zero for an utterance whose log-likelihood is
+        Two tensors (batch, time, labels + 1), float64; zero for utterances whose log-likelihood is
         not finite.
     """
     total = log_likelihood(lattice, scores)[:, None]
     onward = backward_scores(lattice)[1:]
     by_blank = scores + lattice.blank + onward - total
-    by_label = _nothing(scores.shape, scores)
+    by_label = _impossible(scores.shape, scores)
     by_label[..., :-1] = (scores + lattice.label - total)[..., :-1] + onward[..., 1:]
     lost = ~total.isfinite()
     by_blank, by_label = (x.exp().masked_fill(lost, 0) for x in (by_blank, by_label))
@@ -568,15 +565,15 @@ def posteriors(lattice: Lattice, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def best_path(lattice: Lattice) -> tuple[Tensor, Tensor]:
-    """Return the likeliest single path.
+    """Return the most probable path.
 
     Returns:
-        The (batch, labels) frame at which each label is emitted, -1 for padding and where there is
-        no path; and the path's log-probability, (batch,). Of equal paths it is one.
+        The frame at which each label is emitted, (batch, labels), -1 for padding and without a
+        path; and the path's log-probability, (batch,). Ties are broken arbitrarily.
     """
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape
-    scores = _nothing(blank.shape, blank)
+    scores = _impossible(blank.shape, blank)
     scores[0, :, 0].zero_()
     moved = torch.zeros(blank.shape, dtype=torch.bool, device=blank.device)
     for n in range(steps - 1):
@@ -588,7 +585,7 @@ def best_path(lattice: Lattice) -> tuple[Tensor, Tensor]:
     position = lattice.labels.masked_fill(~total.isfinite(), 0)
     last = lattice.frames - 1 + position
     utterance = torch.arange(batch, device=blank.device)
-    # One column too many, which takes what is no label.
+    # An extra column receives the blanks.
     frames = torch.full((batch, width), -1, device=blank.device)
     for n in range(steps - 1, 0, -1):
         emitted = moved[n, utterance, position] & (last >= n)
@@ -599,7 +596,7 @@ def best_path(lattice: Lattice) -> tuple[Tensor, Tensor]:
 
 
 def check_joiner(encoder: Tensor, predictor: Tensor, weight: Tensor, *rest: Any) -> None:
-    """Raise a ValueError that says what does not fit."""
+    """Raise ValueError if shapes or values do not fit."""
     shapes = [tuple(tensor.shape) for tensor in (encoder, predictor, weight)]
     if (
         [len(shape) for shape in shapes] != [3, 3, 2]
@@ -615,7 +612,7 @@ def check_joiner(encoder: Tensor, predictor: Tensor, weight: Tensor, *rest: Any)
 def check_logits(
     size: tuple[int, ...], targets: Tensor, frames: Tensor, labels: Tensor, blank: int, tile: int
 ) -> None:
-    """Raise a ValueError that says what does not fit."""
+    """Raise ValueError if shapes or values do not fit."""
     if len(size) != 4 or 0 in size:
         raise ValueError(f"logits must be (batch, time, labels + 1, vocabulary), not {tuple(size)}")
     if targets.shape != (size[0], size[2] - 1):
@@ -623,7 +620,7 @@ def check_logits(
                          f"labels + 1, vocabulary) {tuple(size)}: they must be (batch, labels), "
                          f"{(size[0], size[2] - 1)}")  # fmt: skip
     if frames.shape != size[:1] or labels.shape != size[:1]:
-        raise ValueError(f"there must be two lengths for each of the {size[0]} utterances")
+        raise ValueError(f"each of the {size[0]} utterances needs two lengths")
     if not 0 <= blank < size[3] or tile < 1:
         raise ValueError(f"blank {blank} must be in [0, {size[3]}), and tile {tile} at least 1")
     for name, lengths, most in (("frames", frames, size[1]), ("labels", labels, size[2] - 1)):
@@ -637,9 +634,9 @@ def check_logits(
 
 
 def any_on_a_cpu(wrong: Tensor) -> bool:
-    """Return whether any is True, on a CPU alone: on another device that would make the host wait.
+    """Return whether any value is True, on a CPU; False elsewhere, where the host would wait.
 
-    torch's own assertion is one operation, which reads nothing into Python.
+    torch's assertion is a single operation without reading values into Python.
     """
     if wrong.device.type != "cpu":
         return False
@@ -651,6 +648,6 @@ def any_on_a_cpu(wrong: Tensor) -> bool:
 
 
 def next_labels(targets: Tensor, lengths: Tensor) -> Tensor:
-    """Return the label that each of the labels + 1 positions emits next, 0 where there is none."""
+    """Return the next label of each of the labels + 1 positions, 0 for none."""
     position = torch.arange(targets.shape[1], device=targets.device)
     return F.pad(targets.masked_fill(position >= lengths[:, None], 0), (0, 1))

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from magneto.config import ConfigError
 from magneto.fields import free_fields
-from magneto.files import Damaged, read_object, write_json
+from magneto.files import DamagedError, read_object, write_json
 from magneto.recipe import Recipe, load_recipe
 from magneto.training.config import TrainingConfig
 
@@ -155,7 +155,7 @@ def read_spec(path: Path, kind: Callable[..., Spec], what: str) -> Spec:
     try:
         return kind(**read_object(path))
     except TypeError as error:  # other keys
-        raise Damaged(f"{path} is damaged: {error}") from error
+        raise DamagedError(f"{path} is damaged: {error}") from error
 
 
 def cell_directory(folder: Path, cell: Cell) -> Path:

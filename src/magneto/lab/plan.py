@@ -24,7 +24,7 @@ from magneto.nn.attention import DotProductAttention
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe, build_recipe
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import one_process, pick_device
+from magneto.training.distributed import pick_device, single_process
 from magneto.training.model import (
     CountedOperations,
     FillRecorder,
@@ -91,7 +91,7 @@ def check_weights_first(recipe: Recipe) -> None:
     plain = build_recipe(recipe.name, override(recipe.to_mapping(), without_data(recipe)))
     with torch.device("meta"), FillRecorder():
         model = plain.build_task().build_model()
-    check_model_memory(model, recipe.training, one_process(pick_device(recipe.training.device)))
+    check_model_memory(model, recipe.training, single_process(pick_device(recipe.training.device)))
 
 
 def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
@@ -104,7 +104,7 @@ def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
     check_weights_first(recipe)
     task = recipe.build_task()
     task.prepare(progress)
-    world = one_process(pick_device(recipe.training.device))
+    world = single_process(pick_device(recipe.training.device))
     check_memory(task, recipe.training, world, recipe.seed)
     return task
 

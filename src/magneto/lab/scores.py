@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from magneto.config import ConfigError
-from magneto.files import MANIFEST, Damaged, read_json, read_object
+from magneto.files import MANIFEST, DamagedError, read_json, read_object
 from magneto.lab.grid import (
     PLACEMENT,
     RATE,
@@ -229,12 +229,12 @@ def own_metrics(run: Found, metric: str, at_end: bool) -> tuple[dict[str, float]
         return {}, "diverged" if status == "diverged" else "no result yet"
     metrics, best = run.outcome.get("metrics"), run.outcome.get("best") or {}
     if not isinstance(metrics, dict) or not isinstance(best, dict):
-        raise Damaged(f"{run.file} is damaged: it has no metrics")
+        raise DamagedError(f"{run.file} is damaged: it has no metrics")
     value = metrics.get(metric) if at_end else best.get("value", metrics.get(metric))
     if value is None:
         return {}, f"no {metric}"
     if not is_number(value):
-        raise Damaged(f"{run.file} is damaged: its {metric} is {value!r}")
+        raise DamagedError(f"{run.file} is damaged: its {metric} is {value!r}")
     return {metric: value} | {k: v for k, v in metrics.items() if k != metric and is_number(v)}, ""
 
 
@@ -268,7 +268,7 @@ def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str
                            "again or remove it"])  # fmt: skip
     value = found["metrics"].get(metric)
     if value is not None and not is_number(value):
-        raise Damaged(f"{file} is damaged: its {metric} is {value!r}")
+        raise DamagedError(f"{file} is damaged: its {metric} is {value!r}")
     if value is None:
         return {}
     half = found["metrics"].get(f"{metric}_half_width")

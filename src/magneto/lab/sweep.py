@@ -137,7 +137,7 @@ def run_cell(
         hooks=[Hook(recipe.training.log_every, check), *hooks],
         report=ProgressBars(quiet=True),
         recipe=recipe.to_mapping(),
-        keep_recipe=lambda: recipe.save(run / RUN_FILE),
+        save_recipe=lambda: recipe.save(run / RUN_FILE),
     )
     if result.status != "interrupted":
         write_json(run / "outcome.json", plain({**outcome(result, run), **initial}))

@@ -19,8 +19,8 @@ from magneto.data.stream import (
     BatchStream,
     LazyBatches,
     by_length,
+    evaluation_order,
     example_stream,
-    mixed_order,
     to_device,
 )
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
@@ -241,7 +241,7 @@ class TextClassification(Task):
         sizes = [len(table) for table in tables]
         held, sets = self.validation, np.repeat(range(len(sizes)), sizes)
         labels = np.concatenate([label_values(table, self.labels) for table in tables])
-        turns = np.concatenate([mixed_order(size) // EVALUATION_BATCH for size in sizes])
+        turns = np.concatenate([evaluation_order(size) // EVALUATION_BATCH for size in sizes])
         order = np.argsort(turns, kind="stable")
         plans = np.split(order, np.cumsum(np.bincount(turns))[:-1])
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 
 from magneto.config import LARGEST
-from magneto.data.sources import SPLIT_NAMES, wrong_builtin
+from magneto.data.sources import SPLIT_NAMES, builtin_mistakes
 from magneto.data.tokenizer import END, MOST_TOKENS, SPECIAL
 from magneto.fields import Dropout, Free, NonNegativeInt, PositiveInt, Share, configuration, rule
 from magneto.nn.config import TransformerConfig
@@ -250,7 +250,7 @@ class ClassificationDataConfig:
 
     @rule
     def _builtin_exists(self) -> Iterator[str]:
-        yield from wrong_builtin(self.source, NAMES, "labelled text")
+        yield from builtin_mistakes(self.source, NAMES, "labelled text")
 
     @property
     def regression(self) -> bool:

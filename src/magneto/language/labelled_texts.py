@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.config import shown
+from magneto.config import abbreviate
 from magneto.data.documents import docstrings
 from magneto.data.files import (
-    decoded,
+    decode_line,
     existing_path,
     has_ending,
     read_lines,
@@ -35,9 +35,9 @@ from magneto.data.formats import (
     read_hub,
     read_source,
 )
-from magneto.data.problems import EMPTY, BadRecord, Counts, counted, listed, read_each
+from magneto.data.problems import EMPTY, BadRecord, Counts, join_words, quantity, read_each
 from magneto.data.sources import check_builtin, held_out, parse_source
-from magneto.data.table import Classes, Table, by_split, divide, table_of, whole_table
+from magneto.data.table import Classes, Table, by_split, divide, table_of_columns, table_of_records
 from magneto.data.tokenizer import Tokenizer
 from magneto.language.config import (
     GLUE,
@@ -129,7 +129,7 @@ def _check_count(
 ) -> None:
     if len(rows) < 1 + config.regression:
         why = " (a correlation needs two or more)" if len(rows) else ""
-        number = counted(len(rows), name) if len(rows) else f"no {name}"
+        number = quantity(len(rows), name) if len(rows) else f"no {name}"
         raise ValueError(f"{source} has {number}{why}: {counts.describe(ROWS)}")
 
 
@@ -163,7 +163,7 @@ def read_tables(
         check_builtin(named, NAMES, "labelled text")
         records = list(word_order())
         counts[ROWS] += len(records)
-        return {"train": table_of(records, source)}
+        return {"train": table_of_records(records, source)}
     if named.kind == "hf":
         tables = read_hub(named, splits)
     elif files := table_files(existing_path(source), splits, task):
@@ -200,11 +200,13 @@ def text_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     def words_of(table: Table) -> Table:
         def read(number: int) -> dict[str, Any]:
             medium = table.columns["text"][number]
-            text = decoded(medium.read(), counts, Path(medium.name), 1)
+            text = decode_line(medium.read(), counts, Path(medium.name), 1)
             label = table.columns["label"][number]
             return {"text": text, "label": None if label in WITHOUT_LABELS else label}
 
-        return table_of(list(read_each(table.rows, read, counts, f"{folder}, text")), table.where)
+        return table_of_records(
+            list(read_each(table.rows, read, counts, f"{folder}, text")), table.where
+        )
 
     inside = chain(folder.glob("*/*"), folder.glob("*/*/*"))
     if not any(has_ending(path, (".txt",)) for path in inside):
@@ -233,7 +235,7 @@ def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
 
     found = list(read_each(rows[start:], read, counts, f"{path}, row", first=1 + start))
     columns = {name: [cells[n] for cells in found] for n, name in enumerate(names)}
-    return whole_table(columns, str(path), path.parent, "\t")
+    return table_of_columns(columns, str(path), path.parent, "\t")
 
 
 def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -> list[str | None]:
@@ -248,7 +250,7 @@ def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -
             names = getattr(task, what)
             name = next((name for name in names if name in table.columns), None)
             if names and name is None:
-                columns = listed([shown(name) for name in table.columns]) or "none"
+                columns = join_words([abbreviate(name) for name in table.columns]) or "none"
                 raise ValueError(f"{table.where} has no column {names[0]!r} of data.glue "
                                  f"{config.glue}. Its columns are {columns}.")  # fmt: skip
         elif what == "pair":
@@ -308,7 +310,7 @@ def labelled_rows(
         names = [name.strip() for name in known.names]
         numbers = np.array([names.index(name) for name in columns["label"]], np.int64)
         columns["label"] = Classes(numbers, names)
-    return whole_table(columns, table.where)
+    return table_of_columns(columns, table.where)
 
 
 def as_pair(text: Any, pair: Any, paired: bool) -> TextPair:

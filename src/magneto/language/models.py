@@ -14,7 +14,7 @@ from magneto.language.config import (
     TextEncoderConfig,
 )
 from magneto.nn.config import TransformerConfig
-from magneto.nn.embedding import Table, TextEmbedding
+from magneto.nn.embedding import TextEmbedding, VectorTable
 from magneto.nn.init import NormalLinear, Projection, build_norm
 from magneto.nn.transformer import Decoder, Encoder
 
@@ -77,7 +77,7 @@ class TextEncoder(nn.Module):
         self.embedding = TextEmbedding(config.vocab_size, config.width, config.embedding_scale)
         learned = config.token_types > 0
         std = config.width**-0.5 if learned else 0.0
-        self.token_type = Table(max(config.token_types, 1), config.width, std)
+        self.token_type = VectorTable(max(config.token_types, 1), config.width, std)
         self.token_type.weight.requires_grad_(learned)
         self.encoder = Encoder(config)
 

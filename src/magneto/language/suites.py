@@ -17,7 +17,7 @@ from typing import Any
 
 from magneto.config import ConfigError
 from magneto.data.files import RECORDS, has_ending, stream_records, walk_files
-from magneto.data.problems import BadRecord, NothingWrong, guarded
+from magneto.data.problems import BadRecord, StrictCounts, guarded
 from magneto.data.sources import HubDataset, Source, parse_source, split_of
 from magneto.files import nearest_path, user_path
 
@@ -260,7 +260,7 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
     elif os.path.isdir(path):
         there = _folder_splits(suite, path)
     elif os.path.isfile(path):
-        there = {"": (str(path), partial(stream_records, path, NothingWrong()))}
+        there = {"": (str(path), partial(stream_records, path, StrictCounts()))}
     else:
         raise ConfigError([f"--data: no file or folder {data}{nearest_path(path)}"])
     split = next((split for split in wanted if split in there), None)
@@ -299,7 +299,7 @@ def _folder_splits(suite: Suite, folder: Path) -> Splits:
         if split in found:
             which = f"{split or 'question'} files for {suite.name}"
             raise ConfigError([f"--data: two {which}: {found[split][0]} and {path}. Give one."])
-        found[split] = (str(path), partial(stream_records, path, NothingWrong()))
+        found[split] = (str(path), partial(stream_records, path, StrictCounts()))
     return found
 
 

@@ -19,19 +19,19 @@ import torch
 from torch import Tensor
 
 from magneto.data.cache import (
-    also_known,
+    add_alias,
     cache_directory,
     content_digest,
+    create_cached,
+    ensure_writable,
     fingerprint,
-    is_kept,
-    made_whole,
-    make_writable,
-    map_numbers,
+    is_cached,
+    map_array,
 )
 from magneto.data.documents import DOCUMENTS, documents_fingerprint, open_documents
 from magneto.data.problems import Counts
-from magneto.data.sources import VALIDATED, hash_of, held_below
-from magneto.data.stream import make_named
+from magneto.data.sources import VALIDATION_ORDER, hash_of, held_out_limit
+from magneto.data.stream import make_batch
 from magneto.data.tokenizer import SPECIAL, Tokenizer, limited, load_tokenizer, train_bpe
 from magneto.files import read_json
 from magneto.language.config import TextDataConfig
@@ -79,11 +79,11 @@ def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Itera
     validation = splits.get("validation") if "train" in splits else None
     if config.validation_source is not None:
         other = open_documents(config.validation_source, config.text_field, config.document)
-        validation = next(other[name] for name in VALIDATED if name in other)
+        validation = next(other[name] for name in VALIDATION_ORDER if name in other)
     if validation is not None:
         yield from (validation if split == "validation" else train)(counts)
         return
-    limit = held_below(train(Counts()), config.validation_fraction)
+    limit = held_out_limit(train(Counts()), config.validation_fraction)
     for text in train(counts):
         if (hash_of(text) < limit) == (split == "validation"):
             yield text
@@ -99,13 +99,13 @@ def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
     if config.streaming:
         return _prepare_stream(config, progress)
     cache = _cache_path(config, "text", _tokenizer_name(config))
-    if not is_kept(cache, progress):
-        with made_whole(cache) as directory:
+    if not is_cached(cache, progress):
+        with create_cached(cache) as directory:
             _write_cache(config, directory, progress)
     if config.tokenizer == "bpe":
         # A run stores the trained tokenizer, which must lead to the same cache.
         named = replace(config, tokenizer=str(cache))
-        also_known(cache, _cache_path(config, "text", _tokenizer_name(named)))
+        add_alias(cache, _cache_path(config, "text", _tokenizer_name(named)))
     return _open(cache, config)
 
 
@@ -150,7 +150,7 @@ def _write_cache(config: TextDataConfig, directory: Path, progress: Progress) ->
         index["text_bytes"][split] = size
         index["counts"] = counts.plain()
     index["digest"] = content_digest(
-        *(map_numbers(directory / f"{split}.bin", kind) for split in SPLITS)
+        *(map_array(directory / f"{split}.bin", kind) for split in SPLITS)
     )
     (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
@@ -172,7 +172,7 @@ def _open(directory: Path, config: TextDataConfig) -> PreparedText:
     counts = Counts.of_plain(index["counts"])
     splits = {}
     for split in SPLITS:
-        tokens = map_numbers(directory / f"{split}.bin", index["dtype"])
+        tokens = map_array(directory / f"{split}.bin", index["dtype"])
         if len(tokens) <= config.max_length:
             raise ValueError(
                 f"{config.source} has {len(tokens)} {split} tokens, too few for one sequence of "
@@ -209,8 +209,8 @@ STREAM_HEAD = 20_000
 def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
     """Prepare tokenizer and validation split from the head of a stream."""
     cache = _cache_path(config, "tokenizer", config.vocab_size, STREAM_HEAD, *config.special[1:])
-    if config.tokenizer == "bpe" and not is_kept(cache, progress):
-        with made_whole(cache) as directory:
+    if config.tokenizer == "bpe" and not is_cached(cache, progress):
+        with create_cached(cache) as directory:
             texts = islice(split_documents(config, "train", Counts()), STREAM_HEAD)
             path = directory / "tokenizer.json"
             train_bpe(texts, config.vocab_size, path, config.special, progress)
@@ -232,7 +232,7 @@ def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
 
 def window_count_file(config: TextDataConfig, length: int) -> Path:
     """Return the file of a stream's window counts: windows of `length` tokens in each block."""
-    make_writable(cache_directory())
+    ensure_writable(cache_directory())
     return _cache_path(config, "blocks", _tokenizer_name(config), length).with_suffix(".jsonl")
 
 
@@ -252,8 +252,8 @@ def build_tokenizer(
     sample = list(limited(texts))
     digest = content_digest(*(text.encode("utf-8", errors="surrogatepass") for text in sample))
     cache = cache_directory() / f"tokenizer-{fingerprint(digest, vocab_size, SPECIAL)}"
-    if not is_kept(cache, progress):
-        with made_whole(cache) as directory:
+    if not is_cached(cache, progress):
+        with create_cached(cache) as directory:
             train_bpe(sample, vocab_size, directory / "tokenizer.json", SPECIAL, progress)
     return load_tokenizer(cache)
 
@@ -322,7 +322,7 @@ class StreamedBlocks:
             self.blocks = block + 1
             self._keep(-1, self.blocks)
         order = np.random.default_rng([self.seed, epoch, block]).permutation(len(texts))
-        tokens = np.zeros(0, np.int64) if not texts else make_named(
+        tokens = np.zeros(0, np.int64) if not texts else make_batch(
             lambda numbers: self.encode([texts[number] for number in numbers]),
             order,
             lambda place: f"document {block * self.size + place} of epoch {epoch}",

@@ -1,1 +1,1 @@
-"""Modules that know no task: embeddings in, features out, both (batch, length, width)."""
+"""Transformer modules: layers, attention, positions, embeddings, initialisation and stacks."""

@@ -1,7 +1,7 @@
-"""Multi-head attention: of a sequence to itself and of a decoder to an encoder's output.
+"""Multi-head self-attention and cross-attention, with masks, caches and recorded weights.
 
-Then what attention looks at: masks (True means *may attend*, everywhere) for padding, causal order
-and packed documents, built once per forward pass; the key/value cache; its weights, for pictures.
+Masks (True means *may attend* everywhere) cover padding, causal order and packed documents, and are
+built once per forward pass.
 
 Shapes: B batch, H heads, K key/value heads, T query length, S key length, D head width.
 """
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import Nothing, optional_norm, projection
-from magneto.nn.position import build_logits
+from magneto.nn.init import FastIdentity, optional_norm, projection
+from magneto.nn.position import build_layer_positions
 from magneto.theory.placement import Sublayer
 
 
 class Attention(nn.Module):
-    """What self- and cross-attention share: attend, join the heads, gate, norm, project."""
+    """Base of self- and cross-attention: norms, gate, and output projection."""
 
     def __init__(self, config: TransformerConfig, sublayer: Sublayer) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Attention(nn.Module):
         self.dot_product = DotProductAttention(config.attention_dropout)
         gated = sublayer in row.gated
         width, inner = config.width, config.attention_width
-        self.gate_proj = projection(config, width, [("gate", inner)]) if gated else Nothing()
+        self.gate_proj = projection(config, width, [("gate", inner)]) if gated else FastIdentity()
         self.gate = Gate() if gated else NoGate()
         self.scale_before_out = self._head_scale(config, "before_out")
         self.inside = optional_norm("inside" in row.slots(sublayer), inner, config)
@@ -49,38 +49,38 @@ class Attention(nn.Module):
     def _head_scale(self, config: TransformerConfig, position: str) -> nn.Module:
         here = config.row.head_scale == position and self.sublayer == "self_attention"
         width = config.width if position == "after_out" else config.attention_width
-        return HeadScale(config.heads, width // config.heads) if here else Nothing()
+        return HeadScale(config.heads, width // config.heads) if here else FastIdentity()
 
     def heads(self, x: Tensor) -> Tensor:
         """(..., heads * D) to (..., heads, D)."""
         return x.unflatten(-1, (-1, self.head_width))
 
     def queries(self, projected: Tensor) -> Tensor:
-        """(..., H * D) to (..., H, D), normed."""
+        """(..., H * D) to (..., H, D), normalised."""
         return self.head_norm_q(self.heads(self.width_norm_q(projected)))
 
     def keys(self, projected: Tensor) -> Tensor:
-        """(..., K * D) to (..., K, D), normed."""
+        """(..., K * D) to (..., K, D), normalised."""
         return self.head_norm_k(self.heads(self.width_norm_k(projected)))
 
     def values(self, projected: Tensor) -> Tensor:
-        """(..., K * D) to (..., K, D), normed."""
+        """(..., K * D) to (..., K, D), normalised."""
         return self.head_norm_v(self.heads(projected))
 
     def output(self, joined: Tensor, x: Tensor) -> Tensor:
-        """Gate what joined heads give, (..., H * D), by the sublayer's input x; norm, project."""
+        """Gate joined heads, (..., H * D), by the sublayer's input x; normalise and project."""
         joined = self.gate(self.scale_before_out(joined), self.gate_proj(x))
         return self.scale_after_out(self.out_proj(self.inside(joined)))
 
     def gate_roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield ("gate", weight) where there is a gate."""
+        """Yield ("gate", weight) if there is a gate."""
         for name, parameter in self.gate_proj.named_parameters():
             if name == "weight":
                 yield "gate", parameter
 
 
 class SelfAttention(Attention):
-    """Self-attention; queries, keys and values come from one matrix product."""
+    """Self-attention with one fused projection of queries, keys and values."""
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__(config, "self_attention")
@@ -90,14 +90,14 @@ class SelfAttention(Attention):
         self.qkv_proj = projection(
             config, config.width, [("q", inner), ("k", shared), ("v", shared)]
         )
-        self.positions = build_logits(config)
+        self.positions = build_layer_positions(config)
 
     def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
-        """Attend within x, (B, T, width), and what the cache holds of before."""
+        """Attend from x, (B, T, width), to x and cached positions."""
         return self.output(self.attend(*self.project(x), mask, shared, cache), x)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(..., width) to queries (..., H, D), keys and values (..., K, D), normed."""
+        """(..., width) to queries (..., H, D), keys and values (..., K, D), normalised."""
         query, key, value = self.qkv_proj(x).split(self.widths, dim=-1)
         return self.queries(query), self.keys(key), self.values(value)
 
@@ -110,7 +110,7 @@ class SelfAttention(Attention):
         shared: Tensor | None,
         cache: Cache | None,
     ) -> Tensor:
-        """Attend; from (B, T, heads, D) each to the joined heads, (B, T, H * D)."""
+        """Attend; (B, T, heads, D) each to joined heads, (B, T, H * D)."""
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         query, key, bias = self.positions(query, key, shared)
         if cache is not None:
@@ -118,7 +118,7 @@ class SelfAttention(Attention):
         return join_heads(self.dot_product(query, key, value, mask, bias))
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, weight) of each projection; the fused one slice by slice, as views."""
+        """Yield (role, weight) of each projection, the fused one as slices (views)."""
         yield from zip("qkv", self.qkv_proj.weight.split(self.widths), strict=True)
         yield "out", self.out_proj.weight
         yield from self.gate_roles()
@@ -126,7 +126,7 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Attention of a decoder to the encoder's output. Its keys and values are computed once."""
+    """Attention of a decoder to the encoder's output, whose keys and values can be cached."""
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__(config, "cross_attention")
@@ -143,7 +143,7 @@ class CrossAttention(Attention):
         return self.output(join_heads(self.dot_product(query, key, value, mask)), x)
 
     def keys_values(self, memory: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
-        """Return keys and values of the memory, from the cache if it has them."""
+        """Return keys and values of the memory, from the cache if present."""
         if cache is not None and cache.is_updated.get(self.layer, False):
             held = cache.cross_attention_cache.layers[self.layer]
             return held.keys, held.values
@@ -164,7 +164,7 @@ class CrossAttention(Attention):
 
 
 class DotProductAttention(nn.Module):
-    """Softmax attention without parameters; a module, so that a hook sees q, k and the mask."""
+    """Softmax attention without parameters; a module, so that hooks see queries, keys and mask."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class DotProductAttention(nn.Module):
             query: (B, H, T, D).
             key: (B, K, S, D).
             value: (B, K, S, D).
-            mask: Who may attend to whom; rows that may attend to nothing give zeros.
+            mask: Allowed pairs of query and key; a query without allowed keys gives zeros.
             bias: Added to the logits, broadcast to (B, H, T, S).
 
         Returns:
@@ -203,7 +203,7 @@ def join_heads(attended: Tensor) -> Tensor:
 
 
 class HeadScale(nn.Module):
-    """One learned scalar per head, 1 at first (NormFormer, section 2.1)."""
+    """One learned scalar per head, initially 1 (NormFormer, section 2.1)."""
 
     def __init__(self, heads: int, head_width: int) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class HeadScale(nn.Module):
 
 
 class Gate(nn.Module):
-    """Lets a share of every element through (arXiv 2505.06708); a module, for hooks to see it."""
+    """Sigmoid gate (arXiv 2505.06708); a module, so that hooks see it."""
 
     def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
         """Multiply (B, T, H * D) by the sigmoid of logits of the same shape."""
@@ -229,7 +229,7 @@ class Gate(nn.Module):
 
 
 class NoGate(nn.Module):
-    """What stands where a row has no gate."""
+    """Identity in place of a gate."""
 
     def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
         """Return joined, (B, T, H * D)."""
@@ -238,14 +238,14 @@ class NoGate(nn.Module):
 
 @dataclass(frozen=True)
 class Mask:
-    """What one kind of attention may look at, the same in every layer.
+    """Allowed pairs of query and key in one kind of attention, the same in every layer.
 
     Attributes:
-        allowed: (batch or 1, 1, query length, key length) boolean, or None for everything. A row
-            that may attend to nothing is opened, so that its softmax is finite; `seeing` shuts it.
-        seeing: (batch or 1, 1, query length, 1) boolean: rows that may attend to something; None if
-            all do.
-        causal: True where `allowed` is None and each position sees itself and those before it.
+        allowed: (batch or 1, 1, query length, key length) boolean, or None for all. Rows without
+            allowed keys are all True here, so that their softmax is finite; `seeing` zeroes their
+            output.
+        seeing: (batch or 1, 1, query length, 1) boolean: rows with allowed keys; None for all.
+        causal: Whether `allowed` is None and each position sees itself and earlier ones.
     """
 
     allowed: Tensor | None = None
@@ -253,7 +253,7 @@ class Mask:
     causal: bool = False
 
     def with_bias(self, bias: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-        """Return this and a bias on the logits as one mask for torch's attention."""
+        """Return mask and bias on the logits as one argument for torch's attention."""
         if bias is None:
             return self.allowed
         allowed = self.allowed
@@ -268,36 +268,36 @@ class Mask:
 def build_mask(
     attention_mask: Tensor | None, x: Tensor, past: int, causal: bool, window: int | None = None
 ) -> Mask:
-    """Build the mask for queries `x` that follow `past` cached positions.
+    """Build the mask for queries `x` after `past` cached positions.
 
     Args:
         attention_mask: None, (batch, key length) or (batch, query length, key length), boolean.
         x: (batch, query length, width).
-        past: Cached positions before `x`.
-        causal: Whether a position sees only itself and those before it.
-        window: Nearest positions that one sees, itself among them: those before it and, if it is
-            not causal, as many after it; None for all.
+        past: Number of cached positions before `x`.
+        causal: Whether a position sees only itself and earlier ones.
+        window: Number of nearest positions that a position sees, itself included; without `causal`,
+            as many after it. None for all.
 
     Raises:
-        ValueError: If the mask is not boolean, or has another shape.
+        ValueError: If the mask is not boolean or has another shape.
     """
     length = x.shape[1]
     order = None
     if window is not None or (causal and (past > 0 or attention_mask is not None)):
         keys = past + length if attention_mask is None else attention_mask.shape[-1]
-        order = within_reach(length, keys, past, causal, window, x.device)[None, None]
+        order = order_mask(length, keys, past, causal, window, x.device)[None, None]
     if attention_mask is None:
         if length == 1 and window is None:
             return Mask()
         return Mask(allowed=order, causal=causal and order is None)
-    allowed = four_axes(attention_mask)
-    return open_rows(allowed if order is None else allowed & order)
+    allowed = four_dimensional(attention_mask)
+    return open_empty_rows(allowed if order is None else allowed & order)
 
 
-def within_reach(
+def order_mask(
     length: int, keys: int, past: int, causal: bool, window: int | None, device: torch.device
 ) -> Tensor:
-    """Return which keys a query may see by their order alone, (length, keys)."""
+    """Return the keys that a query may see by order and window, (length, keys)."""
     query = torch.arange(past, past + length, device=device)[:, None]
     key = torch.arange(keys, device=device)
     near = query - key
@@ -307,21 +307,21 @@ def within_reach(
 
 
 def build_memory_mask(attention_mask: Tensor | None) -> Mask:
-    """Build cross-attention's mask, from (batch, source) or (batch, target, source) lengths."""
-    return Mask() if attention_mask is None else open_rows(four_axes(attention_mask))
+    """Build cross-attention's mask from a (batch, source) or (batch, target, source) boolean."""
+    return Mask() if attention_mask is None else open_empty_rows(four_dimensional(attention_mask))
 
 
-def open_rows(allowed: Tensor) -> Mask:
-    """Return a mask in which rows that may attend to nothing are open to the softmax, then shut."""
+def open_empty_rows(allowed: Tensor) -> Mask:
+    """Return a mask whose rows without allowed keys are open to the softmax and zeroed after it."""
     seeing = allowed.any(dim=-1, keepdim=True)
     return Mask(allowed=allowed | ~seeing, seeing=seeing)
 
 
-def four_axes(attention_mask: Tensor) -> Tensor:
+def four_dimensional(attention_mask: Tensor) -> Tensor:
     """Return a mask as (batch, 1, query length or 1, key length).
 
     Raises:
-        ValueError: If it is not boolean, or has neither two nor three axes.
+        ValueError: If it is not boolean, or has neither two nor three dimensions.
     """
     if attention_mask.dtype != torch.bool:
         raise ValueError(
@@ -341,10 +341,10 @@ def four_axes(attention_mask: Tensor) -> Tensor:
 def position_index(
     attention_mask: Tensor | None, x: Tensor, past: int, causal: bool = False
 ) -> Tensor:
-    """Return each query's position, (batch or 1, query length): 0 where its document begins.
+    """Return each query's position, (batch or 1, query length), from 0 at its document's start.
 
-    A (batch, key length) mask with padding on the left moves the count to the first real token;
-    padding elsewhere does not. Of a mask with three axes, see `document_positions`.
+    With a (batch, key length) mask, positions count from the first real token, so left padding
+    shifts them. For a mask with three dimensions, see `document_positions`.
     """
     positions = torch.arange(past, past + x.shape[1], device=x.device)[None]
     if attention_mask is None or attention_mask.ndim not in (2, 3):
@@ -356,16 +356,16 @@ def position_index(
 
 
 def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tensor:
-    """Return each query's position in its document, of several that are packed in one row.
+    """Return each query's position in its document, for several documents packed in a row.
 
-    A document begins where nothing before is seen from here on, nor anything from here on before.
-    So a mask that cuts a row in no two parts (a window, a prefix) counts through the whole row.
-    With a cache, the first document begins at the earliest key that a query sees.
+    A document starts where no later query sees an earlier key, and no earlier query a later key. A
+    mask without such a cut (a window, a prefix) counts through the whole row. With a cache, the
+    first document starts at the earliest key that a query sees.
 
     Args:
         attention_mask: Boolean, (batch, query length, key length).
-        past: Cached positions before the queries.
-        causal: Whether a position sees only itself and those before it, whatever the mask says.
+        past: Number of cached positions before the queries.
+        causal: Whether a position sees only itself and earlier ones, whatever the mask says.
 
     Returns:
         (batch, query length).
@@ -388,19 +388,19 @@ def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tenso
 
 
 class Cache(Protocol):
-    """What attention asks of a key/value cache: Hugging Face's answer it too."""
+    """Interface of a key/value cache, which Hugging Face's caches satisfy too."""
 
     def update(self, key: Tensor, value: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Append (batch, heads, length, head width) to a layer; return all it now holds."""
+        """Append (batch, heads, length, head width) to a layer; return all its keys and values."""
         ...
 
     def get_seq_length(self, layer: int = 0, /) -> int:
-        """Return how many positions a layer holds."""
+        """Return the number of cached positions in a layer."""
         ...
 
 
 class CacheLayer:
-    """Keys and values of one layer, (batch, key heads, length, head width); empty at first."""
+    """Keys and values of one layer, (batch, key heads, length, head width); initially empty."""
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None
@@ -408,13 +408,13 @@ class CacheLayer:
 
 
 class KeyValueCache:
-    """A cache that grows by concatenation."""
+    """Cache that grows by concatenation."""
 
     def __init__(self) -> None:
         self.layers: list[CacheLayer] = []
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Append to a layer; return all of its keys and values."""
+        """Append to a layer; return all its keys and values."""
         while len(self.layers) <= layer:
             self.layers.append(CacheLayer())
         held = self.layers[layer]
@@ -425,21 +425,21 @@ class KeyValueCache:
         return key, value
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Return how many positions a layer holds."""
+        """Return the number of cached positions in a layer."""
         if layer >= len(self.layers):
             return 0
         keys = self.layers[layer].keys
         return 0 if keys is None else keys.shape[2]
 
     def reorder(self, rows: Tensor) -> None:
-        """Keep these batch rows, in this order (beam search)."""
+        """Select batch rows in the given order."""
         for held in self.layers:
             if held.keys is not None and held.values is not None:
                 held.keys, held.values = held.keys[rows], held.values[rows]
 
 
 class EncoderDecoderCache:
-    """A growing cache for self-attention, and one that is filled once for cross-attention."""
+    """Growing cache of self-attention, and cache of cross-attention that is filled once."""
 
     def __init__(self) -> None:
         self.self_attention_cache = KeyValueCache()
@@ -447,29 +447,24 @@ class EncoderDecoderCache:
         self.is_updated: dict[int, bool] = {}
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Return how many target positions a layer holds."""
+        """Return the number of cached target positions in a layer."""
         return self.self_attention_cache.get_seq_length(layer)
-
-    def reorder(self, rows: Tensor) -> None:
-        """Keep these batch rows, in this order (beam search)."""
-        self.self_attention_cache.reorder(rows)
-        self.cross_attention_cache.reorder(rows)
 
 
 def self_attention_cache(cache: Any) -> Cache | None:
-    """Return the part of a cache that self-attention uses: all of it in a decoder-only model."""
+    """Return the self-attention part of a cache; all of it in a decoder-only model."""
     return getattr(cache, "self_attention_cache", cache)
 
 
 @torch.no_grad()
-def recorded_weights(layer: nn.Module, run: Callable[[], Any]) -> Tensor:
-    """Run a model; return the attention weights of a layer in it.
+def record_attention_weights(layer: nn.Module, run: Callable[[], Any]) -> Tensor:
+    """Run a model; return the attention weights of one of its layers.
 
-    Fused attention never makes them: they are computed once more, in fp32 and without dropout, from
-    queries and keys. Of a layer's experts the first one attends for all.
+    Fused attention never computes them. They are computed from queries and keys in fp32 without
+    dropout. In a layer with experts, the first expert's attention module is recorded.
 
     Returns:
-        (B, H, T, S). Rows add up to 1; those that may attend to nothing are zeros.
+        (B, H, T, S). Rows sum to 1; rows without allowed keys are zero.
     """
     attention = next(part for part in layer.modules() if isinstance(part, DotProductAttention))
     found: list[Tensor] = []
@@ -488,7 +483,7 @@ def recorded_weights(layer: nn.Module, run: Callable[[], Any]) -> Tensor:
 def softmax_weights(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None = None
 ) -> Tensor:
-    """Return the softmax of the logits, (B, H, T, S); arguments of `DotProductAttention`."""
+    """Return the softmax of the logits, (B, H, T, S); arguments as of `DotProductAttention`."""
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     logits = query.float() @ key.float().transpose(-2, -1) * query.shape[-1] ** -0.5
     bias = torch.zeros_like(logits) if bias is None else bias.float()

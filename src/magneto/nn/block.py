@@ -1,4 +1,4 @@
-"""A Transformer layer with Sub-LN, and with every other placement of its norms.
+"""Transformer layer with Sub-LN, and with every other placement of its norms.
 
 The paper (arXiv 2210.06423), section 3.1; φ is the activation:
 
@@ -6,12 +6,12 @@ The paper (arXiv 2210.06423), section 3.1; φ is the activation:
     MSA(x)  = x + W^O LN(Attention(Q, K, V))      (2)
     FC1(x)  = W^1 LN(x)                           (3)
     FC2(x)  = W^2 LN(x)                           (4)
-    FFN(x)  = x + FC2(φ(FC1(x)))                  (5, which is printed without "x +")
+    FFN(x)  = x + FC2(φ(FC1(x)))                  (5, printed without "x +")
 
-Here a residual connection has four slots for a norm. Sub-LN fills two: `before`, the LN of (1) and
-(3), and `inside`, the LN of (2) and (4). Another placement is another row of the table in
-`magneto.theory.placement`. The gain of the weights W^V, W^O, W^1 and W^2 is in `magneto.nn.init`,
-equations (1) and (2) without the sum are in `magneto.nn.attention`.
+A residual connection has four slots for a norm. Sub-LN fills two: `before` is the LN of (1) and
+(3), `inside` the LN of (2) and (4). Other placements are other rows of the table in
+`magneto.theory.placement`. `magneto.nn.init` applies the gain to W^V, W^O, W^1 and W^2, and
+`magneto.nn.attention` has equations (1) and (2) without the sum.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from torch.nn import functional as F
 
 from magneto.nn.attention import Cache, CrossAttention, Mask, SelfAttention, self_attention_cache
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import Nothing, optional_norm, projection
+from magneto.nn.init import FastIdentity, optional_norm, projection
 from magneto.theory.placement import Depth, Sublayer
 
 
 class Residual(nn.Module):
-    """x <- after(alpha * x + branch(f(before(x)))), f being the sublayer; `inside` is within f.
+    """x <- after(alpha * x + branch(f(before(x)))), where f is the sublayer; `inside` is within f.
 
     Sub-LN: x <- x + f(LN(x)). Dropout, LayerScale and stochastic depth follow `branch`. Subclasses
-    say what f is called and what else it takes.
+    define f.
     """
 
     def __init__(
@@ -45,21 +45,21 @@ class Residual(nn.Module):
         self.before = optional_norm("before" in slots, config.width, config)
         self.branch = optional_norm("branch" in slots, config.width, config)
         self.after = optional_norm("after" in slots, config.width, config)
-        self.dropout = nn.Dropout(config.dropout) if config.dropout else Nothing()
+        self.dropout = nn.Dropout(config.dropout) if config.dropout else FastIdentity()
         scale = config.layer_scale
-        self.layer_scale = Nothing() if scale is None else LayerScale(config.width, scale)
-        self.drop_path = DropPath(drop_path) if drop_path else Nothing()
+        self.layer_scale = FastIdentity() if scale is None else LayerScale(config.width, scale)
+        self.drop_path = DropPath(drop_path) if drop_path else FastIdentity()
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """Join f's output y to the residual stream x, both (batch, length, width)."""
+        """Add f's output y to the residual stream x, both (batch, length, width)."""
         return self.join(x, self.drop_path(self.scale(y)))
 
     def scale(self, y: Tensor) -> Tensor:
-        """Return what the branch adds for the samples that do not skip it; `add`'s first half."""
+        """Apply branch norm, dropout and LayerScale to f's output: the first half of `add`."""
         return self.layer_scale(self.dropout(self.branch(y)))
 
     def join(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add what `scale` gives to the residual stream; `add`'s second half."""
+        """Add a branch to the residual stream: the second half of `add`."""
         return self.after(torch.add(y, x, alpha=self.alpha))
 
 
@@ -76,7 +76,7 @@ class SelfAttentionSublayer(Residual):
 
 
 class CrossAttentionSublayer(Residual):
-    """Attention to an encoder's output. Sub-LN has one LN here, on the query (paper, section 2)."""
+    """Attention to an encoder's output; in Sub-LN its query has one LN (paper, section 2)."""
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:
         super().__init__(config, depth, "cross_attention", drop)
@@ -99,12 +99,12 @@ class FeedForwardSublayer(Residual):
         return self.add(x, self.mlp(self.before(x)))
 
     def compute(self, x: Tensor) -> Tensor:
-        """Return what the branch adds to x, before any sample skips it."""
+        """Return the branch's output before stochastic depth."""
         return self.scale(self.mlp(self.before(x)))
 
 
 class FeedForward(nn.Module):
-    """W^2 LN(φ(W^1 x)). Of a gated φ, `fc1` holds gate and value, one below the other."""
+    """W^2 LN(φ(W^1 x)). For a gated φ, `fc1` has the rows of the gate above those of the value."""
 
     sublayer: Sublayer = "feed_forward"
 
@@ -124,14 +124,14 @@ class FeedForward(nn.Module):
         return self.fc2(self.inside(self.activation_dropout(self.activation(self.fc1(x)))))
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, weight) of each linear layer; a gated fc1 slice by slice, as views."""
+        """Yield (role, weight) of each linear layer, a gated fc1 as slices (views)."""
         for part in self.fc1.weight.split(self.widths):
             yield "fc1", part
         yield "fc2", self.fc2.weight
 
 
 class Layer(nn.Module):
-    """Self-attention; where a decoder `crosses`, cross-attention; the feed-forward network."""
+    """Self-attention, cross-attention if the decoder `crosses`, and the feed-forward network."""
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int, crosses: bool) -> None:
         super().__init__()
@@ -159,29 +159,29 @@ class Layer(nn.Module):
 
 
 def drop_path_rate(config: TransformerConfig, depth: Depth, layer: int) -> float:
-    """Return how often a sample skips a branch of this layer: from 0 linearly to the most."""
+    """Return the rate of stochastic depth of a layer, which grows linearly from 0."""
     return config.drop_path * layer / max(depth.layers - 1, 1)
 
 
 class DropPath(nn.Module):
-    """Drops a whole branch for some samples, in training only (arXiv 1603.09382)."""
+    """Stochastic depth: drops a branch for some samples, in training only (arXiv 1603.09382)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero x, (batch, length, width), for a share `rate` of the batch; scale the rest up."""
+        """Zero x, (batch, length, width), for a share `rate` of samples; scale up the others."""
         return x * self.factors(x.shape[0], x)[:, None, None] if self.training else x
 
     def factors(self, samples: int, x: Tensor) -> Tensor:
-        """Draw one factor for each sample, of x's dtype: 0, or what makes up for the zeros."""
+        """Draw each sample's factor in x's dtype: 0, or 1 / (1 - rate)."""
         keep = torch.rand(samples, device=x.device) >= self.rate
         return keep.to(x.dtype) / (1 - self.rate)
 
 
 class LayerScale(nn.Module):
-    """A learned factor per channel of a branch, small at first (arXiv 2103.17239, section 3)."""
+    """Learned factor per channel of a branch, initially small (arXiv 2103.17239, section 3)."""
 
     def __init__(self, width: int, value: float) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class LayerScale(nn.Module):
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU by its tanh approximation, as in GPT-2."""
+    """GELU with the tanh approximation, as in GPT-2."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -222,11 +222,11 @@ GATED: dict[str, Callable[[Tensor], Tensor]] = {
     "relu2_glu": relu2,
     "swiglu": F.silu,
 }
-"""What the gate goes through, by the name of the gated unit (arXiv 2002.05202)."""
+"""Activation of the gate by the name of the gated unit (arXiv 2002.05202)."""
 
 
 class GatedUnit(nn.Module):
-    """activation(gate) * value, the halves of the last axis."""
+    """activation(gate) * value, for the halves of the last dimension."""
 
     def __init__(self, activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Embeddings of tokens and of image patches, the class token before them, and the mask token."""
+"""Embeddings of tokens and image patches, class token, and mask token."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from magneto.nn.init import NORMAL_STD
 
 
-class Table(nn.Embedding):
-    """Learned vectors by number, N(0, std²) at first; a std of 0 gives zeros."""
+class VectorTable(nn.Embedding):
+    """Table of learned vectors, initially N(0, std²); a std of 0 gives zeros."""
 
     def __init__(self, count: int, width: int, std: float) -> None:
         self.std = std
@@ -23,24 +23,24 @@ class Table(nn.Embedding):
 
 
 class TextEmbedding(nn.Module):
-    """A table of token vectors, N(0, 1/width), and their scale."""
+    """Table of token vectors, N(0, 1/width), with an optional scale."""
 
     def __init__(self, vocab_size: int, width: int, scale: Literal["none", "sqrt_width"]) -> None:
         super().__init__()
-        self.table = Table(vocab_size, width, std=width**-0.5)
+        self.table = VectorTable(vocab_size, width, std=width**-0.5)
         self.scale = width**0.5 if scale == "sqrt_width" else 1.0
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length) token numbers to (batch, length, width)."""
+        """(batch, length) tokens to (batch, length, width)."""
         return self.scaled(self.table(tokens))
 
     def scaled(self, vectors: Tensor) -> Tensor:
-        """Scale vectors, (batch, length, width), as those of the table are."""
+        """Apply the scale to vectors, (batch, length, width)."""
         return vectors * self.scale
 
 
 class PatchProjection(nn.Conv2d):
-    """A convolution that sees each patch once; Xavier uniform as a matrix, bias zero at first."""
+    """Convolution of non-overlapping patches; Xavier uniform as a matrix, bias initially 0."""
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
         super().__init__(channels, width, patch_size, stride=patch_size)
@@ -52,7 +52,7 @@ class PatchProjection(nn.Conv2d):
 
 
 class PatchEmbedding(nn.Module):
-    """A linear map of each patch; Xavier, never scaled by a placement's gain."""
+    """Linear map of each patch; Xavier, without a placement's gain."""
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
         super().__init__()
@@ -64,11 +64,11 @@ class PatchEmbedding(nn.Module):
 
 
 class ConvolutionalStem(nn.Module):
-    """Convolutions with a stride, each but the last with a norm and GELU (arXiv 2106.14881).
+    """Strided convolutions, each but the last with a norm and GELU (arXiv 2106.14881).
 
-    Their strides are the prime factors of the patch's size, so that there are as many vectors as
-    patches; after the first stride a convolution without one follows. Each vector sees beyond its
-    patch, which teaches more from few images. Weights are torch's own at first.
+    Strides are the prime factors of the patch size, so that there is one vector per patch; a
+    convolution without stride follows the first. Vectors see beyond their patches, which helps with
+    few images. Weights have torch's initialisation.
     """
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
@@ -78,7 +78,7 @@ class ConvolutionalStem(nn.Module):
         sizes = [channels, *[max(width // 2, 1)] * (len(strides) - 1), width]
         parts: list[nn.Module] = []
         for stride, inner, outer in zip(strides, sizes, sizes[1:], strict=False):
-            kernel = stride + 1 + stride % 2  # odd, and each pixel is seen
+            kernel = stride + 1 + stride % 2  # odd, and larger than the stride
             parts.append(nn.Conv2d(inner, outer, kernel, stride, padding=kernel // 2))
             parts += [nn.GroupNorm(1, outer), nn.GELU()]
         self.layers = nn.Sequential(*parts[:-2])
@@ -89,7 +89,7 @@ class ConvolutionalStem(nn.Module):
 
 
 def prime_factors(number: int) -> list[int]:
-    """Return the prime factors of a whole number, the smallest first; none of 1."""
+    """Return the prime factors of a positive number in ascending order; [] for 1."""
     for factor in range(2, number + 1):
         if number % factor == 0:
             return [factor, *prime_factors(number // factor)]
@@ -97,7 +97,7 @@ def prime_factors(number: int) -> list[int]:
 
 
 class ClassToken(nn.Module):
-    """A learned vector before the patches; zero at first, as in ViT."""
+    """Learned vector before the patches, initially 0, as in ViT."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class ClassToken(nn.Module):
 
 
 class MaskToken(nn.Module):
-    """A learned vector in place of every hidden patch; N(0, 0.02²) at first, as BEiT's."""
+    """Learned vector in place of hidden patches, initially N(0, 0.02²), as in BEiT."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class MaskToken(nn.Module):
         nn.init.normal_(self.vector, std=NORMAL_STD)
 
     def forward(self, patches: Tensor, hidden: Tensor | None) -> Tensor:
-        """Replace the hidden ones of (batch, patches, width).
+        """Replace hidden patches.
 
         Args:
             patches: (batch, patches, width).

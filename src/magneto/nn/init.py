@@ -1,8 +1,8 @@
-"""Initialisation: one function, by role; and the linear layers and norms that it fills.
+"""Initialisation by role of the weights; linear layers and norms.
 
-A module that holds parameters or buffers itself fills them in `reset_parameters`, as torch's own
-modules do, and touches nothing below it. So a model can be built without memory and be drawn later,
-one module at a time, in any order (`magneto.training.model`).
+Each module with parameters or buffers fills them in `reset_parameters`, as torch's modules do, and
+touches no submodule. So a model can be built on the meta device and drawn later, module by module
+in any order (`magneto.training.model`).
 
 | tensor                             | distribution                                           |
 |------------------------------------|--------------------------------------------------------|
@@ -14,9 +14,9 @@ one module at a time, in any order (`magneto.training.model`).
 | LayerScale                         | its initial value                                      |
 | positions, embeddings, heads       | their own module's, never scaled                       |
 
-Base is one of: xavier_normal, std sqrt(2 / (fan_in + fan_out)); xavier_uniform, the same std;
-normal, std 0.02; truncated_normal, cut at two sigma, std 0.02 after the cut. A fused weight is
-drawn slice by slice, with the fan of the slice. Sub-LN's gain: paper, section 3.2.
+The base is xavier_normal, std sqrt(2 / (fan_in + fan_out)); xavier_uniform, the same std; normal,
+std 0.02; or truncated_normal, cut at two sigma, std 0.02 after the cut. A fused weight is drawn
+slice by slice, with the slice's fan. Sub-LN's gain: paper, section 3.2.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from magneto.theory.placement import Depth, Placement, Sublayer
 
 SCALED_ROLES = ("v", "out", "fc1", "fc2")
 NORMAL_STD = 0.02
-# Std of a standard normal cut at two sigma.
+# Standard deviation of a standard normal distribution cut at two sigma.
 CUT_STD = 0.879596566170685
 
 
 @runtime_checkable
 class HasRoles(Protocol):
-    """A sublayer that can say what its weights are for."""
+    """Interface of a sublayer with the roles of its weights."""
 
     sublayer: Sublayer
 
@@ -50,17 +50,17 @@ class HasRoles(Protocol):
 
 
 class Projection(nn.Linear):
-    """A linear layer drawn by role, slice by slice of its rows; its bias is zero at first.
+    """Linear layer whose slices of rows are drawn by role; its bias is initially 0.
 
     Args:
         width: Input features.
         slices: (role, rows) of each slice, from the first row on.
-        bias: Whether there is one.
+        bias: Whether there is a bias.
     """
 
     def __init__(self, width: int, slices: Sequence[tuple[str, int]], bias: bool) -> None:
         self.slices = tuple(slices)
-        # What `initialize` last drew it with.
+        # Set by `initialize`.
         self.base: BaseInit = "xavier_normal"
         self.gain = 1.0
         super().__init__(width, sum(rows for _, rows in self.slices), bias=bias)
@@ -75,12 +75,12 @@ class Projection(nn.Linear):
 
 
 class PartlyBiased(Projection):
-    """A projection of which some slices have no bias; `bias` holds the others', one after another.
+    """Projection with a bias for some slices; `bias` concatenates these.
 
     Args:
         width: Input features.
         slices: (role, rows) of each slice, from the first row on.
-        biased: Roles whose slices have one.
+        biased: Roles whose slices have a bias.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class PartlyBiased(Projection):
 def projection(
     config: TransformerConfig, width: int, slices: Sequence[tuple[Biased, int]]
 ) -> Projection:
-    """Build a projection with the biases that the configuration gives its slices."""
+    """Build a projection with the configured biases of its slices."""
     biased = {role for role, _ in slices if config.biased(role)}
     if 0 < len(biased) < len({role for role, _ in slices}):
         return PartlyBiased(width, slices, biased)
@@ -115,13 +115,13 @@ def projection(
 
 
 class NormalLinear(nn.Linear):
-    """A linear layer of N(0, std²), never scaled by a placement's gain; its bias is zero at first.
+    """Linear layer with N(0, std²) weights, without a placement's gain; its bias is initially 0.
 
     Args:
         width: Input features.
         outputs: Output features.
-        bias: Whether there is one.
-        std: Of the weights.
+        bias: Whether there is a bias.
+        std: Standard deviation of the weights.
     """
 
     def __init__(self, width: int, outputs: int, bias: bool, std: float) -> None:
@@ -136,13 +136,13 @@ class NormalLinear(nn.Linear):
 
 
 def initialize(module: nn.Module, placement: Placement, depth: Depth, base: BaseInit) -> None:
-    """Draw every sublayer weight below `module` by its role, and zero the biases of linear layers.
+    """Draw all sublayer weights in a module by role, and zero the biases of linear layers.
 
-    A `Projection` remembers base and gain, so that its `reset_parameters` draws the same again.
+    A `Projection` stores base and gain, so that its `reset_parameters` repeats the draw.
 
     Args:
-        module: A stack; or any module whose sublayers have `roles()`.
-        placement: Its row gives the gain and the kinds of sublayer that get it.
+        module: A stack, or any module whose sublayers have `roles()`.
+        placement: Row with the gain and the kinds of sublayer that get it.
         depth: Depth of the stack.
         base: Distribution before the gain.
     """
@@ -160,7 +160,7 @@ def initialize(module: nn.Module, placement: Placement, depth: Depth, base: Base
 
 @torch.no_grad()
 def draw(weight: Tensor, base: BaseInit, gain: float) -> None:
-    """Fill one (fan_out, fan_in) weight, or a view of one, from the base times `gain`."""
+    """Fill a (fan_out, fan_in) weight, or a view of one, from the base times `gain`."""
     if base == "xavier_normal":
         nn.init.xavier_normal_(weight, gain)
     elif base == "xavier_uniform":
@@ -178,7 +178,7 @@ def xavier_std(fan_in: int, fan_out: int, gain: float = 1.0) -> float:
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer normalisation over the last axis; keeps the input's dtype, under autocast too."""
+    """Layer normalisation over the last dimension; keeps the input's dtype under autocast."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise (..., width)."""
@@ -188,18 +188,18 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """Root-mean-square normalisation (arXiv 1910.07467) over the last axis; keeps the dtype."""
+    """Root-mean-square normalisation (arXiv 1910.07467), last dimension; keeps the dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise (..., width)."""
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps).type_as(x)
 
 
-class Nothing(nn.Identity):
-    """What fills an empty slot.
+class FastIdentity(nn.Identity):
+    """Identity of an empty slot, called without `nn.Module`'s machinery.
 
-    Called past `nn.Module`'s machinery, so that hooks on it do not run: most slots are empty, and
-    decoding token by token would spend some percent of its time there.
+    Most slots are empty, and decoding token by token would spend some percent of its time on them.
+    Hooks on this module do not run.
     """
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -215,5 +215,5 @@ def build_norm(kind: NormKind, width: int, config: TransformerConfig) -> nn.Modu
 
 
 def optional_norm(present: bool, width: int, config: TransformerConfig) -> nn.Module:
-    """Build the configuration's norm where a slot holds one, `Nothing` where it is empty."""
-    return build_norm(config.norm, width, config) if present else Nothing()
+    """Build the configured norm if `present`, else an identity."""
+    return build_norm(config.norm, width, config) if present else FastIdentity()

@@ -1,16 +1,16 @@
-"""The Multiway Transformer (BEiT-3, arXiv 2208.10442): experts by modality, one attention over all.
+"""Multiway Transformer (BEiT-3, arXiv 2208.10442): experts by modality with joint attention.
 
-Vision and language tokens are two packed tensors, (tokens, width); each goes through its own
-experts, and they meet in attention alone. An expert is an ordinary sublayer of `magneto.nn.block`.
+Vision and language tokens are two packed tensors, (tokens, width). Each passes through its own
+experts, and both meet in attention. An expert is an ordinary sublayer of `magneto.nn.block`.
 
 | experts            | attention        | feed-forward network                             |
 |--------------------|------------------|--------------------------------------------------|
 | "decoupled"        | vision, language | vision, language                                 |
-| "shared_attention" | one for both     | vision, language; at the top one more, for pairs |
+| "shared_attention" | shared           | vision, language; in top layers one for pairs    |
 
-No network reads padding. Only attention needs samples: it reads rows, (samples, longest, ...),
-padded, a sample's vision tokens before its language tokens. The loader says on the CPU where each
-token goes (`pack`); on the device nothing depends on values.
+No network processes padding. Only attention needs samples, as padded rows (samples, longest, ...)
+with vision tokens before language tokens. The loader computes each token's place on the CPU
+(`pack`), so that no operation on the device depends on values.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from magneto.nn.attention import Mask, build_memory_mask, recorded_weights
+from magneto.nn.attention import Mask, build_memory_mask, record_attention_weights
 from magneto.nn.block import DropPath, FeedForwardSublayer, SelfAttentionSublayer, drop_path_rate
 from magneto.nn.config import Experts, MultiwayConfig
-from magneto.nn.init import Nothing, build_norm, initialize, optional_norm
+from magneto.nn.init import FastIdentity, build_norm, initialize, optional_norm
 from magneto.nn.transformer import ProbedStack, check_layers
 from magneto.theory.placement import Depth
 
 Streams = tuple[Tensor, Tensor]
-"""Packed tokens of vision and of language, (tokens, width) each."""
+"""Packed vision and language tokens, (tokens, width) each."""
 
 MODALITIES = ("vision", "language")
 ROUTES: dict[Experts, tuple[str, str]] = {
     "decoupled": MODALITIES,
     "shared_attention": ("shared", "shared"),
 }
-"""Which expert of attention, and which norm on top, reads vision, and which language."""
+"""Names of the attention expert and final norm of vision tokens and of language tokens."""
 
 
 class PackedDropPath(DropPath):
-    """Drops a branch for some samples, in both modalities; in training only."""
+    """Stochastic depth of packed tokens: drops a branch for whole samples, in training only."""
 
     def packed(self, streams: Streams, packing: Packing) -> Streams:
-        """Zero both streams' tokens for a share `rate` of the samples; scale the rest up."""
+        """Zero both modalities' tokens for a share `rate` of samples; scale up the others."""
         if not self.training:
             return streams
         factors = self.factors(packing.rows, streams[0])
@@ -56,7 +56,7 @@ class PackedDropPath(DropPath):
 
 
 class MultiwaySelfAttention(nn.Module):
-    """Self-attention of all tokens of a sample, with projections and norms by `ROUTES`."""
+    """Self-attention over all tokens of a sample, with projections and norms by `ROUTES`."""
 
     def __init__(self, config: MultiwayConfig, depth: Depth, layer: int, drop: float) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class MultiwaySelfAttention(nn.Module):
         query, key, value = (
             to_rows(*both, packing) for both in zip(parts[0], parts[1], strict=True)
         )
-        # It has no weights: either expert's does.
+        # Dot-product attention has no weights, so either expert's serves.
         joined = experts[0].attention.attend(query, key, value, mask, None, None)
         heads = from_rows(joined, packing)
         added = [
@@ -119,12 +119,12 @@ class MultiwayFeedForward(nn.Module):
         vision: tuple[Tensor, ...],
         language: tuple[Tensor, ...],
     ) -> Streams:
-        """Call a method of the expert of each token with what that token has."""
+        """Apply a method of each token's expert to its inputs."""
         return call(self.experts["vision"], *vision), call(self.experts["language"], *language)
 
 
 class FusionFeedForward(MultiwayFeedForward):
-    """With a third network, which reads the tokens of pairs in place of both others."""
+    """Feed-forward networks with a third one for the tokens of pairs."""
 
     names = (*MODALITIES, "vision_language")
 
@@ -135,7 +135,7 @@ class FusionFeedForward(MultiwayFeedForward):
         vision: tuple[Tensor, ...],
         language: tuple[Tensor, ...],
     ) -> Streams:
-        """Call a method of the expert of each token with what that token has."""
+        """Apply a method of each token's expert to its inputs."""
         first, second = packing.vision_alone, packing.language_paired
         image, text, pair = (self.experts[name] for name in self.names)
         return (
@@ -147,7 +147,7 @@ class FusionFeedForward(MultiwayFeedForward):
 
 
 class MultiwayLayer(nn.Module):
-    """Self-attention, then the feed-forward networks."""
+    """Self-attention and feed-forward networks."""
 
     def __init__(self, config: MultiwayConfig, depth: Depth, layer: int) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class MultiwayLayer(nn.Module):
 
 
 class MultiwayEncoder(ProbedStack):
-    """An encoder of images, texts and pairs, in which all tokens of a sample see each other."""
+    """Encoder of images, texts and pairs, in which all tokens of a sample see each other."""
 
     def __init__(self, config: MultiwayConfig) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ class MultiwayEncoder(ProbedStack):
         kind = config.input_norm
         self.input_norm = nn.ModuleDict(
             {
-                name: Nothing() if kind == "none" else build_norm(kind, config.width, config)
+                name: FastIdentity() if kind == "none" else build_norm(kind, config.width, config)
                 for name in MODALITIES
             }
         )
@@ -190,21 +190,21 @@ class MultiwayEncoder(ProbedStack):
         initialize(self, config.row, depth, config.init)
 
     def forward(self, vision: Tensor, language: Tensor, packing: Packing) -> Streams:
-        """Encode embeddings, positions added, of a batch's samples one after another.
+        """Encode a batch's embeddings with positions.
 
-        A modality that no sample has is a tensor of no tokens, (0, width): its experts compute
-        nothing, and their gradients are zeros, not None.
+        A missing modality is a tensor (0, width): its experts compute nothing, and have zero
+        gradients.
 
         Args:
             vision: (vision tokens, width).
             language: (language tokens, width), without padding.
-            packing: Of these samples, on the same device.
+            packing: Packing of these samples, on the same device.
 
         Returns:
             Features of both, in the same order and shapes.
 
         Raises:
-            ValueError: If the packing is of other numbers of tokens.
+            ValueError: If the packing has other numbers of tokens.
         """
         streams, mask = self.enter(vision, language, packing)
         for layer in self.layers:
@@ -215,7 +215,7 @@ class MultiwayEncoder(ProbedStack):
     def features(
         self, vision: Tensor, language: Tensor, packing: Packing, layers: Sequence[int]
     ) -> list[Streams]:
-        """Return what chosen layers give, without the norm on top; see `Encoder.features`.
+        """Return the outputs of chosen layers without the final norm; see `Encoder.features`.
 
         Args:
             vision: As in `forward`.
@@ -224,7 +224,7 @@ class MultiwayEncoder(ProbedStack):
             layers: Numbers of layers from 0 at the bottom, in any order.
 
         Raises:
-            ValueError: If there is no such layer.
+            ValueError: If a layer does not exist.
         """
         check_layers(layers, len(self.layers))
         streams, mask = self.enter(vision, language, packing)
@@ -238,24 +238,24 @@ class MultiwayEncoder(ProbedStack):
     def attention_weights(
         self, vision: Tensor, language: Tensor, packing: Packing, layer: int
     ) -> Tensor:
-        """Return what `Encoder.attention_weights` does; arguments and errors as for `features`.
+        """Return one layer's attention weights; arguments and errors as for `features`.
 
         Returns:
             (samples, heads, length, length): queries by keys, a sample's vision tokens first. Keys
-            that are padding get 0.
+            that are padding have weight 0.
         """
         check_layers([layer], len(self.layers))
-        return recorded_weights(
+        return record_attention_weights(
             self.layers[layer], lambda: self.features(vision, language, packing, [layer])
         )
 
     def enter(self, vision: Tensor, language: Tensor, packing: Packing) -> tuple[Streams, Mask]:
-        """Return what the lowest layer reads, and the mask."""
+        """Return the first layer's input and the mask."""
         given = (len(vision), len(language))
         expected = (len(packing.vision_place), len(packing.language_place))
         if given != expected:
-            raise ValueError(f"{given[0]} vision and {given[1]} language tokens, but a packing of "
-                             f"{expected[0]} and {expected[1]}")  # fmt: skip
+            raise ValueError(f"{given[0]} vision and {given[1]} language tokens do not fit the "
+                             f"packing's {expected[0]} and {expected[1]}")  # fmt: skip
         streams = [
             self.dropout(self.input_norm[name](x))
             for name, x in zip(MODALITIES, (vision, language), strict=True)
@@ -263,27 +263,27 @@ class MultiwayEncoder(ProbedStack):
         return (streams[0], streams[1]), packing.mask()
 
     def step(self, layer: nn.Module, streams: Streams, packing: Packing, mask: Mask) -> Streams:
-        """Run one layer; store nothing inside it, in training, where the configuration says so."""
+        """Run one layer, with activation checkpointing if configured."""
         if self.config.checkpoint_activations and self.training:
             return checkpoint(layer, streams, packing, mask, use_reentrant=False)  # type: ignore[return-value]
         return layer(streams, packing, mask)
 
     def tokens(self, output: Streams) -> Tensor:
-        """Return the tokens of both modalities, vision's first, (tokens, width)."""
+        """Return the tokens of both modalities, vision first, (tokens, width)."""
         return torch.cat(output)
 
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return the mean over each sample's tokens of one modality, for each token.
+        """Return each token's mean over the sample's tokens of its modality.
 
-        Over both modalities it would hide that a modality's tokens have become the same: their
-        experts give each modality another vector.
+        A mean over both modalities would hide a collapse within one, since experts keep the
+        modalities apart.
         """
         streams, packing, _ = inputs
         vision, language = tokens.split([len(each) for each in streams])
         return torch.cat(packing.means(vision, language))
 
     def attention_samples(self, count: int, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-        """Choose images alone, pairs and texts alone, where a batch has them; without padding."""
+        """Choose images alone, pairs and texts alone, as far as a batch has them."""
         packing: Packing = inputs[1]
         chosen = packing.first_of_each_kind(count)
         return chosen, packing.real().index_select(0, chosen)
@@ -291,19 +291,19 @@ class MultiwayEncoder(ProbedStack):
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the packed tokens of a batch stand in its rows. `pack` makes it.
+    """Places of a batch's packed tokens in padded rows; made by `pack`.
 
-    Samples are in this order: images alone, pairs, texts alone.
+    Samples are ordered: images alone, pairs, texts alone.
 
     Attributes:
-        vision_place: (vision tokens,) row * length + column of each.
-        language_place: (language tokens,).
-        rows: Samples.
-        length: Of a row.
-        vision_alone: Vision tokens of images alone: they stand first.
-        language_paired: Language tokens of pairs: they stand first.
-        attention_mask: Boolean, True = may attend, (rows, length), or (rows, length, length) where
-            not every token sees every other; None: rows are full.
+        vision_place: row * length + column of each vision token, (vision tokens,).
+        language_place: The same for language tokens, (language tokens,).
+        rows: Number of samples.
+        length: Length of a row.
+        vision_alone: Number of vision tokens in images alone, which come first.
+        language_paired: Number of language tokens in pairs, which come first.
+        attention_mask: Boolean, True = may attend: (rows, length), or (rows, length, length) for
+            partial attention; None if rows are full.
     """
 
     vision_place: Tensor
@@ -319,7 +319,7 @@ class Packing:
         return build_memory_mask(self.attention_mask)
 
     def means(self, vision: Tensor, language: Tensor) -> tuple[Tensor, Tensor]:
-        """Return of each token the mean over its sample's tokens of the same modality.
+        """Return each token's mean over the sample's tokens of the same modality.
 
         Args:
             vision: (vision tokens, width).
@@ -328,7 +328,7 @@ class Packing:
         return self._means(vision, self.vision_place), self._means(language, self.language_place)
 
     def _means(self, tokens: Tensor, place: Tensor) -> Tensor:
-        # Tokens are put in rows and added there: sums by index are added in any order on a GPU.
+        # Sums in rows are deterministic; a GPU's sums by index are not.
         rows = tokens.new_zeros((self.rows * self.length, tokens.shape[-1]))
         sums = rows.index_copy(0, place, tokens).unflatten(0, (self.rows, self.length)).sum(1)
         one = rows[:, :1].index_fill(0, place, 1.0).unflatten(0, (self.rows, self.length)).sum(1)
@@ -339,7 +339,7 @@ class Packing:
         return place.div(self.length, rounding_mode="floor")
 
     def real(self) -> Tensor:
-        """Return which places of the rows have a token, (rows, length), boolean."""
+        """Return whether each place of the rows has a token, (rows, length), boolean."""
         held = torch.zeros(self.rows * self.length, dtype=torch.bool,
                            device=self.vision_place.device)  # fmt: skip
         for place in (self.vision_place, self.language_place):
@@ -347,10 +347,10 @@ class Packing:
         return held.unflatten(0, (self.rows, self.length))
 
     def first_of_each_kind(self, count: int) -> Tensor:
-        """Return the rows of the first images alone, pairs and texts alone; nothing waits for it.
+        """Return rows of the first images alone, pairs and texts alone, without a host wait.
 
         Args:
-            count: Of each kind. Where there are fewer, what follows them comes in their place.
+            count: Number of each kind; a smaller kind is followed by the next samples.
         """
         alone, paired = self.vision_alone, self.language_paired
         first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],
@@ -362,17 +362,17 @@ class Packing:
 def pack(
     vision_lengths: Sequence[int], language_lengths: Sequence[int], length: int | None = None
 ) -> Packing:
-    """Say where each token of a batch goes, on the CPU.
+    """Compute the places of a batch's tokens, on the CPU.
 
     Args:
-        vision_lengths: Vision tokens of each sample; 0 of a text alone.
-        language_lengths: Language tokens of each sample, without padding; 0 of an image alone.
-        length: Of a row; by default that of the longest sample. A fixed one gives tensors of the
-            same shape in each batch.
+        vision_lengths: Vision tokens of each sample; 0 for a text alone.
+        language_lengths: Language tokens of each sample without padding; 0 for an image alone.
+        length: Length of a row, which fixes the shapes of batches; by default that of the longest
+            sample.
 
     Raises:
-        ValueError: If the samples are not in the order of images alone, pairs, texts alone, or one
-            has no tokens, or more than fit.
+        ValueError: If samples are not ordered as images alone, pairs, texts alone, or a sample has
+            no tokens or too many.
     """
     sizes = list(zip(vision_lengths, language_lengths, strict=True))
     check_order(sizes)
@@ -409,27 +409,27 @@ def check_order(sizes: Sequence[tuple[int, int]]) -> None:
 
 
 def places(counts: Tensor, starts: Tensor, length: int) -> Tensor:
-    """Return row * length + column of each token; each row has `counts` of them from `starts`."""
+    """Return row * length + column of each token; row i has `counts[i]` tokens from `starts[i]`."""
     rows = torch.arange(len(counts)).repeat_interleave(counts)
     before = (counts.cumsum(0) - counts)[rows]
     return rows * length + starts[rows] + torch.arange(len(rows)) - before
 
 
 def to_rows(vision: Tensor, language: Tensor, packing: Packing) -> Tensor:
-    """Join (vision tokens, ...) and (language tokens, ...) to (rows, length, ...); padding is 0."""
+    """Place both modalities' tokens, (tokens, ...), in (rows, length, ...); padding is 0."""
     places = (packing.vision_place, packing.language_place)
     joined: Any = ToRows.apply(vision, language, *places, packing.rows * packing.length)
     return joined.unflatten(0, (packing.rows, packing.length))
 
 
 def from_rows(rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
-    """Take (rows, length, ...) apart: (vision tokens, ...) and (language tokens, ...)."""
+    """Return the (vision tokens, ...) and (language tokens, ...) of (rows, length, ...)."""
     parts: Any = FromRows.apply(rows.flatten(0, 1), packing.vision_place, packing.language_place)
     return parts
 
 
 class ToRows(torch.autograd.Function):
-    """Each token goes to its own place. Both ways copy; torch's own backward adds into zeros."""
+    """Places tokens in rows. Its backward gathers, which is faster than torch's."""
 
     @staticmethod
     def forward(
@@ -451,7 +451,7 @@ class ToRows(torch.autograd.Function):
 
 
 class FromRows(torch.autograd.Function):
-    """The way back: each token is read from its own place."""
+    """Gathers tokens from rows. Its backward scatters."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
@@ -462,14 +462,14 @@ class FromRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Scatter; padding gets none."""
+        """Scatter; padding gets zeros."""
         vision, language = gradients
         first, second = ctx.saved_tensors
         return scatter(vision, language, first, second, ctx.count), None, None
 
 
 def scatter(vision: Tensor, language: Tensor, first: Tensor, second: Tensor, count: int) -> Tensor:
-    """Return (count, ...) with each token in its place, and zeros elsewhere."""
+    """Return (count, ...) with each token in its place and zeros elsewhere."""
     full = len(first) + len(second) == count
     make = vision.new_empty if full else vision.new_zeros
     rows = make((count, *vision.shape[1:]))

@@ -1,19 +1,19 @@
-"""Maximal update parametrisation: how initial values and learning rates change with width.
+"""Maximal update parametrisation: initial weights and learning rates as functions of width.
 
-Tensor Programs V (arXiv 2203.03466), table 8 for Adam, in the form that needs no multipliers in the
-forward pass. The same model at `base_width` says which sizes grow with the width: m is how many
-times as wide as there this model is.
+Tensor Programs V (arXiv 2203.03466), table 8 for Adam, in the form without multipliers in the
+forward pass. Sizes that grow with the width are found by comparison with the same model at
+`base_width`; m is the width divided by `base_width`.
 
 | weight                        | reads | gives | standard deviation      | rate    |
 |-------------------------------|-------|-------|-------------------------|---------|
 | matrices inside the stack     | width | width | the base's / sqrt(m)    | 1 / m   |
 | heads                         | width | fixed | the base's / m          | 1 / m   |
 | embeddings, patches           | fixed | width | the base's              | 1       |
-| norms, biases, scales         |       |       | as they are             | 1       |
+| norms, biases, scales         |       |       | unchanged               | 1       |
 
-At the base width it is the standard parametrisation. Heads keep their width, so that the scale of
-attention's logits needs no change. Weights whose rate is multiplied decay as much as others: the
-decay is divided by the same number.
+At the base width it equals the standard parametrisation. The head width is constant, so that the
+scale of attention's logits needs no change. The weight decay is divided by the multiple of the
+learning rate, so that all weights decay equally.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from magneto.nn.init import CUT_STD, NORMAL_STD, Projection, xavier_std
 
 @dataclass(frozen=True)
 class Scale:
-    """What a weight's drawn values and its learning rate are multiplied by."""
+    """Factors of a weight's initial values and of its learning rate."""
 
     initial: float = 1.0
     rate: float = 1.0
 
 
 def width_scales(model: nn.Module) -> Mapping[str, Scale]:
-    """Return the scale of each parameter, by each of its names, of a model by its `config`.
+    """Return the factors of each parameter of a model, under each of its names.
 
-    Empty for the standard parametrisation, which scales nothing.
+    The standard parametrisation has none.
 
     Raises:
-        ValueError: If a weight with two names would have two scales.
+        ValueError: If a tied weight would have two different factors.
     """
     config = getattr(model, "config", None)
     if getattr(config, "parametrization", "standard") == "standard":
@@ -58,39 +58,38 @@ def width_scales(model: nn.Module) -> Mapping[str, Scale]:
             scales[f"{name}.{key}".lstrip(".")] = scale_of(module, smaller, key, ours, theirs)
     for name, module in model.named_modules():
         if isinstance(module, TextEmbedding):
-            there: Any = base.get_submodule(name)
-            # The table is multiplied in the forward pass, by a number that grows with the width.
-            grown = module.scale / there.scale
+            other: Any = base.get_submodule(name)
+            # The forward pass multiplies the table by a number that grows with the width.
+            grown = module.scale / other.scale
             drawn = scales[f"{name}.table.weight"].initial
             scales[f"{name}.table.weight"] = Scale(drawn / grown, 1 / grown)
-    refuse_tied(model, scales)
+    check_tied(model, scales)
     return scales
 
 
-def refuse_tied(model: nn.Module, scales: Mapping[str, Scale]) -> None:
-    """See that a weight with several names has one scale.
+def check_tied(model: nn.Module, scales: Mapping[str, Scale]) -> None:
+    """Check that a tied weight has the same factors under all its names.
 
     Raises:
-        ValueError: If it has two, as an output matrix has that is the embedding.
+        ValueError: If they differ, as for an output matrix tied to the embedding.
     """
     names: dict[nn.Parameter, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        if name not in scales:  # of a module that is there twice
+        if name not in scales:  # the module occurs twice
             continue
         first = names.setdefault(parameter, name)
         if scales[first] != scales[name]:
-            raise ValueError(f"model.parametrization mup: {first} and {name} are one weight, which "
-                             "it scales differently; use weights of their own, or "
-                             "standard")  # fmt: skip
+            raise ValueError(f"model.parametrization mup: {first} and {name} are tied, but need "
+                             "different scales. Untie them, or use standard.")  # fmt: skip
 
 
 def scale_of(
     module: nn.Module, base: nn.Module, key: str, shape: tuple[int, ...], smaller: tuple[int, ...]
 ) -> Scale:
-    """Return the scale of a module's parameter, of one shape here and of another at base width."""
-    drawn, drawn_there = (initial_std(each, key) for each in (module, base))
-    kept = drawn_there / drawn if drawn else 1.0
-    # A table is looked up: its rows are what it gives, whichever way round they lie.
+    """Return the factors of a parameter, from its shapes in the model and at the base width."""
+    drawn, drawn_base = (initial_std(each, key) for each in (module, base))
+    kept = drawn_base / drawn if drawn else 1.0
+    # The rows of an embedding are outputs.
     if len(shape) < 2 or isinstance(module, nn.Embedding) or shape[1] == smaller[1]:
         return Scale(kept)
     times = shape[1] / smaller[1]
@@ -99,13 +98,13 @@ def scale_of(
 
 
 def initial_std(module: nn.Module, key: str) -> float:
-    """Return the standard deviation that a module draws a parameter with; 0 for constants.
+    """Return the standard deviation of a parameter's initial values; 0 for constants.
 
-    A module may say that of its weight: its `std`.
-    Of a fused weight, of its first slice: all change with the width alike.
+    A module's attribute `std` gives that of its weight. A fused weight has that of its first slice,
+    since all slices change equally with the width.
     """
-    if isinstance(said := getattr(module, "std", None), float):
-        return said if key == "weight" else 0.0
+    if isinstance(std := getattr(module, "std", None), float):
+        return std if key == "weight" else 0.0
     if isinstance(module, Projection):
         if key != "weight":
             return 0.0
@@ -117,13 +116,13 @@ def initial_std(module: nn.Module, key: str) -> float:
         inputs = weight[0].numel()
         if isinstance(module, PatchProjection):
             return xavier_std(inputs, len(weight)) if key == "weight" else 0.0
-        return (3 * inputs) ** -0.5  # torch's own, of weight and bias
+        return (3 * inputs) ** -0.5  # torch's initialisation of weight and bias
     return 0.0
 
 
 @torch.no_grad()
 def scale_initial_values(model: nn.Module, scales: Mapping[str, Scale]) -> None:
-    """Multiply a model's drawn weights by their scales, in place; on each rank its own rows."""
+    """Multiply a model's initial weights by their factors, in place; on each rank its own rows."""
     for name, parameter in model.named_parameters():
         if scales.get(name, Scale()).initial != 1.0:
             parameter.mul_(scales[name].initial)

@@ -1,12 +1,12 @@
 """Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
-And of a grid, as of images: BEiT's relative bias, rotary positions in 2-D. They act in attention,
-beside what another kind adds to the embeddings; vectors before the grid have no place in it.
+On a grid, as of images: BEiT's relative bias, and rotary positions in 2-D. They act in attention,
+besides positions added to the embeddings. Prefix vectors have no place on the grid.
 
-Each kind has two halves. The stack's half runs once per forward pass: it may add something to the
-embeddings, and it returns what the layers share. The layer's half sits between the projections and
-the attention: from queries, keys and the shared tensor it returns queries, keys and a bias on the
-attention logits. Absolute kinds use only the first half, relative ones the second.
+An encoding has two modules. The stack's module runs once per forward pass: it may change the
+embeddings, and returns a tensor that all layers share. The layer's module runs between projections
+and attention: from queries, keys and the shared tensor it returns queries, keys and a bias on the
+attention logits. Absolute encodings use the first, relative ones the second.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import Grid, TransformerConfig
-from magneto.nn.embedding import Table
+from magneto.nn.embedding import VectorTable
 from magneto.nn.init import Projection
 
 Logits = tuple[Tensor, Tensor, Tensor | None]
-"""What attention computes its logits from: queries, keys and a bias."""
+"""Queries, keys and bias of the attention logits."""
 
-# How names of positions' tensors end.
+# Suffixes of the names of position tensors.
 ABSOLUTE = "position_embedding.table.weight"
 SHARED_BIAS = "grid_positions.bias.weight"
 OWN_BIAS = "attention.positions.bias.weight"
 
 
 class NoPositions(nn.Module):
-    """Order is not told: the stack is a function of a set, but for causal masks."""
+    """No position encoding; order enters only by causal masks."""
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Return (batch, length, width) unchanged, and nothing to share."""
+        """Return x, (batch, length, width), and None."""
         return x, None
 
 
 class LearnedPositions(nn.Module):
-    """A table of `max_length` vectors, added to the embeddings; normal with std width ** -0.5."""
+    """Table of `max_length` vectors added to the embeddings, initially N(0, 1/width)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.table = Table(config.max_length, config.width, std=config.width**-0.5)
+        self.table = VectorTable(config.max_length, config.width, std=config.width**-0.5)
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Add the vectors of `index`, (batch or 1, length), to x."""
         if past + x.shape[1] > self.table.num_embeddings:
             raise ValueError(
-                f"input of length {past + x.shape[1]} is longer than max_length, "
-                f"{self.table.num_embeddings}"
+                f"input of length {past + x.shape[1]} exceeds max_length "
+                f"({self.table.num_embeddings})"
             )
         return x + self.table(index), None
 
 
 class SinusoidalPositions(nn.Module):
-    """Sines and cosines of wavelengths from 2 pi to 10000 * 2 pi, added (arXiv 1706.03762, 3.5).
+    """Sines and cosines with wavelengths from 2 pi to 10000 * 2 pi, added (arXiv 1706.03762, 3.5).
 
     All sines come first, then all cosines, as in Marian; the paper interleaves them.
     """
@@ -73,7 +73,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class RotaryTable(nn.Module):
-    """Shares the angles by which queries and keys turn (arXiv 2104.09864)."""
+    """Angles by which queries and keys are rotated (arXiv 2104.09864)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -89,10 +89,10 @@ class RotaryTable(nn.Module):
 
 
 class T5Table(nn.Module):
-    """Shares a learned bias per head and distance bucket (arXiv 1910.10683, section 2.1).
+    """Learned bias per head and distance bucket (arXiv 1910.10683, section 2.1).
 
-    Half of the 32 buckets are single distances, the rest grow logarithmically up to 128. An encoder
-    splits them between both directions; a decoder uses all for the past.
+    Half of the 32 buckets are single distances, the others grow logarithmically to 128. An encoder
+    divides them between both directions; a decoder uses all for the past.
     """
 
     buckets = 32
@@ -101,7 +101,7 @@ class T5Table(nn.Module):
     def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
         super().__init__()
         self.bidirectional = bidirectional
-        self.bias = Table(self.buckets, config.heads, std=0.0)
+        self.bias = VectorTable(self.buckets, config.heads, std=0.0)
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x, and the bias (1, heads, query length, key length)."""
@@ -126,7 +126,7 @@ class T5Table(nn.Module):
 
 
 class AlibiTable(nn.Module):
-    """Shares minus a slope per head times the distance of query and key (arXiv 2108.12409)."""
+    """Minus a slope per head times the distance of query and key (arXiv 2108.12409)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -143,7 +143,8 @@ class AlibiTable(nn.Module):
 def slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """Return each head's slope, (heads,): a geometric sequence from 2 ** (-8 / heads) to 2 ** -8.
 
-    Of no power of two heads, those of the power below come first, then every other one of the next.
+    If `heads` is no power of two, the slopes of the next lower power come first, followed by every
+    second one of the next higher power.
     """
     below = 1 << (heads.bit_length() - 1)
     head = torch.arange(heads, device=device)
@@ -152,16 +153,16 @@ def slopes(heads: int, device: torch.device | None = None) -> Tensor:
 
 
 class TransformerXLTable(nn.Module):
-    """Shares the sinusoids of every distance from a key to a query (arXiv 1901.02860, 3.3)."""
+    """Sinusoids of all distances from a key to a query (arXiv 1901.02860, 3.3)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.width = config.width
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Return x, and (key length + query length, width), from the furthest key before a query.
+        """Return x, and (key length + query length, width), from the furthest past key on.
 
-        The last row is one distance more than there is, for `shift`.
+        The last row is one distance too many, for `shift`.
         """
         queries, keys = x.shape[1], past + x.shape[1]
         distance = torch.arange(keys - 1, -queries - 1, -1, device=x.device)
@@ -169,24 +170,24 @@ class TransformerXLTable(nn.Module):
 
 
 class GridIndex(nn.Module):
-    """Shares which row of a layer's table of biases belongs to each query and key."""
+    """Row of the bias table for each query and key on a grid."""
 
     def __init__(self, grid: Grid) -> None:
         super().__init__()
         self.grid = grid
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return numbers of rows, (length, length), for x, (batch, length, width)."""
+        """Return row numbers, (length, length), for x, (batch, length, width)."""
         check_length(x, self.grid)
         return relative_index(self.grid, x.device)
 
 
 class SharedGridBias(GridIndex):
-    """Shares a bias per head and place seen from the query, learned from 0 (arXiv 2106.08254)."""
+    """Bias per head and relative place, shared by all layers, initially 0 (arXiv 2106.08254)."""
 
     def __init__(self, config: TransformerConfig, grid: Grid) -> None:
         super().__init__(grid)
-        self.bias = Table(bias_rows(grid), config.heads, std=0.0)
+        self.bias = VectorTable(bias_rows(grid), config.heads, std=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the bias (1, heads, length, length) for x, (batch, length, width)."""
@@ -194,7 +195,7 @@ class SharedGridBias(GridIndex):
 
 
 class GridRotaryTable(nn.Module):
-    """Shares angles by row for one half of each head's pairs, by column for the other (EVA-02).
+    """Angles by row for one half of each head's pairs, and by column for the other (EVA-02).
 
     Places are stretched to the size of `reference_grid` (arXiv 2303.11331, its code).
     """
@@ -221,29 +222,29 @@ class GridRotaryTable(nn.Module):
 
 
 def check_length(x: Tensor, grid: Grid) -> None:
-    """Raise ValueError if x, (batch, length, width), is no grid of this size."""
+    """Raise ValueError if x, (batch, length, width), does not have the grid's length."""
     if x.shape[1] != grid.length:
         raise ValueError(
-            f"input of length {x.shape[1]} is no grid of {grid.rows} x {grid.columns} after "
-            f"{grid.prefix}, which has {grid.length}"
+            f"input length {x.shape[1]} differs from the grid's {grid.length} "
+            f"({grid.prefix} + {grid.rows} x {grid.columns})"
         )
 
 
 def places(grid: Grid, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return row and column of each place on the grid, each (rows * columns)."""
+    """Return row and column of each place on the grid, (rows * columns) each."""
     row = torch.arange(grid.rows, device=device).repeat_interleave(grid.columns)
     return row, torch.arange(grid.columns, device=device).repeat(grid.rows)
 
 
 def bias_rows(grid: Grid) -> int:
-    """Return the rows of a table of biases: one per difference of places, three for the prefix."""
+    """Return the rows of a bias table: one per relative place, and three for the prefix."""
     return (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3 * (grid.prefix > 0)
 
 
 def relative_index(grid: Grid, device: torch.device) -> Tensor:
-    """Return the row of a table of biases for each query and key, (length, length).
+    """Return the row of the bias table for each query and key, (length, length).
 
-    In BEiT's order: differences of rows, query minus key, then of columns; then the prefix's
+    In BEiT's order: row differences, query minus key, then column differences; then the prefix's
     queries, its keys, and both.
     """
     row, column = places(grid, device)
@@ -260,28 +261,28 @@ def relative_index(grid: Grid, device: torch.device) -> Tensor:
 
 
 class LayerPositions(nn.Module):
-    """The layer's half of any kind; that of absolute positions, which does nothing."""
+    """Layer's module of absolute encodings, and base of the others."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Any) -> Logits:
         """Return queries and keys unchanged, and no bias."""
         return query, key, None
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, weight) of each projection in it: none."""
+        """Yield (role, weight) of each projection: none."""
         yield from ()
 
 
 class RotaryLogits(LayerPositions):
-    """The layer's half of rotary positions: turns queries and keys."""
+    """Layer's module of rotary positions, which rotates queries and keys."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
-        """Turn (batch, heads, length, head width) by the shared cosines and sines."""
+        """Rotate (batch, heads, length, head width) by the shared cosines and sines."""
         cosine, sine = shared.to(query.dtype)
         return rotate(query, cosine, sine), rotate(key, cosine, sine), None
 
 
 class BiasedLogits(LayerPositions):
-    """The layer's half of a shared bias."""
+    """Layer's module of a shared bias."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
         """Return queries and keys unchanged, with the shared bias."""
@@ -289,25 +290,25 @@ class BiasedLogits(LayerPositions):
 
 
 class GridBiasLogits(LayerPositions):
-    """The layer's half of BEiT's relative bias: its own table, zero at first."""
+    """Layer's module of BEiT's relative bias, with its own table, initially 0."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         assert config.grid is not None
-        self.bias = Table(bias_rows(config.grid), config.heads, std=0.0)
+        self.bias = VectorTable(bias_rows(config.grid), config.heads, std=0.0)
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
-        """Return queries and keys unchanged, with the biases of the shared numbers of rows."""
+        """Return queries and keys unchanged, with the biases of the shared row numbers."""
         return query, key, self.bias(shared).permute(2, 0, 1)[None].to(query.dtype)
 
 
 class TransformerXLLogits(LayerPositions):
-    """The layer's half of Transformer-XL's relative positions, as in ESPnet's encoders.
+    """Layer's module of Transformer-XL's relative positions, as in ESPnet's encoders.
 
-    A logit is (q + u) k + (q + v) W r, where r are the sinusoids of the distance (arXiv 1901.02860,
-    section 3.3). W is one matrix per layer; u and v, a vector per head each, are drawn Xavier
-    uniform, as in ESPnet. The second term is a bias on the logits of torch's attention, a view of
-    the products with all distances, (batch, heads, length, 2 * length): shifting copies nothing.
+    A logit is (q + u) k + (q + v) W r, where r are sinusoids of the distance (arXiv 1901.02860,
+    section 3.3). W is a matrix per layer; u and v, a vector per head each, are drawn Xavier
+    uniform, as in ESPnet. The second term is a bias on the logits, and a view of the products with
+    all distances, (batch, heads, length, 2 * length), without copies.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -327,8 +328,8 @@ class TransformerXLLogits(LayerPositions):
         """Return queries plus u, keys, and the bias (batch, heads, query length, key length)."""
         content, place = self.content_bias[:, None], self.position_bias[:, None]
         distances = self.position_proj(shared).unflatten(-1, self.content_bias.shape)
-        asked = (query + place.type_as(query)) * query.shape[-1] ** -0.5
-        bias = shift(asked @ distances.permute(1, 2, 0).type_as(asked))
+        scaled = (query + place.type_as(query)) * query.shape[-1] ** -0.5
+        bias = shift(scaled @ distances.permute(1, 2, 0).type_as(scaled))
         return query + content.type_as(query), key, bias
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
@@ -337,10 +338,10 @@ class TransformerXLLogits(LayerPositions):
 
 
 def shift(products: Tensor) -> Tensor:
-    """From products with distances, (..., T, S + T), to a bias per key, (..., T, S), by views.
+    """Convert products with distances, (..., T, S + T), to a bias per key, (..., T, S), by views.
 
-    The first column is the furthest key before the last of T queries, each further one a step
-    towards the future: query i finds its first key one column earlier than query i - 1 did.
+    The first column is the furthest key before the last of T queries, and each column one step
+    later: the first key of query i is one column before that of query i - 1.
     """
     queries = products.shape[-2]
     keys = products.shape[-1] - queries
@@ -349,13 +350,13 @@ def shift(products: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn each pair (i, i + half) of the last axis."""
+    """Rotate each pair (i, i + half) of the last dimension."""
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
 def sinusoids(index: Tensor, width: int) -> Tensor:
-    """Return (..., width) sines then cosines of positions `index`, fp32; an odd width ends in 0."""
+    """Return (..., width) sines then cosines of positions, fp32; an odd width ends in 0."""
     half = width // 2
     steps = torch.arange(half, device=index.device, dtype=torch.float32)
     frequency = 10000.0 ** (-steps / max(half, 1))
@@ -364,7 +365,7 @@ def sinusoids(index: Tensor, width: int) -> Tensor:
 
 
 def build_positions(config: TransformerConfig, bidirectional: bool) -> nn.Module:
-    """Build the stack's half of the configured kind."""
+    """Build the stack's module of the configured encoding."""
     kinds = {
         "none": NoPositions,
         "learned": lambda: LearnedPositions(config),
@@ -378,7 +379,7 @@ def build_positions(config: TransformerConfig, bidirectional: bool) -> nn.Module
 
 
 def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> nn.Module | None:
-    """Build the stack's half of the configured kind of a grid; None: the input is a sequence.
+    """Build the stack's module of the configured grid encoding; None for a sequence.
 
     Raises:
         ValueError: For a decoder, which reads a sequence.
@@ -387,7 +388,7 @@ def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> nn.M
     if config.grid_positions == "none" or grid is None:
         return None
     if not bidirectional:
-        raise ValueError("only an encoder reads a grid: a decoder has no grid_positions")
+        raise ValueError("grid_positions must be 'none' in a decoder, which reads a sequence")
     kinds = {
         "relative_bias": lambda: GridIndex(grid),
         "shared_relative_bias": lambda: SharedGridBias(config, grid),
@@ -396,42 +397,42 @@ def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> nn.M
     return kinds[config.grid_positions]()
 
 
-def build_logits(config: TransformerConfig) -> LayerPositions:
-    """Build the layer's half of the configured kind."""
+def build_layer_positions(config: TransformerConfig) -> LayerPositions:
+    """Build the layer's module of the configured encoding."""
     kinds = {
         "rotary": RotaryLogits,
         "t5": BiasedLogits,
         "alibi": BiasedLogits,
         "transformer_xl": lambda: TransformerXLLogits(config),
     }
-    on_a_grid = {
+    grid_kinds = {
         "relative_bias": lambda: GridBiasLogits(config),
         "shared_relative_bias": BiasedLogits,
         "rotary": RotaryLogits,
     }
     plain = kinds.get(config.positions, LayerPositions)
-    return on_a_grid.get(config.grid_positions, plain)()
+    return grid_kinds.get(config.grid_positions, plain)()
 
 
 def resize_positions(
     state: Mapping[str, Tensor], old: TransformerConfig, new: TransformerConfig
 ) -> dict[str, Tensor]:
-    """Return a model's tensors for the same model over another grid.
+    """Return a model's tensors for another grid.
 
-    Learned positions and relative biases are interpolated (bicubic). Where only the new model has a
-    bias per layer, each begins as the shared one, as in BEiT's fine-tuning.
+    Learned positions and relative biases are interpolated (bicubic). If only the new model has a
+    bias per layer, each starts as the shared one, as in BEiT's fine-tuning.
 
     Args:
         state: Tensors by name, of a model with one stack over the grid.
-        old: Configuration of the model they come from.
-        new: Of the model they are for; of the rest, `max_length` and a bias per layer may differ.
+        old: Configuration of that model.
+        new: Configuration with the new grid; `max_length` and a bias per layer may differ too.
 
     Raises:
-        ValueError: If one has no grid, or another number of vectors before it.
+        ValueError: If one has no grid, or another number of prefix vectors.
     """
     before, after = old.grid, new.grid
     if before is None or after is None:
-        raise ValueError("only a model of images has positions on a grid")
+        raise ValueError("only image models have positions on a grid")
     made = dict(state)
     for name, tensor in state.items():
         if name.endswith(ABSOLUTE) and old.positions == "learned":
@@ -451,46 +452,44 @@ def resize_positions(
 
 
 def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Interpolate one vector per place, (old.length, width), to another grid, (new.length, width).
+    """Interpolate vectors per place, (old.length, width), to another grid, (new.length, width).
 
-    As BEiT's authors and transformers do it: bicubic, corners not aligned, no antialiasing. Vectors
-    before the grid stay as they are, and the dtype does.
+    Bicubic without aligned corners or antialiasing, as BEiT's authors and transformers do. Prefix
+    vectors and dtype stay.
 
     Raises:
-        ValueError: If the two have another number of vectors before the grid, or the table does not
-            fit the old one.
+        ValueError: If the prefixes differ, or the table does not fit the old grid.
     """
     if old.prefix != new.prefix:
-        raise ValueError(f"{old.prefix} vectors before the grid there, {new.prefix} here")
+        raise ValueError(f"prefix vectors differ: {old.prefix} and {new.prefix}")
     if len(table) != old.length:
         raise ValueError(
-            f"{len(table)} positions are no {old.prefix} + {old.rows} x {old.columns} of a grid"
+            f"{len(table)} positions do not fit a grid of {old.prefix} + {old.rows} x {old.columns}"
         )
     places = bicubic(table[old.prefix :], (old.rows, old.columns), (new.rows, new.columns))
     return torch.cat((table[: old.prefix], places))
 
 
 def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Interpolate relative biases, (rows, heads), to another grid, in differences of places.
+    """Interpolate relative biases, (rows, heads), to another grid, over relative places.
 
-    Rows are in the order of `relative_index`; those of vectors before the grid stay as they are.
+    Rows are in the order of `relative_index`; those of the prefix stay.
 
     Raises:
-        ValueError: If one has vectors before the grid and the other none, or the table does not fit
-            the old grid.
+        ValueError: If only one grid has a prefix, or the table does not fit the old grid.
     """
     if (old.prefix > 0) != (new.prefix > 0):
-        raise ValueError(f"{old.prefix} vectors before the grid there, {new.prefix} here")
+        raise ValueError(f"prefix vectors differ: {old.prefix} and {new.prefix}")
     if len(table) != bias_rows(old):
-        raise ValueError(f"{len(table)} biases are none of {old.rows} x {old.columns} places: "
-                         f"they have {bias_rows(old)}")  # fmt: skip
+        raise ValueError(f"{len(table)} biases do not fit {old.rows} x {old.columns} places, which "
+                         f"need {bias_rows(old)}")  # fmt: skip
     shapes = [(2 * grid.rows - 1, 2 * grid.columns - 1) for grid in (old, new)]
     count = shapes[0][0] * shapes[0][1]
     return torch.cat((bicubic(table[:count], *shapes), table[count:]))
 
 
 def bicubic(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """Interpolate (rows * columns, width) from one number of rows and columns to another."""
+    """Interpolate (rows * columns, width) to another number of rows and columns."""
     if old == new:
         return table
     image = table.float().unflatten(0, old).permute(2, 0, 1)[None]

@@ -1,4 +1,4 @@
-"""The stacks: encoder, decoder, encoder-decoder. They take embeddings and give features."""
+"""Encoder, decoder and encoder-decoder stacks, from embeddings to features."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from magneto.nn.attention import (
     build_mask,
     build_memory_mask,
     position_index,
-    recorded_weights,
+    record_attention_weights,
     self_attention_cache,
 )
 from magneto.nn.block import Layer
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import Nothing, build_norm, initialize, optional_norm
+from magneto.nn.init import FastIdentity, build_norm, initialize, optional_norm
 from magneto.nn.position import build_grid_positions, build_positions
 from magneto.theory.placement import Stack
 
 
 class ProbedStack(nn.Module, ABC):
-    """What every stack has, whatever its layers take and give: what the probe asks of one.
+    """Interface of a stack for the probe, whatever its layers take and return.
 
     Attributes:
-        config: Its shape.
-        causal: Whether a position sees only itself and those before it.
-        layers: From the bottom up.
-        final_norm: On top of them; of a stack with streams, a dictionary of these.
+        config: Shape of the stack.
+        causal: Whether a position sees only itself and earlier ones.
+        layers: Layers from the bottom up.
+        final_norm: Norm on top; for several streams, a dictionary of norms.
     """
 
     config: TransformerConfig
@@ -41,15 +41,15 @@ class ProbedStack(nn.Module, ABC):
 
     @abstractmethod
     def tokens(self, output: Any) -> Tensor:
-        """Return what a layer, or the stack, puts out as one tensor, (..., width)."""
+        """Return the output of a layer or of the stack as one tensor, (..., width)."""
 
     @abstractmethod
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return the mean over the positions that a position is to be told apart from.
+        """Return the mean over the positions with which a position is compared.
 
         Args:
-            tokens: What `tokens` gives of a layer's output.
-            inputs: That layer's.
+            tokens: Result of `tokens` for a layer's output.
+            inputs: Inputs of that layer.
 
         Returns:
             A tensor that broadcasts against the tokens.
@@ -59,20 +59,20 @@ class ProbedStack(nn.Module, ABC):
     def attention_samples(
         self, count: int, inputs: tuple[Any, ...]
     ) -> tuple[slice | Tensor, Tensor | None]:
-        """Choose samples whose attention is looked at.
+        """Choose samples for measurements of attention.
 
         Args:
-            count: How many; of each kind of sample, where a batch has several kinds.
-            inputs: A layer's.
+            count: Number of samples of each kind.
+            inputs: Inputs of a layer.
 
         Returns:
-            Their rows in attention's queries and keys; and which positions of these rows are no
-            padding, (samples, length), where padding is to be left out.
+            Their rows in attention's queries and keys; and the non-padding positions of these rows,
+            (samples, length), or None if padding counts.
         """
 
 
 class LayerStack(ProbedStack):
-    """What encoder and decoder share: the way in, the layers, the norm on top."""
+    """Base of encoder and decoder: positions, input norm, layers, and final norm."""
 
     def __init__(self, config: TransformerConfig, stack: Stack) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class LayerStack(ProbedStack):
         self.position_embedding = build_positions(config, bidirectional=not self.causal)
         self.grid_positions = build_grid_positions(config, bidirectional=not self.causal)
         self.input_norm = (
-            Nothing()
+            FastIdentity()
             if config.input_norm == "none"
             else build_norm(config.input_norm, config.width, config)
         )
@@ -116,7 +116,7 @@ class LayerStack(ProbedStack):
         cache: Any,
         positions: Tensor | None = None,
     ) -> tuple[Tensor, list[Mask], Tensor | None]:
-        """Return what the lowest layer reads, each layer's mask, and what they share of places."""
+        """Return the first layer's input, each layer's mask, and the shared position data."""
         held = self_attention_cache(cache)
         past = 0 if held is None else held.get_seq_length()
         masks = {
@@ -132,7 +132,7 @@ class LayerStack(ProbedStack):
         return x, [masks[window] for window in self.windows], shared
 
     def step(self, layer: nn.Module, x: Tensor, *rest: Any) -> Tensor:
-        """Run one layer; store nothing inside it, in training, where the configuration says so."""
+        """Run one layer, with activation checkpointing if configured."""
         cache = rest[2]
         if self.config.checkpoint_activations and self.training and cache is None:
             return checkpoint(layer, x, *rest, use_reentrant=False)  # type: ignore[return-value]
@@ -143,16 +143,16 @@ class LayerStack(ProbedStack):
         return output
 
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return the mean over each sample's positions, (batch, 1, width); padding counts."""
+        """Return the mean over each sample's positions, padding included, (batch, 1, width)."""
         return tokens.mean(1, keepdim=True)
 
     def attention_samples(self, count: int, inputs: tuple[Any, ...]) -> tuple[slice, None]:
-        """Choose the first samples of a batch, padding and all."""
+        """Choose the first samples of a batch, padding included."""
         return slice(count), None
 
 
 class Encoder(LayerStack):
-    """A stack in which every position sees every other."""
+    """Stack in which every position sees every other."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config, "encoder")
@@ -162,9 +162,9 @@ class Encoder(LayerStack):
 
         Args:
             x: (batch, length, width).
-            attention_mask: Boolean, True = may attend: (batch, length) for padding, or
-                (batch, length, length), for packed documents: positions count from the beginning of
-                each. A row that may attend to nothing gets nothing.
+            attention_mask: Boolean, True = may attend: (batch, length) for padding, or (batch,
+                length, length) for packed documents, each with positions from 0. A row without
+                allowed keys attends to nothing.
 
         Returns:
             Features, (batch, length, width).
@@ -174,21 +174,22 @@ class Encoder(LayerStack):
     def features(
         self, x: Tensor, layers: Sequence[int], attention_mask: Tensor | None = None
     ) -> list[Tensor]:
-        """Return what chosen layers give, for a pyramid of features or for probing.
+        """Return the outputs of chosen layers, for feature pyramids or linear probes.
 
-        No layer above the highest one chosen is run. The norm on top of the stack is not in it:
-        `final_norm` of the last layer's features is what `forward` returns.
+        Layers above the highest chosen one do not run. The final norm is not applied: `final_norm`
+            of the
+        last layer's features is the result of `forward`.
 
         Args:
             x: (batch, length, width).
-            layers: Numbers of layers from 0 at the bottom, in any order.
+            layers: Numbers of layers, from 0 at the bottom, in any order.
             attention_mask: As in `forward`.
 
         Returns:
-            The residual stream after each of these layers, in their order, (batch, length, width).
+            The residual stream after each chosen layer, in the given order, (batch, length, width).
 
         Raises:
-            ValueError: If there is no such layer.
+            ValueError: If a layer does not exist.
         """
         check_layers(layers, len(self.layers))
         x, masks, shared = self.enter(x, attention_mask, None)
@@ -202,37 +203,35 @@ class Encoder(LayerStack):
     def attention_weights(
         self, x: Tensor, layer: int, attention_mask: Tensor | None = None
     ) -> Tensor:
-        """Return what share each query gives to each key in one layer's attention, for pictures.
-
-        They are computed in fp32 and without dropout.
+        """Return one layer's attention weights, in fp32 and without dropout.
 
         Args:
             x: (batch, length, width).
-            layer: Its number, from 0 at the bottom.
+            layer: Number of the layer, from 0 at the bottom.
             attention_mask: As in `forward`.
 
         Returns:
-            (batch, heads, length, length): queries by keys. Rows add up to 1; those that may attend
-            to nothing are zeros.
+            (batch, heads, length, length): queries by keys. Rows sum to 1; rows without allowed
+            keys are zero.
 
         Raises:
-            ValueError: If there is no such layer.
+            ValueError: If the layer does not exist.
         """
         check_layers([layer], len(self.layers))
-        return recorded_weights(
+        return record_attention_weights(
             self.layers[layer], lambda: self.features(x, [layer], attention_mask)
         )
 
 
 def check_layers(layers: Sequence[int], count: int) -> None:
-    """Raise ValueError if one of these numbers is not of `count` layers."""
+    """Raise ValueError if a number is not one of `count` layers."""
     outside = [number for number in layers if not 0 <= number < count]
     if outside:
-        raise ValueError(f"no layer {outside[0]}: there are 0 to {count - 1}")
+        raise ValueError(f"no layer {outside[0]}: layers are 0 to {count - 1}")
 
 
 class Decoder(LayerStack):
-    """A causal stack. With `encoder_layers` in its configuration it also attends to a memory."""
+    """Causal stack, with cross-attention if its configuration has `encoder_layers`."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config, "decoder")
@@ -249,25 +248,25 @@ class Decoder(LayerStack):
         """Decode embeddings.
 
         Args:
-            x: (batch, length, width); with a cache, only what follows the cached positions.
+            x: (batch, length, width); with a cache, only the positions after the cached ones.
             attention_mask: Boolean, True = may attend: (batch, cached + length) for padding, or
-                (batch, length, cached + length), for packed documents: positions count from the
-                beginning of each. Never looks ahead.
+                (batch, length, cached + length) for packed documents, each with positions from 0.
+                Causal order is always applied.
             memory: The encoder's features, (batch, source length, width).
             memory_mask: Boolean, (batch, source length).
-            cache: A `KeyValueCache`, with a memory an `EncoderDecoderCache`; or Hugging Face's.
-            positions: Of x's tokens, (batch or 1, length), where the mask does not tell them. Kinds
-                that tell distances count places instead.
+            cache: A `KeyValueCache`; with a memory, an `EncoderDecoderCache`; or Hugging Face's.
+            positions: Positions of x's tokens, (batch or 1, length), if the mask does not imply
+                them. Encodings of distance ignore them.
 
         Returns:
             Features, (batch, length, width).
 
         Raises:
-            ValueError: If a memory is missing, or there is no cross-attention to use it.
+            ValueError: If a memory is missing, or there is no cross-attention for it.
         """
         if (memory is not None) != self.crosses:
             raise ValueError(
-                "this decoder attends to an encoder: give memory"
+                "this decoder has cross-attention and needs memory"
                 if self.crosses
                 else "this decoder has no cross-attention: set encoder_layers and decoder_layers"
             )
@@ -278,7 +277,7 @@ class Decoder(LayerStack):
 
 
 class EncoderDecoder(nn.Module):
-    """An encoder, and a decoder that attends to it; needs `encoder_layers` and `decoder_layers`."""
+    """Encoder, and decoder with cross-attention; needs `encoder_layers` and `decoder_layers`."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

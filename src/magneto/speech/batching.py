@@ -17,14 +17,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.cache import cache_directory, content_digest, fingerprint, is_kept, made_whole
+from magneto.data.cache import (
+    cache_directory,
+    content_digest,
+    create_cached,
+    fingerprint,
+    is_cached,
+)
 from magneto.data.stream import (
     BatchStream,
     LazyBatches,
     cut_groups,
     epoch_order,
+    evaluation_order,
     group_stream,
-    mixed_order,
     with_draw,
 )
 from magneto.data.tokenizer import (
@@ -96,8 +102,8 @@ def build_vocabulary(config: SpeechDataConfig, texts: Sequence[str]) -> SpeechVo
     digest = content_digest(*(text.encode("utf-8", errors="surrogatepass") for text in texts))
     name = fingerprint(digest, config.tokenizer, config.vocab_size)
     cache = cache_directory() / f"speech-tokenizer-{name}"
-    if not is_kept(cache):
-        with made_whole(cache) as directory:
+    if not is_cached(cache):
+        with create_cached(cache) as directory:
             if config.tokenizer == "sentencepiece":
                 model = train_sentencepiece(texts, "unigram", config.vocab_size, SAMPLE)
                 (directory / "tokenizer.model").write_bytes(model)
@@ -317,7 +323,7 @@ class PreparedSpeech:
         """Return the groups of the validation split, in random order."""
         maker, random = self.validation_maker, np.random.default_rng(0)
         groups = maker.groups(np.arange(len(maker.ids)), self.config, random)
-        plans = [groups[number] for number in mixed_order(len(groups))]
+        plans = [groups[number] for number in evaluation_order(len(groups))]
         return LazyBatches(plans, maker.evaluation_batch)
 
     def save(self, directory: Path) -> None:

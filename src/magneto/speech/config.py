@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Interval
 
 from magneto.config import LARGEST
-from magneto.data.sources import wrong_builtin
+from magneto.data.sources import builtin_mistakes
 from magneto.fields import (
     Dropout,
     Free,
@@ -199,7 +199,7 @@ class SpeechDataConfig:
 
     @rule
     def _builtin_exists(self) -> Iterator[str]:
-        yield from wrong_builtin(self.source, NAMES, "speech")
+        yield from builtin_mistakes(self.source, NAMES, "speech")
 
     @property
     def mel_range(self) -> tuple[float, float]:

@@ -28,8 +28,14 @@ from typing import Any
 
 import numpy as np
 
-from magneto.config import nearest, shown
-from magneto.data.cache import cache_directory, content_digest, fingerprint, is_kept, made_whole
+from magneto.config import abbreviate, nearest
+from magneto.data.cache import (
+    cache_directory,
+    content_digest,
+    create_cached,
+    fingerprint,
+    is_cached,
+)
 from magneto.data.files import (
     RECORDS,
     Record,
@@ -51,14 +57,14 @@ from magneto.data.formats import (
 from magneto.data.media import AUDIO_ENDINGS, Files, MediaColumn
 from magneto.data.problems import EMPTY, MALFORMED, BadRecord, Counts, guarded, read_each
 from magneto.data.sources import (
-    VALIDATED,
+    VALIDATION_ORDER,
     HubDataset,
     check_builtin,
     find_source,
     hash_of,
     split_of,
 )
-from magneto.data.table import Table, by_split, hold_out, whole_table
+from magneto.data.table import Table, by_split, hold_out, table_of_columns
 from magneto.files import read_json, write_json
 from magneto.progress import SILENT, Progress
 from magneto.speech.audio import NO_FRAMES, Segment, Waveform, header_seconds, read_sound
@@ -185,7 +191,7 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
     if config.validation_source is not None:
         if config.validation_source != config.source:
             other = open_source(config.validation_source, config, seed, progress)
-        kinds = (splits_of_kind(other, kind) for kind in VALIDATED)
+        kinds = (splits_of_kind(other, kind) for kind in VALIDATION_ORDER)
         names = config.validation_splits or next(found for found in kinds if found)
     validation = read_utterances(other, names, config, counts["validation"]) if names else None
     if validation is not None and config.validation_source == config.source:
@@ -254,7 +260,7 @@ def read_utterances(
         raise ValueError(f"splits {', '.join(names)} are not in one folder. Name one of them.")
     columns = {name: [v for t in tables for v in t.values(name)] for name in COLUMNS}
     files = [each.names[n] for each, t in zip(audio, tables, strict=True) for n in t.rows.tolist()]
-    return whole_table({"audio": Files(audio[0].root, files), **columns}, tables[0].where)
+    return table_of_columns({"audio": Files(audio[0].root, files), **columns}, tables[0].where)
 
 
 def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> Table:
@@ -317,7 +323,7 @@ def parse_segment(values: Mapping[str, Any]) -> Segment:
     )
     if channel is not None:
         if not re.fullmatch("[0-9]+", str(channel)):
-            raise BadRecord(f"channel {shown(channel)} is not a whole number from 0")
+            raise BadRecord(f"channel {abbreviate(channel)} is not a whole number from 0")
         channel = int(channel)
     if start is None and stop is None:
         return Segment(channel=channel)
@@ -346,13 +352,13 @@ def add_headers(table: Table, progress: Progress) -> Table:
         return header_seconds(partial(audio.file, row), segments[row])
 
     cache = cache_directory() / f"speech-seconds-{fingerprint(recording_states(table))}"
-    if not is_kept(cache, progress):
+    if not is_cached(cache, progress):
         headers: list[tuple[float, str]] = []
         with ThreadPoolExecutor(THREADS) as threads:
             for start in range(0, len(table), STEP):
                 headers += threads.map(header, table.rows[start : start + STEP].tolist())
                 progress.update("reading headers of recordings", len(headers), len(table))
-        with made_whole(cache) as directory:
+        with create_cached(cache) as directory:
             write_json(directory / "headers.json", headers)
     seconds, problems = np.zeros(len(audio)), [""] * len(audio)
     known = read_json(cache / "headers.json")
@@ -425,7 +431,7 @@ def open_source(
             for name, own in shards_by_split(path, shards).items()
         }
     if path.is_file():
-        raise ValueError(f"{path} is no set of examples: {SUPPORTED}")
+        raise ValueError(f"Unsupported source {path}. {SUPPORTED}")
     return folder_splits(path)
 
 
@@ -492,7 +498,7 @@ def folder_table(
     rows = [row for place in places for row in read(place, counts)]
     columns = {name: [row.get(name) for row in rows] for name in ROW}
     columns["audio"] = [str(path).removeprefix(f"{root}/") for path in columns["audio"]]
-    return whole_table(columns, str(root), root)
+    return table_of_columns(columns, str(root), root)
 
 
 def librispeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
@@ -512,7 +518,7 @@ def paired_rows(path: Path, counts: Counts) -> Iterator[Record]:
         with guarded():
             text = " ".join(read_lines(path.with_suffix(".txt"), counts))
     except BadRecord as error:
-        counts.met(MALFORMED, str(path), str(error))
+        counts.record(MALFORMED, str(path), str(error))
     else:
         yield {"audio": path, "text": text}
 

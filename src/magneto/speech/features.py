@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from magneto.data.cache import cache_directory, fingerprint, is_kept, made_whole, map_numbers
+from magneto.data.cache import cache_directory, create_cached, fingerprint, is_cached, map_array
 from magneto.data.problems import guarded
 from magneto.files import read_json, user_path, write_json
 from magneto.progress import SILENT, Progress
@@ -211,12 +211,12 @@ class Features:
         self._kept: np.ndarray | None = None
         if filter_bank.config.cached:
             cache = cache_directory() / f"speech-features-{self.fingerprint}"
-            if not is_kept(cache, progress):
-                with made_whole(cache) as directory:
+            if not is_cached(cache, progress):
+                with create_cached(cache) as directory:
                     self._write_cache(directory, progress)
             self._offsets = np.load(cache / "offsets.npy", allow_pickle=False)
             self._problems = read_json(cache / "problems.json")
-            values = map_numbers(cache / "features.bin", np.float32)
+            values = map_array(cache / "features.bin", np.float32)
             self._kept = values.reshape(-1, self.mel_bins)
 
     @property
@@ -275,7 +275,7 @@ def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progre
     if config.cmvn != "global":
         return stored_normaliser(config)
     cache = cache_directory() / f"speech-cmvn-{source.fingerprint}"
-    if not is_kept(cache, progress):
+    if not is_cached(cache, progress):
         order = np.random.default_rng(CMVN_SEED).permutation(len(source.utterances))
         chosen = order[:CMVN_UTTERANCES]
         count, sums, squares = 0, np.zeros(1), np.zeros(1)
@@ -290,7 +290,7 @@ def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progre
             raise ValueError("no training utterance is readable")
         mean = sums / count
         deviation = np.maximum(np.sqrt(np.maximum(squares / count - mean**2, 0)), LEAST_DEVIATION)
-        with made_whole(cache) as directory:
+        with create_cached(cache) as directory:
             Normaliser(mean.astype(np.float32), deviation.astype(np.float32), count).save(
                 directory / CMVN_FILE
             )

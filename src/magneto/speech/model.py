@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from magneto.functional.cross_entropy import without_autocast
 from magneto.functional.transducer import joiner_transducer_loss
-from magneto.nn.embedding import Table
+from magneto.nn.embedding import VectorTable
 from magneto.nn.transformer import Encoder
 from magneto.speech.config import BLANK, SUBSAMPLING, TransducerConfig
 
@@ -102,7 +102,7 @@ class LSTMPredictor(nn.Module):
         super().__init__()
         assert config.vocab_size is not None
         width, layers = config.predictor_width, config.predictor_layers
-        self.embedding = Table(config.vocab_size, width, std=1.0)
+        self.embedding = VectorTable(config.vocab_size, width, std=1.0)
         self.dropout = nn.Dropout(config.predictor_dropout)
         between = config.predictor_dropout if layers > 1 else 0.0
         self.lstm = nn.LSTM(width, width, layers, batch_first=True, dropout=between)
@@ -135,7 +135,7 @@ class StatelessPredictor(nn.Module):
         super().__init__()
         assert config.vocab_size is not None
         width, self.context = config.predictor_width, STATELESS_CONTEXT
-        self.embedding = Table(config.vocab_size, width, std=1.0)
+        self.embedding = VectorTable(config.vocab_size, width, std=1.0)
         self.dropout = nn.Dropout(config.predictor_dropout)
         self.conv = nn.Conv1d(width, width, self.context, groups=width)
 

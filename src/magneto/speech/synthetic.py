@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from magneto.data.media import MediaColumn
-from magneto.data.table import Table, whole_table
+from magneto.data.table import Table, table_of_columns
 from magneto.speech.audio import Waveform
 from magneto.speech.config import SpeechDataConfig, SyntheticConfig
 
@@ -332,7 +332,7 @@ def synthetic_table(name: str, config: SpeechDataConfig, seed: int, train: bool)
         "id": [each.id for each in spoken],
         "speaker": [f"speaker-{each.speaker[-1]}" for each in spoken],
     }
-    return whole_table(columns, f"builtin:{name}")
+    return table_of_columns(columns, f"builtin:{name}")
 
 
 def draw_utterance(

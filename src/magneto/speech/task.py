@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto.config import ConfigError, nearest
-from magneto.data.problems import listed
+from magneto.data.problems import join_words
 from magneto.data.stream import BatchStream
 from magneto.files import import_extra, user_path
 from magneto.progress import SILENT, Progress
@@ -107,7 +107,7 @@ class SpeechRecognition(Task):
             raise ValueError(f"model.vocab_size ({size}) must be {least} or more: the tokenizer's "
                              f"{least - 1} tokens and blank")  # fmt: skip
         for name, why in self.speech.splits.excluded:
-            self.problems.met(LEFT_OUT, name, why)
+            self.problems.record(LEFT_OUT, name, why)
 
     def build_model(self) -> Transducer:
         """Build the model, by default with the data's vocabulary."""
@@ -133,7 +133,7 @@ class SpeechRecognition(Task):
                              "task transducer.")  # fmt: skip
         if missing:
             self._progress.say(f"model.pretrained {run} lacks weights, which are initialised: "
-                               f"{listed(missing)}")  # fmt: skip
+                               f"{join_words(missing)}")  # fmt: skip
         return weights
 
     def with_search(self, search: Search) -> SpeechRecognition:
@@ -236,7 +236,7 @@ class SpeechRecognition(Task):
     def _note(self, kind: str, group: SpeechBatch) -> None:
         for name, why in zip(group.ids, group.problems, strict=True):
             if why:
-                self.problems.met(kind, name, why)
+                self.problems.record(kind, name, why)
 
     def _note_not_finite(self) -> None:
         """Note the utterances without a finite loss since the last evaluation."""
@@ -244,7 +244,7 @@ class SpeechRecognition(Task):
             ids, excluded = self._excluded.popleft()
             if type(excluded) is Tensor:  # not while FLOPs are counted, without values
                 for number in excluded.nonzero()[:, 0].tolist():
-                    self.problems.met(NO_FINITE_LOSS, ids[number], "in at least one step")
+                    self.problems.record(NO_FINITE_LOSS, ids[number], "in at least one step")
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the error rates of always predicting the most frequent word."""

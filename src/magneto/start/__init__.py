@@ -1,1 +1,1 @@
-"""From data to a recipe: what a source holds, what is easy on it, and what to train."""
+"""Analysis of a user's data for `magneto start`: fitting tasks, derived recipes, and baselines."""

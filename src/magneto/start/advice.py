@@ -1,4 +1,4 @@
-"""From a source to a recipe that learns from it, and what is easy there."""
+"""Advice for a source: a derived recipe, a summary of the data, and baselines."""
 
 from __future__ import annotations
 
@@ -8,95 +8,96 @@ from typing import Any
 
 from magneto.progress import Progress
 from magneto.recipe import Recipe, load_recipe
-from magneto.start import look, obvious
-from magneto.start.kinds import Candidate
-from magneto.start.look import Finding, Look
-from magneto.start.obvious import Obvious, Scored
+from magneto.start import baselines, summaries
+from magneto.start.baselines import Baseline, Scored
+from magneto.start.candidates import Candidate
+from magneto.start.summaries import DataSummary, Summarise
 from magneto.training.task import Task
 
 
 @dataclass(frozen=True)
-class Field:
-    """What is known of a task beyond the task itself.
+class Guide:
+    """Analysis for one task.
 
     Attributes:
-        look: Reads its data.
-        obvious: Fits the model that anybody would try first.
-        trivial: What `Task.baseline` answers, in a few words.
+        summarise: Function that summarises the data.
+        baseline: Function that scores a simple model.
+        trivial: Name of the answer of `Task.baseline`.
     """
 
-    look: Look
-    obvious: Obvious = obvious.nothing
-    trivial: str = "the commonest answer"
+    summarise: Summarise
+    baseline: Baseline = baselines.no_baseline
+    trivial: str = "the most frequent answer"
 
 
-FREQUENCIES = "frequencies of the tokens"
-FIELDS = {
-    "causal-lm": Field(look.running_text, obvious.n_grams, FREQUENCIES),
-    "masked-lm": Field(look.running_text, trivial=FREQUENCIES),
-    "text-classification": Field(look.labelled_texts, obvious.bag_of_words),
-    "translation": Field(look.parallel_text, trivial=FREQUENCIES),
-    "transducer": Field(look.recordings, trivial="always the commonest word"),
-    "image-classification": Field(look.labelled_images, obvious.pixels),
-    "image-modelling": Field(look.plain_images, trivial="frequencies of the codes"),
-    "segmentation": Field(look.masked_images, obvious.colour_and_place, "always one class"),
-    "visual-question-answering": Field(
-        look.images_with_words("question"), trivial="the question alone"
+FREQUENCIES = "token frequencies"
+GUIDES = {
+    "causal-lm": Guide(summaries.running_text, baselines.n_grams, FREQUENCIES),
+    "masked-lm": Guide(summaries.running_text, trivial=FREQUENCIES),
+    "text-classification": Guide(summaries.labelled_texts, baselines.bag_of_words),
+    "translation": Guide(summaries.parallel_text, trivial=FREQUENCIES),
+    "transducer": Guide(summaries.recordings, trivial="always the most frequent word"),
+    "image-classification": Guide(summaries.labelled_images, baselines.pixel_regression),
+    "image-modelling": Guide(summaries.plain_images, trivial="code frequencies"),
+    "segmentation": Guide(summaries.masked_images, baselines.colour_and_place, "always one class"),
+    "visual-question-answering": Guide(
+        summaries.images_with_words("question"), trivial="the question alone"
     ),
-    "visual-reasoning": Field(
-        look.images_with_words("statement"), obvious.statement_alone, "always the commoner truth"
+    "visual-reasoning": Guide(
+        summaries.images_with_words("statement"),
+        baselines.statement_alone,
+        "always the majority",
     ),
-    "image-captioning": Field(look.images_with_words("text"), trivial="always one caption"),
-    "image-text-retrieval": Field(look.images_with_words("text"), trivial="chance"),
+    "image-captioning": Guide(summaries.images_with_words("text"), trivial="always one caption"),
+    "image-text-retrieval": Guide(summaries.images_with_words("text"), trivial="chance"),
 }
-"""By the name of the task."""
+"""Guides by task."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to train on a source.
+    """Recipe and analysis for a source.
 
     Attributes:
-        recipe: Resolved, with all that was derived.
-        options: What differs from the starting recipe, by dotted fields.
-        finding: What the data is.
-        simple: What simple answers and models score.
-        task: Prepared.
+        recipe: The derived recipe, resolved.
+        options: Its differences from the starting recipe, by dotted field.
+        summary: Summary of the data.
+        baselines: Names and scores of trivial answers and simple models.
+        task: The prepared task.
     """
 
     recipe: Recipe
     options: Mapping[str, Any]
-    finding: Finding
-    simple: Sequence[Scored]
+    summary: DataSummary
+    baselines: Sequence[Scored]
     task: Task
 
 
 def advise(
     source: str, candidate: Candidate, given: Mapping[str, Any], progress: Progress
 ) -> Advice:
-    """Read a source for a task; derive the recipe; measure what is easy.
+    """Read a source for a task, derive a recipe, and score baselines.
 
     Args:
-        source: Of the data.
-        candidate: The task, and what it must be told.
-        given: Fields of the recipe that the user sets: they count before what is derived.
-        progress: Told of long work.
+        source: Source of the data.
+        candidate: The task and its options.
+        given: The user's fields, which override derived ones.
+        progress: Progress display.
 
     Raises:
-        ConfigError: If a field that is given is wrong.
-        ValueError: If the data is none for the task.
+        ConfigError: If a given field is invalid.
+        ValueError: If the data does not fit the task.
     """
-    name, known = f"{candidate.task}/start", FIELDS[candidate.task]
-    of_data = {name: value for name, value in given.items() if name.startswith("data.")}
-    asked = {"data.source": source, **candidate.options, **of_data}
-    first = load_recipe(name, asked).build_task()
-    finding = known.look(first, given)
-    options = {**candidate.options, **finding.options, **given}
+    name, guide = f"{candidate.task}/start", GUIDES[candidate.task]
+    data_fields = {key: value for key, value in given.items() if key.startswith("data.")}
+    fields = {"data.source": source, **candidate.options, **data_fields}
+    summary = guide.summarise(load_recipe(name, fields).build_task(), given)
+    options = {**candidate.options, **summary.options, **given}
     recipe = load_recipe(name, {"data.source": source, **options})
     task = recipe.build_task()
     task.prepare(progress)
-    progress.update("measuring what is easy", 0, None)
+    progress.update("measuring baselines", 0, None)
     trivial = task.baseline()
-    words = "always the mean" if options.get("data.target") == "number" else known.trivial
-    simple = [(words, trivial)] if trivial else []
-    return Advice(recipe, options, finding, [*simple, *known.obvious(task)], task)
+    label = "always the mean" if options.get("data.target") == "number" else guide.trivial
+    scores = [(label, trivial)] if trivial else []
+    return Advice(recipe, options, summary, [*scores, *guide.baseline(task)], task)

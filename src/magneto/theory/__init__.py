@@ -1,1 +1,1 @@
-"""What the paper derives, in pure Python: gains, the placement table, update bounds."""
+"""Norm placements, their derived gains, and bounds on the model update. Imports no torch."""

@@ -1,14 +1,14 @@
-"""Bounds on the model update: how far one SGD step at initialisation moves the label's logit.
+"""Bounds on the model update: the change of the label's logit in one SGD step at initialisation.
 
-Paper, section 3.2 and appendices A and B; DeepNet, arXiv 2203.00555, for Post-LN and DeepNorm. All
-values are divided by the learning rate and the width (eta d). They are estimates of order, under
-the paper's assumptions; `docs/theory.md` says what they leave out.
+Paper, section 3.2 and appendices A and B; for Post-LN and DeepNorm, DeepNet (arXiv 2203.00555).
+Values are divided by the learning rate and the width (eta d). They are orders of magnitude under
+the paper's assumptions, whose limits are in `docs/theory.md`.
 
-Sublayers are counted l = 1..L. v_l scales the second matrix of a sublayer (out_proj, fc2), w_l the
-first (v_proj, fc1): entries have variance v_l^2 / fan_in. Every bound is a sum over sublayers of
-`step` (what a step on the sublayer's own two matrices is worth) times q_l (how much of it comes
-through to the output), and what a decoder passes on to its encoder a sum of `signal` times q_l over
-the cross-attentions.
+Sublayers are numbered l = 1..L. v_l scales a sublayer's second matrix (out_proj, fc2) and w_l its
+first (v_proj, fc1): entries have variance v_l^2 / fan_in. A bound is a sum over sublayers of `step`
+(effect of an SGD step on the sublayer's two matrices) times q_l (the share that reaches the
+output). The part that a decoder passes to its encoder is a sum of `signal` times q_l over the
+cross-attentions.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from magneto.theory.placement import PLACEMENTS, Depth, Placement, Slot, Sublaye
 
 Form = Literal["paper", "first_order", "telescoped"]
 FORMS: tuple[Form, ...] = get_args(Form)
-# Beyond these a scale is a mistake, and its fourth power leaves the range of a float.
+# Range of a plausible scale; the fourth power of others overflows a float.
 SMALLEST, LARGEST = 1e-20, 1e20
-ALONE: tuple[Sublayer, ...] = ("self_attention", "feed_forward")
-CROSSING: tuple[Sublayer, ...] = ("self_attention", "cross_attention", "feed_forward")
+WITHOUT_CROSS_ATTENTION: tuple[Sublayer, ...] = ("self_attention", "feed_forward")
+WITH_CROSS_ATTENTION: tuple[Sublayer, ...] = ("self_attention", "cross_attention", "feed_forward")
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Scales:
     """Scales of a stack's sublayers.
 
     Attributes:
-        v: Of each sublayer's second matrix (out_proj or fc2), in the order they are computed.
-        w: Of each sublayer's first matrix (v_proj or fc1).
+        v: Scale of each sublayer's second matrix (out_proj or fc2), in order of computation.
+        w: Scale of each sublayer's first matrix (v_proj or fc1).
         alpha: Weight of the skip connection.
 
     Raises:
-        ValueError: If the lengths differ or are 0, or a scale is not a usable positive number.
+        ValueError: If lengths differ or are 0, or a scale is out of range.
     """
 
     v: tuple[float, ...]
@@ -50,7 +50,7 @@ class Scales:
     def __post_init__(self) -> None:
         if not self.v or len(self.v) != len(self.w):
             raise ValueError(
-                f"v and w need one value per sublayer each, not {len(self.v)} and {len(self.w)}"
+                f"v and w must have one value per sublayer, not {len(self.v)} and {len(self.w)}"
             )
         for name, values in (("v", self.v), ("w", self.w), ("alpha", (self.alpha,))):
             for number, value in enumerate(values, 1):
@@ -66,7 +66,7 @@ class Scales:
         w: float | Sequence[float],
         alpha: float = 1.0,
     ) -> Scales:
-        """Return scales of that many sublayers; a single number is for all of them.
+        """Return scales of a number of sublayers; a single number applies to all.
 
         Raises:
             ValueError: If a sequence has another length.
@@ -76,8 +76,8 @@ class Scales:
             values = tuple(given) if isinstance(given, Sequence) else (given,) * sublayers
             if len(values) != sublayers:
                 raise ValueError(
-                    f"{name} has {len(values)} values for {sublayers} sublayers: give one for all, "
-                    "or one each"
+                    f"{name} has {len(values)} values for {sublayers} sublayers. Give one for all "
+                    "or one per sublayer."
                 )
             parts.append(values)
         return cls(parts[0], parts[1], alpha)
@@ -86,17 +86,18 @@ class Scales:
 def derived_scales(
     placement: str | Placement, depth: Depth, *, cross_gain: float | None = None
 ) -> Scales:
-    """Return the scales of a placement's own initialisation, on square matrices.
+    """Return the scales of a placement's initialisation with square matrices.
 
     Args:
-        placement: Its `gain` and `alpha` are used.
-        depth: Of the stack.
-        cross_gain: v = w of cross-attention. None: as the other sublayers, which is what theorem 3
-            assumes. The paper's text and code leave cross-attention at 1.
+        placement: Placement with `gain` and `alpha`.
+        depth: Depth of the stack.
+        cross_gain: v = w of cross-attention. None uses that of the other sublayers, as theorem 3
+            assumes. The paper's text and code use 1.
     """
     row = find_placement(placement)
     gain = row.gain(depth)
-    kinds = ALONE if depth.alone or depth.stack == "encoder" else CROSSING
+    crosses = depth.stack == "decoder" and not depth.alone
+    kinds = WITH_CROSS_ATTENTION if crosses else WITHOUT_CROSS_ATTENTION
     gains = {"cross_attention": gain if cross_gain is None else cross_gain}
     layer = [gains.get(kind, gain) for kind in kinds]
     return Scales.of(depth.sublayers, layer * depth.layers, layer * depth.layers, row.alpha(depth))
@@ -105,21 +106,21 @@ def derived_scales(
 def effective_scale(fan_in: int, variance: float) -> float:
     """Return v or w of a weight matrix: sqrt(fan_in * variance of its entries).
 
-    A square matrix with Xavier's initialisation and gain g has scale g. Rectangular ones do not:
-    fc1 from d to 4d has sqrt(0.4) g and fc2 back sqrt(1.6) g.
+    A square Xavier matrix with gain g has scale g; fc1 from d to 4d has sqrt(0.4) g, and fc2 back
+    has sqrt(1.6) g.
     """
     return sqrt(fan_in * variance)
 
 
 def _printed(signals: Sequence[float], alpha: float) -> list[float]:
-    """q_l of theorems 1 to 3 as printed: the inner sum runs over k = 2..L for every l."""
+    """Return q_l of theorems 1 to 3 as printed: the inner sum is over k = 2..L for every l."""
     sums = list(accumulate(signals))
     paths = 1 + fsum(s / before for s, before in zip(signals[1:], sums[:-1], strict=True))
     return [paths / sums[-1]] * len(signals)
 
 
 def _first_order(signals: Sequence[float], alpha: float) -> list[float]:
-    """q_l of appendix A: the inner sum runs over the sublayers above, k = l+1..L."""
+    """Return q_l of appendix A: the inner sum is over the sublayers above, k = l+1..L."""
     sums = list(accumulate(signals))
     ratios = [s / before for s, before in zip(signals[1:], sums[:-1], strict=True)]
     above = list(accumulate(reversed(ratios), initial=0.0))[::-1]
@@ -127,28 +128,28 @@ def _first_order(signals: Sequence[float], alpha: float) -> list[float]:
 
 
 def _telescoped(signals: Sequence[float], alpha: float) -> list[float]:
-    """q_l without truncation: each sublayer above multiplies by P_k / P_(k-1), P_l from 1 up."""
+    """Return q_l to all orders: each sublayer above multiplies by P_k / P_(k-1), P_l from 1."""
     return [1 / variance for variance in accumulate(signals, initial=1.0)][1:]
 
 
 def _skip_only(signals: Sequence[float], alpha: float) -> list[float]:
-    """q_l of DeepNet's theorems: every sublayer's step counts alike, whatever lies above."""
+    """Return q_l of DeepNet's theorems: every sublayer counts equally."""
     return [alpha**-2] * len(signals)
 
 
 @dataclass(frozen=True)
 class Family:
-    """One formula; placements of the same layout share it.
+    """Formula of a bound, shared by placements of the same layout.
 
     Attributes:
         name: Short name.
-        source: Where it is derived.
-        step: (v, w) to what one SGD step on the sublayer's two matrices is worth.
-        signal: (v, w, alpha) to what the sublayer adds to the residual stream; its product with
-            q_l is what a cross-attention passes on to the encoder.
-        backward: For each form, (signals, alpha) to q_l.
-        skip: "one" where the derivation has no weight on the skip connection.
-        note: What a reader of the number has to know.
+        source: Source of the derivation.
+        step: Function of (v, w): effect of one SGD step on the sublayer's two matrices.
+        signal: Function of (v, w, alpha): the sublayer's contribution to the residual stream. Its
+            product with q_l is the share that cross-attention passes to the encoder.
+        backward: Function of (signals, alpha) to q_l, for each form.
+        skip: "one" if the derivation has no weight on the skip connection.
+        note: Caveat for readers.
     """
 
     name: str
@@ -166,14 +167,14 @@ class Family:
             ValueError: If the family has no such form, or no weight on the skip connection.
         """
         if form not in self.backward:
-            has = ", ".join(self.backward)
-            raise ValueError(f"the {self.name} bound has no form {form!r}: it has {has}")
+            known = ", ".join(self.backward)
+            raise ValueError(f"unknown form {form!r} of the {self.name} bound. Known: {known}")
         if self.skip == "one" and scales.alpha != 1:
-            raise ValueError(f"the {self.name} bound has no alpha; this one is {scales.alpha}")
+            raise ValueError(f"alpha must be 1 for the {self.name} bound, not {scales.alpha}")
         return self.backward[form](self.signals(scales), scales.alpha)
 
     def signals(self, scales: Scales) -> list[float]:
-        """Return what each sublayer adds."""
+        """Return each sublayer's contribution."""
         return [self.signal(v, w, scales.alpha) for v, w in zip(scales.v, scales.w, strict=True)]
 
 
@@ -199,12 +200,12 @@ _SUB = Family(
 # Post-LN is alpha = 1. An SGD step moves a sublayer by sqrt(v^2 + w^2) / alpha, hence the square.
 _DEEPNET = Family(
     "deepnet",
-    "DeepNet (arXiv 2203.00555), theorems 4.2 and 4.4, with SGD's step put in",
+    "DeepNet (arXiv 2203.00555), theorems 4.2 and 4.4, for an SGD step",
     step=lambda v, w: v * v + w * w,
     signal=lambda v, w, alpha: v * w * alpha,
     backward={"paper": _skip_only},
     skip="alpha",
-    note="an order of growth: its constant cannot be compared with those of Pre-LN and Sub-LN",
+    note="an order of growth, whose constant is not comparable with those of Pre-LN and Sub-LN",
 )
 
 Layout = tuple[tuple[Slot, ...], tuple[Slot, ...], str]
@@ -213,31 +214,30 @@ FAMILIES: dict[Layout, Family] = {
     (("before", "inside"), ("before", "inside"), "norm"): _SUB,
     (("after",), ("after",), "none"): _DEEPNET,
 }
-"""Which formula is derived for a layout: norms of self-attention, of the feed-forward network, and
-on top. Norms of queries and keys are not asked for: queries and keys change no magnitude, so they
-are in none of the derivations. Nor are cross-attention's: theorem 3 models it its own way (one
-norm, before the output projection), whatever the code does. What else a row may have (head scales,
-a norm of values, gates, a first layer of its own) is in no derivation: such a row has no bound."""
+"""Formula by layout: norms of self-attention, of the feed-forward network, and on top. Query and
+key norms don't matter, since queries and keys change no magnitude. Norms of cross-attention don't
+either, since theorem 3 assumes one norm before its output projection, whatever the code does. A row
+with head scales, a value norm, gates or its own first layer has no bound."""
 
 
 def find_family(placement: str | Placement) -> Family:
     """Return the formula of a placement.
 
     Raises:
-        ValueError: If none is derived for it; the message names the placements that have one.
+        ValueError: If there is none; the message names the placements that have one.
     """
     row = find_placement(placement)
     family = _family(row)
     if family is None:
         raise ValueError(
-            f"no bound is derived for {row.title} ({row.name}): there is one for "
+            f"no bound is derived for {row.title} ({row.name}), only for "
             + ", ".join(bounded_placements())
         )
     return family
 
 
 def bounded_placements() -> list[str]:
-    """Return the names of the placements a bound is derived for."""
+    """Return the names of the placements with a bound."""
     return [row.name for row in PLACEMENTS.values() if _family(row) is not None]
 
 
@@ -251,16 +251,16 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
     """Return the bound of the model update of one stack, divided by eta d.
 
     Args:
-        placement: Whose formula.
-        scales: Of every sublayer: 2 per layer; 3 for the decoder of an encoder-decoder.
-        form: "paper": as printed in theorems 1 and 2. "first_order": with the index range of the
-            appendix they are derived in. "telescoped": all orders, the embedding's variance kept.
+        placement: Placement with the formula.
+        scales: Scales of every sublayer: 2 per layer, or 3 in the decoder of an encoder-decoder.
+        form: "paper", as printed in theorems 1 and 2; "first_order", with the index range of the
+            appendix; "telescoped", to all orders with the embedding's variance.
 
     Returns:
-        For Pre-LN and Sub-LN the bound; for Post-LN and DeepNorm its order.
+        The bound for Pre-LN and Sub-LN; its order for Post-LN and DeepNorm.
 
     Raises:
-        ValueError: If no such bound is derived.
+        ValueError: If there is no such bound.
     """
     family = find_family(placement)
     steps = (family.step(v, w) for v, w in zip(scales.v, scales.w, strict=True))
@@ -268,30 +268,30 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
 
 
 CROSS_ATTENTION: dict[str, int] = {"second": 2, "paper": 1}
-"""Which sublayer of a decoder layer is cross-attention: the second, l = 3j - 1, as it is computed
-and as DeepNet has it; or the one with l % 3 == 1, as theorem 3 prints it."""
+"""Number of cross-attention in a decoder layer: "second" (l = 3j - 1), as computed and in DeepNet;
+or "paper" (l % 3 == 1), as theorem 3 prints it."""
 
 
 def cross_attentions(layers: int, which: str = "second") -> range:
-    """Return the indices l, counted from 1, of the cross-attentions of a decoder.
+    """Return the indices l, counted from 1, of a decoder's cross-attentions.
 
     Raises:
         ValueError: If `which` is not a key of `CROSS_ATTENTION`.
     """
     if which not in CROSS_ATTENTION:
-        names = ", ".join(CROSS_ATTENTION)
-        raise ValueError(f"no cross-attention indices {which!r}: there are {names}")
+        known = ", ".join(CROSS_ATTENTION)
+        raise ValueError(f"unknown cross-attention indices {which!r}. Known: {known}")
     return range(CROSS_ATTENTION[which], 3 * layers + 1, 3)
 
 
 @dataclass(frozen=True)
 class EncoderDecoderBound:
-    """Theorem 3, term by term, divided by eta d.
+    """Terms of theorem 3, divided by eta d.
 
     Attributes:
         decoder: Update of the decoder's own weights.
         encoder: Update of the encoder's output.
-        passed_on: How much of the encoder's update reaches the decoder's output.
+        passed_on: Share of the encoder's update that reaches the decoder's output.
     """
 
     decoder: float
@@ -300,7 +300,7 @@ class EncoderDecoderBound:
 
     @property
     def total(self) -> float:
-        """The whole: decoder + passed_on * encoder."""
+        """Sum: decoder + passed_on * encoder."""
         return self.decoder + self.passed_on * self.encoder
 
 
@@ -315,21 +315,21 @@ def encoder_decoder_bound(
     """Return the bound of an encoder-decoder (theorem 3; appendix B.1 for Pre-LN).
 
     Args:
-        placement: Whose formula.
-        encoder: 2 sublayers per layer.
-        decoder: 3 sublayers per layer.
-        cross: Indices of the decoder's cross-attentions, counted from 1; default 3j - 1.
+        placement: Placement with the formula.
+        encoder: Scales of 2 sublayers per layer.
+        decoder: Scales of 3 sublayers per layer.
+        cross: Indices of the decoder's cross-attentions, counted from 1 (default: 3j - 1).
         form: As in `bound`.
 
     Raises:
-        ValueError: If no such bound is derived, or an index is not one of a decoder's sublayer.
+        ValueError: If there is no such bound, or an index is outside the decoder.
     """
     family = find_family(placement)
     chosen = set(cross_attentions(len(decoder.v) // 3) if cross is None else cross)
     outside = sorted(chosen - set(range(1, len(decoder.v) + 1)))
     if outside or not chosen:
         raise ValueError(
-            f"cross-attention indices are from 1 to {len(decoder.v)}, not {outside or 'none'}"
+            f"cross-attention indices must be 1 to {len(decoder.v)}, not {outside or 'none'}"
         )
     q, signals = family.q(decoder, form), family.signals(decoder)
     return EncoderDecoderBound(
@@ -339,18 +339,6 @@ def encoder_decoder_bound(
     )
 
 
-def deepnet_update(scales: Scales, changes: Sequence[float]) -> float:
-    """Return DeepNet's bound for given changes of the weights (arXiv 2203.00555, theorem 4.2).
-
-    Args:
-        scales: Of every sublayer.
-        changes: Norm of each sublayer's change, in the same order. SGD's is sqrt(v^2 + w^2) / alpha
-            times eta, which gives `bound` of DeepNorm.
-    """
-    parts = zip(scales.v, scales.w, changes, strict=True)
-    return fsum(sqrt(v * v + w * w) / scales.alpha * change for v, w, change in parts)
-
-
 def growth_exponent(layers: Sequence[int], bounds: Sequence[float]) -> float:
     """Return the slope of log bound against log layers: bound ~ layers ** slope.
 
@@ -358,5 +346,5 @@ def growth_exponent(layers: Sequence[int], bounds: Sequence[float]) -> float:
         ValueError: For fewer than two depths.
     """
     if len(set(layers)) < 2:
-        raise ValueError(f"growth needs at least two depths, not {list(layers)}")
+        raise ValueError(f"a growth exponent needs two depths or more, not {list(layers)}")
     return linear_regression([log(n) for n in layers], [log(b) for b in bounds]).slope

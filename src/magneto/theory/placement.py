@@ -1,10 +1,10 @@
-"""The placement table: where each Transformer puts its norms, and what it derives from depth.
+"""The placement table: norms of each kind of Transformer, and constants derived from depth.
 
 A sublayer computes `x <- after(alpha * x + branch(W_out inside(f(before(x)))))`, where f is
-attention or the first half of the feed-forward network. A placement says which of the four slots
-hold a norm, for each kind of sublayer; an empty slot is the identity. It also says what attention
-does to queries, keys, values and heads, and how the lowest layer differs. Nothing else in the
-library asks for a placement by name: a new placement is one more row.
+attention or the first half of the feed-forward network. A placement lists which of the four slots
+hold a norm in each kind of sublayer; an empty slot is the identity. It also lists operations on
+queries, keys, values and heads, and the lowest layer's differences. No other module tests a
+placement's name: a new placement is one more row.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Stack = Literal["encoder", "decoder"]
 
 @dataclass(frozen=True)
 class Depth:
-    """Depth of one stack and of its partner.
+    """Depth of a stack and of its partner.
 
     Attributes:
-        stack: Which stack the constant is for.
+        stack: Kind of the stack.
         layers: Layers in this stack (N of an encoder, M of a decoder).
-        other_layers: Layers in the other stack of an encoder-decoder; 0 where there is none.
+        other_layers: Layers in the other stack of an encoder-decoder; 0 for none.
 
     Raises:
         ValueError: If `layers` is below 1 or `other_layers` below 0.
@@ -40,35 +40,35 @@ class Depth:
         if self.stack not in ("encoder", "decoder"):
             raise ValueError(f"stack must be 'encoder' or 'decoder', not {self.stack!r}")
         if self.layers < 1:
-            raise ValueError(f"a stack needs at least 1 layer, not {self.layers}")
+            raise ValueError(f"layers must be 1 or more, not {self.layers}")
         if self.other_layers < 0:
             raise ValueError(f"other_layers must be 0 or more, not {self.other_layers}")
 
     @property
     def alone(self) -> bool:
-        """True for an encoder-only or a decoder-only model."""
+        """Whether the model is encoder-only or decoder-only."""
         return self.other_layers == 0
 
     @property
     def sublayers(self) -> int:
-        """Sublayers of this stack: L = 2N, or 3M for a decoder that attends to an encoder."""
+        """Sublayers of this stack: L = 2N, or 3M for a decoder with cross-attention."""
         return self.layers * (3 if self.stack == "decoder" and not self.alone else 2)
 
 
-# Constants derived from depth. In the paper's symbols N is the number of encoder layers and M of
-# decoder layers; log is natural.
+# Constants derived from depth. N is the number of encoder layers and M that of decoder layers, as
+# in the paper; log is natural.
 
 
 def one(depth: Depth) -> float:
-    """Return 1: the gain, and the weight of the skip, of a placement that derives neither."""
+    """Return 1, the default gain and weight of the skip connection."""
     return 1.0
 
 
 def sub_gain(depth: Depth) -> float:
     """Return gamma of Sub-LN (paper, section 3.2 and figure 2, top right).
 
-    sqrt(log 2N) alone; in an encoder-decoder sqrt(log(3M) log(2N) / 3) for the encoder and
-    sqrt(log 3M) for the decoder. It may be below 1 (N = 1), and is not clamped.
+    It is sqrt(log 2N) for a single stack, sqrt(log(3M) log(2N) / 3) for the encoder and sqrt(log
+    3M) for the decoder of an encoder-decoder. It may be below 1 (N = 1) and is not clamped.
     """
     if depth.alone:
         return sqrt(log(2 * depth.layers))
@@ -78,7 +78,7 @@ def sub_gain(depth: Depth) -> float:
 
 
 def deepnorm_alpha(depth: Depth) -> float:
-    """Return alpha of DeepNorm, the weight of the skip (DeepNet, arXiv 2203.00555, figure 2)."""
+    """Return alpha of DeepNorm, the weight of the skip connection (arXiv 2203.00555, figure 2)."""
     if depth.alone:
         return (2 * depth.layers) ** 0.25
     if depth.stack == "encoder":
@@ -96,10 +96,10 @@ def deepnorm_beta(depth: Depth) -> float:
 
 
 def keel_alpha(depth: Depth) -> float:
-    """Return alpha of Keel, the weight of the skip: the number of sublayers (arXiv 2601.19895, 3).
+    """Return alpha of Keel, the number of sublayers (arXiv 2601.19895, section 3).
 
-    The paper has decoders alone, with two sublayers per layer. Three in a decoder that attends to
-    an encoder is this library's reading.
+    The paper has decoder-only models with two sublayers per layer. Three for a decoder with
+    cross-attention is our reading.
     """
     return float(depth.sublayers)
 
@@ -126,26 +126,25 @@ class Placement:
     """One row of the table.
 
     Attributes:
-        name: What a recipe calls it.
-        title: What a table or a figure calls it.
-        source: Where it comes from.
-        self_attention: Slots that hold a norm in self-attention.
-        cross_attention: The same in cross-attention.
-        feed_forward: The same in the feed-forward network (`inside` is as wide as its inner layer).
-        final: "norm" for one more norm on top of the stack.
-        head_scale: Where a learned scalar per attention head multiplies ("none", before the output
-            projection, or after it).
-        query_key_norm: "head" to normalise each head's queries and keys, "width" to normalise those
-            of all heads together, before they are split.
-        value_norm: "head" to normalise each head's values.
-        gated: Kinds of attention whose joined heads are multiplied, element by element, by the
-            sigmoid of a linear layer of the sublayer's input, before `inside` and the output
-            projection. Cross-attention's gate reads the query's side.
+        name: Name in recipes.
+        title: Name in tables and figures.
+        source: Publication.
+        self_attention: Slots with a norm in self-attention.
+        cross_attention: Slots with a norm in cross-attention.
+        feed_forward: Slots with a norm in the feed-forward network (`inside` has its inner width).
+        final: "norm" for a norm on top of the stack.
+        head_scale: Place of a learned scalar per attention head: "none", before or after the output
+            projection.
+        query_key_norm: "head" normalises each head's queries and keys, "width" those of all heads
+            together.
+        value_norm: "head" normalises each head's values.
+        gated: Kinds of attention with a gate: joined heads are multiplied elementwise by the
+            sigmoid of a linear layer of the sublayer's input (in cross-attention the query's),
+            before `inside` and the output projection.
         scaled: Kinds of sublayer whose v, out, fc1 and fc2 weights get the derived gain.
         gain: Gain of those weights at initialisation.
         alpha: Weight of the skip connection.
-        first: Row of a stack's lowest layer where it differs; None: like all others. Its `final`,
-            `scaled` and `gain` are not used: they are the stack's.
+        first: Row of the lowest layer if it differs. Its `final`, `scaled` and `gain` are ignored.
     """
 
     name: str
@@ -178,19 +177,20 @@ class Placement:
         outside = set(self.gated) - set(get_args(AttentionSublayer))
         if outside:
             raise ValueError(
-                f"placement {self.name!r}: gated names kinds of attention, not {outside.pop()!r}"
+                f"placement {self.name!r}: gated must list kinds of attention, not "
+                f"{outside.pop()!r}"
             )
 
     def slots(self, sublayer: Sublayer) -> tuple[Slot, ...]:
-        """Return the slots that hold a norm in one kind of sublayer."""
+        """Return the slots with a norm in a kind of sublayer."""
         return getattr(self, sublayer)
 
     def at(self, layer: int) -> Placement:
-        """Return the row of one layer, counted from 0 at the bottom of its stack."""
+        """Return the row of one layer, counted from 0 at the bottom of the stack."""
         return self.first if layer == 0 and self.first is not None else self
 
     def sublayer_gain(self, sublayer: Sublayer, depth: Depth) -> float:
-        """Return the gain at initialisation of v, out, fc1 and fc2 in one kind of sublayer."""
+        """Return the initial gain of v, out, fc1 and fc2 in a kind of sublayer."""
         return self.gain(depth) if sublayer in self.scaled else 1.0
 
 
@@ -263,7 +263,7 @@ _ROWS = (
         final="norm",
         query_key_norm="head",
     ),
-    # Norms of queries and keys are over all heads together, before they are split.
+    # Query and key norms are over all heads together.
     Placement(
         name="olmo2",
         title="OLMo 2",
@@ -292,8 +292,8 @@ _ROWS = (
             feed_forward=("before", "after"),
         ),
     ),
-    # Its norm on the feed-forward network's input and on that input's skip is `after` one step
-    # earlier (equation 6). The norm on top is OLMo's, whose models the authors train.
+    # The norm of both the feed-forward input and its skip is attention's `after` (equation 6). The
+    # final norm is that of OLMo, whose models the authors train.
     Placement(
         name="hybrid",
         title="HybridNorm",
@@ -317,20 +317,20 @@ _ROWS = (
 )
 
 PLACEMENTS: dict[str, Placement] = {row.name: row for row in _ROWS}
-"""The placements that are compared with one another, by name."""
+"""Placements to compare, by name."""
 
 VARIANTS: dict[str, Placement] = {
     row.name: row
     for row in (
-        # fairseq's code scales the mixed vector after the projection, for speed; the paper doesn't.
+        # For speed, fairseq's code scales after the projection; the paper scales before it.
         replace(
             PLACEMENTS["normformer"],
             name="normformer-fairseq",
             title="NormFormer (fairseq)",
             head_scale="after_out",
         ),
-        # The paper's appendix B puts cross-attention's one norm before the output projection,
-        # its text and the authors' code on the query.
+        # The paper's appendix B puts cross-attention's norm before the output projection; its text
+        # and the authors' code put it on the query.
         replace(
             PLACEMENTS["sub"],
             name="sub-cross-inside",
@@ -349,8 +349,8 @@ VARIANTS: dict[str, Placement] = {
                 value_norm="head",
             ),
         ),
-        # Pre-LN with a norm after the gate of the feed-forward network and none in attention: its
-        # base and large models. Those that were trained as CLIP have both: that is "sub".
+        # The base and large models, with a norm after the gate of the feed-forward network. The
+        # CLIP models have another one in attention, as "sub".
         replace(
             PLACEMENTS["pre"],
             name="eva02",
@@ -360,16 +360,16 @@ VARIANTS: dict[str, Placement] = {
         ),
     )
 }
-"""Other readings of a row; a recipe may name them too."""
+"""Other readings of a row, which recipes may name too."""
 
 
 def find_placement(name: str | Placement) -> Placement:
-    """Return the row of a name or of an import path "module:NAME"; return a `Placement` unchanged.
+    """Return a row by name or import path "module:NAME"; return a `Placement` unchanged.
 
-    An imported row has its import path as its name.
+    The name of an imported row is its import path.
 
     Raises:
-        ValueError: If there is no such row; the message names the nearest one and all others.
+        ValueError: If there is no such row; suggests the nearest one and lists all.
     """
     if isinstance(name, Placement):
         return name
@@ -381,8 +381,8 @@ def find_placement(name: str | Placement) -> Placement:
     called = {row.title.lower(): row.name for row in rows.values()} | {key: key for key in rows}
     near = get_close_matches(str(name).lower(), called, n=1, cutoff=0.4)
     hint = f"did you mean {called[near[0]]!r}? " if near else ""
-    raise ValueError(f"no placement {name!r}: {hint}there are {', '.join(rows)}, "
-                     "and module:NAME for one of your own")  # fmt: skip
+    raise ValueError(f"unknown placement {name!r}: {hint}Known: {', '.join(rows)}, "
+                     "and module:NAME for your own")  # fmt: skip
 
 
 def _import_placement(path: str) -> Placement:
@@ -391,8 +391,8 @@ def _import_placement(path: str) -> Placement:
         row = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         missing = isinstance(error, ModuleNotFoundError)
-        hint = "; PYTHONPATH must name the folder of its module" if missing else ""
-        raise ValueError(f"no placement {path!r}: {error}{hint}") from error
+        hint = ". Add its folder to PYTHONPATH." if missing else ""
+        raise ValueError(f"can't import placement {path!r}: {error}{hint}") from error
     if not isinstance(row, Placement):
-        raise ValueError(f"no placement {path!r}: it is a {type(row).__name__}")
+        raise ValueError(f"{path!r} is a {type(row).__name__} and no Placement")
     return replace(row, name=path)

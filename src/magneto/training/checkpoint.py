@@ -1,9 +1,8 @@
-"""What a run's directory keeps: checkpoints and other weights; and how a run begins with them.
+"""Checkpoints and other weights of a run, and the start or resumption of a run.
 
-Each is a directory of safetensors files, JSON, and a manifest of sizes and checksums; it is whole
-or not there, and nothing in it is ever unpickled. One process and "ddp" write whole tensors. Of a
-sharded run every rank writes the rows it has, and reads the rows it needs, so that no process holds
-the whole model.
+Each is a directory of safetensors files, JSON and a manifest with sizes and checksums. It is
+complete or absent, and nothing is unpickled. A single process and "ddp" write whole tensors. In a
+sharded run every rank writes and reads its own rows, so that no process holds the whole model.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from magneto.files import (
     read_object,
     write_json,
 )
-from magneto.training.config import TrainingConfig, is_stale
+from magneto.training.config import TrainingConfig, patience_is_over
 from magneto.training.distributed import (
     Piece,
     World,
@@ -53,7 +52,7 @@ from magneto.training.logging import (
     read_metrics,
 )
 from magneto.training.optimizer import WeightAverage
-from magneto.training.task import ASSETS, DIGEST_FILE, assets_aside, install_assets
+from magneto.training.task import ASSETS, DIGEST_FILE, install_assets, staged_assets
 from magneto.weights import (
     MODEL,
     NAMED,
@@ -73,22 +72,22 @@ from magneto.weights import (
 OPTIMIZER = "optimizer"
 AVERAGE = "ema"
 STATE = "state.json"
-# Sections of a recipe that a run keeps as long as it lives.
+# Sections of a recipe that can't change when a run is resumed.
 FIXED_SECTIONS = ("task", "seed", "model", "data")
-# Where data and its tokenizer lie. They may move: where a run has a digest of the data and the
-# tokenizer itself, these are what is compared.
+# Places of data and tokenizers, which may move: the run compares the digest of the data and its own
+# tokenizer instead.
 LOCATIONS = ("data.source", "data.validation_source", "data.tokenizer", "data.image_tokenizer")
 
 PiecesByKind = Mapping[str, Mapping[str, Piece]]
-"""Pieces by their tensor's name, by kind ("model", "optimizer"): a file, or a file per rank."""
+"""Pieces by tensor name, by kind ("model", "optimizer"). A kind is a file, or a file per rank."""
 
 
 def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict[str, Piece]:
-    """Return this rank's pieces of parameters and saved buffers; a tied one under its first name.
+    """Return this rank's pieces of parameters and persistent buffers, a tied one once.
 
     Args:
-        model: As the loop has it, sharded or not.
-        average: Whose weights stand in the place of the model's, if it is given.
+        model: The model, sharded or not.
+        average: Averaged weights to use in place of the model's.
     """
     inner = unwrap(model)
     saved = inner.state_dict(keep_vars=True)
@@ -106,7 +105,7 @@ def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict
 def load_pieces(
     pieces: Mapping[str, Piece], stored: Mapping[str, StoredTensor], where: object
 ) -> None:
-    """Read stored tensors into the memory of pieces; `where` names them in an error.
+    """Copy stored tensors into the memory of pieces; `where` names their source in errors.
 
     Raises:
         ValueError: If names or shapes differ.
@@ -119,14 +118,14 @@ def load_pieces(
     ]
     if missing or surplus or wrong:
         problem = wrong or [f"missing {missing[:3]}, unexpected {surplus[:3]}"]
-        raise ValueError(f"{where} holds another model's weights: {problem[0]}")
+        raise ValueError(f"{where} holds weights of another model: {problem[0]}")
     for name, piece in pieces.items():
         if piece.tensor.numel():
             piece.tensor.copy_(stored[name].rows(piece.start, piece.stop))
 
 
 def optimizer_pieces(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Piece]:
-    """Return this rank's pieces of the optimizer's tensors, as "exp_avg/decoder.head.weight"."""
+    """Return this rank's pieces of the optimizer's state, as "exp_avg/decoder.head.weight"."""
     names = {id(parameter): name for name, parameter in unwrap(model).named_parameters()}
     return {
         f"{kind}/{names[id(parameter)]}": piece_of(torch.as_tensor(value))
@@ -138,10 +137,10 @@ def optimizer_pieces(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
 def load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, stored: dict[str, StoredTensor]
 ) -> None:
-    """Give an optimizer its stored tensors; rates and decays stay as they are set.
+    """Restore an optimizer's state, but not its learning rates and weight decays.
 
     Raises:
-        ValueError: If a tensor is of a parameter that the model has not.
+        ValueError: If a tensor belongs to a parameter that is not trained.
     """
     names = {name: parameter for name, parameter in unwrap(model).named_parameters()}
     order = [id(p) for group in optimizer.param_groups for p in group["params"]]
@@ -159,19 +158,19 @@ def load_optimizer(
 
 
 def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
-    """Load a run's weights into a model in one process.
+    """Load a run's weights into a model of the same shape in one process.
 
     Args:
-        model: Of the run's shape.
-        run: The run's directory.
-        which: As in `magneto.weights.find_weights`.
+        model: The model.
+        run: Directory of the run.
+        which: Name of the weights, as in `magneto.weights.find_weights`.
 
     Returns:
-        The directory they came from.
+        The directory of the weights.
 
     Raises:
         FileNotFoundError: If the run has no such weights.
-        ValueError: If they are damaged, another model's, or not finite.
+        ValueError: If they are damaged, not finite, or of another model.
     """
     directory = find_weights(run, which)
     load_pieces(model_pieces(model), open_tensors(directory), directory)
@@ -180,7 +179,7 @@ def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
 
 
 def average_weights(pieces: Mapping[str, Piece], directories: list[Path]) -> dict[str, Piece]:
-    """Return this rank's pieces of the mean of several directories' weights, by float64."""
+    """Return this rank's pieces of the mean of several directories' weights, added in float64."""
     held = [open_tensors(directory) for directory in directories]
     averaged = {}
     for name, piece in pieces.items():
@@ -193,16 +192,18 @@ def average_weights(pieces: Mapping[str, Piece], directories: list[Path]) -> dic
 
 
 class RunWeights:
-    """The weights that a run's directory keeps: checkpoints, the best, candidates for an average.
+    """Weights in a run's directory: checkpoints, the best, and candidates for an average.
+
+    Every rank must call each method.
 
     Args:
-        run: The run's directory.
-        config: Says how many of each stay.
-        world: The ranks. Every one calls each method.
-        say: Told what is damaged.
+        run: Directory of the run.
+        config: Settings with the number of each to keep.
+        world: The ranks.
+        say: Prints warnings about damaged weights.
 
     Attributes:
-        undamaged: Checkpoints known to be undamaged, the oldest first (main process only).
+        undamaged: Undamaged checkpoints, the oldest first (main process only).
         best: Steps and values of the best evaluations, the best first.
     """
 
@@ -218,26 +219,26 @@ class RunWeights:
         self.best: list[dict[str, Any]] = []
 
     def newest(self) -> Path | None:
-        """Clear what a kill left half-written; return the newest undamaged checkpoint, if any."""
+        """Remove incomplete writes; return the newest undamaged checkpoint, or None."""
         if self.world.is_main_process:
             for directory in (self.run, self.run / "checkpoints", self.run / "candidates"):
                 clear_aside(directory)
             self.undamaged, problems = undamaged(list_checkpoints(self.run))
             for problem in problems:
-                self.say(f"damaged checkpoint passed over: {problem}")
+                self.say(f"skipping damaged checkpoint: {problem}")
         return broadcast_from_main(self.undamaged[-1] if self.undamaged else None, self.world)
 
     def save_checkpoint(
         self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer,
         average: WeightAverage | None, state: dict[str, Any],
     ) -> None:  # fmt: skip
-        """Write a checkpoint; once it is there, remove those that are too old."""
+        """Write a checkpoint, then remove the oldest ones."""
         directory = step_directory(self.run / "checkpoints", step)
         kinds = {MODEL: model_pieces(model), OPTIMIZER: optimizer_pieces(model, optimizer)}
         if average is not None:
             kinds[AVERAGE] = model_pieces(model, average)
 
-        def prune() -> None:  # a damaged one is not counted
+        def prune() -> None:  # damaged checkpoints don't count
             found, keep = {*self.undamaged, directory}, self.config.keep_checkpoints
             self.undamaged = sorted(found, key=step_of)[-keep:]
             for path in list_checkpoints(self.run) if len(found) >= keep else ():
@@ -250,7 +251,7 @@ class RunWeights:
         self, step: int, value: float, higher: bool, pieces: Mapping[str, Piece],
         metrics: Mapping[str, float],
     ) -> None:  # fmt: skip
-        """Save weights if they are among the best by a metric's value."""
+        """Save the weights if they are among the best by a metric."""
         config = self.config
         count = config.average_checkpoints if config.average_by == "best" else 0
         ranking = [*self.best, {"step": step, "value": value}]
@@ -275,12 +276,12 @@ class RunWeights:
     def save_final(
         self, step: int, pieces: Mapping[str, Piece], metrics: dict[str, float]
     ) -> dict[str, float]:
-        """Write the final weights, and the average of several checkpoints if that is asked for.
+        """Write the final weights, and an average of checkpoints if configured.
 
-        With patience the best weights are the final ones: they are put into the pieces.
+        With patience, the best weights become the final ones and are copied into the pieces.
 
         Returns:
-            The metrics of the final weights.
+            Metrics of the final weights.
         """
         if self.config.patience and self.best:
             self.writer.wait()
@@ -302,9 +303,10 @@ class RunWeights:
     def save_diverged(
         self, step: int, pieces: Mapping[str, Piece], batch: Any, values: Mapping[str, Any]
     ) -> None:
-        """Keep the weights of a run that diverged, and the whole batch at which it did, for a look.
+        """Save weights and batch of a divergence for inspection.
 
-        The weights are those of `step`: losses are read when they are logged, some steps later.
+        The weights are those of `step`, some steps after the divergence, because losses are read
+        when they are logged.
         """
         kinds = {MODEL: pieces}
         if self.world.is_main_process:
@@ -314,7 +316,7 @@ class RunWeights:
         self.writer.write(self.run / "diverged", kinds, state)
 
     def _averaged(self) -> list[Path]:
-        """Return what is to be averaged, without what is damaged (the main process only)."""
+        """Return the undamaged directories to average (main process only)."""
         if not self.world.is_main_process:
             return []
         if self.config.average_by == "last":
@@ -324,23 +326,23 @@ class RunWeights:
             directories = [step_directory(self.run / "candidates", step) for step in steps]
         found, problems = undamaged(directories)
         for problem in problems:
-            self.say(f"damaged weights left out of the average: {problem}")
+            self.say(f"damaged weights excluded from the average: {problem}")
         return found
 
 
 class CheckpointWriter:
-    """Writes what a run leaves behind. Every rank calls `write`, with the same kinds.
+    """Writes directories of tensors. Every rank must call `write` with the same kinds.
 
     Args:
         world: The ranks.
-        background: Whether to copy the tensors to the CPU's memory and write them on a thread. One
-            directory is written at a time: the next one waits for it.
+        background: Whether to copy tensors to CPU memory and write them on a thread. Writes are
+            sequential: a new one waits for the last.
     """
 
     def __init__(self, world: World, background: bool) -> None:
         self.world = world
         self.background = background
-        # A group of its own, on which a thread can wait while training uses the other one.
+        # A separate group lets the thread wait while training communicates.
         self.group = dist.new_group(backend="gloo") if world.world_size > 1 else None
         self.process: str = broadcast_from_main(process_name(), world)
         self._thread: Thread | None = None
@@ -356,14 +358,14 @@ class CheckpointWriter:
         """Write a directory.
 
         Args:
-            directory: Appears when it is complete; what stood there is replaced.
-            kinds: What this rank holds. Where a kind is sharded every rank of the first copy
-                writes its rows, and the main process an index and what all ranks hold.
+            directory: Target; it is replaced when the new content is complete.
+            kinds: This rank's pieces. If a kind is sharded, every rank of the first replica writes
+                its rows, and the main process writes an index and the tensors that all ranks hold.
             state: Plain values, written as JSON.
-            after: Called by the main process when the directory is there.
+            after: Called on the main process after the write.
 
         Raises:
-            OSError: If this, or what was begun in the background before, could not be written.
+            OSError: If this write, or an earlier one in the background, failed.
         """
         self.wait()
         if not self.background:
@@ -386,7 +388,7 @@ class CheckpointWriter:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait for what is being written; raise what went wrong with it."""
+        """Wait for a write in the background; raise its error."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -430,13 +432,13 @@ class CheckpointWriter:
         return f"-{self.world.rank % size + 1:05d}-of-{size:05d}"
 
     def _is_writer_of(self, piece: Piece) -> bool:
-        """Return whether this rank writes a piece: what several ranks hold is the first's."""
+        """Return whether this rank writes a piece; the first of several holders does."""
         if piece.sharded:
             return piece.replica == 0 and piece.tensor.numel() > 0
         return self.world.is_main_process
 
     def _gather(self, value: Any) -> list[Any]:
-        """Return every rank's value on the main process; no rank is done before all have come."""
+        """Return every rank's value on every rank; also a barrier."""
         if self.group is None:
             return [value]
         found: list[Any] = [None] * self.world.world_size
@@ -457,15 +459,15 @@ def publish_parts(
     everyone: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]],
     state: dict[str, Any],
 ) -> None:
-    """Add the indices and the state to the files of all ranks, and put the directory in place."""
+    """Write indices and state beside the files of all ranks, and rename the directory."""
     manifest = {name: found for files, _ in everyone for name, found in files.items()}
-    joined: dict[str, dict[str, Any]] = {}
+    merged: dict[str, dict[str, Any]] = {}
     for _, indices in everyone:
         for kind, entries in indices.items():
-            into = joined.setdefault(kind, {})
+            into = merged.setdefault(kind, {})
             for name, found in entries.items():
                 into.setdefault(name, {**found, "pieces": []})["pieces"] += found["pieces"]
-    files = {index_path(aside, kind): entries for kind, entries in joined.items()}
+    files = {index_path(aside, kind): entries for kind, entries in merged.items()}
     for path, value in {**files, aside / STATE: state}.items():
         write_json(path, value)
         manifest[path.name] = fingerprint(path)
@@ -473,30 +475,28 @@ def publish_parts(
 
 
 def copy_to_cpu(tensor: Tensor) -> Tensor:
-    """Return a copy in the CPU's memory; a GPU's is complete once the GPU has been waited for."""
+    """Return a copy in CPU memory; a copy from a GPU is complete after a synchronisation."""
     pin = tensor.device.type == "cuda"
     made = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pin)
     return made.copy_(tensor, non_blocking=pin)
 
 
-def begin_run(state: Any, resume: bool, keep_recipe: Callable[[], None]) -> TrainingResult | None:
-    """Begin a run at step 0 or at its newest undamaged checkpoint, and open the records.
+def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> TrainingResult | None:
+    """Start a run at step 0 or at its newest undamaged checkpoint, and open the logs.
 
-    Whatever may refuse comes first; only then is anything written. So a run whose resumption is
-    refused is left as it was, and a directory without a recipe is no run, and free for another.
+    All checks come before the first write, so that a refused resumption leaves the run unchanged.
 
     Args:
-        state: A `magneto.training.loop.TrainingState`, as it was built.
-        resume: Whether a run that is there may go on.
-        keep_recipe: Called before anything is written.
+        state: The `magneto.training.loop.TrainingState` at step 0.
+        resume: Whether an existing run may be resumed.
+        save_recipe: Called before anything is written.
 
     Returns:
-        The result of a run that has nothing left to do, which is left as it is; else None.
+        The result of a finished run with no steps left, which is not changed; else None.
 
     Raises:
-        ValueError: If the directory holds a run's checkpoints and `resume` was not asked for, or
-            what is to be resumed began with another model or other data, or has weights and no
-            undamaged checkpoint.
+        ValueError: If the directory holds checkpoints and `resume` is False, the run has another
+            model or other data, or it has weights but no undamaged checkpoint.
     """
     run, world, say = state.run, state.world, state.report.say
     if (held := call_on_main(world, list_checkpoints, run)) and not resume:
@@ -508,27 +508,27 @@ def begin_run(state: Any, resume: bool, keep_recipe: Callable[[], None]) -> Trai
     if directory is not None:
         kept = read_object(directory / STATE, "recipe")["recipe"]
         if changes := compare_recipe(run, kept, state.recipe):
-            say(f"changed: {', '.join(changes)}")
-    with assets_aside(state.task, run) if world.is_main_process else nullcontext({}) as assets:
+            say(f"changed settings: {', '.join(changes)}")
+    with staged_assets(state.task, run) if world.is_main_process else nullcontext({}) as assets:
         if resume and (done := call_on_main(world, finished_result, run, state.config)):
-            longer = f"for more: --training.{'patience' if done.reason else 'steps'}"
-            why = longer if directory else "it keeps no checkpoint"
-            say(f"{run} finished at step {done.step} already; {why}")
+            field = "training.patience" if done.reason else "training.steps"
+            hint = f"to train longer, raise --{field}" if directory else "it has no checkpoint"
+            say(f"{run} already finished at step {done.step}; {hint}")
             return done
         if directory is not None:
             load_checkpoint(state, directory)
-            say(f"going on from {directory}, step {state.step}")
+            say(f"resuming from {directory}, step {state.step}")
         elif resume:
             if held or call_on_main(world, would_lose_weights, run, state.config):
                 raise ValueError(
-                    f"{run} has no undamaged checkpoint to go on from, and from step 0 its weights "
-                    "would be lost: begin another run (--out)"
+                    f"{run} has no undamaged checkpoint, and starting from step 0 would overwrite "
+                    "its weights: choose another directory (--out)"
                 )
             say(f"no undamaged checkpoint in {run}: starting from step 0")
         count = sum(parameter.numel() for parameter in state.parameters)
         say(f"{count:,} parameters on {world.describe()}")
         if world.is_main_process:
-            keep_recipe()
+            save_recipe()
             install_assets(assets)
             (run / RESULT_FILE).unlink(missing_ok=True)
             state.metrics_logger = open_records(run, state.step, state.config, state.recipe, say)
@@ -536,11 +536,11 @@ def begin_run(state: Any, resume: bool, keep_recipe: Callable[[], None]) -> Trai
 
 
 def load_checkpoint(state: Any, directory: Path) -> None:
-    """Put a checkpoint into a `magneto.training.loop.TrainingState`."""
+    """Restore a checkpoint into a `magneto.training.loop.TrainingState`."""
     load_pieces(model_pieces(state.model), open_tensors(directory), directory)
     load_optimizer(state.model, state.optimizer, open_tensors(directory, OPTIMIZER))
     if state.average is not None:
-        state.average.reset()  # where none was kept it begins at the weights as they are
+        state.average.reset()  # the average of a checkpoint without one starts at the weights
         if has_tensors(directory, AVERAGE):
             pieces = model_pieces(state.model, state.average)
             load_pieces(pieces, open_tensors(directory, AVERAGE), directory)
@@ -554,37 +554,37 @@ def load_checkpoint(state: Any, directory: Path) -> None:
 
 
 def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
-    """Return the result that a run left, if it finished with all the steps that are asked for."""
+    """Return the result of a run that finished all configured steps, else None."""
     try:
         result = TrainingResult(**read_json(run / RESULT_FILE))
         check_directory(run / "final")
     except (OSError, ValueError, TypeError):
-        return None  # something is left to do, or to do again
+        return None  # no result, or damaged final weights
     best = result.best.get("step", result.step)
-    enough = result.step >= config.steps or is_stale(config, result.step, best)
+    enough = result.step >= config.steps or patience_is_over(config, result.step, best)
     return result if result.status == "finished" and enough else None
 
 
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
-    """Return whether a run without checkpoints holds weights that cannot be had again by step 0.
+    """Return whether a run without checkpoints has weights that a restart would not reproduce.
 
-    A start that ended, killed or by a full disk, before its first checkpoint was due may have kept
-    its best weights: the next start takes the same steps.
+    A run killed before its first checkpoint may have saved best weights; a restart repeats the
+    same steps.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"] or not (run / METRICS_FILE).exists():
         return bool(held)
     first = config.save_every or config.steps
-    if config.async_save:  # it is there when the next one begins
+    if config.async_save:  # a checkpoint is complete when the next one starts
         first *= 2
     return max((row["step"] for row in read_metrics(run)), default=first + 1) > first
 
 
 def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[str]:
-    """Compare a recipe with the one that a checkpoint keeps; return what is new, in words.
+    """Return the differences between a checkpoint's recipe and a new one, in words.
 
     Raises:
-        ValueError: If the task, the model, the data or the seed is another; names the fields.
+        ValueError: If the task, model, data or seed differs; names the fields.
     """
     now = json.loads(json.dumps(recipe, default=str))
     content_is_compared = (run / ASSETS / DIGEST_FILE).exists()
@@ -596,8 +596,8 @@ def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]
     wrong = [line for name, line in found.items() if name.partition(".")[0] in FIXED_SECTIONS]
     if wrong:
         raise ValueError(
-            f"{run} began with another recipe: {', '.join(wrong)}; resume it with what it "
-            "began with, or begin another run (--out)"
+            f"{run} was started with another recipe: {', '.join(wrong)}; resume it with the "
+            "original recipe, or choose another directory (--out)"
         )
     return list(found.values())
 
@@ -605,7 +605,7 @@ def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]
 def differences(
     before: Mapping[str, Any], after: Mapping[str, Any], where: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, how it differs in words) of what both have and is not equal."""
+    """Yield (dotted name, difference in words) for every value that two recipes set differently."""
     for key in before:
         if key not in after or before[key] == after[key]:
             continue

@@ -1,4 +1,4 @@
-"""How to train: the `training` section of a recipe. No torch here."""
+"""Configuration of the training loop: the `training` section of a recipe. Imports no torch."""
 
 from __future__ import annotations
 
@@ -21,125 +21,125 @@ from magneto.fields import (
     rule,
 )
 
-# Beyond it a machine is only filled: a batch's examples are chosen at once.
+# Larger batches only fill memory: the examples of a batch are chosen at once.
 BatchSize = Annotated[int, Interval(ge=1, le=1 << 24)]
 Schedule = Literal["constant", "linear", "polynomial", "cosine", "inverse_sqrt"]
 
 
 @configuration
 class TrainingConfig:
-    """The settings of the training loop."""
+    """Settings of the training loop."""
 
     steps: PositiveInt = 1000
     """Optimizer steps."""
     batch_size: BatchSize = 32
     """Examples per optimizer step, over all ranks and micro-batches."""
     gradient_accumulation_steps: BatchSize = 1
-    """Micro-batches that each rank's part of a batch is cut into, to save memory."""
+    """Micro-batches per rank and step, to save memory."""
     learning_rate: PositiveFloat | None = None
-    """Peak; None until a recipe's table of rates fills it in."""
+    """Peak learning rate (default: the recipe's rate for the placement)."""
     schedule: Schedule = "polynomial"
     """Shape of the learning rate after warm-up."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up."""
     epochs: PositiveFloat | None = None
-    """Times through the training examples, instead of `steps`; None for `steps`."""
+    """Epochs of training, in place of `steps` (default: null, `steps` applies)."""
     warmup_ratio: Dropout | None = None
-    """Warm-up as a share of all steps, instead of `warmup_steps`; None for those."""
+    """Warm-up as a share of all steps, in place of `warmup_steps` (default: null)."""
     warmup_start: NonNegativeFloat = 0.0
-    """Learning rate at which warm-up starts."""
+    """Learning rate of the first warm-up step."""
     final_learning_rate: NonNegativeFloat = 0.0
-    """Rate at the last step (the floor of cosine, linear and polynomial)."""
+    """Learning rate at the last step, for cosine, linear and polynomial schedules."""
     power: PositiveFloat = 1.0
-    """Of the polynomial schedule."""
+    """Exponent of the polynomial schedule."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    """"adamw", or "sgd" without momentum."""
+    """Optimizer: AdamW, or SGD without momentum."""
     betas: tuple[Dropout, Dropout] = (0.9, 0.98)
-    """Of AdamW."""
+    """Betas of AdamW."""
     eps: PositiveFloat = 1e-8
-    """Of AdamW."""
+    """Epsilon of AdamW."""
     weight_decay: NonNegativeFloat = 0.01
-    """Decoupled; on weight matrices only."""
+    """Decoupled weight decay, applied to weight matrices only."""
     clip_norm: PositiveFloat | None = None
-    """Largest gradient norm, or None."""
+    """Gradient norm above which gradients are clipped (default: null, no clipping)."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """"fp32", or "bf16" by autocast."""
+    """Precision: fp32, or bf16 by autocast."""
     compile: bool = False
-    """Whether to compile the model (minutes at the start, faster steps on a GPU)."""
+    """Compile the model with torch.compile: minutes at the start, faster steps on a GPU."""
     ema_decay: Share | None = None
-    """Decay of an exponential moving average of the weights, which is then evaluated."""
+    """Decay of an exponential moving average of the weights, which is then the evaluated model
+    (default: null, no average)."""
     log_every: Free[PositiveInt] = 10
-    """Steps between rows of metrics."""
+    """Steps between log rows."""
     evaluate_every: NonNegativeInt = 0
-    """Steps between evaluations; 0 for one at the end."""
+    """Steps between evaluations; 0 evaluates at the end only."""
     evaluate_limit: PositiveInt | None = None
-    """Batches of an evaluation, or None for all."""
+    """Batches of an evaluation (default: null, all)."""
     patience: PositiveInt | None = None
-    """Evaluations without a better one, by the task's metric, after which training ends; the best
-    weights are then the final ones, also where it reaches the last step. None trains to the last
-    step and keeps its weights."""
+    """Early stopping: evaluations without a better primary metric after which training ends. The
+    best weights then become the final ones (default: null, off)."""
     save_every: Free[NonNegativeInt] = 0
-    """Steps between checkpoints; 0 for one at the end."""
+    """Steps between checkpoints; 0 saves at the end only."""
     keep_checkpoints: PositiveInt = 2
-    """How many undamaged checkpoints stay."""
+    """Undamaged checkpoints to keep."""
     async_save: Free[bool] = False
-    """Copy what is saved to the CPU's memory and write it while training goes on."""
+    """Write checkpoints from a copy in CPU memory while training continues."""
     average_checkpoints: NonNegativeInt = 0
-    """Average the weights of so many checkpoints at the end; 0 for none."""
+    """Checkpoints whose weights are averaged at the end (default: 0, off)."""
     average_by: Literal["last", "best"] = "last"
-    """Average the last ones or the best ones."""
+    """Average the last checkpoints or the best ones."""
     device: Free[str] = "auto"
-    """"auto", "cpu", "cuda" or any name torch knows."""
+    """Device: auto, cpu, cuda, or any device that torch knows."""
     distributed: Literal["auto", "none", "ddp", "fsdp", "hybrid"] = "auto"
-    """"auto" is ddp under torchrun and one process elsewhere; "hybrid" shards the model within a
-    node and keeps a copy on each."""
+    """Parallel strategy. auto is ddp under torchrun and a single process otherwise. hybrid shards
+    the model within a node and replicates it across nodes."""
     shard_size: PositiveInt | None = None
-    """Ranks that hold a copy of the model under "hybrid"; None for those of a node."""
+    """Ranks that share one copy of the model under hybrid (default: null, the ranks of a node)."""
     divergence_patience: PositiveInt = 100
-    """Steps in a row after which a run is called diverged whose loss has given back half of its
-    progress since the first step, or is half as high again as then."""
+    """Consecutive steps of high loss after which a run counts as diverged. A loss is high above 1.5
+    times the first loss, or after losing half of the progress."""
     tensorboard: Free[bool] = True
-    """Whether to write TensorBoard files."""
+    """Write TensorBoard files."""
     tracker: Literal["none", "wandb"] = "none"
-    """"wandb" also sends the curves to Weights & Biases, as --wandb does."""
+    """Experiment tracker: none, or wandb (Weights & Biases), as --wandb does."""
     threads: Free[Annotated[int, Interval(ge=1, le=4096)] | None] = None
-    """CPU threads of torch in each process; None leaves the choice to torch."""
+    """CPU threads of torch per process (default: null, torch decides)."""
     num_workers: Free[Annotated[int, Interval(ge=0, le=1024)]] = 0
-    """Processes per rank that make batches (decode, augment); 0 for a thread of the rank's own. The
-    batches do not depend on it."""
+    """Worker processes per rank that decode and augment; 0 uses a thread. Batches do not depend
+    on it."""
 
     @rule
     def _patience_has_evaluations(self) -> Iterator[str]:
         if self.patience is not None and not self.evaluate_every:
-            yield "patience counts evaluations: set evaluate_every"
+            yield "patience counts evaluations: set evaluate_every above 0"
 
     @rule
-    def _enough_is_kept_to_average(self) -> Iterator[str]:
+    def _averaged_checkpoints_are_kept(self) -> Iterator[str]:
         if self.average_by == "last" and self.average_checkpoints > self.keep_checkpoints:
             yield (f"average_checkpoints ({self.average_checkpoints}) is more than "
                    f"keep_checkpoints ({self.keep_checkpoints})")  # fmt: skip
 
 
-def is_stale(config: TrainingConfig, step: int, best: int) -> bool:
-    """Return whether as many evaluations as `patience` says have brought nothing better.
+def patience_is_over(config: TrainingConfig, step: int, best: int) -> bool:
+    """Return whether `patience` evaluations brought no better one.
 
     Args:
-        config: Of the run.
-        step: That was evaluated last.
-        best: That whose evaluation was best.
+        config: Settings of the run.
+        step: Step of the last evaluation.
+        best: Step of the best evaluation.
     """
     return config.patience is not None and step - best >= config.patience * config.evaluate_every
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
-    """Return the rate of `step`, counted from 0.
+    """Return the learning rate of `step`, counted from 0.
 
-    Warm-up goes linearly from `warmup_start` to the peak, which step `warmup_steps` has. Linear,
-    polynomial and cosine then end at `final_learning_rate` at step `steps`; inverse_sqrt falls as
-    sqrt(warmup_steps / step) (arXiv 1706.03762, section 5.3).
+    Warm-up rises linearly from `warmup_start` to the peak at step `warmup_steps`. The linear,
+    polynomial and cosine schedules end at `final_learning_rate` at step `steps`; inverse_sqrt falls
+    as sqrt(warmup_steps / step) (arXiv 1706.03762, section 5.3).
 
     Raises:
-        ValueError: If no peak is set.
+        ValueError: If no peak learning rate is set.
     """
     if config.learning_rate is None:
         raise ValueError("training.learning_rate is not set")
@@ -160,23 +160,23 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
     return floor + (peak - floor) * shape
 
 
-def in_steps(config: TrainingConfig, examples: int | None) -> TrainingConfig:
-    """Return a configuration with `steps` and `warmup_steps` as `epochs` and `warmup_ratio` say.
+def resolve_steps(config: TrainingConfig, examples: int | None) -> TrainingConfig:
+    """Return the configuration with `epochs` and `warmup_ratio` converted to steps.
 
-    The last step of the last epoch is a whole batch; warm-up is rounded to the nearest step.
+    The last batch is whole; warm-up is rounded to the nearest step.
 
     Args:
-        config: As the recipe has it.
-        examples: Of an epoch; None where there are no epochs.
+        config: Settings of a recipe.
+        examples: Examples per epoch; None if the data has no epochs.
 
     Raises:
-        ValueError: If epochs are asked for and there are none.
+        ValueError: If `epochs` is set and the data has no epochs.
     """
     steps, warmup = config.steps, config.warmup_steps
     if config.epochs is not None:
         if examples is None:
-            raise ValueError("training.epochs: the batches of this task and its data have no "
-                             "epochs; give training.steps")  # fmt: skip
+            raise ValueError("training.epochs: this task's data has no epochs. "
+                             "Set training.steps instead.")  # fmt: skip
         steps = math.ceil(config.epochs * examples / config.batch_size)
     if config.warmup_ratio is not None:
         warmup = round(config.warmup_ratio * steps)

@@ -1,9 +1,9 @@
-"""The processes of a training: their devices, what they exchange, and how a model lies on them.
+"""Processes of a training run: devices, communication, and distribution of the model.
 
-Started by torchrun, processes find each other through its environment variables: NCCL on GPUs, gloo
-on CPUs. "ddp" keeps a copy of the model on each rank, "fsdp" (FSDP2) a shard of every parameter.
-"hybrid" keeps a copy in the ranks of each node, and of it a shard on each: layers are gathered
-within a node, and only gradients of shards are added up between nodes.
+torchrun starts the processes and passes their addresses in environment variables. They communicate
+by NCCL on GPUs and by gloo on CPUs. "ddp" replicates the model on each rank, "fsdp" (FSDP2) shards
+every parameter. "hybrid" shards the model within a node and replicates it across nodes, so that
+only gradients of shards cross between nodes.
 """
 
 from __future__ import annotations
@@ -33,24 +33,23 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-# How long ranks wait for the first, which prepares the data; by default NCCL gives up after ten
-# minutes. A rank that dies ends the others at once: torchrun sees to it.
+# Time for which ranks wait for the first, which prepares the data (NCCL's default is ten minutes).
+# torchrun ends all ranks at once if one dies.
 TIMEOUT = timedelta(hours=6)
-# Strategies under which a rank holds a shard of the model.
+# Strategies that shard the model.
 SHARDED = ("fsdp", "hybrid")
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all.
+    """This process and its place among all processes.
 
     Attributes:
         rank: Number of this process, from 0.
-        world_size: How many processes there are.
-        device: Where its tensors live.
+        world_size: Number of processes.
+        device: Device of this process.
         strategy: "none", "ddp", "fsdp" or "hybrid".
-        shard_size: How many ranks, one after the other, hold one copy of the model among them: 1
-            where each holds all of it.
+        shard_size: Consecutive ranks that share one copy of the model; 1 if each has a whole one.
     """
 
     rank: int
@@ -61,45 +60,45 @@ class World:
 
     @property
     def is_main_process(self) -> bool:
-        """True on the rank that writes files and prints."""
+        """Whether this rank writes files and prints."""
         return self.rank == 0
 
     @property
     def is_sharded(self) -> bool:
-        """True where FSDP holds the model, even if all shards are one rank's."""
+        """Whether FSDP holds the model, even on a single rank."""
         return self.strategy in SHARDED
 
     @property
     def replicas(self) -> int:
-        """How many copies of the model there are."""
+        """Number of copies of the model."""
         return self.world_size // self.shard_size
 
     def describe(self) -> str:
-        """Say how many ranks there are, on what, and how a model lies on them."""
+        """Return ranks, device and strategy in words."""
         strategy = "" if self.strategy == "none" else f", {self.strategy}"
         if self.strategy == "hybrid":
             strategy += f" ({self.replicas} copies in {self.shard_size} shards)"
         return f"{self.world_size} x {self.device.type}{strategy}"
 
 
-def one_process(device: torch.device) -> World:
-    """Return the world of a process that is alone."""
+def single_process(device: torch.device) -> World:
+    """Return the world of a single process."""
     return World(0, 1, device, "none")
 
 
-def joined_world(device: torch.device) -> World:
-    """Return the world that this process is in (`join_world`), each rank with a whole model."""
+def current_world(device: torch.device) -> World:
+    """Return the world of this process, with a whole model on each rank."""
     if not dist.is_initialized():
-        return one_process(device)
+        return single_process(device)
     return World(dist.get_rank(), dist.get_world_size(), device, "ddp")
 
 
 def pick_strategy(config: TrainingConfig) -> str:
-    """Return the strategy; "auto" is "ddp" where torchrun has started several processes.
+    """Return the strategy; "auto" is "ddp" under torchrun with several processes.
 
     Raises:
-        ValueError: If `distributed` asks for several processes and torchrun started none, or the
-            other way; or the ranks can't be cut into shards of the size that is asked for.
+        ValueError: If the strategy and torchrun's number of processes contradict each other, or the
+            ranks can't be divided into shards of the configured size.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     strategy = config.distributed
@@ -107,7 +106,7 @@ def pick_strategy(config: TrainingConfig) -> str:
         strategy = "ddp" if world_size > 1 else "none"
     if strategy == "none" and world_size > 1:
         raise ValueError(
-            f"torchrun started {world_size} processes: say --distributed ddp, fsdp or hybrid"
+            f"torchrun started {world_size} processes: set --distributed ddp, fsdp or hybrid"
         )
     if strategy != "none" and "RANK" not in os.environ:
         raise ValueError(
@@ -119,10 +118,10 @@ def pick_strategy(config: TrainingConfig) -> str:
 
 
 def pick_shard_size(config: TrainingConfig, strategy: str, world_size: int) -> int:
-    """Return how many ranks hold one copy of the model among them.
+    """Return the number of ranks that share one copy of the model.
 
     Raises:
-        ValueError: If the ranks of "hybrid" can't be cut into so many.
+        ValueError: If it does not divide the ranks of "hybrid".
     """
     if strategy != "hybrid":
         return world_size if strategy in SHARDED else 1
@@ -138,16 +137,16 @@ def pick_shard_size(config: TrainingConfig, strategy: str, world_size: int) -> i
 
 @contextmanager
 def join_world(config: TrainingConfig) -> Iterator[World]:
-    """Join the other processes, if there are any, and leave them at the end.
+    """Join the other processes inside the block, if there are any.
 
     Raises:
-        ValueError: As `pick_strategy` and `pick_device` do; or if nodes have unequal numbers of
-            processes, and shards were to be within a node.
+        ValueError: As `pick_strategy` and `pick_device`; or if nodes have unequal numbers of
+            processes under "hybrid" without a shard size.
     """
     strategy = pick_strategy(config)
     device = pick_device(config.device)
     if strategy == "none":
-        yield one_process(device)
+        yield single_process(device)
         return
     options = rendezvous_options()
     if device.type == "cuda":
@@ -160,8 +159,8 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
         sizes = sorted(set(gather_lists([size], world)))
         if len(sizes) > 1:
             raise ValueError(
-                f"hybrid sharding: nodes have {' and '.join(map(str, sizes))} processes; start as "
-                "many on each, or give --training.shard_size"
+                f"hybrid sharding: nodes have {' and '.join(map(str, sizes))} processes. Start the "
+                "same number on each, or set --training.shard_size"
             )
         yield world
     finally:
@@ -169,11 +168,10 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
 
 
 def rendezvous_options() -> dict[str, Any]:
-    """Return where the processes find each other, as `init_process_group` takes it.
+    """Return arguments of `init_process_group` for the rendezvous.
 
-    torchrun keeps one store over its restarts of a worker, in which the addresses of processes that
-    are gone stand until they are overwritten: on one machine each start has names of its own. Where
-    there are more, the machines count their restarts differently.
+    torchrun keeps one store over restarts of its workers, with stale addresses. On one machine each
+    restart gets its own prefix. Several machines count their restarts differently.
     """
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if start == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
@@ -188,10 +186,10 @@ def rendezvous_options() -> dict[str, Any]:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the named device; "auto" is this rank's GPU, or the CPU.
+    """Return a device by name; "auto" is this rank's GPU, or the CPU.
 
     Raises:
-        ValueError: If torch has no such device here.
+        ValueError: If torch has no such device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -200,23 +198,23 @@ def pick_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise ValueError(f"training.device: torch knows no device {name!r}") from error
     if device.type not in ("cpu", "cuda") and not can_compute_on(device):
-        raise ValueError(f"training.device is {name}, and torch can't compute on one here")
+        raise ValueError(f"training.device {name}: torch can't compute on it here")
     if device.type == "cpu":
-        return torch.device("cpu")  # torch counts none: cpu:99 is the same
+        return torch.device("cpu")  # torch has a single CPU device: cpu:99 is the same
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise ValueError("training.device is cuda, and there is no GPU that torch can use here")
+            raise ValueError("training.device cuda: torch finds no usable GPU")
         if device.index is None:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         count = torch.cuda.device_count()
         if device.index >= count:
-            raise ValueError(f"training.device: there is no {device}, torch sees {count} GPUs here")
+            raise ValueError(f"training.device {device}: torch finds {count} GPUs")
         torch.cuda.set_device(device)
     return device
 
 
 def can_compute_on(device: torch.device) -> bool:
-    """Return whether a tensor can be made and read on a device; on "meta" it has no values."""
+    """Return whether torch can compute on a device; "meta" tensors have no values."""
     try:
         return torch.ones(1, device=device).item() == 1
     except (RuntimeError, AssertionError, ImportError, NotImplementedError):
@@ -224,7 +222,7 @@ def can_compute_on(device: torch.device) -> bool:
 
 
 def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
-    """Return which parts of a batch are this rank's micro-batches, and in how many it is cut.
+    """Return the parts of a batch that are this rank's micro-batches, and the number of all parts.
 
     Raises:
         ValueError: If the batch has fewer examples than parts.
@@ -241,16 +239,16 @@ def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
 
 
 def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:
-    """Add a tensor up over all ranks, in place."""
+    """Sum a tensor over all ranks, in place."""
     if world.world_size > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
 def gather_rows(tensor: Tensor, world: World) -> Tensor:
-    """Return the rows of all ranks' tensors, rank by rank, on every rank; their numbers may differ.
+    """Return the rows of all ranks' tensors on every rank; ranks may have different numbers.
 
-    By way of the CPU: for what is done once.
+    Slow: the rows go through the CPU.
     """
     if world.world_size == 1:
         return tensor
@@ -258,14 +256,14 @@ def gather_rows(tensor: Tensor, world: World) -> Tensor:
 
 
 def any_rank(flag: bool, world: World) -> bool:
-    """Return whether the flag is set on any rank; waits for the others."""
+    """Return whether the flag is set on any rank. Waits for all ranks."""
     if world.world_size == 1:
         return flag
     return bool(all_reduce_sum(torch.tensor(float(flag), device=world.device), world) > 0)
 
 
 def barrier(world: World) -> None:
-    """Wait for the other ranks."""
+    """Wait for all ranks."""
     if world.world_size > 1:
         dist.barrier()
 
@@ -280,12 +278,12 @@ def broadcast_from_main(value: Any, world: World) -> Any:
 
 
 def call_on_main(world: World, function: Callable[..., Any], *given: Any) -> Any:
-    """Return on every rank what a function returns on the main process, the only one to call it."""
+    """Call a function on the main process only; return its result on every rank."""
     return broadcast_from_main(function(*given) if world.is_main_process else None, world)
 
 
 def gather_lists(values: list[Any], world: World) -> list[Any]:
-    """Return the values of all ranks' lists, rank by rank, on every rank."""
+    """Return the concatenated lists of all ranks on every rank."""
     if world.world_size == 1:
         return values
     held: list[Any] = [None] * world.world_size
@@ -295,7 +293,7 @@ def gather_lists(values: list[Any], world: World) -> list[Any]:
 
 @contextmanager
 def main_process_first(world: World) -> Iterator[None]:
-    """Let the main process run the body, then the others, which find its caches made."""
+    """Run the body on the main process first, so that the other ranks find its caches."""
     if not world.is_main_process:
         barrier(world)
     yield
@@ -304,7 +302,7 @@ def main_process_first(world: World) -> Iterator[None]:
 
 
 def shard_model(model: nn.Module, world: World) -> nn.Module:
-    """Cut every layer, and what is around the layers, into the world's shards; in place.
+    """Shard every layer and the rest of the model, in place.
 
     The model may be on the meta device, so that no rank ever holds all of it.
     """
@@ -312,7 +310,7 @@ def shard_model(model: nn.Module, world: World) -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        # Without a mesh, FSDP takes the GPU of a machine that has one, even for ranks on its CPU.
+        # Without a mesh, FSDP takes a machine's GPU even if the ranks run on its CPU.
         shape, names = (world.replicas, world.shard_size), ("replicate", "shard")
         first = 0 if world.replicas > 1 else 1
         mesh = init_device_mesh(world.device.type, shape[first:], mesh_dim_names=names[first:])
@@ -325,35 +323,35 @@ def shard_model(model: nn.Module, world: World) -> nn.Module:
 
 
 def replicate_model(model: nn.Module, world: World) -> nn.Module:
-    """Let the ranks of "ddp" add up their gradients.
+    """Wrap the model for "ddp", which averages gradients over ranks.
 
-    Buffers are each rank's own: what a step adds to them is added up once, by `Task.end_step`.
+    Buffers are not broadcast: `Task.end_step` sums what a step added to them.
     """
     if world.strategy != "ddp":
         return model
     with warnings.catch_warnings():
-        # Its successor is not in torch 2.11, and copies buffers once all the same.
+        # The replacement is not in torch 2.11.
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
         return DistributedDataParallel(model, broadcast_buffers=False)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the model without the wrapper that `replicate_model` may have put around it."""
+    """Return the model without DDP's wrapper."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def is_fsdp(model: nn.Module) -> TypeGuard[FSDPModule]:
-    """Return whether `shard_model` has cut this module."""
+    """Return whether FSDP manages this module."""
     return hasattr(model, "set_requires_gradient_sync")
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Return whether each rank holds a shard of this tensor: only those have a mesh of devices."""
+    """Return whether a tensor is sharded among ranks."""
     return hasattr(tensor, "device_mesh")
 
 
 def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
-    """Let ranks exchange gradients in the last micro-batch only."""
+    """Exchange gradients in the last micro-batch only."""
     if isinstance(model, DistributedDataParallel) and not last:
         return model.no_sync()
     if is_fsdp(model):
@@ -362,9 +360,9 @@ def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 def reshard(model: nn.Module) -> None:
-    """Drop the whole parameters that FSDP's root keeps after a forward pass without a backward.
+    """Free the gathered parameters that FSDP's root keeps after a forward pass without a backward.
 
-    Otherwise it would take them for current after the weights have been exchanged.
+    Otherwise FSDP would use them after the weights were exchanged.
     """
     if is_fsdp(model):
         model.reshard()
@@ -377,14 +375,14 @@ def local_shard(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Piece:
-    """What this rank holds of a tensor: some of its rows, or all of it.
+    """The rows of a tensor that this rank holds.
 
     Attributes:
-        tensor: The rows, the very memory of the model, detached.
+        tensor: The rows, sharing the model's memory, detached.
         start: Number of the first row.
-        shape: Of the whole tensor.
-        sharded: Whether other ranks hold other rows; if not, each holds everything.
-        replica: Number of the copy of the model whose shard it is; others hold the same rows.
+        shape: Shape of the whole tensor.
+        sharded: Whether other ranks hold other rows; otherwise each rank holds all of them.
+        replica: Number of the model's replica that the shard belongs to.
     """
 
     tensor: Tensor
@@ -395,16 +393,16 @@ class Piece:
 
     @property
     def stop(self) -> int:
-        """Number of the row after the last; a scalar is its only row."""
+        """Number after the last row; a scalar has one row."""
         return self.start + (len(self.tensor) if self.shape else 1)
 
 
 def piece_of(tensor: Tensor) -> Piece:
-    """Return what this rank holds of a tensor."""
+    """Return the rows of a tensor that this rank holds."""
     tensor = tensor.detach()
     if not is_sharded(tensor):
         return Piece(tensor, 0, tuple(tensor.shape), sharded=False)
-    # Rows are cut as torch.chunk cuts them: the last ranks may have fewer, or none.
+    # torch.chunk cuts the rows: the last ranks may have fewer, or none.
     mesh, rows = tensor.device_mesh, tensor.shape[0]
     shards = mesh.ndim - 1
     start = min(mesh.get_local_rank(shards) * math.ceil(rows / mesh.size(shards)), rows)
@@ -413,9 +411,9 @@ def piece_of(tensor: Tensor) -> Piece:
 
 
 class Interrupt:
-    """Within it a first signal sets `requested`; a second Ctrl-C raises KeyboardInterrupt.
+    """Signal handler: the first signal sets `requested`, a second Ctrl-C interrupts at once.
 
-    SIGTERM only asks, however often it comes: a scheduler and a launcher may both pass it on.
+    A repeated SIGTERM changes nothing, since a scheduler and a launcher may both send one.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -426,12 +424,12 @@ class Interrupt:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.requested:
             self.requested = True
-            self.say("stopping after this step, with a checkpoint; Ctrl-C stops at once")
+            self.say("stopping after this step with a checkpoint; press Ctrl-C to stop at once")
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Interrupt:
-        """Listen; only the main thread may handle signals, in others this does nothing."""
+        """Install the handlers; outside the main thread this does nothing."""
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._handle)
@@ -440,15 +438,15 @@ class Interrupt:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Give the signals back to whom they belonged."""
+        """Restore the previous handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
 
-# glibc's malloc.h: names of settings for mallopt, and their defaults (mallopt(3)).
+# glibc's malloc.h: parameters of mallopt and their defaults (mallopt(3)).
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 MALLOC_DEFAULT = 128 * 1024
-# Blocks up to so many bytes come from the heap, and so many stay free at its end.
+# Largest block taken from the heap, and largest free memory kept at its top, in bytes.
 LARGEST_BLOCK, LARGEST_TOP = 1 << 30, (1 << 31) - 1
 MALLOC_VARIABLES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"}
 
@@ -457,10 +455,10 @@ MALLOC_VARIABLES = {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_T
 def keep_freed_memory(
     device: torch.device, environment: Mapping[str, str] = os.environ
 ) -> Iterator[bool]:
-    """Keep freed memory inside, give all back at the end; yield whether that is done.
+    """Keep freed memory for reuse inside the block; yield whether malloc was configured.
 
-    The numbers that are computed do not depend on it. Nothing is done for other devices than a CPU,
-    without glibc, and where the environment sets malloc's thresholds itself.
+    Results do not depend on it. It applies to CPUs with glibc, unless the environment sets malloc's
+    thresholds.
     """
     libc = glibc()
     if device.type != "cpu" or libc is None or MALLOC_VARIABLES & environment.keys():
@@ -477,7 +475,7 @@ def keep_freed_memory(
 
 
 def glibc() -> ctypes.CDLL | None:
-    """Return the C library of this process, if it is glibc."""
+    """Return the C library of this process if it is glibc, else None."""
     try:
         version = os.confstr("CS_GNU_LIBC_VERSION")
     except (AttributeError, ValueError):

@@ -1,8 +1,7 @@
-"""How well a model does: its metrics on validation data, and whether its training has diverged.
+"""Evaluation on validation data, and detection of divergence.
 
-Evaluation is the same in training and afterwards: score the validation batches, add up, summarise.
-The batches are cut among the ranks, whose sums and predictions are brought together at the end, so
-that neither the number of ranks nor who evaluates changes a metric.
+Training and `magneto evaluate` share this code. Validation batches are shared among the ranks, and
+sums and predictions are gathered, so that metrics do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from magneto.training.task import Task
 
 
 class Evaluation(NamedTuple):
-    """What an evaluation gives.
+    """The result of an evaluation.
 
     Attributes:
-        metrics: By name.
-        predictions: What `Task.score` gave of each batch that has any, in the batches' order.
+        metrics: Values by name.
+        predictions: Predictions of `Task.score`, in the order of the batches.
     """
 
     metrics: dict[str, float]
@@ -42,33 +41,33 @@ def evaluate(
     limit: int | None = None,
     progress: Progress = SILENT,
 ) -> Evaluation:
-    """Return a task's metrics and predictions of a model on validation data; every rank calls this.
+    """Return metrics and predictions of a model on validation data. Every rank must call this.
 
     Args:
-        task: Prepared.
-        model: As the loop has it, distributed or not; its modules are left in the modes they had.
-        world: The ranks; batch i is scored by rank i % world size.
-        precision: "bf16" for autocast, as in training; "fp32".
-        limit: Batches to score at most: the first ones.
-        progress: Shows it.
+        task: A prepared task.
+        model: The model, distributed or not; its modules keep their training modes.
+        world: The ranks; rank i % world size scores batch i.
+        precision: "bf16" for autocast, or "fp32".
+        limit: Number of first batches to score; None for all.
+        progress: Progress display.
 
     Returns:
-        The same on every rank.
+        The same result on every rank.
 
     Raises:
-        ValueError: If there is not one validation batch.
+        ValueError: If there is no validation batch.
     """
     batches = task.validation_batches()
     count = len(batches) if limit is None else min(limit, len(batches))
     if count < 1:
-        raise ValueError("there is nothing to evaluate on: the validation data makes no batch")
+        raise ValueError("no validation batch: the validation data is empty")
     autocast = torch.autocast(world.device.type, torch.bfloat16, enabled=precision == "bf16")
     sums: dict[str, Tensor] = {}
     predictions: list[tuple[int, Any]] = []
     with evaluation_mode(model), torch.no_grad(), autocast:
         for start in range(0, count, world.world_size):
-            # A rank without a batch of its own scores the last one again and throws it away: ranks
-            # that hold shards of the model run it together.
+            # A rank without a batch scores the last one again and drops the result, because ranks
+            # with shards of the model run it together.
             number = start + world.rank
             batch = to_device(batches[min(number, count - 1)], world.device)
             found = task.score(unwrap(model), batch)
@@ -85,7 +84,7 @@ def evaluate(
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode for a while; modules that were in it before stay in it."""
+    """Put a model in evaluation mode inside the block, and restore each module's mode after it."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -96,7 +95,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def add_sums(sums: dict[str, Tensor], found: Mapping[str, Tensor], counted: bool) -> None:
-    """Add a batch's sums in float64; of one that does not count, only the names and shapes."""
+    """Add a batch's sums in float64; one that is not counted adds zeros of the same shapes."""
     for name, value in found.items():
         wide = value.detach().double()
         zero = torch.zeros_like(wide)
@@ -104,7 +103,7 @@ def add_sums(sums: dict[str, Tensor], found: Mapping[str, Tensor], counted: bool
 
 
 def total_sums(sums: Mapping[str, Tensor], world: World) -> dict[str, Any]:
-    """Add sums up over the ranks and read them from the device, all at once."""
+    """Return sums over all ranks, read from the device in one transfer."""
     if not sums:
         return {}
     flat = all_reduce_sum(torch.cat([value.flatten() for value in sums.values()]), world).cpu()
@@ -114,27 +113,27 @@ def total_sums(sums: Mapping[str, Tensor], world: World) -> dict[str, Any]:
 
 
 def gather_predictions(predictions: Sequence[tuple[int, Any]], world: World) -> list[Any]:
-    """Bring the ranks' numbered predictions together on the CPU, in the order of their batches."""
+    """Return the numbered predictions of all ranks on the CPU, in the order of the batches."""
     mine = [(number, map_tensors(value, Tensor.cpu)) for number, value in predictions]
     return [value for _, value in sorted(gather_lists(mine, world), key=lambda pair: pair[0])]
 
 
-# Weight of the newest loss in the smoothed one.
+# Weight of the newest loss in the smoothed loss.
 SMOOTHING = 0.1
-# Progress below this share of the first loss is noise, not something that could be lost.
-LEAST_PROGRESS = 0.05
-# Share of the progress since the first loss that is too much to give back.
-GIVEN_BACK = 0.5
-# A loss this much above the first one is far above any past.
+# Progress below this share of the first loss counts as noise.
+MIN_PROGRESS = 0.05
+# Share of the progress whose loss counts as divergence.
+LOST_PROGRESS = 0.5
+# Multiple of the first loss that counts as divergence.
 FAR_ABOVE_FIRST = 1.5
 
 
 @dataclass
 class DivergenceDetector:
-    """Watches the loss, one step at a time; its state is plain values.
+    """Detects divergence from the loss of each step; its state is plain values.
 
     Attributes:
-        patience: Steps in a row for which a loss must be too high.
+        patience: Consecutive steps of high loss after which a run has diverged.
     """
 
     patience: int
@@ -144,7 +143,7 @@ class DivergenceDetector:
     bad: int = 0
 
     def update(self, loss: float) -> str | None:
-        """Take in the next loss; return why the run has diverged, or None."""
+        """Add the next loss; return why the run has diverged, or None."""
         if not math.isfinite(loss):
             return f"the loss is {loss}"
         if self.first is None:
@@ -152,17 +151,17 @@ class DivergenceDetector:
         self.smooth += SMOOTHING * (loss - self.smooth)
         self.best = min(self.best, self.smooth)
         progress = self.first - self.best
-        given_back = (
-            progress > LEAST_PROGRESS * abs(self.first)
-            and self.smooth > self.best + GIVEN_BACK * progress
+        lost = (
+            progress > MIN_PROGRESS * abs(self.first)
+            and self.smooth > self.best + LOST_PROGRESS * progress
         )
         far_above = self.smooth > FAR_ABOVE_FIRST * abs(self.first) + 1e-12
-        self.bad = self.bad + 1 if given_back or far_above else 0
+        self.bad = self.bad + 1 if lost or far_above else 0
         if self.bad < self.patience:
             return None
         return (
-            f"the loss stays at {self.smooth:.3g} for {self.bad} steps; "
-            f"it was {self.best:.3g} at best and {self.first:.3g} at first"
+            f"the loss stays at {self.smooth:.3g} for {self.bad} steps "
+            f"(best {self.best:.3g}, first {self.first:.3g})"
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -170,6 +169,6 @@ class DivergenceDetector:
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from another detector's state."""
+        """Restore a saved state."""
         for name in ("first", "smooth", "best", "bad"):
             setattr(self, name, state[name])

@@ -1,6 +1,6 @@
-"""What a run records: metrics, trackers, throughput, what it was made with, how it ended.
+"""Logs of a run: metrics, trackers, throughput, environment, and the result.
 
-Torch is imported where it is used: `magneto plan --help` lists the peaks of GPUs without it.
+Torch is imported inside functions, because `magneto plan --help` lists GPUs without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from magneto.data.problems import PROBLEMS_FILE
-from magneto.files import Damaged, import_extra, plain, read_json, write_json, write_text
+from magneto.files import DamagedError, import_extra, plain, read_json, write_json, write_text
 from magneto.progress import clock
 from magneto.tasks import TASKS, command
 from magneto.training.config import TrainingConfig
@@ -28,17 +28,14 @@ from magneto.training.config import TrainingConfig
 if TYPE_CHECKING:
     import torch
 
-    from magneto.training.task import Task
-
 METRICS_FILE = "metrics.jsonl"
 RESULT_FILE = "result.json"
 
 
 class MetricsLogger:
-    """Rows of metrics, appended to metrics.jsonl and given to trackers, with names in groups.
+    """Rows of metrics, appended to metrics.jsonl and sent to trackers under grouped names.
 
-    Rows of a step beyond the checkpoint that a run resumes from are cut away first: those steps
-    will be taken, and recorded, again.
+    On resumption, rows after the checkpoint's step are removed, since those steps are taken again.
     """
 
     def __init__(self, run: Path, from_step: int, trackers: Sequence[Tracker] = ()) -> None:
@@ -49,7 +46,7 @@ class MetricsLogger:
         self.trackers = trackers
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write one row, which has the key "step"; it is an error if the file is gone."""
+        """Write one row, which has the key "step". Raises FileNotFoundError as `check` does."""
         self.check()
         self.file.write(json.dumps(plain(row)).encode() + b"\n")
         self.file.flush()
@@ -62,12 +59,10 @@ class MetricsLogger:
             tracker.add(values, row["step"])
 
     def check(self) -> None:
-        """See that the records are still where they were opened.
-
-        An open file of a directory that was removed can be written to as before, and all is lost.
+        """Check that the log file is still in its place; an open file outlives its directory.
 
         Raises:
-            FileNotFoundError: If the file is not there any more, or another run's is.
+            FileNotFoundError: If the file was removed or replaced.
         """
         held = os.fstat(self.file.fileno())
         if not self.path.exists() or not os.path.samestat(self.path.stat(), held):
@@ -83,7 +78,7 @@ class MetricsLogger:
 
 
 def mean_of_steps(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a row of steps' sums, each divided by all counts; the gradient's norm is the last."""
+    """Return sums divided by all counts as one row, with the last gradient norm."""
     names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
     count = max(sum(step["count"] for step in steps), 1)
     means = {name: sum(step[name] for step in steps) / count for name in names}
@@ -91,20 +86,20 @@ def mean_of_steps(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Read a run's rows."""
+    """Return the rows of a run's metrics.jsonl."""
     return read_rows(run / METRICS_FILE)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read a file of one JSON object with a "step" per line; other lines are left out.
+    """Return the JSON objects with a "step" in a file, one per line; other lines are skipped.
 
-    Such are a last line cut short by a kill, and what a disk or an editor has damaged.
+    A kill leaves an incomplete last line.
     """
     return [row for line in path.read_bytes().split(b"\n") if (row := as_row(line)) is not None]
 
 
 def as_row(line: bytes) -> dict[str, Any] | None:
-    """Return the row that a line holds, or None if it holds none."""
+    """Return a line's row, or None if the line is damaged."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -113,19 +108,19 @@ def as_row(line: bytes) -> dict[str, Any] | None:
 
 
 def cut_after(path: Path, step: int) -> None:
-    """Keep the rows up to and with a step, aside and renamed."""
+    """Remove the rows after a step from a file."""
     rows = [row for row in read_rows(path) if row["step"] <= step]
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-# Rows' names that are of speed, besides those that end in "_per_second".
+# Metrics of speed, besides those that end in "_per_second".
 SPEED_METRICS = ("flops_utilisation", "data_wait_seconds")
-# In a run: what Weights & Biases calls it, so that a resumed run goes on there.
+# File in a run with the run's id at Weights & Biases, which a resumed run continues.
 WANDB_FILE = "wandb.json"
 
 
 def grouped(key: str) -> str:
-    """Return a row's name with its group."""
+    """Return a metric's name with its group, such as "validation/loss"."""
     if key.startswith("validation_"):
         return f"validation/{key.removeprefix('validation_')}"
     if key in SPEED_METRICS or key.endswith("_per_second"):
@@ -134,7 +129,7 @@ def grouped(key: str) -> str:
 
 
 def flatten(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    """Return nested hyper-parameters by dotted names; lists and what is None as text."""
+    """Return nested values by dotted name, with lists and None as text."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -146,10 +141,10 @@ def flatten(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
 
 
 def check_trackers(config: TrainingConfig) -> None:
-    """See that what was asked for is installed.
+    """Check that the tracker of a configuration is installed.
 
     Raises:
-        ModuleNotFoundError: If it is not; says what to install.
+        ModuleNotFoundError: If it is not; the message says what to install.
     """
     if config.tracker == "wandb":
         import_wandb()
@@ -162,10 +157,10 @@ def open_trackers(
     recipe: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> list[Tracker]:
-    """Open what a configuration asks for; what was shown of later steps is forgotten.
+    """Open the trackers of a configuration; TensorBoard drops events after `from_step`.
 
     Raises:
-        ModuleNotFoundError: If Weights & Biases is asked for and not installed.
+        ModuleNotFoundError: If Weights & Biases is not installed.
     """
     trackers: list[Tracker] = []
     if config.tensorboard:
@@ -179,7 +174,7 @@ def open_trackers(
 
 
 class TensorBoard:
-    """Files for TensorBoard in RUN/tensorboard."""
+    """TensorBoard event files in RUN/tensorboard."""
 
     def __init__(self, run: Path, from_step: int, recipe: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
@@ -187,7 +182,7 @@ class TensorBoard:
 
         self.writer: Any = SummaryWriter(str(run / "tensorboard"), purge_step=from_step + 1)
         measured = {name: 0 for name in ("train/loss", "validation/loss")}
-        for part in hparams(flatten(recipe), measured):  # which the curves' own values fill
+        for part in hparams(flatten(recipe), measured):
             self.writer.file_writer.add_summary(part)
 
     def add(self, values: Mapping[str, float], step: int) -> None:
@@ -201,7 +196,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, in the project "magneto" unless WANDB_PROJECT says otherwise."""
+    """A run at Weights & Biases, in the project $WANDB_PROJECT (default: magneto)."""
 
     def __init__(self, run: Path, recipe: Mapping[str, Any]) -> None:
         wandb = import_wandb()
@@ -218,7 +213,7 @@ class WeightsAndBiases:
         write_json(kept, {"id": self.session.id})
 
     def add(self, values: Mapping[str, float], step: int) -> None:
-        """Send the values of a step; those that are not finite are left out."""
+        """Send the finite values of a step."""
         self.session.log({n: v for n, v in values.items() if math.isfinite(v)}, step=step)
 
     def close(self) -> None:
@@ -230,7 +225,7 @@ Tracker = TensorBoard | WeightsAndBiases
 
 
 def import_wandb() -> Any:
-    """Import Weights & Biases, or say what installs it."""
+    """Import wandb; the error names the extra that installs it."""
     return import_extra("wandb", "wandb", "training.tracker wandb needs Weights & Biases")
 
 
@@ -245,7 +240,7 @@ PACKAGES = (
 
 
 def environment() -> dict[str, Any]:
-    """Return what is needed to repeat a run: versions, machine, commit, command."""
+    """Return versions, machine, commit and command of this process."""
     import torch
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -263,28 +258,28 @@ def environment() -> dict[str, Any]:
 
 
 def write_environment(run: Path) -> None:
-    """Write environment.json; a resumed run keeps the first one and adds its own.
+    """Append this process's environment to environment.json.
 
-    One that can't be read is set aside.
+    A damaged file is renamed to environment.damaged.json.
     """
     path, earlier = run / "environment.json", []
     if path.exists():
         try:
             earlier = read_environments(path)
-        except Damaged:
+        except DamagedError:
             path.replace(path.with_name("environment.damaged.json"))
     write_json(path, [*earlier, environment()])
 
 
 def read_environments(path: Path) -> list[dict[str, Any]]:
-    """Read environment.json: what each start of a run was made with.
+    """Return the environment of each start of a run.
 
     Raises:
-        Damaged: If it holds something else; names it.
+        DamagedError: If the file is not a list of JSON objects.
     """
     records = read_json(path)
     if not isinstance(records, list) or not all(isinstance(each, dict) for each in records):
-        raise Damaged(f"{path} is damaged: it must hold a list of JSON objects")
+        raise DamagedError(f"{path} is damaged: it must hold a list of JSON objects")
     return records
 
 
@@ -295,7 +290,7 @@ def open_records(
     recipe: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> MetricsLogger:
-    """Open a run's rows and trackers, and write what it was made with."""
+    """Open a run's metrics and trackers, and write its environment."""
     logger = MetricsLogger(run, step, open_trackers(run, step, config, recipe, say))
     write_environment(run)
     return logger
@@ -317,9 +312,9 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of the source tree this package runs from, marked if it was changed."""
+    """Return the commit of the source tree of this package, or None outside a checkout."""
     try:
-        # Installed inside somebody's checkout, the commit would be of something else.
+        # The package may be installed inside another project's checkout.
         _git("ls-files", "--error-unmatch", Path(__file__).name)
         return _git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
@@ -332,8 +327,8 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
-# Dense matrix-product peaks by part of the device's name, FLOP/s in (bf16, fp32 with TF32 off).
-# The first part that is in the name counts. Source: the vendors' data sheets.
+# Peaks of dense matrix products in FLOP/s, (bf16, fp32 without TF32), from the vendors' data
+# sheets. The first name that is part of the device's name is used.
 PEAKS = {
     "H200": (989e12, 67e12),
     "H100 PCIe": (756e12, 51e12),
@@ -350,17 +345,17 @@ PEAKS = {
 
 
 def nominal_peaks(name: str) -> tuple[float, float] | None:
-    """Return the data sheet's FLOP/s (bf16, fp32) of a device by its name, or None."""
+    """Return the data sheet's FLOP/s (bf16, fp32) of a device, or None if unknown."""
     return next((peaks for part, peaks in PEAKS.items() if part in name), None)
 
 
-# Rows of the matrices by which a device's peak is first timed, and the seconds that are enough.
+# Rows of the first matrices that are timed, and the seconds that make a timing reliable.
 SMALLEST_PRODUCT = 256
-LEAST_SECONDS = 0.02
+RELIABLE_SECONDS = 0.02
 
 
 def peak_flops(device: torch.device, precision: str) -> float:
-    """Return the device's peak in FLOP/s: from the table, or from a matrix product timed here."""
+    """Return a device's peak in FLOP/s, from the table or from a timed matrix product."""
     import torch
 
     if device.type == "cuda":
@@ -371,31 +366,31 @@ def peak_flops(device: torch.device, precision: str) -> float:
 
 
 def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = None) -> float:
-    """Time square matrix products; return the best rate in FLOP/s.
+    """Return the best measured rate of square matrix products in FLOP/s.
 
     Args:
-        device: Where.
-        dtype: Of the factors, which are random: a GPU multiplies zeros and ones faster.
-        size: Rows; by default as many as take a while, up to 1024 on a CPU, and 8192 elsewhere,
-            where less would time the launch. A processor that has no bfloat16 is done with 256.
+        device: Device to measure.
+        dtype: Type of the random factors; a GPU multiplies zeros and ones faster.
+        size: Rows; by default doubled until a product takes `RELIABLE_SECONDS`, up to 1024 on a
+            CPU and 8192 elsewhere, where smaller products measure the launch.
     """
     accelerated = device.type != "cpu"
     largest, products = size or (8192 if accelerated else 1024), 10 if accelerated else 1
     size = size or SMALLEST_PRODUCT
     seconds = product_seconds(device, dtype, size, products)
-    while size < largest and seconds < LEAST_SECONDS:
+    while size < largest and seconds < RELIABLE_SECONDS:
         size *= 2
         seconds = product_seconds(device, dtype, size, products)
     return 2 * size**3 * products / seconds
 
 
 def product_seconds(device: torch.device, dtype: torch.dtype, size: int, products: int) -> float:
-    """Return how long some products of random matrices take, the least of five times."""
+    """Return the seconds of some products of random matrices, the least of five runs."""
     import torch
 
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     best, product = float("inf"), left
-    for _ in range(5):  # the first of which warms up
+    for _ in range(5):  # the first run warms up
         start = time.perf_counter()
         for _ in range(products):
             product = left @ right
@@ -405,7 +400,7 @@ def product_seconds(device: torch.device, dtype: torch.dtype, size: int, product
 
 
 class Throughput:
-    """Counts units between two readings, and the seconds that training itself took."""
+    """Units per second and model-FLOPs utilisation between two readings, without pauses."""
 
     def __init__(self, flops_per_unit: float, peak: float) -> None:
         self.flops_per_unit = flops_per_unit
@@ -415,15 +410,15 @@ class Throughput:
         self.paused = 0.0
 
     def add(self, units: int) -> None:
-        """Count units of this rank."""
+        """Add units of this rank."""
         self.units += units
 
     def pause(self, seconds: float) -> None:
-        """Leave out seconds spent on evaluation or saving."""
+        """Exclude seconds of evaluation or saving."""
         self.paused += seconds
 
     def read(self, world_size: int) -> tuple[float, float]:
-        """Return (units per second over all ranks, model-FLOPs utilisation), and start again."""
+        """Return (units per second over all ranks, model-FLOPs utilisation), and reset."""
         now = time.perf_counter()
         seconds = max(now - self.start - self.paused, 1e-9)
         rate = self.units / seconds
@@ -433,15 +428,15 @@ class Throughput:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How a run ended.
+    """The result of a run, as written to result.json.
 
     Attributes:
         status: "finished", "diverged" or "interrupted".
-        step: Steps taken.
-        metrics: The last evaluation.
-        best: The best evaluation by the task's primary metric: its step and value.
-        diverged_at: Step at which it diverged, counted from 1, or None.
-        reason: In words, where it did not finish.
+        step: Completed steps.
+        metrics: Metrics of the last evaluation.
+        best: Step and value of the best evaluation by the primary metric.
+        diverged_at: Step of the divergence, counted from 1, or None.
+        reason: Why the run stopped before its last step.
         seconds: Wall time of this process.
     """
 
@@ -454,96 +449,85 @@ class TrainingResult:
     seconds: float
 
 
-# In a run whose encoder others begin with: the metrics of guessing by frequency.
+# Metrics of guessing by token frequency, in a run whose encoder other runs may start from.
 PLATEAU_FILE = "baseline.json"
 
 
-def end_run(
-    run: Path,
-    task: Task,
-    config: TrainingConfig,
-    recipe: Mapping[str, Any],
-    result: TrainingResult,
-    began: int,
-    losses: Sequence[float],
-    logger: MetricsLogger | None,
-    say: Callable[[str], None],
-) -> None:
-    """Write how a run ended, on the main process, which has a logger, and say what is next.
+def end_run(state: Any, result: TrainingResult) -> None:
+    """Write a run's result on the main process, and print its closing lines.
 
-    Where others begin with such a run's encoder, what guessing by frequency scores is kept too.
+    Args:
+        state: The `magneto.training.loop.TrainingState`.
+        result: The result of the run.
     """
     from magneto.training.task import task_entry
 
-    name = str(recipe.get("task", ""))
+    run, task, say = state.run, state.task, state.report.say
+    name = str(state.recipe.get("task", ""))
     entry = TASKS.get(name) or task_entry(name, type(task))
-    if logger is not None:
-        logger.check()
+    if state.metrics_logger is not None:
+        state.metrics_logger.check()
         write_json(run / RESULT_FILE, plain(asdict(result)))
         if result.status != "interrupted" and entry.plateau_batches:
             found = task.baseline(entry.plateau_batches)
             write_json(run / PLATEAU_FILE, {key: round(value, 4) for key, value in found.items()})
     if problems := task.problems.describe():
         say(f"data problems, listed in {run / PROBLEMS_FILE}: {problems}")
-    for line in closing_lines(result, run, config, task.primary_metric, began, losses, entry.verbs):
+    for line in closing_lines(state, result, entry.verbs):
         say(line)
 
 
-def closing_lines(
-    result: TrainingResult,
-    run: Path,
-    config: TrainingConfig,
-    metric: str,
-    began: int,
-    losses: Sequence[float],
-    verbs: Sequence[str],
-) -> list[str]:
-    """Say how a run ended and what can be done now.
+def closing_lines(state: Any, result: TrainingResult, verbs: Sequence[str]) -> list[str]:
+    """Return the lines that say how a run ended and which commands use it.
 
-    `metric` is the primary one, `began` the step that this process went on from, `losses` are of
-    the steps last logged, `verbs` commands that use the run (`magneto.tasks.TaskEntry`).
+    Args:
+        state: The `magneto.training.loop.TrainingState`.
+        result: The result of the run.
+        verbs: Commands of the task (`magneto.tasks.TaskEntry`).
     """
+    run, config = state.run, state.config
     if result.status == "interrupted":
         where = f"interrupted after step {result.step} of {config.steps}"
-        return [f"{where}; go on with: {command('train --resume', run)}"]
+        return [f"{where}; resume with: {command('train --resume', run)}"]
     if result.status == "diverged":
-        kept = f"weights and batch are kept in {run / 'diverged'}"
+        kept = f"weights and batch saved in {run / 'diverged'}"
         where = f"diverged at step {result.diverged_at}: {result.reason}"
         return [f"{where}; {kept}; {divergence_advice(config)}"]
     why = f": {result.reason}" if result.reason else ""
-    now = f", {result.step - began:,} of them since it was resumed" if began else ""
-    lines = [f"finished after {clock(result.seconds)}, {result.step:,} steps{now}{why}"]
-    rows = {"training loss": fmean(losses)} if losses else {}
+    resumed = f", {result.step - state.first_step:,} since resumption" if state.first_step else ""
+    lines = [f"finished after {clock(result.seconds)}, {result.step:,} steps{resumed}{why}"]
+    rows = {"training loss": fmean(state.losses)} if state.losses else {}
     rows |= {f"validation {name}": value for name, value in result.metrics.items()}
     width = max(map(len, rows), default=0)
     lines += [f"  {name:{width}}  {value:.4g}" for name, value in rows.items()]
     best = result.best
     if best and best["step"] != result.step and config.patience:
-        lines.append(f"the final weights, and these validation scores, are those of step "
-                     f"{best['step']:,}, the best by {metric}")  # fmt: skip
+        lines.append(f"final weights and validation scores: step {best['step']:,}, best by "
+                     f"{state.task.primary_metric}")  # fmt: skip
     elif best and best["step"] != result.step:
-        lines.append(f"the best was step {best['step']}: validation {metric} {best['value']:.4g}")
-    lines.append(f"the run is in {run}; next:")
+        lines.append(f"best step: {best['step']} (validation {state.task.primary_metric} "
+                     f"{best['value']:.4g})")  # fmt: skip
+    lines.append(f"run saved in {run}; next:")
     return lines + [f"  {command(verb, run)}" for verb in ("evaluate", "report", *verbs)]
 
 
-def brief_losses(losses: Sequence[float], metrics: Mapping[str, float], primary: str) -> str:
-    """Write the training loss, the validation loss and the primary metric in a line."""
-    said = [f"training loss {fmean(losses):.4g}"] if losses else []
-    said += [f"validation {name} {metrics[name]:.4g}"
-             for name in dict.fromkeys(("loss", primary)) if name in metrics]  # fmt: skip
-    return ", ".join(said)
+def describe_losses(losses: Sequence[float], metrics: Mapping[str, float], primary: str) -> str:
+    """Return training loss, validation loss and primary metric in one line."""
+    parts = [f"training loss {fmean(losses):.4g}"] if losses else []
+    parts += [f"validation {name} {metrics[name]:.4g}"
+              for name in dict.fromkeys(("loss", primary)) if name in metrics]  # fmt: skip
+    return ", ".join(parts)
 
 
 def divergence_advice(config: TrainingConfig) -> str:
-    """Say what is worth trying after a divergence, what is cheapest first."""
+    """Return what to try after a divergence, the cheapest first."""
     tries = [
         f"a lower --training.learning_rate (it was {config.learning_rate:g})",
         f"more --training.warmup_steps (there were {config.warmup_steps})",
     ]
     if config.clip_norm is None:
-        tries.append("--training.clip_norm 1.0 (nothing was clipped)")
+        tries.append("--training.clip_norm 1.0 (clipping was off)")
     return (
         f"try {', '.join(tries)}, or another --model.placement; "
-        "`magneto probe` looks for the reason, layer by layer"
+        "`magneto probe` measures the cause layer by layer"
     )

@@ -1,9 +1,9 @@
-"""The training loop. It knows `magneto.training.task` and nothing of what is trained.
+"""The training loop of every task (`magneto.training.task`).
 
-Every step takes the gradient of a summed loss over micro-batches and ranks and divides it by one
-count, so that cutting a batch differently changes nothing. Randomness is a function of (seed, step,
-rank). What happens every so many steps is a hook. A run can be killed at any moment: it goes on
-from its newest undamaged checkpoint and ends where it would have ended.
+A step sums gradients over micro-batches and ranks and divides by one count, so that the way a batch
+is cut changes nothing. Random numbers depend on (seed, step, rank) alone. Logging, evaluation and
+checkpoints are hooks. A killed run resumes from its newest undamaged checkpoint and gives the same
+result as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from magneto.config import ConfigError
 from magneto.data.stream import BatchStream, to_device
-from magneto.data.workers import BatchesAhead
+from magneto.data.workers import BatchPrefetcher
 from magneto.progress import ProgressBars
 from magneto.training.checkpoint import RunWeights, begin_run, model_pieces
-from magneto.training.config import TrainingConfig, in_steps, is_stale, learning_rate
+from magneto.training.config import TrainingConfig, learning_rate, patience_is_over, resolve_steps
 from magneto.training.distributed import (
     Interrupt,
     World,
@@ -47,7 +47,7 @@ from magneto.training.logging import (
     MetricsLogger,
     Throughput,
     TrainingResult,
-    brief_losses,
+    describe_losses,
     end_run,
     mean_of_steps,
     peak_flops,
@@ -65,46 +65,46 @@ from magneto.training.task import NON_FINITE, Task, count_units, place_companion
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a run ended: status is "finished", "diverged" or "interrupted"."""
+    """The reason why a run ended: "finished", "diverged" or "interrupted", and the step of it."""
 
     status: str
     reason: str = ""
-    at: int | None = None
+    step: int | None = None
 
 
 @dataclass(kw_only=True)
 class TrainingState:
-    """One run and all that belongs to it. Hooks may read everything, and set `stop`."""
+    """The objects and counters of one run. Hooks may read all of them, and set `stop`."""
 
     task: Task
-    config: TrainingConfig  # its length in steps
+    config: TrainingConfig  # with epochs resolved to steps
     run: Path
     seed: int
     world: World
     report: ProgressBars
-    model: nn.Module  # as it is distributed
-    parameters: list[nn.Parameter]  # those that are trained
+    model: nn.Module  # wrapped or sharded for the ranks
+    parameters: list[nn.Parameter]  # trained ones only
     optimizer: torch.optim.Optimizer
     average: WeightAverage | None
     stream: BatchStream
-    batches: BatchesAhead
+    batches: BatchPrefetcher
     throughput: Throughput
     weights: RunWeights
     detector: DivergenceDetector
     interrupt: Interrupt
-    # Across a run, what a checkpoint holds besides weights and optimizer:
-    step: int = 0  # steps taken
+    # Saved in checkpoints, besides weights and optimizer:
+    step: int = 0  # completed steps
     pending: list[tuple[int, list[str], Tensor]] = field(default_factory=list)  # not yet logged
     metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
     recipe: Mapping[str, Any] = field(default_factory=dict)
     # Of this process only:
-    began: int = 0  # the step it went on from
-    losses: list[float] = field(default_factory=list)  # of the steps last logged
+    first_step: int = 0  # steps completed before this process started
+    losses: list[float] = field(default_factory=list)  # per step, since the last log
     stop: Stop | None = None
-    metrics_logger: MetricsLogger | None = None  # the main process only
+    metrics_logger: MetricsLogger | None = None  # on the main process only
 
     def read_pending(self) -> list[dict[str, Any]]:
-        """Return the steps not yet logged as plain numbers; this waits for the device, once."""
+        """Return the steps not yet logged as plain numbers. Waits for the device once."""
         if not self.pending:
             return []
         table = torch.stack([values for _, _, values in self.pending]).tolist()
@@ -114,17 +114,17 @@ class TrainingState:
         ]
 
     def add_row(self, row: dict[str, Any]) -> None:
-        """Write a row of metrics (the main process only)."""
+        """Write a row of metrics, on the main process."""
         if self.metrics_logger is not None:
             self.metrics_logger.add(row)
 
     def mark_diverged(self, reason: str, step: int) -> None:
-        """End the run as diverged at a step, counted from 1; the first one counts."""
+        """Stop the run as diverged at a step, counted from 1; later reasons are ignored."""
         if self.stop is None or self.stop.status == "interrupted":
             self.stop = Stop("diverged", reason, step)
 
     def close(self) -> None:
-        """Stop the batch thread and close the records."""
+        """Stop the data workers and close the log files."""
         self.batches.close()
         self.report.finish()
         if self.metrics_logger is not None:
@@ -133,18 +133,18 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class Hook:
-    """A function of the run's state, called after every so many steps and after the last one.
+    """A function called after every `every` steps and after the last one.
 
     Attributes:
         every: Steps between calls; 0 for the last step only.
-        function: May set `state.stop` to end the run.
+        function: Receives the run's state; may set `state.stop` to end the run.
     """
 
     every: int
     function: Callable[[TrainingState], None]
 
     def due(self, step: int, last: int) -> bool:
-        """Return whether to call it after `step` steps of `last`."""
+        """Return whether to call the function after `step` of `last` steps."""
         return step == last or (self.every > 0 and step % self.every == 0)
 
 
@@ -158,32 +158,30 @@ def train(
     hooks: Sequence[Hook] = (),
     report: ProgressBars | None = None,
     recipe: Mapping[str, Any] | None = None,
-    keep_recipe: Callable[[], None] = lambda: None,
+    save_recipe: Callable[[], None] = lambda: None,
 ) -> TrainingResult:
-    """Train a task's model in the directory `run`.
+    """Train a task's model in the directory `run`, which is made if missing.
 
     Args:
-        task: What to train.
-        config: How.
-        run: Directory for checkpoints and records; made if it is not there.
-        seed: Of weights, data order and dropout.
-        resume: Go on from the newest undamaged checkpoint in `run`, if there is one.
-        hooks: Called besides the loop's own, after logging and before evaluation.
-        report: Where progress is shown; by default on stderr.
-        recipe: What the run is made of, as plain values by section. Checkpoints keep it, and a run
-            is not resumed with another task, model, data or seed.
-        keep_recipe: Called by the main process when nothing can refuse any more, before anything
-            else is written in `run`.
+        task: Data, model and loss.
+        config: Settings of the loop.
+        run: Directory of checkpoints and logs.
+        seed: Seed of weights, data order and dropout.
+        resume: Whether to resume from the newest undamaged checkpoint in `run`.
+        hooks: Called after logging and before evaluation.
+        report: Progress display; by default on stderr.
+        recipe: Plain values by section, kept in checkpoints. A run can't be resumed with another
+            task, model, data or seed.
+        save_recipe: Called on the main process after all checks, before anything is written.
 
     Returns:
-        How it ended; the same is written to result.json. A run that has finished already, and is
-        resumed for no more steps, is left as it is.
+        The result, which is also written to result.json. A finished run with no steps left is
+        returned unchanged.
 
     Raises:
-        ValueError: If there is no learning rate, the batch is too small to be cut, the device or
-            the ranks asked for are not there, `run` holds a run that was not to be resumed, or one
-            that began with another recipe or other data.
-        FileNotFoundError: If `run` vanishes while it trains.
+        ValueError: If the learning rate is missing, the batch is too small to cut, the device or
+            ranks are not available, or `run` holds another run or was started with another recipe.
+        FileNotFoundError: If `run` is removed during training.
     """
     started = time.perf_counter()
     learning_rate(config, 0)
@@ -194,27 +192,27 @@ def train(
     with join_world(config) as world, keep_freed_memory(world.device):
         main = world.is_main_process
         report = report if report and main else ProgressBars(quiet=not main)
-        # A name made of the time would differ, and the main process may have begun the run.
+        # Ranks may see another time and another state of the directory.
         run, resume = broadcast_from_main((run, resume), world)
         with main_process_first(world):
-            task.prepare(report)  # what is wrong with the data is known before a thing is written
+            task.prepare(report)  # errors in the data come before anything is written
             check_memory(task, config, world, seed)
             run.mkdir(parents=True, exist_ok=True)
         state = build_state(task, config, run, seed, world, report)
         state.recipe = recipe or {}
         with closing(state), state.interrupt:
-            result = begin_run(state, resume, keep_recipe)
+            result = begin_run(state, resume, save_recipe)
             if result is None:
                 if state.step == 0:
-                    parts, count = local_parts(config, world)
-                    initialise_from_data(task, state.model, state.stream, count, parts, world)
+                    parts, wanted = state.batches.parts, state.batches.wanted
+                    initialise_from_data(task, state.model, state.stream, parts, wanted, world)
                     if state.average:
                         state.average.reset()
-                with main_process_first(world):  # problems that all ranks met are written once
-                    task.problems.keep_in(run, report)
+                with main_process_first(world):  # ranks that found the same problems list them once
+                    task.problems.write_to(run, report)
                 run_steps(state, hooks)
                 result = finish(state, started)
-        del state  # DDP's model must be gone before the processes part
+        del state  # frees DDP's model before the process group ends
         barrier(world)
     return result
 
@@ -222,14 +220,12 @@ def train(
 def build_state(
     task: Task, config: TrainingConfig, run: Path, seed: int, world: World, report: ProgressBars
 ) -> TrainingState:
-    """Build model, optimizer and batches, before any step."""
+    """Build model, optimizer and batches for step 0."""
     parts, count = local_parts(config, world)
     stream = task.train_stream(config.batch_size, seed)
-    config = in_steps(config, stream.examples)
-    sample = stream.batch(0, count, parts)[0]
-    flops, units = count_flops(task, sample, config.precision)
+    config = resolve_steps(config, stream.examples)
+    flops, units = count_flops(task, stream.batch(0, count, parts)[0], config.precision)
     place_companion(task, world.device)
-    throughput = Throughput(flops / units, peak_flops(world.device, config.precision))
     model = initial_model(task, seed, world, report.say)
     if config.compile:
         model.compile()
@@ -240,8 +236,8 @@ def build_state(
         optimizer=build_optimizer(unwrap(model), config, task.rate_multipliers(unwrap(model))),
         average=WeightAverage(model, config.ema_decay) if config.ema_decay else None,
         stream=stream,
-        batches=BatchesAhead(stream, count, parts, pin=pin, num_workers=workers),
-        throughput=throughput,
+        batches=BatchPrefetcher(stream, count, parts, pin=pin, num_workers=workers),
+        throughput=Throughput(flops / units, peak_flops(world.device, config.precision)),
         weights=RunWeights(run, config, world, report.say),
         detector=DivergenceDetector(config.divergence_patience),
         interrupt=Interrupt(report.say),
@@ -249,34 +245,32 @@ def build_state(
 
 
 def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
-    """Take steps until the last one, or until something stops the run."""
+    """Take steps until the last one or until something stops the run."""
     config = state.config
     late = (Hook(config.evaluate_every, evaluate), Hook(config.save_every, save))
     hooks = [Hook(config.log_every, log), *hooks, *late]
-    state.began = state.step
+    state.first_step = state.step
     batches = state.batches.start(state.step)
-    state.throughput.read(state.world.world_size)  # building and loading are not training
+    state.throughput.read(state.world.world_size)  # leaves out the time of building and loading
     while state.step < config.steps and state.stop is None:
         train_step(state, next(batches))
         for hook in hooks:
-            # A step that a hook stops at still owes its evaluation: no later one makes up for it.
+            # A run stopped by a hook is still evaluated and saved, unless it diverged.
             diverged = state.stop is not None and state.stop.status == "diverged"
             if not diverged and hook.due(state.step, config.steps):
                 hook.function(state)
         if state.stop is None and state.step < config.steps and stop_requested(state):
-            state.stop = Stop("interrupted", "asked to stop by a signal")
+            state.stop = Stop("interrupted", "stopped by a signal")
 
 
 def stop_requested(state: TrainingState) -> bool:
-    """Return whether to stop now. Several ranks ask each other at log time only: it waits."""
-    if state.world.world_size == 1:
-        return state.interrupt.requested
-    at_log = state.step % state.config.log_every == 0
-    return at_log and any_rank(state.interrupt.requested, state.world)
+    """Return whether a signal asked to stop. Several ranks synchronise at log steps only."""
+    due = state.world.world_size == 1 or state.step % state.config.log_every == 0
+    return due and any_rank(state.interrupt.requested, state.world)
 
 
 def train_step(state: TrainingState, pieces: list[Any]) -> None:
-    """Take one optimizer step; nothing in it waits for the device."""
+    """Take one optimizer step without waiting for the device."""
     task, config, world, model = state.task, state.config, state.world, state.model
     torch.manual_seed(step_seed(state.seed, state.step, world.rank))
     sums, names, units = accumulate(task, model, pieces, config, world)
@@ -294,18 +288,18 @@ def train_step(state: TrainingState, pieces: list[Any]) -> None:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of one step on one rank, so that no random state need be saved."""
+    """Return the seed of one step on one rank; no random state needs saving."""
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def accumulate(
     task: Task, model: nn.Module, pieces: list[Any], config: TrainingConfig, world: World
 ) -> tuple[Tensor, list[str], int]:
-    """Add up gradients of the summed loss over this rank's micro-batches.
+    """Add up the gradients of the summed loss over this rank's micro-batches.
 
     Returns:
-        Sums over all ranks (loss, count, and each of the task's logs), on the device; their names;
-        and the units of this rank's pieces. Nothing waits for the device.
+        Sums over all ranks (loss, count, the task's logs), on the device; their names; and the
+        units in this rank's pieces. Nothing waits for the device.
     """
     sums, names, units = [], [], 0
     for index, piece in enumerate(pieces):
@@ -323,7 +317,7 @@ def accumulate(
 
 
 def log(state: TrainingState) -> None:
-    """Read the steps since the last log from the device, look for divergence, write a row."""
+    """Read the steps since the last log from the device, check for divergence, write a row."""
     steps, state.pending = state.read_pending(), []
     if not steps:
         return
@@ -339,7 +333,7 @@ def log(state: TrainingState) -> None:
         "learning_rate": learning_rate(state.config, state.step - 1),
         f"{state.task.unit}_per_second": rate,
         "flops_utilisation": utilisation,
-        "data_wait_seconds": state.batches.read_waited(),
+        "data_wait_seconds": state.batches.read_wait_seconds(),
     }
     state.add_row(row)
     note = (f"loss {row['loss']:.4g}, {rate:,.0f} {state.task.unit}/s, "
@@ -348,36 +342,37 @@ def log(state: TrainingState) -> None:
 
 
 def evaluate(state: TrainingState) -> None:
-    """Evaluate, with the averaged weights if there are any, and keep the best.
+    """Evaluate the averaged weights, or the model's, and keep the best.
 
-    Weights whose validation loss is not finite are never the best: another metric of theirs may be
-    finite, and a number by chance.
+    Weights with a non-finite validation loss are never the best, even if another metric is finite.
     """
     started, task, step = time.perf_counter(), state.task, state.step
     metrics = state.metrics = run_evaluation(state)
     state.add_row({"step": step} | {f"validation_{key}": x for key, x in metrics.items()})
     if task.primary_metric not in metrics:
-        whose = f"{type(task).__name__}.primary_metric is {task.primary_metric!r}"
-        raise ConfigError([f"{whose}, which is none of its metrics: {', '.join(metrics)}"])
+        name = f"{type(task).__name__}.primary_metric {task.primary_metric!r}"
+        raise ConfigError([f"{name} is not among its metrics: {', '.join(metrics)}"])
     value = metrics[task.primary_metric]
     if not math.isfinite(metrics.get("loss", 0.0)):
         state.mark_diverged(f"the validation loss is {metrics['loss']}", step)
     elif math.isfinite(value):
         pieces = model_pieces(state.model, state.average)
         state.weights.keep_best(step, value, task.higher_is_better, pieces, metrics)
-        if is_stale(state.config, step, state.weights.best[0]["step"]) and state.stop is None:
+        over = patience_is_over(state.config, step, state.weights.best[0]["step"])
+        if over and state.stop is None:
             state.stop = Stop("finished", f"no better validation {task.primary_metric} in the last "
                                           f"{state.config.patience} evaluations")  # fmt: skip
-    # The closing lines have the last ones, or with patience the best.
+    # The closing lines repeat the last evaluation, or with patience the best one.
     best = state.weights.best[0]["step"] if state.weights.best else step
     ended = state.stop is not None or step == state.config.steps
     if not ended or (state.config.patience and best != step):
-        state.report.say(f"step {step}: {brief_losses(state.losses, metrics, task.primary_metric)}")
+        losses = describe_losses(state.losses, metrics, task.primary_metric)
+        state.report.say(f"step {step}: {losses}")
     state.throughput.pause(time.perf_counter() - started)
 
 
 def run_evaluation(state: TrainingState) -> dict[str, float]:
-    """Return the task's metrics of the model as it would be used."""
+    """Return the metrics of the averaged weights, or of the model without an average."""
     config = state.config
     with state.average.in_place() if state.average else nullcontext():
         return evaluate_task(
@@ -387,11 +382,11 @@ def run_evaluation(state: TrainingState) -> dict[str, float]:
 
 
 def save(state: TrainingState) -> None:
-    """Write a checkpoint, from which the run goes on bit for bit; none of a run gone wrong."""
+    """Write a checkpoint for an exact resumption; none of a diverged run."""
     started = time.perf_counter()
     pending = state.read_pending()
     if not all(math.isfinite(step["loss"]) for step in pending):
-        log(state)  # finds the divergence; the checkpoints before it stay
+        log(state)  # marks the divergence
         return
     if not weights_are_finite(state):
         return
@@ -408,7 +403,7 @@ def save(state: TrainingState) -> None:
 
 
 def weights_are_finite(state: TrainingState) -> bool:
-    """Return whether every weight is finite; if not, the run has diverged. Every rank waits."""
+    """Return whether every weight is finite; mark the run as diverged if not. Every rank waits."""
     finite = all_finite(state.parameters, state.world)
     if not finite:
         state.mark_diverged("the weights are not finite", state.step)
@@ -416,11 +411,11 @@ def weights_are_finite(state: TrainingState) -> bool:
 
 
 def finish(state: TrainingState, started: float) -> TrainingResult:
-    """Leave what the run's end owes: a checkpoint or final weights, the result, a message."""
+    """Write the last checkpoint or the final weights, the result, and the closing lines."""
     weights = state.weights
     state.report.finish()
     if state.stop is not None and state.stop.status != "diverged":
-        save(state)  # which may find that it has diverged
+        save(state)  # may find a divergence
     if state.stop is None or state.stop.status == "finished":
         weights_are_finite(state)
     stop = state.stop or Stop("finished")
@@ -428,18 +423,15 @@ def finish(state: TrainingState, started: float) -> TrainingResult:
         pieces = model_pieces(state.model, state.average)
         state.metrics = weights.save_final(state.step, pieces, state.metrics)
     if stop.status == "diverged":
-        at = state.step if stop.at is None else stop.at
-        values = {"diverged_at": stop.at, "reason": stop.reason, "losses": state.losses}
-        batch = state.stream.batch(at - 1)[0]  # made again: no step has to hold on to its batch
+        at = state.step if stop.step is None else stop.step
+        values = {"diverged_at": stop.step, "reason": stop.reason, "losses": state.losses}
+        batch = state.stream.batch(at - 1)[0]  # made again, so that no step keeps its batch
         weights.save_diverged(state.step, model_pieces(state.model), batch, values)
     weights.writer.wait()
     best = weights.best[0] if weights.best else {}
     seconds = time.perf_counter() - started
     result = TrainingResult(
-        stop.status, state.step, state.metrics, best, stop.at, stop.reason, seconds
+        stop.status, state.step, state.metrics, best, stop.step, stop.reason, seconds
     )
-    end_run(
-        state.run, state.task, state.config, state.recipe, result, state.began, state.losses,
-        state.metrics_logger, state.report.say,
-    )  # fmt: skip
+    end_run(state, result)
     return result

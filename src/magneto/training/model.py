@@ -1,13 +1,12 @@
-"""A task's model before its first step: its size and operations by shapes alone, and first values.
+"""Initial weights of a task's model, and its memory and operations by shapes alone.
 
-The first values are the same bits on one process and on any ranks. The model is built on the meta
-device, cut among the ranks, and drawn there module by module, so that no process ever holds the
-whole. A module's draws depend on the seed and on its name alone.
+The initial weights are bit-identical for a single process and any number of ranks. The model is
+built on the meta device, sharded, and drawn module by module, so that no process holds all of it. A
+module's draws depend on the seed and the module's name alone.
 
-That is possible where every module that holds tensors fills them in `reset_parameters`, as torch's
-own modules and this library's do, and nothing changes them afterwards: then drawing a module again
-gives what building it gave. Where a model is built otherwise (a value set by its parent, a bare
-parameter, weights that are loaded), every process builds all of it and keeps its rows.
+This requires that `reset_parameters` of each module fills the module's tensors, and that nothing
+changes them afterwards, as in torch's modules and ours. Any other model (a value set by its
+parent, a bare parameter, loaded weights) is built whole by every process, which keeps its rows.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from magneto.training.distributed import (
 )
 from magneto.training.task import Task, count_units
 
-# What fills the tensors of a model that is built, and changes nothing else.
+# Operations that fill tensors of a new model and change nothing else.
 FILLS = {
     torch.ops.aten.normal_.default,
     torch.ops.aten.uniform_.default,
@@ -52,24 +51,24 @@ FILLS = {
 
 
 class FillRecorder(TorchDispatchMode):
-    """Leaves out what fills tensors on the meta device, and notes what is written into each tensor.
+    """Skips fills of tensors on the meta device, and records the writes to each tensor.
 
-    There is nothing to fill, and torch takes longer for it than for making the tensor: of the start
-    of a model of 100 layers it was an eighth.
+    Torch spends more time on such a fill than on creating the tensor: an eighth of the start of a
+    model of 100 layers.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.writes: dict[int, list[Any]] = {}
-        self._kept: list[Tensor] = []  # so that no address is used twice
+        self._kept: list[Tensor] = []  # prevents reuse of addresses
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, or return the tensor that it would fill; note what it changes."""
+        """Run an operation, or return the tensor that it would fill; record its writes."""
         for argument, value in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info and argument.alias_info.is_write and isinstance(value, Tensor):
-                # Values that come from another tensor are not known: equal to nothing.
+                # Values copied from another tensor are unknown, so equal to nothing.
                 rest = [object() if isinstance(x, Tensor) else x for x in args if x is not value]
                 place = (value.storage_offset(), tuple(value.shape), value.stride())
                 self.writes.setdefault(storage_of(value), []).append((func, place, rest))
@@ -80,20 +79,20 @@ class FillRecorder(TorchDispatchMode):
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return what two tensors have in common that share their memory."""
+    """Return an identifier of a tensor's memory, equal for tensors that share it."""
     return tensor.untyped_storage()._cdata
 
 
 def initial_model(
     task: Task, seed: int, world: World, say: Callable[[str], None] = lambda line: None
 ) -> nn.Module:
-    """Build a task's model with the weights that training begins with, distributed over the ranks.
+    """Build a task's model with its initial weights, distributed over the ranks.
 
     Args:
-        task: Prepared.
-        seed: Of the draws.
-        world: The ranks. Every one calls this.
-        say: Told why each rank had to build the whole model, before it is sharded.
+        task: A prepared task.
+        seed: Seed of the draws.
+        world: The ranks; every one must call this.
+        say: Prints why each rank builds the whole model before sharding.
     """
     model, reason = build_on_meta(task.build_model)
     if model is not None:
@@ -102,7 +101,7 @@ def initial_model(
         draw_parameters(model, seed)
     else:
         if world.is_sharded:
-            say(f"each rank builds the whole model before it is sharded: {reason}")
+            say(f"each rank builds the whole model before sharding: {reason}")
         torch.manual_seed(seed)
         model = shard_model(task.build_model().to(world.device), world)
     scale_initial_values(model, width_scales(model))
@@ -121,9 +120,9 @@ def initialise_from_data(
     parts: Sequence[int],
     world: World,
 ) -> None:
-    """Let a task make first values of data where it has some (`Task.begin_training`).
+    """Initialise weights from data where the task does so (`Task.begin_training`).
 
-    Every rank calls this, with its parts of a batch that is cut into `count`.
+    Every rank must call this, with its parts of a batch that is cut in `count` parts.
     """
 
     def batches() -> Iterator[list[Any]]:
@@ -134,18 +133,18 @@ def initialise_from_data(
 
 
 def build_on_meta(build: Callable[[], nn.Module]) -> tuple[nn.Module | None, str]:
-    """Build a model without memory; or return None, and why it can't be drawn module by module."""
+    """Build a model on the meta device; or return None and why it can't be drawn by module."""
     try:
         with torch.device("meta"), FillRecorder() as building:
             model = build()
         reason = whole_model_reason(model, building)
-    except RuntimeError as error:  # it reads a value, which on the meta device is not there
+    except RuntimeError as error:  # it reads a value, which a meta tensor does not have
         return None, str(error).splitlines()[0]
     return (None, reason) if reason else (model, "")
 
 
 def whole_model_reason(model: nn.Module, building: FillRecorder) -> str:
-    """Return why a model on the meta device can't be drawn module by module, or nothing."""
+    """Return why a model on the meta device can't be drawn module by module, or ""."""
     everything = {storage_of(tensor) for _, tensor in all_tensors(model)}
     seen: set[int] = set()
     for name, module in model.named_modules():
@@ -163,24 +162,24 @@ def whole_model_reason(model: nn.Module, building: FillRecorder) -> str:
             again = drawing.writes.get(storage_of(tensor), [])
             before = building.writes.get(storage_of(tensor), [])
             if not again or before[-len(again) :] != again:
-                return f"{f'{name}.{key}'.lstrip('.')} is not what reset_parameters makes it"
+                return f"{f'{name}.{key}'.lstrip('.')} differs from what reset_parameters gives"
         seen |= held
     return ""
 
 
 def own_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters and buffers that a module holds itself."""
+    """Return the parameters and buffers of a module without those of its children."""
     return dict((*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)))
 
 
 def all_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter and buffer below a module, a tied one under each of its names."""
+    """Yield every parameter and buffer of a model, a tied one under each of its names."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
 
 
 def materialize(model: nn.Module, device: torch.device) -> None:
-    """Give a model on the meta device memory, of this rank's rows where it is sharded."""
+    """Allocate a meta model on a device; a sharded one gets this rank's rows."""
     first: dict[int, str] = {}
     ties = [(name, first.setdefault(id(tensor), name)) for name, tensor in all_tensors(model)]
     model.to_empty(device=device)
@@ -193,9 +192,9 @@ def materialize(model: nn.Module, device: torch.device) -> None:
 
 @torch.no_grad()
 def draw_parameters(model: nn.Module, seed: int) -> None:
-    """Draw every module's own tensors, whole, on the CPU; keep the rows that this rank holds.
+    """Draw every module's tensors on the CPU and copy this rank's rows.
 
-    A tied tensor is drawn by the first module that holds it.
+    The first module that holds a tied tensor draws it.
     """
     drawn: set[int] = set()
     with torch.random.fork_rng(devices=[]):
@@ -209,7 +208,7 @@ def draw_parameters(model: nn.Module, seed: int) -> None:
 
 
 def draw_module(module: nn.Module, own: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
-    """Draw a module's own tensors whole, on the CPU; keep this rank's rows of those in `fresh`."""
+    """Draw a module's whole tensors on the CPU; copy this rank's rows of those in `fresh`."""
     whole = {key: torch.empty(t.shape, dtype=t.dtype) for key, t in own.items()}
     try:
         for key, value in whole.items():
@@ -226,7 +225,7 @@ def draw_module(module: nn.Module, own: dict[str, Tensor], fresh: dict[str, Tens
 
 
 def module_seed(seed: int, name: str) -> int:
-    """Return the seed of one module's draws."""
+    """Return the seed of one module."""
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -234,28 +233,28 @@ def module_seed(seed: int, name: str) -> int:
 def ctc_loss(
     log_probabilities: Tensor, targets: Tensor, lengths: list[int], labels: list[int], *_: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return what `aten::_ctc_loss` gives: a loss for each row, and its lattice of both."""
+    """Return tensors of the shapes that `aten::_ctc_loss` returns: losses and lattice."""
     frames, rows = log_probabilities.shape[:2]
     new = log_probabilities.new_empty
     return new(rows), new(rows, frames, 2 * max(labels) + 1)
 
 
-# Operations of which torch knows no shapes without values.
+# Operations whose output shapes torch does not know on the meta device.
 META_SHAPES: dict[Any, Any] = {torch.ops.aten._ctc_loss.default: ctc_loss}
 
 
 def attention_flops(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    """Count the two products of attention."""
+    """Return the operations of attention's two matrix products."""
     return sdpa_flop_count(query.shape, key.shape, value.shape)
 
 
 def attention_gradient_flops(gradient: Tensor, *given: Tensor, **_: Any) -> int:
-    """Count the four products of attention's gradients; the scores that are made again are none."""
+    """Return the operations of four matrix products; recomputed scores don't count."""
     return 2 * attention_flops(*given)
 
 
-# Attention on a CPU, of which torch counts nothing.
-COUNTED: dict[Any, Any] = {
+# Formulas by operation: torch's, and those of attention on a CPU, which torch does not count.
+FLOP_FORMULAS: dict[Any, Any] = {
     **flop_registry,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention_flops,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_gradient_flops,
@@ -263,7 +262,7 @@ COUNTED: dict[Any, Any] = {
 
 
 class CountedOperations(TorchDispatchMode):
-    """Adds up the floating-point operations of products, by torch's formulas for their shapes."""
+    """Adds up floating-point operations of matrix products by torch's formulas."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -272,10 +271,10 @@ class CountedOperations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, or return what has the shapes of its results; count it."""
+        """Run an operation, or return tensors of its output shapes; count it."""
         kwargs = kwargs or {}
         result = META_SHAPES.get(func, func)(*args, **kwargs)
-        if (flops := COUNTED.get(func._overloadpacket)) is not None:
+        if (flops := FLOP_FORMULAS.get(func._overloadpacket)) is not None:
             self.total += flops(*args, **kwargs, out_val=result)
         return result
 
@@ -283,19 +282,18 @@ class CountedOperations(TorchDispatchMode):
 def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float, int]:
     """Count the floating-point operations of one forward and backward pass.
 
-    Tensors have only shapes: nothing is computed, and nothing takes memory. Recomputed activations
-    are counted where the model recomputes them.
+    Fake tensors have shapes without values, so nothing is computed or allocated. Recomputed
+    activations count.
 
     Args:
-        task: Prepared; its companion, if it has one, on the CPU.
-        batch: On the CPU.
+        task: A prepared task, with its companion on the CPU.
+        batch: A batch on the CPU.
         precision: "bf16" or "fp32", as in training.
 
     Returns:
-        The number, and the units of the batch; not a number, and 1, where the model or the loss
-        looks at values, which are not there.
+        Operations and units of the batch; nan and 1 if the model or the loss reads values.
     """
-    task.companion()  # made here, with values
+    task.companion()  # created outside the fake mode, with values
     fake, counted = FakeTensorMode(allow_non_fake_inputs=True), CountedOperations()
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16")
     try:
@@ -311,22 +309,22 @@ def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float,
     return counted.total, max(count_units(loss, batch), 1)
 
 
-# Examples that are looked at to tell how much a batch needs.
+# Examples from which the size of a batch is estimated.
 SAMPLE_SIZE = 12
 
-# Numbers that an optimizer keeps for each trained weight, in the weight's own type.
+# Tensors that an optimizer keeps for each trained weight, of the weight's type.
 OPTIMIZER_TENSORS = {"adamw": 2, "sgd": 0}
 
 
 @dataclass(frozen=True)
 class StateBytes:
-    """What training a whole model holds because of its weights, whatever the batch, in bytes.
+    """Bytes that training a whole model needs whatever the batch.
 
     Attributes:
-        weights: Of the parameters that are trained.
-        gradients: Of these.
-        optimizer: AdamW's two moments of each; nothing for SGD without momentum.
-        average: Of the weights, where one is kept (`training.ema_decay`).
+        weights: Trained parameters.
+        gradients: Gradients of these.
+        optimizer: AdamW's two moments of each; 0 for SGD.
+        average: Averaged weights (`training.ema_decay`).
     """
 
     weights: int
@@ -336,12 +334,12 @@ class StateBytes:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all."""
         return self.weights + self.gradients + self.optimizer + self.average
 
 
 def state_bytes(model: nn.Module, config: TrainingConfig) -> StateBytes:
-    """Return what training a model holds because of its trained weights, on any device."""
+    """Return the bytes of training state of a model, on any device."""
     trained = tensor_bytes(*(p for p in model.parameters() if p.requires_grad))
     return StateBytes(
         weights=trained,
@@ -352,19 +350,18 @@ def state_bytes(model: nn.Module, config: TrainingConfig) -> StateBytes:
 
 
 def tensor_bytes(*tensors: Tensor) -> int:
-    """Return the bytes of tensors; a tied one is to be given once."""
+    """Return the bytes of tensors; give a tied one once."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) -> None:
-    """See that a training can fit, by the shapes of a model and of a few examples.
+    """Check that training can fit in memory, by shapes of the model and of a few examples.
 
-    What is counted is the least: weights, gradients and the optimizer's state, and the examples of
-    a batch. What passes may still not fit: `magneto plan` looks closer. A model that can't be built
-    without values is not asked.
+    This is a lower bound: weights, gradients, optimizer state and the examples of a batch.
+    `magneto plan` estimates activations too. A model that reads values when built is not checked.
 
     Raises:
-        ValueError: If the memory is less than that; says both, and what to lower.
+        ValueError: If the bound exceeds the memory; the message says what to lower.
     """
     try:
         with torch.device("meta"), FillRecorder():
@@ -375,7 +372,7 @@ def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) ->
     few = min(config.batch_size, SAMPLE_SIZE)
     try:
         (piece,) = task.train_stream(few, seed).batch(0)
-    except ValueError:  # a batch of so few is none
+    except ValueError:  # the task refuses so small a batch
         return
     share = config.batch_size / few / world.world_size
     needed = share * sum(tensor.nbytes for tensor in named_tensors(piece).values())
@@ -383,14 +380,14 @@ def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) ->
     if available is not None and needed > available:
         fitting = int(config.batch_size * available / needed)
         raise ValueError(
-            f"training.batch_size {config.batch_size:,}: a batch needs {gigabytes(needed)} and "
-            f"more, the cpu here has {gigabytes(available)}, which {fitting:,} examples fill: "
-            "lower it or the size of an example"
+            f"training.batch_size {config.batch_size:,}: a batch needs at least "
+            f"{gigabytes(needed)}, and this machine has {gigabytes(available)}, enough for "
+            f"{fitting:,} examples. Lower the batch size or the size of an example."
         )
 
 
 def check_model_memory(model: nn.Module, config: TrainingConfig, world: World) -> None:
-    """See that what a model's weights take in training fits; see `check_memory`."""
+    """Check that weights, gradients and optimizer state fit in memory; see `check_memory`."""
     fixed = [p for p in model.parameters() if not p.requires_grad]
     needed = state_bytes(model, config).total + tensor_bytes(*fixed, *model.buffers())
     needed /= world.shard_size
@@ -400,14 +397,14 @@ def check_model_memory(model: nn.Module, config: TrainingConfig, world: World) -
         name, largest = max(named, key=lambda each: each[1].numel())
         count = sum(tensor.numel() for _, tensor in named)
         raise ValueError(
-            f"the model has {count:,} weights, which need {gigabytes(needed)} with gradients "
-            f"and optimizer; the {world.device.type} here has {gigabytes(available)}: lower the "
-            f"sizes in model, of which {name} has the most, {' x '.join(map(str, largest.shape))}"
+            f"the model has {count:,} weights, which need {gigabytes(needed)} with gradients and "
+            f"optimizer; this {world.device.type} has {gigabytes(available)}. Lower the sizes in "
+            f"model: the largest tensor is {name}, {' x '.join(map(str, largest.shape))}"
         )
 
 
 def memory_of(device: torch.device) -> int | None:
-    """Return the bytes of memory of a device, or None where that can't be known."""
+    """Return the bytes of a device's memory, or None if unknown."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:
@@ -417,7 +414,7 @@ def memory_of(device: torch.device) -> int | None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the most bytes in use so far: torch's on a GPU, else all of this process."""
+    """Return the peak memory in bytes: torch's on a GPU, else that of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -425,6 +422,6 @@ def peak_memory(device: torch.device) -> int:
 
 
 def gigabytes(number: float) -> str:
-    """Write a number of bytes in gigabytes (1e9 bytes), with three digits."""
+    """Return bytes as gigabytes (1e9 bytes) with three digits."""
     amount = number / 1e9
     return f"{amount:,.0f} GB" if amount >= 1000 else f"{amount:.3g} GB"

@@ -1,4 +1,4 @@
-"""The optimizer: decay and rate of each parameter, scaling and clipping, the weights' average."""
+"""Optimizer: parameter groups, gradient scaling and clipping, and averaged weights."""
 
 # The torch._foreach functions have no public names.
 # pyright: reportPrivateImportUsage=false
@@ -16,34 +16,34 @@ from magneto.nn.parametrization import Scale, width_scales
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, all_reduce_sum, any_rank, local_shard
 
-# Kinds of device for which torch has AdamW as one kernel.
+# Device types for which torch has a fused AdamW kernel.
 FUSED = ("cpu", "cuda", "mps", "xpu")
-# The attribute of an optimizer by which its fused kernel divides the gradients, if it is there.
+# Attribute of an optimizer by which its fused kernel divides the gradients.
 GRAD_SCALE = "grad_scale"
 
 
 def build_optimizer(
     model: nn.Module, config: TrainingConfig, multipliers: Mapping[str, float] | None = None
 ) -> torch.optim.Optimizer:
-    """Build AdamW (one fused kernel) or SGD over the model's parameters.
+    """Build AdamW, fused where possible, or SGD over the trained parameters.
 
-    Only matrices of linear and convolutional layers decay: norms, biases, scales and embedding
-    tables do not. Of a model of maximal update parametrisation rates are multiplied by it, too, and
-    decay divided.
+    Weight decay applies to matrices of linear and convolutional layers, and not to norms, biases,
+    scales and embedding tables. Maximal update parametrisation multiplies learning rates and
+    divides the decay.
 
     Args:
-        model: Without a wrapper around it, so that its names are the task's.
-        config: The optimizer's settings.
-        multipliers: Of the learning rate, by parameter's name; 1 where there is none.
+        model: The model without DDP's wrapper, so that names are those of the task.
+        config: Settings of the optimizer.
+        multipliers: Multiples of the learning rate by parameter name; 1 by default.
 
     Raises:
-        ValueError: If a multiplier is of a parameter that the model has not, or SGD is asked for
-            with parametrization "mup", whose rates are Adam's.
+        ValueError: If a multiplier names no parameter, or SGD is used with parametrization "mup",
+            whose learning rates are Adam's.
     """
     rate = config.learning_rate or 0.0
     scales = width_scales(model)
     if scales and config.optimizer == "sgd":
-        raise ValueError("model.parametrization mup: its rates are for training.optimizer adamw")
+        raise ValueError("model.parametrization mup needs training.optimizer adamw")
     groups = parameter_groups(model, config.weight_decay, multipliers or {}, scales)
     for group in groups:
         group["lr"] = rate * group["multiplier"]
@@ -59,20 +59,20 @@ def parameter_groups(
     multipliers: Mapping[str, float],
     scales: Mapping[str, Scale],
 ) -> list[dict[str, Any]]:
-    """Group the trained parameters by decay and by the multiple of the rate.
+    """Group the trained parameters by weight decay and multiple of the learning rate.
 
     Args:
-        model: Whose parameters they are.
-        weight_decay: Of matrices.
-        multipliers: Of the rate, by name.
-        scales: Of the rate too, by name; decay is divided by them.
+        model: Model with the parameters.
+        weight_decay: Decay of matrices.
+        multipliers: Multiples of the learning rate by parameter name.
+        scales: Further multiples by name (maximal update), by which the decay is divided.
 
     Raises:
-        ValueError: If a multiplier is of a parameter that the model has not.
+        ValueError: If a multiplier names no parameter.
     """
     unknown = sorted(multipliers.keys() - {name for name, _ in named_parameters(model)})
     if unknown:
-        raise ValueError(f"a learning-rate multiplier is of {unknown[0]}, which the model has not")
+        raise ValueError(f"learning-rate multiplier of {unknown[0]}: no such parameter")
     by_id = {id(p): multipliers[n] for n, p in named_parameters(model) if n in multipliers}
     scale_by_id = {id(p): scales[n].rate for n, p in named_parameters(model) if n in scales}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -88,12 +88,12 @@ def parameter_groups(
 
 
 def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """List parameters with each of the names that a tied one has."""
+    """Return all (name, parameter) pairs, a tied parameter under each of its names."""
     return list(model.named_parameters(remove_duplicate=False))
 
 
 def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return (decayed, not decayed) parameters; a shared one is counted once."""
+    """Return (decayed, not decayed) trained parameters, a tied one once."""
     tables = {
         id(parameter)
         for module in model.modules()
@@ -110,7 +110,7 @@ def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the rate of every group: its own multiple of this one."""
+    """Set the learning rate of every group to its multiple of `rate`."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["multiplier"]
 
@@ -119,14 +119,14 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def gradient_scale(
     parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients' norm before clipping, and what they are to be multiplied by.
+    """Return the gradient norm before clipping, and the factor that divides by count and clips.
 
-    That divides by the global count, and clips. Ranks have averaged their gradients of the sum, so
-    it is ranks / count. Both stay on the device.
+    Ranks have averaged the gradients of the sum, hence world size / count. Both results stay on
+    the device.
     """
     gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
     square = torch.stack(torch._foreach_norm(gradients)).square().sum()
-    if world.is_sharded:  # each copy's shards give the square once
+    if world.is_sharded:  # the shards of each replica add up to the square
         square = all_reduce_sum(square, world) / world.replicas
     scale = world.world_size / count.clamp(min=1)
     norm = square.sqrt() * scale
@@ -139,7 +139,7 @@ def gradient_scale(
 def scale_gradients(
     parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
 ) -> Tensor:
-    """Multiply the gradients by their scale; return the norm (`gradient_scale`)."""
+    """Multiply the gradients by the factor of `gradient_scale`; return the norm before clipping."""
     norm, scale = gradient_scale(parameters, count, clip_norm, world)
     torch._foreach_mul_([local_shard(p.grad) for p in parameters if p.grad is not None], scale)
     return norm
@@ -152,10 +152,10 @@ def take_step(
     clip_norm: float | None,
     world: World,
 ) -> Tensor:
-    """Scale the gradients and update the weights, in one pass where torch's kernel does both.
+    """Scale the gradients and update the weights, in one kernel where possible.
 
     Returns:
-        The norm of the gradients before clipping, on the device.
+        The gradient norm before clipping, on the device.
     """
     if not scales_in_kernel(optimizer, world):
         norm = scale_gradients(parameters, count, clip_norm, world)
@@ -169,18 +169,15 @@ def take_step(
 
 
 def scales_in_kernel(optimizer: torch.optim.Optimizer, world: World) -> bool:
-    """Return whether the optimizer's kernel can divide the gradients by a number while it updates.
-
-    Of shards (DTensors) it takes no plain tensor for it.
-    """
+    """Return whether the optimizer's kernel can scale the gradients; not those of DTensors."""
     fused = bool(optimizer.defaults.get("fused")) and world.device.type in ("cpu", "cuda")
     return fused and not world.is_sharded
 
 
 def all_finite(parameters: list[nn.Parameter], world: World) -> bool:
-    """Return whether every weight is finite on every rank; each rank calls this, and waits.
+    """Return whether all weights are finite on every rank. Every rank must call this.
 
-    The loss of a step is of the weights before it: what its update broke, no loss has seen.
+    A step's loss is computed before its update, so it can't show what the update broke.
     """
     weights = [local_shard(parameter.detach()) for parameter in parameters]
     largest = torch._foreach_norm([w for w in weights if w.numel()], math.inf)
@@ -189,7 +186,7 @@ def all_finite(parameters: list[nn.Parameter], world: World) -> bool:
 
 
 class WeightAverage:
-    """Follows a model: average <- decay * average + (1 - decay) * weights, after every step."""
+    """Exponential moving average: average <- decay * average + (1 - decay) * weights."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -203,12 +200,12 @@ class WeightAverage:
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Make the average equal to the weights."""
+        """Set the average to the weights."""
         torch._foreach_copy_(self.average, [local_shard(w) for w in self.weights])
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Put the average into the model for a while."""
+        """Put the averaged weights into the model inside the block."""
         self._exchange()
         try:
             yield

@@ -28,13 +28,13 @@ import torch
 
 from magneto.config import nearest
 from magneto.data.cache import (
-    also_known,
+    add_alias,
     cache_directory,
     content_digest,
+    create_cached,
     fingerprint,
-    is_kept,
-    made_whole,
-    map_numbers,
+    is_cached,
+    map_array,
 )
 from magneto.data.problems import EMPTY, Counts
 from magneto.data.stream import BatchStream, cut_groups, group_stream
@@ -191,12 +191,12 @@ def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> Prepared
         ValueError: If it has no text for a direction, or none for validation.
     """
     cache = _cache_path(config)
-    if not is_kept(cache, progress):
-        with made_whole(cache) as directory:
+    if not is_cached(cache, progress):
+        with create_cached(cache) as directory:
             CacheWriter(config, progress).write(directory)
     if config.tokenizer in TRAINED:
         # A run stores the trained vocabulary, which must lead to the same cache.
-        also_known(cache, _cache_path(replace(config, tokenizer=str(cache))))
+        add_alias(cache, _cache_path(replace(config, tokenizer=str(cache))))
     return _open(cache)
 
 
@@ -253,7 +253,7 @@ class CacheWriter:
         for split in ("validation", "train"):
             index[split] = self._write(split, directory, tokenizer, kind, seen)
         files = (directory / f"{split}.tokens.bin" for split in SPLITS)
-        index["digest"] = content_digest(*(map_numbers(path, kind) for path in files))
+        index["digest"] = content_digest(*(map_array(path, kind) for path in files))
         (directory / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
     def _write(
@@ -340,8 +340,8 @@ def _open(directory: Path) -> PreparedParallel:
     index = read_json(directory / "index.json")
     splits = {}
     for split in SPLITS:
-        tokens = map_numbers(directory / f"{split}.tokens.bin", index["dtype"])
-        offsets = map_numbers(directory / f"{split}.offsets.bin", np.int64)
+        tokens = map_array(directory / f"{split}.tokens.bin", index["dtype"])
+        offsets = map_array(directory / f"{split}.offsets.bin", np.int64)
         ranges = {tuple(found["pair"]): tuple(found["range"]) for found in index[split]}
         splits[split] = ParallelSplit(tokens, offsets, ranges)
     counts = {

@@ -37,17 +37,17 @@ from magneto.data.problems import (
     OTHER_SPLITS,
     BadRecord,
     Counts,
-    listed,
+    join_words,
     read_each,
 )
 from magneto.data.sources import (
-    VALIDATED,
+    VALIDATION_ORDER,
     HubDataset,
     Source,
     check_builtin,
     find_source,
     hash_of,
-    held_below,
+    held_out_limit,
     hub_files,
     named_splits,
     split_of,
@@ -376,7 +376,7 @@ class TrainingText:
         self.has_training = config.source != config.validation_source
         available = self.text.pairs("train")
         if not self.has_training:
-            available |= {pair for split in VALIDATED for pair in self.text.pairs(split)}
+            available |= {pair for split in VALIDATION_ORDER for pair in self.text.pairs(split)}
         self.directions = training_directions(config, available, self.text.languages)
         self.pairs = sorted({(min(d), max(d)) for d in self.directions})
         self.other: ParallelText | None = None
@@ -409,7 +409,7 @@ class TrainingText:
         if split == "train" and not self.has_training:
             return
         if self.other is not None and split == "validation":
-            own = next((s for s in VALIDATED if pair in self.other.pairs(s)), None)
+            own = next((s for s in VALIDATION_ORDER if pair in self.other.pairs(s)), None)
             if own is not None:
                 yield from self.other.read(*pair, own, counts)
         elif self.other is not None or pair in self.text.pairs("validation"):
@@ -424,7 +424,9 @@ class TrainingText:
         """Return the side whose hash holds sentences out, and the limit of the hash."""
         side = int(pair[1] == self.config.pivot_language)
         read = self.text.read(*pair, "train", Counts())
-        return side, held_below((texts[side] for texts in read), self.config.validation_fraction)
+        return side, held_out_limit(
+            (texts[side] for texts in read), self.config.validation_fraction
+        )
 
 
 def training_directions(
@@ -542,7 +544,7 @@ def read_test_texts(
     split = next((split for split in TEST_SPLITS if text.pairs(split)), TEST_SPLITS[0])
     available = text.pairs(split)
     both = {d for a, b in available for d in ((a, b), (b, a)) if {*d} <= {*known}}
-    has = listed(sorted("-".join(pair) for pair in available)) or "none"
+    has = join_words(sorted("-".join(pair) for pair in available)) or "none"
     has = f"Its language pairs: {has}. Languages of the model: {', '.join(known)}."
     if given := directions or config.directions:
         selected = list(map(split_direction, given))

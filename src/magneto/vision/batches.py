@@ -16,7 +16,7 @@ from torch import Tensor
 
 from magneto.data import stream
 from magneto.data.problems import guarded
-from magneto.data.stream import BatchStream, LazyBatches, mixed_plans
+from magneto.data.stream import BatchStream, LazyBatches, evaluation_plans
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 
@@ -146,4 +146,4 @@ def evaluation_images(
         seen = read_or_blank(read, rows, blank, split.broken)
         return {**seen, "labels": torch.from_numpy(split.labels_of(rows))}
 
-    return LazyBatches(mixed_plans(len(split), batch_size), make)
+    return LazyBatches(evaluation_plans(len(split), batch_size), make)

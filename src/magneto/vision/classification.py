@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.stream import mixed_order
+from magneto.data.stream import evaluation_order
 from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.batches import Finish
@@ -253,7 +253,7 @@ class ImageClassification(FineTuning):
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the classes' frequencies and the accuracy of the commonest."""
         size, held = self.classes, self.splits.validation
-        order = mixed_order(len(held))[: limit and limit * self.evaluation_batch]
+        order = evaluation_order(len(held))[: limit and limit * self.evaluation_batch]
         train = count_numbers(self.splits.train.labels_of(), size)
         asked = count_numbers(held.labels_of(order), size)
         five = np.argsort(-train, kind="stable")[:5]

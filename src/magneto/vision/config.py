@@ -9,7 +9,7 @@ from annotated_types import Interval
 
 from magneto.config import LARGEST
 from magneto.data.files import existing_path
-from magneto.data.sources import wrong_builtin
+from magneto.data.sources import builtin_mistakes
 from magneto.fields import (
     Dropout,
     Free,
@@ -198,7 +198,7 @@ class ImageSourceConfig:
     @rule
     def _sources_are_there(self) -> Iterator[str]:
         for source in (self.source, self.validation_source):
-            yield from wrong_builtin(source, NAMES, "images")
+            yield from builtin_mistakes(source, NAMES, "images")
 
 
 @configuration

@@ -31,7 +31,7 @@ from magneto.data.formats import media_column, media_names, read_source
 from magneto.data.media import Files, MediaColumn
 from magneto.data.problems import Counts, DataProblems
 from magneto.data.sources import SPLIT_NAMES, parse_source, standard_splits
-from magneto.data.table import NO_CLASS, Classes, Table, divide, whole_table
+from magneto.data.table import NO_CLASS, Classes, Table, divide, table_of_columns
 from magneto.files import import_extra
 from magneto.progress import SILENT, Progress
 from magneto.vision.config import IMAGE_FOLDERS, MASK_FOLDERS, MASK_SUFFIXES, ImageDataConfig
@@ -71,7 +71,7 @@ def digits() -> dict[str, Table]:
     pixels, labels = _load_digits()
     classes = Classes(labels, [str(digit) for digit in range(10)])
     columns = {"image": Pixels(pixels, peak=16 * LEVEL), "label": classes}
-    return {"train": whole_table(columns, "builtin:digits")}
+    return {"train": table_of_columns(columns, "builtin:digits")}
 
 
 def _load_digits() -> tuple[np.ndarray, np.ndarray]:
@@ -106,7 +106,7 @@ def _compose(pixels: np.ndarray, labels: np.ndarray, count: int, seed: int) -> T
         images[number], masks[number] = _scene(pixels, labels, random)
     unlabelled = Classes(np.full(count, NO_CLASS, np.int64), CLASSES)
     columns = {"image": Pixels(images), "label": unlabelled, "mask": Pixels(masks)}
-    return whole_table(columns, "builtin:scenes")
+    return table_of_columns(columns, "builtin:scenes")
 
 
 def _scene(
@@ -183,12 +183,12 @@ class ImageSplit:
             BrokenImage: If it can't be read, or is no image.
         """
         row = int(self.table.rows[index])
-        refused = partial(self.problems.met, BY_PILLOW, self.images.name(row))
+        refused = partial(self.problems.record, BY_PILLOW, self.images.name(row))
         return open_image(self.images[row], refused)
 
     def broken(self, index: int, error: BrokenImage) -> None:
         """Note that an image is broken."""
-        self.problems.met(BROKEN, self.name(index), str(error))
+        self.problems.record(BROKEN, self.name(index), str(error))
 
     def pixels(self, index: int) -> np.ndarray:
         """Return an image, uint8 (height, width, channels): RGB, upright.
@@ -216,7 +216,7 @@ def images_of(
     column: MediaColumn, numbers: np.ndarray | None = None, problems: DataProblems | None = None
 ) -> ImageSplit:
     """Return the images of a column without labels, all or some; an image may come again."""
-    table = whole_table({"image": column})
+    table = table_of_columns({"image": column})
     return ImageSplit(table if numbers is None else table.take(numbers), problems or DataProblems())
 
 
@@ -240,7 +240,7 @@ class ImageSplits:
         """Say how much there is, and what was odd."""
         parts = {"training images": len(self.train), "validation images": len(self.validation),
                  "classes": len(self.classes)}  # fmt: skip
-        return self.counts.beside(parts)
+        return self.counts.describe_amounts(parts)
 
 
 def load_images(
@@ -349,7 +349,7 @@ def with_images(table: Table, column: str, counts: Counts) -> Table:
         raise table.no_column(column)
     present = images.present()[table.rows]
     for row in table.rows[~present].tolist():
-        counts.met(WITHOUT_IMAGE, f"{table.where}, record {row + 1}", "no image")
+        counts.record(WITHOUT_IMAGE, f"{table.where}, record {row + 1}", "no image")
     if not present.any():
         raise ValueError(f"{table.where} has no images{counts.describe()}")
     return table.take(present)
@@ -445,7 +445,7 @@ def _paired(images: Path, masks: Path, counts: Counts) -> Table:
     if not paired:
         raise ValueError(f"no image in {images} has a mask of its name in {masks}")
     found = Files(masks, [known[_stem(name)] for name in paired])
-    return whole_table({"image": Files(images, paired), "mask": found}, str(images), images)
+    return table_of_columns({"image": Files(images, paired), "mask": found}, str(images), images)
 
 
 def _stem(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from magneto.data.table import spread
+from magneto.data.table import evenly_spaced
 from magneto.progress import Progress
 from magneto.vision.config import ImageEncoderConfig
 from magneto.vision.decoding import BrokenImage
@@ -57,7 +57,7 @@ def sample_images(split: ImageSplit) -> ImageSample:
         ValueError: If none of them can be read.
     """
     sizes, grey, huge = [], True, ""
-    for index in spread(len(split), SAMPLE).tolist():
+    for index in evenly_spaced(len(split), SAMPLE).tolist():
         try:
             picture = split.open(index)
             height, width = picture.height, picture.width
@@ -93,7 +93,7 @@ def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> t
 def warn_resized(image_size: int, split: ImageSplit, progress: Progress) -> None:
     """Say that images are much larger or smaller than a model's image size."""
     sides = list[int]()
-    for index in spread(len(split), COMPARED).tolist():
+    for index in evenly_spaced(len(split), COMPARED).tolist():
         with suppress(BrokenImage):
             picture = split.open(index)
             sides.append(min(picture.height, picture.width))

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.problems import guarded
-from magneto.data.stream import BatchStream, LazyBatches, mixed_order, mixed_plans
-from magneto.data.table import spread
+from magneto.data.stream import BatchStream, LazyBatches, evaluation_order, evaluation_plans
+from magneto.data.table import evenly_spaced
 from magneto.functional.cross_entropy import frequency_nats
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.augmentation import PairedAugmentation
@@ -85,7 +85,7 @@ def read_pair(split: ImageSplit, index: int, masks: MaskReading) -> tuple[np.nda
 def largest_class(split: ImageSplit, masks: MaskReading) -> int:
     """Return the largest class in a sample of a split's masks, 0 if they have none."""
     largest = 0
-    for index in spread(len(split), SAMPLE).tolist():
+    for index in evenly_spaced(len(split), SAMPLE).tolist():
         with suppress(BrokenImage):
             found = masks(split.mask(index))
             largest = max(largest, int(found[found != IGNORED].max(initial=0)))
@@ -198,7 +198,7 @@ class Segmentation(FineTuning):
     def _check_masks(self, split: ImageSplit) -> None:
         """Read a few pairs; see that not all are broken."""
         problem = ""
-        for index in mixed_order(len(split))[:CHECKED].tolist():
+        for index in evaluation_order(len(split))[:CHECKED].tolist():
             try:
                 read_pair(split, index, self.masks)
                 return
@@ -273,7 +273,7 @@ class Segmentation(FineTuning):
             found = {name: [torch.from_numpy(x) for x in values] for name, values in lists.items()}
             return {**found, "broken": torch.tensor(broken)}
 
-        return LazyBatches(mixed_plans(len(held), self.evaluation_batch), make)
+        return LazyBatches(evaluation_plans(len(held), self.evaluation_batch), make)
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
         """Count pixels by class and answer, and sum the cross-entropy, at the masks' size."""
@@ -297,8 +297,10 @@ class Segmentation(FineTuning):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the classes' frequencies and the scores of the commonest class."""
-        held = mixed_order(len(self.splits.validation))[: limit and limit * self.evaluation_batch]
-        train = mixed_order(len(self.splits.train))[:COUNTED]
+        held = evaluation_order(len(self.splits.validation))[
+            : limit and limit * self.evaluation_batch
+        ]
+        train = evaluation_order(len(self.splits.train))[:COUNTED]
         common = self._count(self.splits.train, train)
         asked = self._count(self.splits.validation, held)
         matrix = np.zeros((len(asked), len(asked)))
@@ -361,7 +363,7 @@ def figures(task: Segmentation, model: nn.Module) -> Sequence[Figure]:
 
     held, classes, found = task.splits.validation, task.classes, []
     total = torch.zeros(classes, classes, dtype=torch.long)
-    for index in mixed_order(len(held))[:SHOWN].tolist():
+    for index in evaluation_order(len(held))[:SHOWN].tolist():
         try:
             pixels, mask = read_pair(held, index, task.masks)
         except BrokenImage:

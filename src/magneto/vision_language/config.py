@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Interval
 
 from magneto.config import LARGEST
-from magneto.data.sources import wrong_builtin
+from magneto.data.sources import builtin_mistakes
 from magneto.fields import (
     Dropout,
     Free,
@@ -135,7 +135,7 @@ class ImageTextDataConfig:
     @rule
     def _sources_are_there(self) -> Iterator[str]:
         for source in (self.source, self.validation_source):
-            yield from wrong_builtin(source, NAMES, "images with texts")
+            yield from builtin_mistakes(source, NAMES, "images with texts")
 
 
 @configuration

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.stream import mixed_order
+from magneto.data.stream import evaluation_order
 from magneto.figures import Panel, Section, image_panels
 from magneto.training.task import Figure
 from magneto.vision.decoding import BrokenImage
@@ -33,7 +33,7 @@ def some_rows(task: PairTask) -> np.ndarray:
     """Return numbers of validation rows whose text has words, the first of each wording, int64."""
     texts, tokens = task.splits.validation.values(task.column), task.validation_tokens
     rows: list[int] = [
-        row for row in mixed_order(len(tokens))[:LOOKED_AT].tolist() if len(tokens[row]) > 2
+        row for row in evaluation_order(len(tokens))[:LOOKED_AT].tolist() if len(tokens[row]) > 2
     ]
     first: dict[str, int] = {}
     for row in rows:
@@ -113,7 +113,7 @@ def pixels_of(rows: ImageRows, row: int) -> np.ndarray:
 def readable_rows(rows: ImageRows) -> list[int]:
     """Return some rows whose image can be read, always the same ones."""
     found: list[int] = []
-    for row in mixed_order(len(rows)).tolist():
+    for row in evaluation_order(len(rows)).tolist():
         with suppress(BrokenImage):
             pixels_of(rows, row)
             found.append(row)

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from magneto.data.problems import listed
+from magneto.data.problems import join_words
 from magneto.data.sources import parse_source
-from magneto.data.stream import BatchStream, LazyBatches, mixed_plans
+from magneto.data.stream import BatchStream, LazyBatches, evaluation_plans
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_json, read_object
 from magneto.nn.config import MultiwayConfig
@@ -114,8 +114,8 @@ def load_pretrained(
         if tensor.shape != there[name].shape:
             raise ValueError(f"{run} has another encoder: {name} is {tuple(tensor.shape)}, the "
                              f"model has {tuple(there[name].shape)}")  # fmt: skip
-    drawn = listed([name for name in there if name not in state], LISTED)
-    left = listed(sorted(stored.keys() - state.keys()), LISTED)
+    drawn = join_words([name for name in there if name not in state], LISTED)
+    left = join_words(sorted(stored.keys() - state.keys()), LISTED)
     said = (f"{run}: {len(state)} tensors taken; drawn anew: {drawn or 'nothing'}; "
             f"left: {left or 'nothing'}")  # fmt: skip
     return {name: in_memory(name, tensor) for name, tensor in state.items()}, said
@@ -252,7 +252,7 @@ class FineTunedTask(ImageTextTask):
 
     def validation_batches(self) -> LazyBatches:
         """Return the validation rows in mixed order; what is broken or missing is grey."""
-        plans = mixed_plans(len(self.splits.validation), EVALUATION_BATCH)
+        plans = evaluation_plans(len(self.splits.validation), EVALUATION_BATCH)
         return LazyBatches(plans, self.fixed_rows)
 
     def validation_rows(self, limit: int | None = None) -> np.ndarray:

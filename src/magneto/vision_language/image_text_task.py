@@ -88,7 +88,9 @@ class ImageTextTask(Task):
         found = self.splits
         parts = {f"{self.rows} to train on": len(found.train),
                  "to validate on": len(found.validation)}  # fmt: skip
-        self._progress.say(f"{self.data_config.source}: {Counts(found.counts).beside(parts)}")
+        self._progress.say(
+            f"{self.data_config.source}: {Counts(found.counts).describe_amounts(parts)}"
+        )
 
     def check_pretrained(self) -> None:
         """Say what is taken of the run to begin with, if there may be one."""

@@ -20,8 +20,8 @@ from magneto.functional.cross_entropy import (
     linear_cross_entropy,
     without_autocast,
 )
-from magneto.nn.embedding import ClassToken, MaskToken, PatchEmbedding, Table, TextEmbedding
-from magneto.nn.init import NORMAL_STD, NormalLinear, Nothing, build_norm
+from magneto.nn.embedding import ClassToken, MaskToken, PatchEmbedding, TextEmbedding, VectorTable
+from magneto.nn.init import NORMAL_STD, FastIdentity, NormalLinear, build_norm
 from magneto.nn.multiway import MultiwayEncoder, Streams
 from magneto.nn.position import resize_table
 from magneto.vision_language.config import (
@@ -57,7 +57,7 @@ class VisionEmbedding(nn.Module):
         self.patches = PatchEmbedding(channels, patch_size, width)
         self.mask_token = mask_token
         self.class_token = ClassToken(width)
-        self.positions = Table(config.image_tokens, width, std=width**-0.5)
+        self.positions = VectorTable(config.image_tokens, width, std=width**-0.5)
 
     def forward(self, images: Tensor, hidden: Tensor | None) -> Tensor:
         """(images, channels, height, width) to (images * image_tokens, width)."""
@@ -78,7 +78,7 @@ class PackedTextEmbedding(nn.Module):
             raise ValueError("vocab_size is not known: prepare the task, which asks the tokenizer")
         width = config.width
         self.words = TextEmbedding(config.vocab_size, width, config.embedding_scale)
-        self.positions = Table(config.max_length, width, std=width**-0.5)
+        self.positions = VectorTable(config.max_length, width, std=width**-0.5)
 
     def forward(self, samples: Samples) -> Tensor:
         """Return the vectors of the samples' language tokens, (language tokens, width)."""
@@ -103,7 +103,7 @@ class VisionLanguageEncoder(nn.Module):
         self.transformer = MultiwayEncoder(config)
         if config.final_norm == "none":
             names = self.transformer.final_norm
-            self.transformer.final_norm = nn.ModuleDict({name: Nothing() for name in names})
+            self.transformer.final_norm = nn.ModuleDict({name: FastIdentity() for name in names})
 
     def forward(self, images: Tensor, samples: Samples, hidden: Tensor | None = None) -> Streams:
         """Encode the samples of a batch: images alone, pairs, texts alone, in this order.

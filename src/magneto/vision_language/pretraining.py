@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from magneto.data.cache import content_digest
 from magneto.data.problems import Counts
-from magneto.data.stream import BatchStream, LazyBatches, joined, mixed_order
+from magneto.data.stream import BatchStream, LazyBatches, evaluation_order, join_streams
 from magneto.functional.cross_entropy import count_numbers, frequency_nats
 from magneto.language.config import MaskedTextDataConfig, TextDataConfig
 from magneto.language.text import prepare_text, split_documents
@@ -234,7 +234,9 @@ class MaskedDataModelling(ImageTextTask):
         counts = Counts(self.splits.counts)
         counts[CUT] = cut
         train, validation = self.pairs
-        pairs = counts.beside({"training pairs": len(train), "validation pairs": len(validation)})
+        pairs = counts.describe_amounts(
+            {"training pairs": len(train), "validation pairs": len(validation)}
+        )
         return (f"{self.data_config.source}: {pairs}; beside them {len(self.images[TRAIN]):,} "
                 f"images and {len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
 
@@ -320,7 +322,7 @@ class MaskedDataModelling(ImageTextTask):
             )
             for place, (name, (count, example, broken)) in enumerate(made.items())
         }
-        return joined(streams, partial(join_examples, self.model_config.image_tokens))
+        return join_streams(streams, partial(join_examples, self.model_config.image_tokens))
 
     def fixed_batches(self, split: int) -> LazyBatches:
         """Return all of a split in mixed order; always the same parts are hidden."""
@@ -331,7 +333,7 @@ class MaskedDataModelling(ImageTextTask):
         made = self.examples(split, transform, fixed=True)
         counts = [count for count, _, _ in made.values()]
         number = -(-max(counts) // EVALUATION_BATCH)
-        orders = [np.array_split(mixed_order(count), number) for count in counts]
+        orders = [np.array_split(evaluation_order(count), number) for count in counts]
 
         def make(plan: tuple[np.ndarray, ...]) -> dict[str, Any]:
             pieces = {

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from magneto.data.files import existing_path, read_list, whole_number
+from magneto.data.files import existing_path, non_negative_integer, read_list
 from magneto.data.media import Files
 from magneto.data.problems import BadRecord, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source
-from magneto.data.table import Table, whole_table
+from magneto.data.table import Table, table_of_columns
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.runs import open_run
@@ -106,13 +106,13 @@ class Questions:
         if not self.answered:
             alone = {"questions without public answers": len(self.validation),
                      "answers to choose from": len(self.answers)}  # fmt: skip
-            return self.counts.beside(alone)
+            return self.counts.describe_amounts(alone)
         parts = {"training questions": len(self.train),
                  "validation questions": len(self.validation),
                  "answers": len(self.answers)}  # fmt: skip
         raw, normalised = self.shares_known
-        return (f"{self.counts.beside(parts)}; of the annotators' answers the raw look-up knows "
-                f"{raw:.2%}, the normalised one {normalised:.2%}")  # fmt: skip
+        return (f"{self.counts.describe_amounts(parts)}; the answer list covers {raw:.2%} of the "
+                f"annotations, {normalised:.2%} after normalisation")  # fmt: skip
 
 
 def load_questions(
@@ -278,7 +278,7 @@ def vqa_tables(
         columns: dict[str, Any] = {
             name: [record[place] for record in records] for place, name in enumerate(COLUMNS)
         }
-        return whole_table({**columns, "image": Files(root, columns["image"])}, str(folder))
+        return table_of_columns({**columns, "image": Files(root, columns["image"])}, str(folder))
 
     if config.validation_split in WITHOUT_ANSWERS:
         return {
@@ -325,7 +325,7 @@ def by_id(
     found: dict[int, Any] = {}
     for number, record in rows:
         if number in found:
-            counts.met(twice, str(path), f"question_id {number} was there before")
+            counts.record(twice, str(path), f"question_id {number} was there before")
         else:
             found[number] = record
     return found
@@ -333,7 +333,7 @@ def by_id(
 
 def question_of(row: Any) -> tuple[int, tuple[int, str]]:
     """Return a record as a question's id, its image's id and its text; ids are whole numbers."""
-    number, image = whole_number(row, "question_id"), whole_number(row, "image_id")
+    number, image = non_negative_integer(row, "question_id"), non_negative_integer(row, "image_id")
     if not isinstance(row.get("question"), str):
         raise BadRecord("no text")
     return number, (image, row["question"])
@@ -341,7 +341,7 @@ def question_of(row: Any) -> tuple[int, tuple[int, str]]:
 
 def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
     """Return a record as a question's id, the annotators' answers, the majority's and its type."""
-    number = whole_number(row, "question_id")
+    number = non_negative_integer(row, "question_id")
     answers = tuple(one["answer"] for one in row["answers"])
     majority, kind = row["multiple_choice_answer"], row["answer_type"]
     if not answers or not all(isinstance(word, str) for word in (*answers, majority, kind)):

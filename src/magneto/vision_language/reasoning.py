@@ -233,7 +233,7 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
             counts[EMPTY if label is not None else UNLABELLED] += 1
             return None
         if identifier in met:
-            counts.met(DUPLICATES, table.where, str(identifier))
+            counts.record(DUPLICATES, table.where, str(identifier))
             return None
         if identifier is not None:
             met.add(identifier)

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from magneto.data.stream import BatchStream, place_of
+from magneto.data.stream import BatchStream, piece_start
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.decoding import Picture
 from magneto.vision_language.config import CaptionDataConfig, ImageTextRetrieverConfig
@@ -51,7 +51,7 @@ class WholeBatchStream(BatchStream):
         """Make the pieces numbered `wanted` of a step's global batch."""
         total = len(self.plan(step))
         made = [
-            {**piece, "start": place_of(number, total, parts), "total": total}
+            {**piece, "start": piece_start(number, total, parts), "total": total}
             for piece, number in zip(super().batch(step, parts, wanted), wanted, strict=True)
         ]
         return [{**made[0], "pieces": made}, *made[1:]] if parts > 1 else made

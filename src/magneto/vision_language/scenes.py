@@ -15,7 +15,7 @@ from itertools import product
 
 import numpy as np
 
-from magneto.data.table import Table, whole_table
+from magneto.data.table import Table, table_of_columns
 from magneto.vision.decoding import Pixels
 from magneto.vision_language.config import BUILTIN
 
@@ -69,7 +69,9 @@ def scene_pairs() -> dict[str, Table]:
         random = generator(split, PAIR_SET)
         scenes = draw_scenes(count, random)
         captions = [describe(scene) for scene in scenes]
-        found[split] = whole_table({"image": Pixels(render(scenes)), "caption": captions}, BUILTIN)
+        found[split] = table_of_columns(
+            {"image": Pixels(render(scenes)), "caption": captions}, BUILTIN
+        )
     return found
 
 
@@ -106,7 +108,7 @@ def scene_questions() -> dict[str, Table]:
         images = Pixels(render(scenes[order]))
         questions, answers = ([kinds[row // each][part] for row in order] for part in (0, 1))
         columns = {"image": images, "question": questions, "answer": answers}
-        found[split] = whole_table(columns, BUILTIN)
+        found[split] = table_of_columns(columns, BUILTIN)
     return found
 
 
@@ -139,7 +141,7 @@ def scene_statements() -> dict[str, Table]:
         left, right = (Pixels(render(np.stack(scenes[side::2]))[[*pairs]]) for side in (0, 1))
         columns = {"left": left, "right": right, "statement": [*said], "truth": [*truths],
                    "group": [*pairs]}  # fmt: skip
-        found[split] = whole_table(columns, BUILTIN)
+        found[split] = table_of_columns(columns, BUILTIN)
     return found
 
 

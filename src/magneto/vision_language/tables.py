@@ -26,7 +26,7 @@ from magneto.data.formats import media_column, media_names, read_source
 from magneto.data.media import IMAGE_ENDINGS, Files, MediaColumn
 from magneto.data.problems import EMPTY, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source
-from magneto.data.table import Table, divide, table_of
+from magneto.data.table import Table, divide, table_of_records
 from magneto.progress import SILENT, Progress
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import (
@@ -91,7 +91,7 @@ class ImageRows:
 
     def broken(self, index: int, error: BrokenImage) -> None:
         """Note that an image of a row is broken or missing."""
-        self.problems.met(BROKEN, self.name(index), str(error))
+        self.problems.record(BROKEN, self.name(index), str(error))
 
     def take(self, indices: np.ndarray) -> ImageRows:
         """Return some rows, by index or as a mask."""
@@ -162,7 +162,7 @@ def load_rows(
     gone = missing_images(train)
     for images, lost in zip(train.images, gone.T, strict=True):
         for index in np.flatnonzero(lost).tolist():
-            problems.met(MISSING_IMAGE, images.name(index), "no such file")
+            problems.record(MISSING_IMAGE, images.name(index), "no such file")
     lacking: np.ndarray = np.any(gone, axis=1)
     counts[MISSING] += int(lacking.sum())
     counts[LOST] += int(missing_images(held).any(1).sum())
@@ -296,7 +296,7 @@ def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Ta
         for said in texts_of(texts[row]):
             words, known = " ".join(said.split()), captions.get(number, [])
             if not words:
-                counts.met(EMPTY, f"{table.where}, record {row + 1}", "no text")
+                counts.record(EMPTY, f"{table.where}, record {row + 1}", "no text")
             elif words in known:
                 counts[TWICE] += 1
             else:
@@ -342,10 +342,13 @@ def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str,
     found = list(read_each(records, read, counts, f"{path}, image"))
     splits = np.array([KARPATHY.get(record["split"], "") for record in found])
     for row in np.flatnonzero(splits == ""):
-        counts.met(OTHER_SPLITS, str(path), f"{found[row]['image']}: {found[row]['split']}")
+        counts.record(OTHER_SPLITS, str(path), f"{found[row]['image']}: {found[row]['split']}")
     if not splits.any():
         raise ValueError(f"{path} has no images with captions{counts.describe()}")
-    root, whole = existing_path(folder) if folder else path, table_of(found, str(path), path.parent)
+    root, whole = (
+        existing_path(folder) if folder else path,
+        table_of_records(found, str(path), path.parent),
+    )
     images = named_images(whole.columns["image"], root, image_files(root, counts))
     table = replace(whole, columns={**whole.columns, "image": images})
     return {split: table.take(splits == split)

@@ -55,10 +55,10 @@ MISTAKES = [
     ("recipes /dev/null", "no recipe /dev/null"),
     ("compare causal-lm/tiny --cluster local --cluster-option x", "takes KEY=VALUE, not 'x'"),
     ("train causal-lm/tiny --model.width 1000000000", "model.width must be 1 to 16,777,216, not"),
-    ("train causal-lm/tiny --training.device meta", "torch can't compute on one here"),
-    ("train causal-lm/tiny --task os:system", "task os:system is no task"),
+    ("train causal-lm/tiny --training.device meta", "torch can't compute on it here"),
+    ("train causal-lm/tiny --task os:system", "task os:system must have"),
     ("train causal-lm/tiny --data=", "the source is empty"),
-    ("train causal-lm/tiny --data hf:", "'hf:' names no data set"),
+    ("train causal-lm/tiny --data hf:", "'hf:' lacks a name"),
 ]
 
 
@@ -76,7 +76,7 @@ def test_a_run_is_not_overwritten(language_run: Path, capsys) -> None:
     code, _, err = outcome(capsys, "train", "causal-lm/tiny", "--out", language_run)
     assert code == 2 and f"magneto train --resume {language_run}" in err
     code, _, err = outcome(capsys, "probe", language_run)
-    assert code == 2 and f"is a run: its recipe is {language_run / 'recipe.yaml'}" in err
+    assert code == 2 and f"is a run. Its recipe is {language_run / 'recipe.yaml'}" in err
 
 
 def test_a_run_that_never_began_leaves_its_place_free(tmp_path: Path, book: Path, capsys) -> None:

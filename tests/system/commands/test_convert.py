@@ -153,7 +153,7 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
         ("is damaged, or holds more than weights", tmp_path / "broken.pt"),
         ("neither timm's nor torchscale's nor BEiT-3's weights", tmp_path / "other.pt"),
         ("is no state dict", tmp_path / "list.pt"),
-        ("must hold one JSON object", gpt2, "--config", tmp_path / "list.json"),
+        ("must be a JSON object", gpt2, "--config", tmp_path / "list.json"),
     ):
         (tmp_path / "list.json").write_text("[1]")
         assert run(source, tmp_path / "out", *options) == 2

@@ -37,8 +37,8 @@ def test_no_command_uses_weights_with_a_flipped_bit(language_run, tmp_path, caps
     flip_a_bit(run / "best" / "model.safetensors")
     for words in (["evaluate", run], ["export", run, out], ["generate", run, "hello"]):
         line = refused(capsys, *words)
-        assert f"{run / 'best' / 'model.safetensors'} is not as it was written" in line
-        assert "where a command takes --weights final: undamaged are final, 6, 4" in line
+        assert f"{run / 'best' / 'model.safetensors'} is damaged" in line
+        assert "undamaged: final, 6, 4 (--weights final" in line
     assert not out.exists()
     assert main(["evaluate", str(run), "--weights", "final", "--limit", "1"]) == 0
 
@@ -75,7 +75,7 @@ def test_nobody_begins_with_weights_with_a_flipped_bit(book: Path, tmp_path, cap
     flip_a_bit(run / "best" / "model.safetensors")
     words = ["train", "text-classification/tiny", "--model.pretrained", run, *SMALL[:8]]
     line = refused(capsys, *words, "--training.steps", "1", "--out", out)
-    assert "model.safetensors is not as it was written" in line and "undamaged are final" in line
+    assert "model.safetensors is damaged" in line and "undamaged: final" in line
     assert not out.exists()
 
 
@@ -96,7 +96,7 @@ def test_a_damaged_checkpoint_is_left_out_of_the_average(
     task = Toy()
     task.higher_is_better = True  # so that the first evaluations stay the best
     train(task, settings, tmp_path, seed=3, hooks=[Hook(1, damage)], report=ProgressBars())
-    assert "damaged weights left out of the average" in capsys.readouterr().err
+    assert "damaged weights excluded from the average" in capsys.readouterr().err
     averaged = json.loads((tmp_path / "averaged" / "state.json").read_text())["average_of"]
     assert averaged == [name for name in list_names(tmp_path / folder) if name[-2:] != "10"]
     kept = [load_file(tmp_path / folder / name / "model.safetensors") for name in averaged]

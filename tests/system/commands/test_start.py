@@ -35,7 +35,7 @@ def test_from_images_to_a_run(digits: Path, tmp_path: Path, capsys: pytest.Captu
     assert found["options"]["model.image_size"] == 16 and found["options"]["model.channels"] == 1
     assert found["facts"]["classes"].startswith("3: ")
     assert found["simple"]["logistic regression on pixels"]["accuracy"] > 0.8
-    assert found["simple"]["the commonest answer"]["accuracy"] < 0.5
+    assert found["simple"]["the most frequent answer"]["accuracy"] < 0.5
     assert main(shlex.split(found["command"])[1:]) == 0
     assert (out / "final").exists()
 

@@ -66,11 +66,11 @@ def test_the_same_command_begins_and_goes_on(run: Path, capsys) -> None:
     (run / "result.json").unlink()
     shutil.rmtree(run / "checkpoints" / "step-00000006")
     code, _, err = outcome(capsys, *words)  # it was stopped
-    assert code == 0 and "going on from" in err and "step 4" in err
+    assert code == 0 and "resuming from" in err and "step 4" in err
     final = "final/model.safetensors"
     assert (run / final).read_bytes() == whole[final]
     code, out, err = outcome(capsys, *words, "--json")  # it had finished
-    assert code == 0 and "finished at step 6 already" in err and json.loads(out)["step"] == 6
+    assert code == 0 and "already finished at step 6" in err and json.loads(out)["step"] == 6
     assert "model.width is 32 (was 16)" in refused(capsys, *words, "--model.width", "32")
     shutil.rmtree(run)
     code, _, err = outcome(capsys, *words)
@@ -130,7 +130,7 @@ def test_settings_of_training_may_change_and_are_said(run: Path, capsys) -> None
     words = ["--training.steps", "8", "--training.learning_rate", "1e-5"]
     code, _, err = outcome(capsys, "train", "--resume", run, *words)
     assert code == 0
-    said = next(line for line in err.splitlines() if line.startswith("changed: "))
+    said = next(line for line in err.splitlines() if line.startswith("changed settings: "))
     assert "training.steps is 8 (was 6)" in said and "learning_rate is 1e-05 (was" in said
     assert open_run(run).training.steps == 8
 
@@ -151,7 +151,7 @@ def test_a_recipe_that_was_damaged_or_changed_by_hand_is_refused(run: Path, caps
 def test_a_run_killed_before_its_end_was_written_ends_again(run: Path, capsys) -> None:
     before = everything(run)
     code, out, err = outcome(capsys, "train", "--resume", run, "--json")
-    assert code == 0 and f"{run} finished at step 6 already" in err
+    assert code == 0 and f"{run} already finished at step 6" in err
     assert json.loads(out)["metrics"] == json.loads(before["result.json"])["metrics"]
     assert everything(run) == before
     shutil.rmtree(run / "final")
@@ -236,7 +236,7 @@ def test_a_lost_worker_is_started_again_by_the_same_command(tmp_path: Path) -> N
     words = [*NEW, "--auto-resume", "--out", str(out)]
     done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "going on from" in done.stderr and "step 2" in done.stderr
+    assert "resuming from" in done.stderr and "step 2" in done.stderr
     assert json.loads((out / "result.json").read_text())["step"] == 6
 
 
@@ -251,4 +251,4 @@ def test_two_ranks_hold_one_lock(tmp_path: Path, capsys) -> None:
     assert json.loads((run / "result.json").read_text())["step"] == 6
     assert (run / "recipe.yaml").exists()
     code, _, err = outcome(capsys, "train", "--resume", run)
-    assert code == 0 and "finished at step 6 already" in err
+    assert code == 0 and "already finished at step 6" in err

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from magneto.data.cache import (
-    also_known,
+    add_alias,
     content_digest,
+    create_cached,
     file_states,
-    is_kept,
-    made_whole,
+    is_cached,
 )
 from magneto.files import MANIFEST
 from tests.said import Said
@@ -28,7 +28,7 @@ def test_content_is_known_by_its_parts_and_their_ends() -> None:
 
 def test_a_directory_appears_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "made"
-    with made_whole(path) as aside:
+    with create_cached(path) as aside:
         (aside / "file").write_text("x")
         assert not path.exists()
     assert (path / "file").read_text() == "x" and list(tmp_path.iterdir()) == [path]
@@ -36,7 +36,7 @@ def test_a_directory_appears_when_it_is_complete(tmp_path: Path) -> None:
 
 def test_whoever_was_faster_stays(tmp_path: Path) -> None:
     path = tmp_path / "made"
-    with made_whole(path) as aside:
+    with create_cached(path) as aside:
         (aside / "file").write_text("slow")
         path.mkdir()
         (path / "file").write_text("fast")
@@ -46,11 +46,11 @@ def test_whoever_was_faster_stays(tmp_path: Path) -> None:
 def test_another_name_leads_to_it_and_makes_way_once_it_is_gone(tmp_path: Path) -> None:
     held, other = tmp_path / "held", tmp_path / "other"
     held.mkdir()
-    also_known(held, other)
-    also_known(held, other)
+    add_alias(held, other)
+    add_alias(held, other)
     assert other.resolve() == held.resolve()
     held.rmdir()
-    with made_whole(other) as aside:
+    with create_cached(other) as aside:
         (aside / "file").write_text("new")
     assert not other.is_symlink() and (other / "file").read_text() == "new"
 
@@ -64,8 +64,8 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(
     (tmp_path / "readonly").mkdir()
     usual = os.access
     monkeypatch.setattr(os, "access", lambda p, mode: "readonly" not in str(p) and usual(p, mode))
-    wanted = pytest.raises(OSError, match=r"^no prepared data can be kept in .*MAGNETO_CACHE=")
-    with wanted, made_whole(tmp_path / place / "text-1"):
+    wanted = pytest.raises(OSError, match=r"^cache folder .* is not writable .*MAGNETO_CACHE=")
+    with wanted, create_cached(tmp_path / place / "text-1"):
         pass
 
 
@@ -87,7 +87,7 @@ def test_a_file_is_another_once_it_is_written_or_moved(tmp_path: Path) -> None:
 @pytest.fixture
 def held(tmp_path: Path) -> Path:
     path = tmp_path / "cache" / "text-1"
-    with made_whole(path) as aside:
+    with create_cached(path) as aside:
         (aside / "train.bin").write_bytes(bytes(range(256)))
         (aside / "empty").touch()
     return path
@@ -96,7 +96,7 @@ def held(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "manifest", "no manifest"])
 def test_what_is_damaged_is_taken_away_and_said(held: Path, damage: str) -> None:
     file, manifest, said = held / "train.bin", held / MANIFEST, Said()
-    assert is_kept(held, said) and not said.lines
+    assert is_cached(held, said) and not said.lines
     if damage == "flip":
         file.write_bytes(bytes(256))
     elif damage == "cut":
@@ -107,11 +107,13 @@ def test_what_is_damaged_is_taken_away_and_said(held: Path, damage: str) -> None
         manifest.write_text(json.dumps({"train.bin": 3}))
     else:
         manifest.unlink()
-    assert not is_kept(held, said) and not list(held.parent.iterdir())
-    assert len(said.lines) == 1 and str(held) in said.lines[0] and "made again" in said.lines[0]
+    assert not is_cached(held, said) and not list(held.parent.iterdir())
+    assert (
+        len(said.lines) == 1 and str(held) in said.lines[0] and "creating it again" in said.lines[0]
+    )
 
 
 def test_a_copy_is_compared_by_its_checksum(held: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(held, tmp_path / "copied", copy_function=shutil.copyfile))
     os.utime(copied / "train.bin", ns=(0, 0))
-    assert is_kept(copied)
+    assert is_cached(copied)

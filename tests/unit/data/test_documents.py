@@ -128,15 +128,15 @@ def test_wrong_sources_say_what_is_right(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"did you mean .*corpus\.txt"):
         read(str(tmp_path / "corpsu.txt"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no file ends in"):
+    with pytest.raises(ValueError, match="none ends in"):
         read(str(tmp_path / "empty"))
-    with pytest.raises(ValueError, match="there is builtin:docstrings"):
+    with pytest.raises(ValueError, match="Known: builtin:docstrings"):
         read("builtin:docstring")
     (tmp_path / "a.tsv").write_text("good film\tpos\nbad film\tneg\n")
     with pytest.raises(
         ValueError,
-        match=r"a\.tsv has no column 'text' among 'good film', 'pos': .*"
-        "data.text_field; if its first line names no columns, write one",
+        match=r"a\.tsv has no column 'text' among 'good film', 'pos'\. "
+        r"Set data\.text_field; if the first line is not a header",
     ):
         read(str(tmp_path / "a.tsv"))
 

@@ -20,7 +20,9 @@ from magneto.data.problems import Counts
 def test_a_packing_that_python_has_not_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.zst").touch()
     assert source_files(str(tmp_path), (".jsonl",)) == [tmp_path / "a.jsonl.zst"]
-    with pytest.raises(ValueError, match=r"zst: unpack it first \(zstd -d --rm a\.jsonl\.zst\)$"):
+    with pytest.raises(
+        ValueError, match=r"zst is compressed: unpack it \(zstd -d --rm a\.jsonl\.zst\)$"
+    ):
         next(read_lines(tmp_path / "a.jsonl.zst", Counts()))
 
 
@@ -33,7 +35,7 @@ def test_files_of_a_folder_by_their_endings(tmp_path: Path) -> None:
     assert found == ["a.txt.xz", "b.txt", "deep/c.txt.gz"]
     assert not has_ending(tmp_path / "folder.txt", (".txt",))
     assert source_files(str(tmp_path / "d.md"), (".txt",)) == [tmp_path / "d.md"]
-    with pytest.raises(ValueError, match=r"no file ends in \.csv, \.tsv"):
+    with pytest.raises(ValueError, match=r"none ends in \.csv, \.tsv"):
         source_files(str(tmp_path), (".csv", ".tsv"))
 
 

@@ -56,7 +56,7 @@ def test_a_table_without_a_header_is_answered_with_the_one_to_write(tmp_path: Pa
 @pytest.mark.parametrize("source", ["a.txt", "a.zip"])
 def test_an_unknown_file_is_answered_with_those_that_are_known(tmp_path: Path, source) -> None:
     (tmp_path / source).write_text("x")
-    with pytest.raises(ValueError, match=r"is no set of examples: a file ends in .*hf:NAME$"):
+    with pytest.raises(ValueError, match=r"Unsupported source .*hf:NAME, or a file"):
         read_source(str(tmp_path / source), Counts())
 
 
@@ -97,8 +97,8 @@ def test_a_shard_that_is_damaged_in_the_middle_is_counted(tmp_path: Path, place:
         else:
             read = list(stream_records(tmp_path / "a.tar", counts))
         assert len(read) == 5
-        assert counts.named[MALFORMED] == [f"{tmp_path / 'a.tar'}: damaged at byte 5,120: "
-                                           "what follows is left out"]  # fmt: skip
+        assert counts.named[MALFORMED] == [f"{tmp_path / 'a.tar'}: damaged at byte 5,120; "
+                                           "the rest is skipped"]  # fmt: skip
 
 
 def test_members_that_say_nothing_are_counted(tmp_path: Path) -> None:

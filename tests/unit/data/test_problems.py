@@ -15,7 +15,7 @@ from magneto.data.problems import (
     PROBLEMS_FILE,
     Counts,
     DataProblems,
-    NothingWrong,
+    StrictCounts,
 )
 from tests.problems import listed
 from tests.said import Said
@@ -24,7 +24,7 @@ from tests.said import Said
 def test_counts_add_up_and_are_plain_json() -> None:
     counts = Counts({"rows": 2, MALFORMED: 1})
     counts.update(Counts({"rows": 3, EMPTY: 1}))
-    counts.met(MALFORMED, "a.csv, line 3", "too few cells")
+    counts.record(MALFORMED, "a.csv, line 3", "too few cells")
     assert counts == {"rows": 5, MALFORMED: 2, EMPTY: 1}
     assert Counts(json.loads(json.dumps(counts))) == counts
     assert counts["never met"] == 0
@@ -39,7 +39,7 @@ def test_words() -> None:
 
 def test_where_nothing_may_be_wrong_the_place_is_said() -> None:
     with pytest.raises(ValueError, match=r"^a\.csv, line 3: too few cells$"):
-        NothingWrong().met(MALFORMED, "a.csv, line 3", "too few cells")
+        StrictCounts().record(MALFORMED, "a.csv, line 3", "too few cells")
 
 
 BROKEN, ODD = "broken image", "odd one"
@@ -48,9 +48,9 @@ BROKEN, ODD = "broken image", "odd one"
 def test_a_few_are_named(tmp_path: Path) -> None:
     said = Said()
     problems = DataProblems()
-    problems.keep_in(tmp_path, said)
+    problems.write_to(tmp_path, said)
     for number in [*range(12), *range(12)]:
-        problems.met(BROKEN, f"{number}.jpg", "cut\toff\n")
+        problems.record(BROKEN, f"{number}.jpg", "cut\toff\n")
     assert said.lines[0] == f"{BROKEN}: 0.jpg (cut off )"
     assert len(said.lines) == FEW
     assert said.lines[-1].endswith(f"not named (listed in {tmp_path / PROBLEMS_FILE})")
@@ -59,27 +59,27 @@ def test_a_few_are_named(tmp_path: Path) -> None:
 
 def test_processes_and_resumed_runs_list_and_say_each_once(tmp_path: Path) -> None:
     first, second, heard, said = DataProblems(), DataProblems(), Said(), Said()
-    first.keep_in(tmp_path)
-    second.keep_in(tmp_path, heard)
+    first.write_to(tmp_path)
+    second.write_to(tmp_path, heard)
     for problems in (first, second):
-        problems.met(BROKEN, "a\udcff.jpg", "cut off")
-    first.met(BROKEN, "b.jpg", "cut off")
+        problems.record(BROKEN, "a\udcff.jpg", "cut off")
+    first.record(BROKEN, "b.jpg", "cut off")
     resumed = DataProblems()
-    resumed.met(BROKEN, "b.jpg", "cut off")  # before it has the run
-    resumed.met(BROKEN, "c.jpg", "cut off")
-    resumed.keep_in(tmp_path, said)
-    resumed.met(BROKEN, "a\udcff.jpg", "cut off")
+    resumed.record(BROKEN, "b.jpg", "cut off")  # before it has the run
+    resumed.record(BROKEN, "c.jpg", "cut off")
+    resumed.write_to(tmp_path, said)
+    resumed.record(BROKEN, "a\udcff.jpg", "cut off")
     assert [name for _, name, _ in listed(tmp_path)] == ["a\\udcff.jpg", "b.jpg", "c.jpg"]
     assert heard.lines == [] and said.lines == [f"{BROKEN}: c.jpg (cut off)"]
-    second.met(ODD, "d.jpg", "strange")
+    second.record(ODD, "d.jpg", "strange")
     assert first.describe() == f"{BROKEN}: 3; {ODD}: 1"
 
 
 def test_what_others_left_behind_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / PROBLEMS_FILE).write_bytes(b"odd one\xff\tx\n\nhalf a li")
     problems = DataProblems()
-    problems.keep_in(tmp_path)
-    problems.met(BROKEN, "a.jpg", "cut off")
+    problems.write_to(tmp_path)
+    problems.record(BROKEN, "a.jpg", "cut off")
     assert f"{BROKEN}: 1" in problems.describe()
 
 
@@ -89,10 +89,10 @@ def test_processes_that_meet_the_same_at_once_write_it_once(tmp_path: Path) -> N
 
     def meet(run: Path, start: Any) -> None:
         problems = DataProblems()
-        problems.keep_in(run)
+        problems.write_to(run)
         start.wait()
         for number in range(200):
-            problems.met(BROKEN, f"{number}.jpg", "cut off")
+            problems.record(BROKEN, f"{number}.jpg", "cut off")
 
     for attempt in range(8):
         run, start = tmp_path / str(attempt), context.Event()
@@ -113,6 +113,6 @@ def test_a_run_that_can_not_be_written_to(tmp_path: Path) -> None:
     said, sealed = Said(), tmp_path / "run"
     sealed.mkdir(mode=0o500)
     problems = DataProblems()
-    problems.keep_in(sealed, said)
-    problems.met(BROKEN, "a.jpg", "cut off")
+    problems.write_to(sealed, said)
+    problems.record(BROKEN, "a.jpg", "cut off")
     assert "can't be written" in said.lines[0] and "a.jpg" in said.lines[1]

@@ -174,7 +174,7 @@ def test_halves_of_a_character_are_replaced(reader: Reader, tmp_path: Path) -> N
 @each(IN_RECORDS)
 def test_carriage_returns_alone_are_no_lines(reader: Reader, tmp_path: Path) -> None:
     path = write(tmp_path, reader, written(reader, TEXTS, "\r"))
-    with pytest.raises(ValueError, match=rf"{reader.name}: its lines end in a carriage return"):
+    with pytest.raises(ValueError, match=rf"{reader.name}: lines end in a carriage return"):
         reader.read(path, Counts())
 
 
@@ -184,7 +184,7 @@ def test_an_empty_file(reader: Reader, tmp_path: Path) -> None:
     (tmp_path / "p.de").write_text("")
     messages = {
         "c.tsv": "has no column 'text'", "d.csv": "has no column 'text'",
-        "e.jsonl": "has no records", "q.tsv": "does not say its languages",
+        "e.jsonl": "has no records", "q.tsv": "has no header with two languages",
     }  # fmt: skip
     message = "no records" if reader.strict else messages.get(reader.name)
     if message is None:
@@ -270,7 +270,7 @@ def test_lines_that_a_quote_swallows_are_counted(reader: Reader, tmp_path: Path)
 
 
 def test_a_list_that_is_nested_too_deeply(tmp_path: Path) -> None:
-    """Also one that is read and then searched for halves of a character."""
+    """Also one that is read and then searched for lone surrogates."""
     for name, text in (("a", "[" * 100_000), ("b", '["\\ud800",' + "[" * 900 + "]" * 901)):
         (tmp_path / name).write_text(text)
         with pytest.raises(ValueError, match="nested too deeply"):

@@ -12,7 +12,7 @@ from magneto.data.problems import Counts
 from magneto.data.sources import (
     HubDataset,
     Source,
-    hub_is_known,
+    hub_is_reachable,
     parse_source,
 )
 from magneto.language.config import ClassificationDataConfig
@@ -59,7 +59,7 @@ def test_a_hub_that_has_no_address_is_not_asked(monkeypatch) -> None:
     HubDataset(Source("hf", "some/set"))
     assert os.environ["HF_HUB_OFFLINE"] == "1"
     monkeypatch.setattr(sources, "getproxies", lambda: {"https": "there"})
-    assert hub_is_known()
+    assert hub_is_reachable()
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,5 @@ def test_names_of_sources(name: str, source: Source) -> None:
 
 def test_a_hub_source_without_a_name_is_refused() -> None:
     for name in ("hf:", "hf::config", "hf:/"):
-        with pytest.raises(ValueError, match="names no data set"):
+        with pytest.raises(ValueError, match="lacks a name"):
             parse_source(name)

@@ -15,7 +15,7 @@ from magneto.data.stream import (
     cut_groups,
     example_stream,
     in_blocks,
-    joined,
+    join_streams,
     map_tensors,
     named_tensors,
     shuffled,
@@ -124,7 +124,7 @@ def test_groups_hold_what_they_may_and_one_that_is_too_long_stands_alone() -> No
 def three(sizes: dict[str, int]) -> BatchStream:
     counts = {"images": 7, "texts": 11, "pairs": 5}
     streams = {name: numbers(shuffled(counts[name], size, 3)) for name, size in sizes.items()}
-    return joined(streams, lambda pieces: pieces)
+    return join_streams(streams, lambda pieces: pieces)
 
 
 def test_a_stream_knows_how_many_examples_an_epoch_has() -> None:
@@ -143,7 +143,7 @@ def test_joined_streams_have_epochs_of_their_own_and_are_cut_each_for_itself() -
     for name, size in sizes.items():
         assert [number for piece in pieces for number in piece[name]] == seen[2][name]
         assert len(seen[2][name]) == size
-    with pytest.raises(ValueError, match="a batch has 2 pairs and is cut in 3 pieces"):
+    with pytest.raises(ValueError, match="a batch has 2 pairs for 3 pieces"):
         three({"images": 4, "texts": 4, "pairs": 2}).batch(0, 3)
 
 

@@ -8,18 +8,22 @@ import pytest
 from magneto.data.media import Files
 from magneto.data.problems import Counts
 from magneto.data.sources import hash_of
-from magneto.data.table import FROM_TEST, TEST_UNUSED, Table, divide, hold_out, table_of
+from magneto.data.table import FROM_TEST, TEST_UNUSED, Table, divide, hold_out, table_of_records
 
 # Words in the order of their hashes, the first of which is below a share of 0.15.
 ORDER = sorted(map(str, range(11)), key=hash_of)
 
 
 def people(count: int, speakers: int) -> Table:
-    return table_of([{"text": f"{n}", "speaker": f"s{n % speakers}"} for n in range(count)], "x")
+    return table_of_records(
+        [{"text": f"{n}", "speaker": f"s{n % speakers}"} for n in range(count)], "x"
+    )
 
 
 def test_usual_names_are_found_and_a_wrong_one_has_the_nearest() -> None:
-    table = table_of([{" Sentence ": "a", "cls": 1, "Answers": ["b"], "file_name": "c"}], "x")
+    table = table_of_records(
+        [{" Sentence ": "a", "cls": 1, "Answers": ["b"], "file_name": "c"}], "x"
+    )
     found = [table.find(what) for what in ("text", "label", "answer", "image", "question")]
     assert found == [" Sentence ", "cls", "Answers", "file_name", None]
     assert table.find("label", "") is None and table.find("label", "file_name") == "file_name"
@@ -40,7 +44,7 @@ def test_no_side_is_empty_and_values_stay_together(speakers: int, fraction: floa
 @pytest.mark.parametrize("sizes", [[1, *[20] * 6], [1, 3, 100, 6, 9], [1] * 9 + [30, 81], [60, 60]])
 def test_the_share_of_rows_is_near_what_is_asked_for(sizes: list[int]) -> None:
     """Also of few values of unequal sizes; a large one is passed over where a smaller one does."""
-    table = table_of([{"text": f"{k}-{n}", "speaker": k} for k in ORDER[: len(sizes)]
+    table = table_of_records([{"text": f"{k}-{n}", "speaker": k} for k in ORDER[: len(sizes)]
                       for n in range(sizes[ORDER.index(k)])], "x")  # fmt: skip
     held = hold_out(table, 0.15, "speaker")[1]
     backwards = table.take(np.arange(len(table))[::-1])
@@ -51,14 +55,14 @@ def test_the_share_of_rows_is_near_what_is_asked_for(sizes: list[int]) -> None:
 def test_a_share_far_above_what_is_asked_for_is_said() -> None:
     counts = Counts()
     hold_out(people(60, 2), 0.1, "speaker", counts)
-    assert counts == {"rows held out where about 6 were asked for, as few values of 'speaker' have "
+    assert counts == {"rows held out instead of about 6, since few values of 'speaker' have "
                       "most rows": 30}  # fmt: skip
     hold_out(people(60, 60), 0.1, "speaker", counts := Counts())
     assert not counts
 
 
 def test_one_value_can_not_be_held_out() -> None:
-    with pytest.raises(ValueError, match=r"x has 5 rows with 1 value of 'speaker': none can be"):
+    with pytest.raises(ValueError, match=r"x has 5 rows with 1 value of 'speaker', too few"):
         hold_out(people(5, 1), 0.5, "speaker")
 
 

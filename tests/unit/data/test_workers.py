@@ -18,7 +18,7 @@ import torch
 
 from magneto.data import workers
 from magneto.data.stream import BatchStream, example_stream, shuffled
-from magneto.data.workers import AHEAD, BatchError, BatchesAhead, share
+from magneto.data.workers import AHEAD, BatchError, BatchPrefetcher, share
 from tests.unit.data.test_stream import nested
 from tests.unit.translation import test_prepare as translation
 
@@ -62,7 +62,7 @@ KINDS = {"shuffled": shuffled_rows, "groups": groups}
 
 
 def take(stream: BatchStream, steps: int, num_workers: int, first: int = 0) -> list:
-    with closing(BatchesAhead(stream, 4, [1, 2], num_workers=num_workers)) as batches:
+    with closing(BatchPrefetcher(stream, 4, [1, 2], num_workers=num_workers)) as batches:
         return [item for item, _ in zip(batches.start(first), range(steps), strict=False)]
 
 
@@ -89,14 +89,14 @@ def test_a_killed_worker_is_an_error_that_names_the_step() -> None:
             time.sleep(60)
         return numbers
 
-    with closing(BatchesAhead(in_order(64, 4, make), 1, [0], num_workers=2)) as batches:
+    with closing(BatchPrefetcher(in_order(64, 4, make), 1, [0], num_workers=2)) as batches:
         taken = batches.start()
         processes = [process.pid for process in batches.processes]
         with pytest.raises(BatchError) as caught:
             for _ in taken:
                 pass
     found = re.fullmatch(
-        r"the data worker of process (\d+) was ended by SIGKILL at the batch of step 7 "
+        r"the data worker of process (\d+) was killed by SIGKILL at the batch of step 7 "
         r"\(examples 24, 25, 26, 27\); if memory ran out.*",
         str(caught.value),
     )
@@ -118,7 +118,7 @@ def test_an_error_names_its_example(error: Exception, words: str, num_workers: i
         return numbers
 
     stream = example_stream(shuffled(20, 4, 1), make)
-    batches = BatchesAhead(stream, 1, [0], num_workers=num_workers)
+    batches = BatchPrefetcher(stream, 1, [0], num_workers=num_workers)
     with closing(batches), pytest.raises(ValueError) as caught:
         for _ in batches.start():
             pass
@@ -127,8 +127,8 @@ def test_an_error_names_its_example(error: Exception, words: str, num_workers: i
 
 def test_a_batch_that_cannot_be_sent_is_an_error() -> None:
     stream = in_order(9, 4, lambda _: lambda: 0)
-    batches = BatchesAhead(stream, 1, [0], num_workers=1)
-    words = r"the batch of step 1 could not be made: .*pickle"
+    batches = BatchPrefetcher(stream, 1, [0], num_workers=1)
+    words = r"making the batch of step 1 failed: .*pickle"
     with closing(batches), pytest.raises(BatchError, match=words):
         next(batches.start())
 
@@ -138,7 +138,7 @@ def test_waiting_is_measured_and_work_is_not(monkeypatch: pytest.MonkeyPatch) ->
     clock = SimpleNamespace(now=0.0)
     clock.perf_counter = lambda: clock.now
     monkeypatch.setattr(workers, "time", clock)
-    batches = BatchesAhead(in_order(9, 1, list), 1, [0])
+    batches = BatchPrefetcher(in_order(9, 1, list), 1, [0])
 
     def slow(step: int) -> Future:
         future: Future = Future()
@@ -150,8 +150,8 @@ def test_waiting_is_measured_and_work_is_not(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(4):
         next(taken)
         clock.now += 100
-    assert batches.read_waited() == 4 * 3
-    assert batches.read_waited() == 0
+    assert batches.read_wait_seconds() == 4 * 3
+    assert batches.read_wait_seconds() == 0
     batches.close()
 
 
@@ -171,7 +171,9 @@ def test_memory_is_bounded(num_workers: int) -> None:
         made[numbers[0]] = 1
         return torch.tensor(numbers)
 
-    with closing(BatchesAhead(in_order(64, 1, make), 1, [0], num_workers=num_workers)) as batches:
+    with closing(
+        BatchPrefetcher(in_order(64, 1, make), 1, [0], num_workers=num_workers)
+    ) as batches:
         most = AHEAD * num_workers - 1
         taken = batches.start()
         for count in range(1, 20):
@@ -185,7 +187,7 @@ def test_memory_is_bounded(num_workers: int) -> None:
 
 
 def test_signals_are_left_to_the_main_process() -> None:
-    with closing(BatchesAhead(shuffled_rows(), 1, [0], num_workers=2)) as batches:
+    with closing(BatchPrefetcher(shuffled_rows(), 1, [0], num_workers=2)) as batches:
         taken = batches.start()
         found = [next(taken)]
         processes = [worker.pid for worker in batches.processes]

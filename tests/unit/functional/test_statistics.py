@@ -6,7 +6,6 @@ relative difference from scipy's quantile was 1.2e-12.
 
 import math
 import random
-from statistics import NormalDist
 
 import pytest
 
@@ -14,9 +13,7 @@ from magneto.functional.statistics import (
     half_width,
     joint_differences,
     mean_difference,
-    t_density,
     t_quantile,
-    t_tail,
 )
 
 LEVELS = (0.55, 0.75, 0.9, 0.975, 0.995, 0.9999)
@@ -28,32 +25,6 @@ def test_quantiles_are_scipys(probability: float) -> None:
     for freedom in (*range(1, 1001), 0.5, 1.3, 2.75, 17.9, 1e4):
         expected = stats.t.ppf(probability, freedom)
         assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-10), freedom
-
-
-@pytest.mark.parametrize("probability", [0.01, 0.3, 0.5, 0.6, 0.975, 0.9999])
-def test_one_and_two_degrees_of_freedom_have_closed_forms(probability: float) -> None:
-    cauchy = math.tan(math.pi * (probability - 0.5))
-    assert t_quantile(probability, 1) == pytest.approx(cauchy, rel=1e-10, abs=1e-14)
-    two = (2 * probability - 1) / math.sqrt(2 * probability * (1 - probability))
-    assert t_quantile(probability, 2) == pytest.approx(two, rel=1e-10, abs=1e-14)
-
-
-def test_many_degrees_of_freedom_approach_the_normal_distribution() -> None:
-    normal = NormalDist().inv_cdf(0.975)
-    quantiles = [t_quantile(0.975, freedom) for freedom in range(1, 300)]
-    assert quantiles == sorted(quantiles, reverse=True)
-    assert quantiles[-1] > normal
-    assert t_quantile(0.975, 1e6) == pytest.approx(normal, rel=1e-5)
-    # The table that was here before said 1.96 from 11 on.
-    assert t_quantile(0.975, 11) == pytest.approx(2.200985, rel=1e-6)
-
-
-@pytest.mark.parametrize("freedom", [1, 2.5, 7, 40])
-def test_the_quantile_undoes_the_tail_whose_slope_is_the_density(freedom: float) -> None:
-    for t in (0.1, 0.9, 1.7, 3.1, 8.0):
-        assert t_quantile(1 - t_tail(t, freedom), freedom) == pytest.approx(t, rel=1e-7)
-        slope = (t_tail(t - 1e-5, freedom) - t_tail(t + 1e-5, freedom)) / 2e-5
-        assert slope == pytest.approx(t_density(t, freedom), rel=1e-4)
 
 
 @pytest.mark.parametrize(("probability", "freedom"), [(0, 3), (1, 3), (0.9, 0), (math.nan, 3)])
@@ -104,7 +75,7 @@ def test_differences_that_have_no_interval() -> None:
     assert (fixed.mean, fixed.freedom) == (1.0, 3) and math.isnan(fixed.half_width)
     same = mean_difference([2.0, 2.0], [2.0, 2.0, 2.0])
     assert (same.mean, same.half_width, same.freedom) == (0.0, 0.0, 3)
-    with pytest.raises(ValueError, match="at least one value on each side"):
+    with pytest.raises(ValueError, match="at least one value in each group"):
         mean_difference([], [1.0])
 
 

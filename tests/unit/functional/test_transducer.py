@@ -419,7 +419,7 @@ GIVEN: dict[str, Any] = {
         ({"logits": torch.zeros(2, 5, 7)}, r"must be \(batch, time, labels \+ 1, vocabulary\)"),
         ({"logits": torch.zeros(2, 0, 4, 7)}, r"not \(2, 0, 4, 7\)"),
         ({"targets": torch.ones(2, 4, dtype=torch.long)}, r"must be \(batch, labels\), \(2, 3\)"),
-        ({"logit_lengths": torch.tensor([5])}, "two lengths for each of the 2 utterances"),
+        ({"logit_lengths": torch.tensor([5])}, "2 utterances needs two lengths"),
         ({"logit_lengths": torch.tensor([6, 4])}, r"frames must be in \[0, 5\], not \[6, 4\]"),
         ({"target_lengths": torch.tensor([3, -1])}, r"labels must be in \[0, 3\], not \[3, -1\]"),
         ({"targets": torch.full((2, 3), 7)}, r"not the blank 0; \[7\] are not"),

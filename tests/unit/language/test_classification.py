@@ -12,11 +12,11 @@ from safetensors.torch import save_file
 
 from magneto.config import ConfigError
 from magneto.data.problems import Counts
-from magneto.data.stream import mixed_order
-from magneto.data.table import table_of
+from magneto.data.stream import evaluation_order
+from magneto.data.table import table_of_records
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.fields import build, field_types, free_fields
-from magneto.files import Damaged, whole_directory
+from magneto.files import DamagedError, complete_directory
 from magneto.language.classification import (
     TextClassification,
     baseline_metrics,
@@ -47,7 +47,7 @@ from magneto.recipe import load_recipe
 from magneto.runs import pretrained_run
 from magneto.training.checkpoint import load_pieces, model_pieces
 from magneto.training.loop import train
-from magneto.training.task import assets_aside, install_assets
+from magneto.training.task import install_assets, staged_assets
 from tests.evaluating import measured, reads_while_scoring, taught
 
 SIZES = {
@@ -134,7 +134,10 @@ def test_the_second_validation_set_has_its_name(tmp_path: Path) -> None:
     # Each set is scored as if it were alone; a limit takes as many batches of each.
     labels = np.concatenate([label_values(t, task.labels) for t in task.texts.validation.values()])
     with torch.no_grad():
-        parts = (np.arange(70), np.flatnonzero(mixed_order(70) < 64))  # 20 of the first set before
+        parts = (
+            np.arange(70),
+            np.flatnonzero(evaluation_order(70) < 64),
+        )  # 20 of the first set before
         whole, first = (
             task.loss(model, task._batch(task.validation, labels, 20 + part)) for part in parts
         )
@@ -201,13 +204,13 @@ def test_a_run_is_not_resumed_on_other_validation_texts(tmp_path: Path) -> None:
     """The best checkpoint was chosen across two validation sets."""
     for name in ("train", "dev"):
         write_pairs(tmp_path / f"{name}.tsv", 20)
-    with assets_aside(pairs(tmp_path), tmp_path / "run") as made:
+    with staged_assets(pairs(tmp_path), tmp_path / "run") as made:
         install_assets(made)
-    with assets_aside(pairs(tmp_path), tmp_path / "run"):
+    with staged_assets(pairs(tmp_path), tmp_path / "run"):
         pass
     write_pairs(tmp_path / "dev.tsv", 20, seed=1)
     refused = pytest.raises(ValueError, match=r"validation\.digest differs")
-    with refused, assets_aside(pairs(tmp_path), tmp_path / "run"):
+    with refused, staged_assets(pairs(tmp_path), tmp_path / "run"):
         pass
 
 
@@ -217,7 +220,7 @@ SHAPE = {
 
 
 def save(run: Path, tensors: dict[str, torch.Tensor]) -> None:
-    with whole_directory(run / "final") as aside:
+    with complete_directory(run / "final") as aside:
         save_file(tensors, aside / "model.safetensors")
 
 
@@ -273,7 +276,7 @@ def test_runs_that_are_not_there_or_hold_no_encoder(run: Path) -> None:
             TextClassifier(TextClassifierConfig(**SHAPE, classes=3)).text_encoder, run
         )
     (run / "final" / "model.safetensors").unlink()
-    with pytest.raises(Damaged, match=r"final.*model\.safetensors.*there are no undamaged ones"):
+    with pytest.raises(DamagedError, match=r"final.*model\.safetensors.*no others are undamaged"):
         check_pretrained(TextClassifierConfig(**SHAPE, pretrained=str(run)))
     shutil.rmtree(run / "final")
     with pytest.raises(FileNotFoundError, match="no weights in"):
@@ -329,9 +332,9 @@ def test_encoding_keeps_order_and_labels() -> None:
     made = encode(rows, ByteTokenizer(), config, SILENT)
     assert made.truncated == [False, True]
     assert made.lengths.tolist() == [7, 20] and made.second.tolist() == [5, 18]
-    table = table_of([{"label": "yes"}, {"label": "no"}])
+    table = table_of_records([{"label": "yes"}, {"label": "no"}])
     assert label_values(table, ("no", "yes")).tolist() == [1, 0]
-    numbers = label_values(table_of([{"label": "2.5"}]), ())
+    numbers = label_values(table_of_records([{"label": "2.5"}]), ())
     assert numbers.dtype == np.float32 and numbers.tolist() == [2.5]
 
 
@@ -396,7 +399,10 @@ def test_simple_models_beside() -> None:
         {"text": f"{word} thing {i}", "label": word} for i in range(20) for word in ("bad", "good")
     ]
     texts = LabelledTexts(
-        table_of([*rows, rows[0]]), {"": table_of(rows[:2])}, ("bad", "good"), Counts()
+        table_of_records([*rows, rows[0]]),
+        {"": table_of_records(rows[:2])},
+        ("bad", "good"),
+        Counts(),
     )
     found = baseline_metrics(texts)
     assert found["majority class"]["accuracy"] == 0.5 and found["bag of words"]["accuracy"] == 1

@@ -222,7 +222,7 @@ def test_it_says_when_the_silent_part_begins(tmp_path: Path, capsys) -> None:
     prepare_text(
         TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, max_length=16), report
     )
-    assert "learning a tokenizer from " in capsys.readouterr().err
+    assert "training a tokenizer on " in capsys.readouterr().err
 
 
 def test_text_with_one_sentence_per_line(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from magneto import (
     PLACEMENTS,
     Decoder,
     Encoder,
-    EncoderDecoderCache,
     TransformerConfig,
 )
 from magneto.nn.attention import (
@@ -23,9 +22,8 @@ from magneto.nn.attention import (
     Mask,
     build_mask,
     build_memory_mask,
-    four_axes,
+    four_dimensional,
     position_index,
-    self_attention_cache,
 )
 from magneto.nn.config import Positions
 from magneto.nn.multiway import pack
@@ -196,9 +194,9 @@ def test_the_memory_of_cross_attention() -> None:
 
 def test_masks_that_are_none_say_what_is_right() -> None:
     with pytest.raises(ValueError, match=r"must be boolean .* convert it with mask.bool\(\)"):
-        four_axes(torch.ones(2, 3))
+        four_dimensional(torch.ones(2, 3))
     with pytest.raises(ValueError, match=r"\(batch, key length\) or .* not \(2, 1, 3, 3\)"):
-        four_axes(torch.ones(2, 1, 3, 3, dtype=torch.bool))
+        four_dimensional(torch.ones(2, 1, 3, 3, dtype=torch.bool))
 
 
 def test_positions_count_from_the_first_real_token() -> None:
@@ -292,42 +290,6 @@ def test_documents_are_found_in_one_graph(kind: Any) -> None:
     torch.testing.assert_close(compiled(x, packed(3, 1, 2)), stack(x, packed(3, 1, 2)))
 
 
-def pair(length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of two rows and three heads."""
-    return torch.randn(2, 3, length, 4), torch.randn(2, 3, length, 4)
-
-
-def test_it_holds_all_that_came_in_order() -> None:
-    cache, parts = KeyValueCache(), [pair(3), pair(1), pair(2)]
-    for number, (key, value) in enumerate(parts, 1):
-        keys, values = cache.update(key, value, 1)
-        assert torch.equal(keys, torch.cat([part[0] for part in parts[:number]], 2))
-        assert torch.equal(values, torch.cat([part[1] for part in parts[:number]], 2))
-    assert [cache.get_seq_length(layer) for layer in (0, 1, 2)] == [0, 6, 0]
-
-
-def test_rows_can_change_places_and_double() -> None:
-    cache = KeyValueCache()
-    key, value = cache.update(*pair(3), 1)  # layer 0 stays empty
-    cache.reorder(torch.tensor([1, 1, 0]))
-    keys, values = cache.layers[1].keys, cache.layers[1].values
-    assert keys is not None and values is not None
-    assert torch.equal(keys, key[[1, 1, 0]]) and torch.equal(values, value[[1, 1, 0]])
-
-
-def test_an_encoder_decoders_cache_has_two_halves() -> None:
-    cache = EncoderDecoderCache()
-    own, cross = cache.self_attention_cache, cache.cross_attention_cache
-    key, _ = own.update(*pair(2), 0)
-    source, _ = cross.update(*pair(5), 0)
-    assert cache.get_seq_length() == 2
-    cache.reorder(torch.tensor([1, 0]))
-    assert torch.equal(own.layers[0].keys, key[[1, 0]])
-    assert torch.equal(cross.layers[0].keys, source[[1, 0]])
-    assert self_attention_cache(cache) is own and self_attention_cache(own) is own
-    assert self_attention_cache(None) is None
-
-
 def small(**changes) -> TransformerConfig:
     return TransformerConfig(**{"width": 32, "heads": 4, "layers": 2, "ffn_width": 48, **changes})
 
@@ -355,21 +317,6 @@ def test_weights_times_values_are_what_attention_gives(placement: str, positions
     assert not weights[1, :, :, 3:].any()
 
 
-def test_windows_are_in_the_weights() -> None:
-    model = Encoder(small(windows=(2, 3))).eval()
-    x = torch.randn(2, 5, 32)
-    seen = {}
-    hook = model.layers[1].self_attention.attention.dot_product.register_forward_hook(
-        lambda module, inputs, output: seen.update(value=inputs[2], output=output)
-    )
-    weights = model.attention_weights(x, 1)
-    model(x)
-    hook.remove()
-    torch.testing.assert_close(weights @ seen["value"], seen["output"], rtol=1e-5, atol=1e-6)
-    place = torch.arange(5)
-    assert not weights[:, :, (place[:, None] - place).abs() >= 3].any()
-
-
 def test_nothing_is_left_behind() -> None:
     """No hook, no gradient, no dropout in the weights; a row that sees nothing gives nothing."""
     model = Encoder(small(attention_dropout=0.5))
@@ -378,7 +325,7 @@ def test_nothing_is_left_behind() -> None:
     assert not weights.requires_grad and not weights.any() and model.training
     assert not model.layers[0].self_attention.attention.dot_product._forward_pre_hooks
     torch.testing.assert_close(model.attention_weights(x, 0), model.attention_weights(x, 0))
-    with pytest.raises(ValueError, match="no layer 2: there are 0 to 1"):
+    with pytest.raises(ValueError, match="no layer 2: layers are 0 to 1"):
         model.attention_weights(x, 2)
 
 

@@ -370,14 +370,6 @@ def test_samples_skip_a_branch_in_both_modalities() -> None:
     assert rates == pytest.approx([0, 0.2, 0.4])
 
 
-def test_evaluation_has_no_dropout() -> None:
-    model = multiway(dropout=0.5, attention_dropout=0.5, activation_dropout=0.5, drop_path=0.5)
-    given = tokens(MIXED)
-    assert torch.equal(model(*given)[0], model(*given)[0])
-    model.train()
-    assert not torch.equal(model(*given)[0], model(*given)[0])
-
-
 @pytest.mark.parametrize("design", ["decoupled", "fusion"])
 def test_recomputing_activations_changes_no_gradient(design: str) -> None:
     gradients = []
@@ -408,7 +400,7 @@ def test_features_of_chosen_layers() -> None:
     norm = model.final_norm["shared"]
     assert all(torch.equal(norm(x), y) for x, y in zip(last, model(*given), strict=True))
     assert not torch.allclose(first[0], last[0], atol=1e-2)
-    with pytest.raises(ValueError, match="no layer 3: there are 0 to 2"):
+    with pytest.raises(ValueError, match="no layer 3: layers are 0 to 2"):
         model.features(*given, layers=[3])
 
 
@@ -426,9 +418,9 @@ def test_input_norms_are_each_modalitys_own() -> None:
     [
         ({"experts": "both"}, "experts must be one of decoupled, shared_attention, not 'both'"),
         ({"experts": "shared_attention", "vision_language_layers": 4}, r"0 to layers \(3\), not 4"),
-        ({"vision_language_layers": 1}, "only experts 'shared_attention' have them"),
-        ({"positions": "learned"}, "each modality's embedding adds them"),
-        ({"encoder_layers": 2, "decoder_layers": 2}, "a multiway encoder has layers"),
+        ({"vision_language_layers": 1}, "needs experts 'shared_attention'"),
+        ({"positions": "learned"}, "whose embeddings add positions"),
+        ({"encoder_layers": 2, "decoder_layers": 2}, "in a multiway encoder: set layers"),
         ({"heads": 5}, "must divide width"),
     ],
 )
@@ -439,7 +431,7 @@ def test_impossible_configurations(changes: dict, words: str) -> None:
 
 def test_a_packing_of_other_tokens_is_refused() -> None:
     vision, language, packing = tokens(MIXED)
-    with pytest.raises(ValueError, match="20 vision and 20 language tokens, but a packing of 20"):
+    with pytest.raises(ValueError, match="20 vision and 20 language tokens do not fit"):
         multiway()(vision, language[1:], packing)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from magneto import TransformerConfig
-from magneto.nn.init import LayerNorm, Nothing, RMSNorm, build_norm, optional_norm
+from magneto.nn.init import FastIdentity, LayerNorm, RMSNorm, build_norm, optional_norm
 
 
 def config(**changes) -> TransformerConfig:
@@ -45,9 +45,4 @@ def test_mixed_precision_keeps_the_dtype(kind: str, dtype: torch.dtype) -> None:
 def test_a_slot_holds_the_configurations_norm_or_nothing(kind: str, made: type) -> None:
     norm = optional_norm(True, 24, config(norm=kind))
     assert type(norm) is made and norm.weight.shape == (24,)
-    assert type(optional_norm(False, 24, config(norm=kind))) is Nothing
-
-
-def test_nothing_gives_back_the_very_tensor() -> None:
-    empty, x = Nothing(), torch.randn(2, 3)
-    assert empty(x) is x and not list(empty.parameters()) and not empty.state_dict()
+    assert type(optional_norm(False, 24, config(norm=kind))) is FastIdentity

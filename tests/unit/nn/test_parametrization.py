@@ -6,11 +6,11 @@ from torch import nn
 
 from magneto.cli import main
 from magneto.nn.config import TransformerConfig
-from magneto.nn.embedding import Table
+from magneto.nn.embedding import VectorTable
 from magneto.nn.parametrization import Scale, scale_initial_values, width_scales
 from magneto.progress import SILENT
 from magneto.recipe import Recipe, load_recipe
-from magneto.training.distributed import one_process
+from magneto.training.distributed import single_process
 from magneto.training.model import initial_model
 from magneto.training.optimizer import build_optimizer
 from tests.unit.vision.small import small_model as small_segmenter
@@ -28,7 +28,7 @@ def digits(**changes: object) -> Recipe:
 def first_model(recipe: Recipe) -> nn.Module:
     task = recipe.build_task()
     task.prepare(SILENT)
-    return initial_model(task, 1, one_process(torch.device("cpu")))
+    return initial_model(task, 1, single_process(torch.device("cpu")))
 
 
 def test_at_its_base_width_it_is_the_standard_one() -> None:
@@ -86,14 +86,14 @@ class Tied(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.table = Table(10, config.width, 1.0)
+        self.table = VectorTable(10, config.width, 1.0)
         self.head = nn.Linear(config.width, 10, bias=False)
         self.head.weight = self.table.weight
 
 
 def test_a_weight_with_two_scales_is_refused() -> None:
     shape = {"width": 32, "heads": 4, "ffn_width": 64, "parametrization": "mup"}
-    with pytest.raises(ValueError, match=r"table\.weight and head\.weight are one weight"):
+    with pytest.raises(ValueError, match=r"table\.weight and head\.weight are tied"):
         width_scales(Tied(TransformerConfig(**shape, base_width=8)))
     assert set(width_scales(Tied(TransformerConfig(**shape, base_width=32))).values()) == {Scale()}
 

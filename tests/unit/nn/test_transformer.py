@@ -11,7 +11,6 @@ from magneto import (
     EncoderDecoder,
     EncoderDecoderCache,
     KeyValueCache,
-    Placement,
     TransformerConfig,
 )
 from magneto.nn.block import GATED, PLAIN
@@ -139,15 +138,6 @@ def test_a_decoder_never_looks_ahead(placement: str) -> None:
     assert not close(model(x)[:, 4:], model(changed)[:, 4:], 1e-2)
 
 
-def test_documents_packed_in_a_row_do_not_meet() -> None:
-    torch.manual_seed(0)
-    model = Decoder(small()).eval()
-    first, second = torch.randn(1, 3, 32), torch.randn(1, 4, 32)
-    document = torch.tensor([[0] * 3 + [1] * 4])
-    together = model(torch.cat((first, second), 1), document[:, :, None] == document[:, None])
-    assert close(together, torch.cat((model(first), model(second)), 1))
-
-
 @pytest.mark.parametrize("key_value_heads", [None, 2, 1])
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_cache_equals_reading_at_once(positions: str, key_value_heads: int | None) -> None:
@@ -194,7 +184,6 @@ def test_cross_attention_reads_its_memory_once(placement: str) -> None:
     ]
     assert len(calls) == 1
     assert close(torch.cat(parts, 1), model(source, target, mask))
-    cache.reorder(torch.tensor([1, 1]))
     assert cache.get_seq_length() == 4
 
 
@@ -217,15 +206,6 @@ def test_evaluation_has_no_dropout() -> None:
     assert torch.equal(model(x), model(x))
 
 
-def test_drop_path_grows_with_depth_and_drops_whole_samples() -> None:
-    model = Encoder(small(layers=3, drop_path=0.4))
-    rates = [getattr(layer.feed_forward.drop_path, "rate", 0.0) for layer in model.layers]
-    assert rates == pytest.approx([0, 0.2, 0.4])
-    dropped = model.layers[2].feed_forward.drop_path(torch.ones(1000, 2, 3))
-    assert dropped.mean().item() == pytest.approx(1, abs=0.1)
-    assert ((dropped == 0).all((1, 2)) | (dropped > 0).all((1, 2))).all()
-
-
 @pytest.mark.parametrize("activation", [*PLAIN, *GATED])
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 def test_every_activation_and_norm_trains(activation: str, norm: str) -> None:
@@ -233,17 +213,6 @@ def test_every_activation_and_norm_trains(activation: str, norm: str) -> None:
     model(torch.randn(2, 5, 32)).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     assert not any(name.endswith("bias") for name, _ in model.named_parameters())
-
-
-def test_recomputing_activations_changes_no_gradient() -> None:
-    gradients = []
-    for recompute in (False, True):
-        torch.manual_seed(0)
-        model = Encoder(small(checkpoint_activations=recompute, dropout=0.1))
-        torch.manual_seed(1)
-        model(torch.randn(2, 5, 32)).square().sum().backward()
-        gradients.append([p.grad for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -259,7 +228,7 @@ def test_the_residual_stream_keeps_its_dtype_under_autocast(placement: str) -> N
     [
         ({"heads": 5}, "must divide width"),
         ({"key_value_heads": 3}, "must divide heads"),
-        ({"encoder_layers": 2}, "give both or neither"),
+        ({"encoder_layers": 2}, "set both or neither"),
         ({"dropout": 1.0}, "dropout must be in"),
         ({"layers": 0}, "layers must be 1 to 100,000"),
         ({"placement": "sup"}, "did you mean 'sub'"),
@@ -286,24 +255,16 @@ def test_wrong_calls_say_what_is_right() -> None:
         Encoder(small())(x, torch.ones(1, 4))
     with pytest.raises(ValueError, match="key length"):
         Encoder(small())(x, torch.ones(4).bool())
-    with pytest.raises(ValueError, match="give memory"):
+    with pytest.raises(ValueError, match="needs memory"):
         Decoder(pair())(x)
     with pytest.raises(ValueError, match="no cross-attention"):
         Decoder(small())(x, memory=x)
-    with pytest.raises(ValueError, match="max_length, 3"):
+    with pytest.raises(ValueError, match=r"max_length \(3\)"):
         Encoder(small(positions="learned", max_length=3))(x)
     with pytest.raises(ValueError, match="unknown key normalize_before"):
         TransformerConfig(normalize_before=True)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="encoder_layers"):
         EncoderDecoder(small())
-
-
-def test_a_placement_of_ones_own() -> None:
-    row = Placement(
-        name="mine", title="", source="", self_attention=("branch",), feed_forward=("inside",)
-    )
-    model = Encoder(small(placement=row))
-    assert model(torch.randn(1, 3, 32)).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -365,7 +326,7 @@ def test_features_run_no_layer_above_and_keep_gradients() -> None:
     assert model.layers[1].feed_forward.mlp.fc1.weight.grad is not None
     assert model.layers[2].feed_forward.mlp.fc1.weight.grad is None
     assert model.features(x, []) == []
-    with pytest.raises(ValueError, match="no layer 3: there are 0 to 2"):
+    with pytest.raises(ValueError, match="no layer 3: layers are 0 to 2"):
         model.features(x, [0, 3])
 
 

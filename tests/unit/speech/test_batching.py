@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from magneto.data.stream import BatchStream
-from magneto.data.workers import BatchesAhead
+from magneto.data.workers import BatchPrefetcher
 from magneto.progress import SILENT
 from magneto.speech.audio import NON_FINITE, SILENCE, TRUNCATED, UNREADABLE
 from magneto.speech.batching import (
@@ -128,7 +128,7 @@ def test_neither_cuts_nor_workers_nor_where_it_begins_change_a_batch(
     prepared: PreparedSpeech,
 ) -> None:
     stream = prepared.train_stream(4, 1)
-    with closing(BatchesAhead(stream, 1, [0], num_workers=2)) as ahead:
+    with closing(BatchPrefetcher(stream, 1, [0], num_workers=2)) as ahead:
         for (made_there,), step in zip(ahead.start(), range(4), strict=False):
             assert equal(made_there, stream.batch(step)[0])
     whole = []

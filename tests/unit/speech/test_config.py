@@ -30,7 +30,10 @@ def test_impossible_data_all_at_once() -> None:
         ({"features": {"high_frequency": 9000}}, "must be below half the sample rate"),
         ({"features": {"frame_shift": 30}}, "frame_shift must be 1 or more and at most"),
         ({"cached": True, "augmentation": {"gain": 3}}, "cached excludes augmentation's speeds"),
-        ({"source": "builtin:digits"}, "no built-in speech 'builtin:digits': there is builtin:s"),
+        (
+            {"source": "builtin:digits"},
+            "unknown built-in speech 'builtin:digits'. Known: builtin:s",
+        ),
         ({"augmentation": {"speeds": []}}, "speeds must be one number or more"),
         ({"augmentation": {"noise_snr": [3, 2]}}, "noise_snr must be a minimum and a maximum"),
     ],

@@ -129,7 +129,7 @@ def test_no_utterances(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no utterances in .*train.jsonl \(2 malformed records"):
         load(tmp_path)
     (tmp_path / "train.jsonl").write_text('{"audio": "none.wav", "text": "x"}\n')
-    with pytest.raises(ValueError, match="none can be held out, set data"):
+    with pytest.raises(ValueError, match=r"too few to hold rows out\. Set data"):
         load(tmp_path)
     (tmp_path / "dev.jsonl").write_text('{"audio": "none.wav", "text": "x"}\n')
     with pytest.raises(ValueError, match=r"has no train utterances: 0 utterances, 1 read \(1 mi"):

@@ -288,11 +288,11 @@ def test_what_is_no_speech(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(ValueError, match=r"no transcripts in .*LibriSpeech.*Kaldi"):
         read(tmp_path)
-    with pytest.raises(ValueError, match=r"is no set of examples: a file ends in .jsonl"):
+    with pytest.raises(ValueError, match=r"Unsupported source"):
         read(tmp_path / "notes.txt")
     with pytest.raises(FileNotFoundError, match=r"did you mean .*notes.txt"):
         read(tmp_path / "note.txt")
-    with pytest.raises(ValueError, match=r"no built-in speech 'builtin:spoken-letters'"):
+    with pytest.raises(ValueError, match=r"unknown built-in speech 'builtin:spoken-letters'"):
         read("builtin:spoken-letters")
 
 

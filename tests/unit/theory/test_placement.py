@@ -92,7 +92,7 @@ def test_a_row_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [("os:path", "module"), ("os:nothing", "nothing"), ("nowhere:ROW", "PYTHONPATH"), (":", ":")],
 )
 def test_an_import_path_without_a_placement_is_refused(path: str, wrong: str) -> None:
-    with pytest.raises(ValueError, match=f"no placement '{path}'.*{wrong}"):
+    with pytest.raises(ValueError, match=f"'{path}'.*{wrong}"):
         find_placement(path)
 
 
@@ -107,7 +107,7 @@ def test_unknown_slot() -> None:
         ({"query_key_norm": "norm"}, "query_key_norm must be one of none, head, width, not 'norm'"),
         ({"value_norm": "width"}, "value_norm must be one of none, head"),
         ({"final": "yes"}, "final must be one of none, norm"),
-        ({"gated": ("feed_forward",)}, "gated names kinds of attention, not 'feed_forward'"),
+        ({"gated": ("feed_forward",)}, "gated must list kinds of attention, not 'feed_forward'"),
     ],
 )
 def test_unknown_words(wrong: dict, words: str) -> None:

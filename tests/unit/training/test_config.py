@@ -5,7 +5,7 @@ import math
 import pytest
 
 from magneto.config import ConfigError
-from magneto.training.config import TrainingConfig, in_steps, learning_rate
+from magneto.training.config import TrainingConfig, learning_rate, resolve_steps
 
 
 def rates(**changes) -> list[float]:
@@ -54,13 +54,13 @@ def test_no_rate_is_an_error() -> None:
     ids=str,
 )
 def test_lengths(given: dict, expected: tuple[int, int]) -> None:
-    found = in_steps(TrainingConfig(**given), 100)
+    found = resolve_steps(TrainingConfig(**given), 100)
     assert (found.steps, found.warmup_steps) == expected
 
 
 def test_settings_that_need_another_say_so() -> None:
-    with pytest.raises(ValueError, match=r"no epochs; give training\.steps"):
-        in_steps(TrainingConfig(epochs=1), None)
+    with pytest.raises(ValueError, match=r"no epochs. Set training\.steps"):
+        resolve_steps(TrainingConfig(epochs=1), None)
     with pytest.raises(ConfigError, match="more than keep_checkpoints"):
         TrainingConfig(average_checkpoints=9)
     with pytest.raises(ConfigError, match="set evaluate_every"):

@@ -43,7 +43,7 @@ def test_ranks_and_torchrun_need_each_other(monkeypatch: pytest.MonkeyPatch) -> 
     for kind in ("ddp", "fsdp", "hybrid"):
         refused("needs torchrun", distributed=kind)
     ranks(monkeypatch, WORLD_SIZE=2)
-    refused("say --distributed ddp, fsdp or hybrid", distributed="none")
+    refused("set --distributed ddp, fsdp or hybrid", distributed="none")
 
 
 def test_the_shards_of_a_copy_are_those_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_devices() -> None:
     with pytest.raises(ValueError, match="no device 'gpu'"):
         pick_device("gpu")
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="no GPU that torch can use"):
+        with pytest.raises(ValueError, match="torch finds no usable GPU"):
             pick_device("cuda")
 
 
@@ -118,7 +118,7 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_device("auto") == pick_device("cuda:1") == torch.device("cuda:1")
     monkeypatch.setenv("LOCAL_RANK", "2")
     for name in ("cuda", "cuda:3"):
-        with pytest.raises(ValueError, match=r"there is no cuda:[23], torch sees 2 GPUs"):
+        with pytest.raises(ValueError, match=r"training.device cuda:[23]: torch finds 2 GPUs"):
             pick_device(name)
     assert chosen == [torch.device("cuda:1")] * 2
 

@@ -64,7 +64,7 @@ def test_no_batch_is_an_error() -> None:
         def validation_batches(self) -> list:
             return []
 
-    with pytest.raises(ValueError, match="nothing to evaluate on"):
+    with pytest.raises(ValueError, match="no validation batch"):
         measured(Empty(), toy_model())
 
 

@@ -280,7 +280,7 @@ def test_a_run_says_each_evaluation_once_and_what_is_next(
     assert [line.split()[-1] for line in lines] == list(known.values())
     assert rest[-2:] == [f"  magneto evaluate '{run}'", f"  magneto report '{run}'"]
     train(Toy(), config(steps=12, evaluate_every=0), run, seed=3, resume=True)
-    assert "12 steps, 4 of them since it was resumed\n" in capsys.readouterr().err
+    assert "12 steps, 4 since resumption\n" in capsys.readouterr().err
 
 
 def test_patience_ends_training_and_the_best_weights_are_final(

@@ -17,7 +17,7 @@ from magneto.language.config import (
 )
 from magneto.language.models import LanguageModel, MaskedLanguageModel, TextClassifier
 from magneto.recipe import load_recipe
-from magneto.training.distributed import one_process
+from magneto.training.distributed import single_process
 from magneto.training.model import (
     build_on_meta,
     check_memory,
@@ -32,7 +32,7 @@ from magneto.vision.models import ImageClassifier
 from tests.unit.training.toy import Moving, Toy, ToyData
 
 CPU = torch.device("cpu")
-ALONE = one_process(CPU)
+ALONE = single_process(CPU)
 SIZES: dict[str, Any] = {"width": 32, "heads": 4, "ffn_width": 48}
 TEXT: dict[str, Any] = {**SIZES, "layers": 2, "vocab_size": 50}
 MODELS = {
@@ -153,7 +153,7 @@ class Reading(nn.Module):
 @pytest.mark.parametrize(
     ("build", "reason"),
     [
-        (Parent, "head.weight is not what reset_parameters makes it"),
+        (Parent, "head.weight differs from what reset_parameters gives"),
         (Bare, "the model has no reset_parameters"),
         (Reaching, "reset_parameters of the model changes other modules too"),
         (Reading, "meta"),
@@ -227,8 +227,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
-        ("image-classification", {"model.classes": 10**9}, "head.weight has the most, 1000000000"),
-        ("image-tokenizer", {"model.codes": 10**9}, "of which tokenizer.codebook.seen"),
+        (
+            "image-classification",
+            {"model.classes": 10**9},
+            "largest tensor is head.weight, 1000000000",
+        ),
+        ("image-tokenizer", {"model.codes": 10**9}, "tensor is tokenizer.codebook.seen"),
     ],
 )
 def test_weights_that_can_not_fit_are_refused_before_data_is_read(
@@ -238,7 +242,7 @@ def test_weights_that_can_not_fit_are_refused_before_data_is_read(
     monkeypatch.setattr(type(recipe.build_task()), "prepare", pytest.fail)
     with pytest.raises(ValueError, match=said) as caught:
         check_weights_first(recipe)
-    assert " GB" in str(caught.value) and "the cpu here has 64 GB" in str(caught.value)
+    assert " GB" in str(caught.value) and "this cpu has 64 GB" in str(caught.value)
 
 
 def test_weights_that_fit_are_not_refused(machine: None) -> None:
@@ -254,7 +258,7 @@ def test_a_batch_that_can_not_fit_is_refused(machine: None) -> None:
     recipe = load_recipe("image-classification/tiny", {**sizes, "training.batch_size": 10**5})
     task = recipe.build_task()
     task.prepare()
-    with pytest.raises(ValueError, match=r"the cpu here has 64 GB.*lower it or the size of an"):
+    with pytest.raises(ValueError, match=r"this machine has 64 GB.*Lower the batch size or"):
         check_memory(task, recipe.training, ALONE, 1)
 
 

@@ -123,11 +123,11 @@ class Noting(Toy):
     """A task that finds one row odd before training, and one on each rank while it trains."""
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        self.problems.met("odd row", "of all", "found before training")
+        self.problems.record("odd row", "of all", "found before training")
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Loss:
         rank = os.environ.get("RANK", "0")
-        self.problems.met("late row", f"of rank {rank}", "found in training")
+        self.problems.record("late row", f"of rank {rank}", "found in training")
         return super().loss(model, batch)
 
 

@@ -157,7 +157,7 @@ def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
         (folder / "a.en", "Give the stem of aligned files"),
         (empty, "no parallel text in"),
         (twice, r"two files for one text: .*a\.en and .*a\.en\.txt"),
-        ("builtin:phrase", "there is builtin:phrases"),
+        ("builtin:phrase", "Known: builtin:phrases"),
         ("builtin:phrases:dee,en", r"builtin:phrases has no 'dee'; did you mean"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=match):

@@ -86,7 +86,7 @@ def train_small(name: str, run: Path, resume: bool = False, **changes: Any) -> T
     recipe = small_recipe(name, **changes)
     return train(
         recipe.build_task(), recipe.training, run, seed=recipe.seed, resume=resume,
-        report=ProgressBars(quiet=True), keep_recipe=lambda: recipe.save(run / RUN_FILE),
+        report=ProgressBars(quiet=True), save_recipe=lambda: recipe.save(run / RUN_FILE),
     )  # fmt: skip
 
 

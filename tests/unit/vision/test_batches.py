@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from magneto.data.workers import BatchesAhead
+from magneto.data.workers import BatchPrefetcher
 from magneto.vision.batches import read_or_replace
 from magneto.vision.classification import ImageClassification
 from magneto.vision.decoding import BrokenImage
@@ -37,7 +37,7 @@ def task_of(folder: Path, **changes: Any) -> ImageClassification:
 
 def taken(task: ImageClassification, workers: int, batches: int, parts: int = 1) -> dict:
     stream = task.train_stream(8, 1)
-    with closing(BatchesAhead(stream, parts, range(parts), num_workers=workers)) as ahead:
+    with closing(BatchPrefetcher(stream, parts, range(parts), num_workers=workers)) as ahead:
         made = ahead.start()
         pieces = [piece for _ in range(batches) for piece in next(made)]
     return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -71,7 +71,7 @@ def test_broken_and_refused_images_are_listed(tmp_path: Path, workers: int) -> N
     task, run = task_of(tmp_path), tmp_path / "run"
     run.mkdir()
     task.train_stream(8, 1).batch(0)  # before there is a run
-    task.problems.keep_in(run)
+    task.problems.write_to(run)
     taken(task, workers, 12)
     (held,) = task.validation_batches()
     lost = held["images"][held["broken"]]

@@ -116,7 +116,7 @@ def test_a_row_of_a_table_without_a_mask_is_counted_and_the_others_have_theirs(
     assert found.train.has_masks and len(found.train) == 4
     assert found.counts[WITHOUT_MASK] == 2
     assert [int(found.train.mask(index).max()) for index in range(3)] == [0, 1, 2]
-    with pytest.raises(BrokenImage, match=r"its mask: can't be read \(there is none\)"):
+    with pytest.raises(BrokenImage, match=r"its mask: can't be read \(the row names no file\)"):
         found.train.mask(3)
 
 
@@ -132,7 +132,7 @@ def test_tables(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="did you mean species"):
         load(tmp_path, label_column="specie")
     write(tmp_path / "train.tsv", b"a\nb\n")
-    with pytest.raises(ValueError, match="no column 'image' among 'a': name it"):
+    with pytest.raises(ValueError, match="no column 'image' among 'a'"):
         load(tmp_path)
 
 
@@ -234,9 +234,9 @@ def test_wrong_sources(tmp_path: Path) -> None:
         load(tmp_path / "none")
     with pytest.raises(ValueError, match="no image files in"):
         load(tmp_path)
-    with pytest.raises(ValueError, match=r"is no set of examples: a file ends in \.jsonl"):
+    with pytest.raises(ValueError, match=r"Unsupported source"):
         load(write(tmp_path / "a.zip", b""))
-    with pytest.raises(ValueError, match=r"1 row with 1 value of 'image': none can be held out"):
+    with pytest.raises(ValueError, match=r"1 row with 1 value of 'image', too few"):
         load(class_folders(tmp_path / "few", ("cat",), each=1))
     with pytest.raises(ValueError, match="builtin:digits, builtin:scenes"):
         ImageDataConfig(source="builtin:digit")
@@ -249,4 +249,4 @@ def test_images_deeper_than_the_folders_of_classes_are_counted(tmp_path: Path) -
     found = read_folder(tmp_path, "image", counts)
     assert found.values("label") == ["a", "a", "b"]
     [(kind, count)] = counts.items()
-    assert count == 1 and "name no class" in kind and "deep/2.png" in counts.describe()
+    assert count == 1 and "nested folders" in kind and "deep/2.png" in counts.describe()

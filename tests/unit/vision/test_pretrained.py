@@ -13,7 +13,7 @@ from magneto.nn.position import resize_positions
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, load_recipe
 from magneto.runs import load_run
-from magneto.training.distributed import one_process
+from magneto.training.distributed import single_process
 from magneto.training.logging import PLATEAU_FILE
 from magneto.training.loop import train
 from magneto.training.model import initial_model
@@ -51,7 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     train(
         recipe.build_task(), recipe.training, out, seed=1, report=ProgressBars(quiet=True),
-        recipe=recipe.to_mapping(), keep_recipe=lambda: recipe.save(out / RUN_FILE),
+        recipe=recipe.to_mapping(), save_recipe=lambda: recipe.save(out / RUN_FILE),
     )  # fmt: skip
     return out
 
@@ -103,7 +103,7 @@ def test_a_run_begins_with_it_and_says_once_that_it_learnt_nothing(
         each.prepare(said)
         each.prepare(said)
         assert sum("unigram baseline" in line for line in said.lines) == 1, said.lines
-    model = initial_model(task, 1, one_process(torch.device("cpu")))
+    model = initial_model(task, 1, single_process(torch.device("cpu")))
     weight = "encoder.layers.2.feed_forward.mlp.fc1.weight"
     stored = open_tensors(run / "final")[weight].read()
     assert torch.equal(model.get_parameter(weight), stored)

@@ -58,7 +58,7 @@ def run(task: Any, out: Path, **changes: Any) -> dict[str, torch.Tensor]:
     name = next(name for name in DATA if task_class(name) is type(task))
     recipe = Recipe("test", name, 1, task.model_config, task.data_config, config)
     train(task, config, out, seed=1, resume=resume, report=ProgressBars(quiet=True),
-          keep_recipe=lambda: recipe.save(out / "recipe.yaml"))  # fmt: skip
+          save_recipe=lambda: recipe.save(out / "recipe.yaml"))  # fmt: skip
     return {name: tensor.read() for name, tensor in open_tensors(out / "final").items()}
 
 
@@ -83,7 +83,7 @@ def train_model(
     recipe = load_recipe("vision-language-modelling/tiny", {**SMALL, **given})
     return train(
         task or recipe.build_task(), recipe.training, run, seed=recipe.seed, resume=resume,
-        report=ProgressBars(quiet=True), keep_recipe=lambda: recipe.save(run / RUN_FILE),
+        report=ProgressBars(quiet=True), save_recipe=lambda: recipe.save(run / RUN_FILE),
         recipe=recipe.to_mapping(),
     )  # fmt: skip
 

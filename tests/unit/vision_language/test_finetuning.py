@@ -93,7 +93,7 @@ def test_broken_images_are_replaced_or_marked(name: str, tmp_path: Path) -> None
     (batch,) = task.train_stream(count, 1).batch(0)
     assert batch["broken"].sum() > 0 and len(batch["images"]) % count == 0
     assert measured(task, task.build_model())["broken"] >= 2
-    task.problems.keep_in(tmp_path)
+    task.problems.write_to(tmp_path)
     names = {Path(path).name for _, given, _ in listed(tmp_path) for path in given.split(", ")}
     assert {first.name, broken.name, lost.name} <= names
 

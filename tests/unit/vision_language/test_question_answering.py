@@ -84,7 +84,7 @@ def test_a_question_about_a_missing_image_has_no_answer(tmp_path: Path) -> None:
     task.prepare(said)
     assert f"2 {MISSING}" in said.lines[0] and f"2 {LOST}" in said.lines[0]
     assert "10 training questions, 12 validation questions, 4 answers" in said.lines[0]
-    assert "raw look-up knows 85.00%, the normalised one 100.00%" in said.lines[0]
+    assert "answer list covers 85.00% of the annotations, 100.00% after" in said.lines[0]
     given = task.given_answers(predicted(task, task.build_model()))
     assert {answer for number, answer in given if number in (10030, 10031)} == {""}
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from magneto.data.table import whole_table
+from magneto.data.table import table_of_columns
 from magneto.vision.decoding import Pixels
 from magneto.vision_language import retrieval
 from magneto.vision_language.figures import searches_figure
@@ -99,7 +99,7 @@ def test_it_learns(tmp_path: Path) -> None:
     train = task.splits.train
     noise = np.random.default_rng(0).integers(0, 256, (len(train), 8, 8, 3), np.uint8)
     columns = {"image": Pixels(noise), "captions": train.values("captions")}
-    rows = ImageRows(whole_table(columns))
+    rows = ImageRows(table_of_columns(columns))
     task.splits = RowSplits(rows, rows)
     found, least = measured(task, taught(task, 120, 4)), task.baseline()
     assert found["text_recall_at_1"] >= 0.75 > 0.3 > least["text_recall_at_1"]

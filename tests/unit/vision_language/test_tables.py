@@ -104,7 +104,7 @@ def test_splits_and_another_folder_of_images(tmp_path: Path) -> None:
 def test_what_can_not_be_used_is_one_line(tmp_path: Path) -> None:
     write(tmp_path / "bad.png", b"no image")
     path = jsonl(tmp_path / "a.jsonl", [{"image": "bad.png", "caption": "x"}, "[1]"])
-    with pytest.raises(ValueError, match=r"1 value of 'image' \(1 malformed .*none can be held"):
+    with pytest.raises(ValueError, match=r"1 value of 'image' \(1 malformed .*too few"):
         load(path)
     found = load(path, validation_source=str(path))
     with pytest.raises(BrokenImage):

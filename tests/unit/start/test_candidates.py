@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from magneto.start.kinds import candidates
+from magneto.start.candidates import candidates
 
 WORDS = ["a cat sat", "the dog ran", "no bird flew", "we saw two fish", "it rains now", "I slept"]
 
@@ -145,13 +145,13 @@ def test_text_in_a_column_of_another_name(tmp_path: Path) -> None:
 def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'A new task'"):
         candidates(str(table(tmp_path / "numbers.csv", "age", "score")))
-    with pytest.raises(ValueError, match="numbers with fractions"):
+    with pytest.raises(ValueError, match="fractional numbers"):
         scored = table(tmp_path / "scored.csv", "image", "score")
         scored.write_text(scored.read_text().replace("score", "label", 1))
         candidates(str(scored))
     headerless = tmp_path / "bare.tsv"
     headerless.write_text("".join(f"{'word ' * 12}{n}\t{n % 2}\n" for n in range(20)))
-    with pytest.raises(ValueError, match="write one above it: text<TAB>label"):
+    with pytest.raises(ValueError, match="Write one above it: text<TAB>label"):
         candidates(str(headerless))
     (tmp_path / "sounds").mkdir()
     (tmp_path / "sounds" / "1.wav").write_bytes(b"RIFF")

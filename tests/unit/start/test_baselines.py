@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from magneto.recipe import load_recipe
-from magneto.start.obvious import bag_of_words, colour_and_place, interpolated_nats
+from magneto.start.baselines import bag_of_words, colour_and_place, interpolated_nats
 from tests.unit.vision.image_files import write_pairs
 
 
