@@ -52,7 +52,7 @@ TITLES = {"best_rate": "best rate", "stable_rate": "largest stable rate", "loss"
           "gap": "loss over that of another placement"}  # fmt: skip
 COLUMNS: tuple[str, ...] = (
     "ladder", "axis", "size", "from", "row", "against", "what", "value", "low", "high", "measured",
-    "holds", "off", "off_below", "off_inverse",
+    "holds", "off", "off_below", "off_inverse", "commit",
 )  # fmt: skip
 
 
@@ -67,11 +67,14 @@ def held_out(out: Path) -> list[dict[str, Any]]:
     rows = []
     for name in LADDERS:
         path = out / name / "foretelling.json"
-        found = json.loads(path.read_text()) if path.is_file() else {"held_out": []}
+        if not path.is_file():
+            continue
+        found = json.loads(path.read_text())
         for entry in found["held_out"]:
             off = [rival["off"] for rival in entry.get("rivals", {}).values()] or ["", ""]
             rows.append({**entry, "ladder": name, "axis": found["axis"],
                          "from": " ".join(map(str, entry["from"])),
+                         "commit": " ".join(c[:8] for c in found["environment"]["commit"]),
                          "off_below": off[0], "off_inverse": off[1]})  # fmt: skip
     return rows
 
@@ -122,9 +125,14 @@ def order_of_rows(gaps: Sequence[dict[str, Any]]) -> str:
     sure = [row for row in gaps if row["low"] > 1 or row["high"] < 1]
     right = [sum((row["value"] > 1) == (row["measured"] > 1) for row in some)
              for some in (gaps, sure)]  # fmt: skip
-    return (
+    said = (
         f"The predicted order of two placements' losses was right in {right[0]} of {len(gaps)} "
-        f"pairs. Where the interval excludes equal losses, it was right in {right[1]} of "
+        "pairs."
+    )
+    if not sure:
+        return f"{said} No interval excluded equal losses."
+    return (
+        f"{said} Where the interval excludes equal losses, it was right in {right[1]} of "
         f"{len(sure)}."
     )
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 DOCS = Path(__file__).parent
@@ -33,6 +34,7 @@ from magneto.files import read_json  # noqa: E402
 RESULTS = DOCS.parent / "benchmarks" / "results"
 # Columns of the table of steps: the beginnings of the contenders' names.
 PEERS = ("plain torch", "transformers", "torchscale", "x-transformers")
+Rungs = list[dict[str, str]]
 KEPT = "plain torch, freed memory kept"
 SHAPE = "6 x 256"  # of the first table
 # Figures of the first table of a page: the label of its axis, and where a line is drawn.
@@ -112,6 +114,37 @@ def held_out_table() -> Iterator[str]:
     yield text[text.index("|") :].rstrip()
 
 
+def held_out_answer(rows: Rungs) -> Iterator[str]:
+    """Yield how often the intervals held, and how far each rule was off the best rate."""
+    held = {}
+    for what in ("best_rate", "loss", "stable_rate"):
+        mine = [row for row in rows if row["what"] == what]
+        held[what] = f"{sum(row['holds'] == 'True' for row in mine)} of {len(mine)}"
+    rates = [row for row in rows if row["what"] == "best_rate" and row["measured"]]
+    off, below, inverse = (median(float(row[name]) for row in rates)
+                           for name in ("off", "off_below", "off_inverse"))  # fmt: skip
+    yield (
+        f"{held['best_rate']} predicted best rates lay in their 80 % intervals, and so did "
+        f"{held['loss']} losses and {held['stable_rate']} largest stable rates. The median "
+        f"prediction of a best rate was off by a factor of {off:.2f}, the rate of the size below "
+        f"by {below:.2f}, and that rate times 1/size by {inverse:.2f}."
+    )
+
+
+def ladders_table(rows: Rungs) -> Iterator[str]:
+    """Yield a row for each ladder: its sizes, and how often its intervals held."""
+    yield ("| ladder | sizes | values | inside the 80 % interval | median error factor of the best "
+           "rate | commit |")  # fmt: skip
+    yield "|---|---|--:|--:|--:|---|"
+    for name in dict.fromkeys(row["ladder"] for row in rows):
+        mine = [row for row in rows if row["ladder"] == name]
+        last = max(mine, key=lambda row: float(row["size"]))
+        sizes = f"{last['axis']} {last['from'].replace(' ', ', ')}, {last['size']}"
+        off = median(float(r["off"]) for r in mine if r["what"] == "best_rate" and r["measured"])
+        inside = sum(row["holds"] == "True" for row in mine)
+        yield f"| {name} | {sizes} | {len(mine)} | {inside} | {off:.2f} | {mine[0]['commit']} |"
+
+
 def filled(page: str, name: str, lines: Iterator[str]) -> str:
     """Return a page with the lines of a table between its two marks."""
     begin, end = re.search(rf"<!-- {name}: .* -->\n", page), f"<!-- end of {name} -->"
@@ -128,9 +161,11 @@ def generated() -> dict[Path, str]:
     texts["speed"] = filled(texts["speed"], "steps", steps_table(bench))
     texts["speed"] = filled(texts["speed"], "shapes", shapes_table(bench))
     texts["speed"] = filled(texts["speed"], "growth", growth_table(grown))
-    texts["ladder"] = filled(texts["ladder"], "held-out", held_out_table())
     with (RESULTS / "ladder-held-out.csv").open(encoding="utf-8") as file:
         rungs = list(csv.DictReader(file))
+    texts["ladder"] = filled(texts["ladder"], "answer", held_out_answer(rungs))
+    texts["ladder"] = filled(texts["ladder"], "held-out", held_out_table())
+    texts["ladder"] = filled(texts["ladder"], "ladders", ladders_table(rungs))
     draws = {name: partial(dots, *first_table(texts[name]), *how) for name, how in TABLES.items()}
     draws |= {
         "probe": partial(bars, *first_table(texts["probe"]), "runs"),
