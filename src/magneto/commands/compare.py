@@ -39,7 +39,8 @@ def parser() -> Parser:
     add(
         "--placements",
         metavar="A,B",
-        help="norm placements (default: all; omit it for a model without placement)",
+        help="norm placements, module:NAME for your own (default: all; omit it for a model "
+        "without placement)",
     )
     add(
         "--lrs",

@@ -44,7 +44,8 @@ def parser() -> Parser:
     )
     add = made.add_argument
     add("recipe", help="name or path of a recipe")
-    add("--placements", metavar="A,B", help="norm placements (default: the recipe's)")
+    add("--placements", metavar="A,B", help="norm placements, module:NAME for your own "
+        "(default: the recipe's)")  # fmt: skip
     add("--steps", type=int, default=5, metavar="N", help="training steps (default: 5)")
     add(
         "--trial",

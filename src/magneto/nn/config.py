@@ -71,7 +71,8 @@ class TransformerConfig:
     ffn_width: Width = 3072
     """Inner width of the feed-forward network."""
     placement: str | Placement = "sub"
-    """Norm placement: a row of `magneto.theory.placement` by name, or your own row."""
+    """Norm placement: the name of a row of `magneto.theory.placement`, or `module:NAME` of a row
+    of your own."""
     activation: Activation = "gelu"
     """Activation of the feed-forward network. "relu2" is the square of ReLU. Names with "glu" are
     gated units, which multiply an activated half of the inner layer by the other half."""
