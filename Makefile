@@ -108,7 +108,7 @@ first-run: $(VENV)/.stamp-core ## train a small language model, set it beside si
 	$(BIN)/magneto generate runs/first "This function returns"
 
 docs: $(VENV)/.stamp-docs ## build the documentation into site/; warnings are errors
-	$(BIN)/python docs/generate_fields.py
+	$(BIN)/python docs/generate_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove the environment, caches and built documentation; runs/ stays
