@@ -108,7 +108,7 @@ def check_tables(check: Check, page: Page, runs: list[dict[str, Any]], about: di
         if sums["next"] is not None:
             said = f"{sums['next']:g}: {sums['failed']} of {sums['there']} failed"
             if not sums["failed"]:
-                said = f"{sums['next']:g}: no result yet of every run"
+                said = f"{sums['next']:g}: results are missing"
             check.same(f"{title}, next rate", texts[3], said)
         check.number(f"{title}, sensitivity", texts[4], sums["sensitivity"])
         counts = [(sums[kind], kind) for kind in ("diverged", "did not learn") if sums[kind]]
@@ -170,14 +170,13 @@ class Answer:
             (rf"{one} [a-z, ]+: {re.escape(about['metric'])} {PLUS_MINUS} at learning rate "
              rf"({NUMBER})", self.best),
             (rf"{one} \({PLUS_MINUS} (higher|lower)\)", self.behind),
-            (rf"{one} ({NUMBER}) \((?:the largest tried|(\d+) of (\d+) failed at ({NUMBER}), "
-             rf"nothing between was tried|at ({NUMBER}) not every run has a result yet)\)",
-             self.stable),
+            (rf"{one} ({NUMBER}) \((?:the largest tested|at ({NUMBER}), the next tested rate, "
+             rf"(?:(\d+) of (\d+) failed|results are missing))\)", self.stable),
             (rf"{one} in (\d+) of (\d+)", self.lost),
             (rf"{one} has its best score at ({NUMBER}), above", self.above),
-            (r"diverged: (\d+) of (\d+) each", self.each),
+            (r"Diverged runs: (\d+) of (\d+) each", self.each),
             (r"^(\d+) of (\d+) runs have no result yet", self.missing),
-            (r"by the (\d+) seeds that ran at every rate", self.seeds),
+            (r"\((\d+) seeds at every rate\)", self.seeds),
         )  # fmt: skip
 
     def read(self, sentence: str) -> None:
@@ -202,7 +201,7 @@ class Answer:
         return ""
 
     def behind(self, found: re.Match[str]) -> str:
-        """Check how far another is behind the best, and whether that is within noise."""
+        """Check another row's difference from the best, and its significance."""
         title = self.title[found[1]]
         mine, best = (self.sums.get(name, {}).get("scores") for name in (title, self.leader))
         if not mine or not best:
@@ -214,15 +213,15 @@ class Answer:
         side = "higher" if fmean(mine) > fmean(best) else "lower"
         self.check.same(f"{title} behind", found[4], side)
         noise = width is not None and gap <= width
-        self.check.same(f"{title} within noise", "Within noise" in self.sentence, noise)
+        self.check.same(f"{title} not significant", "Not significantly" in self.sentence, noise)
         return ""
 
     def stable(self, found: re.Match[str]) -> str:
         """Check a largest stable rate and what happened at the next."""
         title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
         self.check.number(f"{title} stable", found[2], mine["stable"])
-        self.check.number(f"{title} next", found[5] or found[6], mine["next"])
-        failed = (int(found[3] or 0), int(found[4] or mine["there"]))
+        self.check.number(f"{title} next", found[3], mine["next"])
+        failed = (int(found[4] or 0), int(found[5] or mine["there"]))
         self.check.same(f"{title} failed", failed, (mine["failed"], mine["there"]))
         return ""
 
@@ -240,9 +239,9 @@ class Answer:
     def lost(self, found: re.Match[str]) -> str:
         """Check how many runs of a placement diverged, or finished without learning."""
         title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
-        kind = "diverged" if "diverged" in self.sentence else "did not learn"
+        kind = "diverged" if "Diverged" in self.sentence else "did not learn"
         said = (int(found[2]), int(found[3]))
-        known = mine["others"] if "further" in self.sentence else (mine[kind], mine["total"])
+        known = mine["others"] if "additional" in self.sentence else (mine[kind], mine["total"])
         self.check.same(f"{title} {kind}", said, known)
         return ""
 

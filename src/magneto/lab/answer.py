@@ -1,7 +1,7 @@
-"""What a comparison says in sentences: what is best, how sure that is, and what did not learn.
+"""Conclusions of a comparison in sentences: the best row, its significance, failed runs.
 
-The first sentence is the answer. Two means are told apart by Welch's t test over seeds, by Holm's
-method over all pairs of rows: where the interval of their difference holds 0, it is within noise.
+The first sentence is the main conclusion. Two means differ significantly by Welch's t test over
+seeds at 5 %, corrected by Holm's method over all pairs of rows.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from itertools import combinations
 from magneto.functional.statistics import Difference, joint_differences
 from magneto.lab.outcome import Summary
 
-# With fewer seeds even all against none is no difference by Fisher's exact test (3 and 3: p = 0.1).
+# With fewer seeds even all against none is not significant by Fisher's exact test (3 of 3 against
+# 0 of 3: p = 0.1).
 ENOUGH_SEEDS = 4
 
 
 def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) -> list[str]:
-    """Say in sentences what the grid shows, the answer first.
+    """Return the conclusions of a grid as sentences, the main one first.
 
     Args:
         summaries: One for each row.
         higher_is_better: Direction of the metric.
-        metric: Its name.
+        metric: Name of the metric.
     """
     ranked = ranking(summaries, higher_is_better)
     sentences = best(summaries, ranked, metric) if ranked else [nothing_learned(summaries)]
     if undecided(summaries, ranked):
-        sentences.append("Not decided: with one seed no difference can be told from noise.")
+        sentences.append("Undecided: one seed cannot separate a difference from noise.")
     sentences += [*unfinished(summaries), *not_learned(summaries)]
     sentences += [*stability(summaries), *divergence(summaries)]
     never = [s.title for s in summaries if s.score is None and s.finished and not s.missing]
@@ -38,24 +39,24 @@ def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) ->
 
 
 def ranking(summaries: Sequence[Summary], higher_is_better: bool) -> list[Summary]:
-    """Return those that have a score, the best first."""
+    """Return the rows that have a score, the best first."""
     ranked = [s for s in summaries if s.score is not None]
     return sorted(ranked, key=lambda s: s.score or 0.0, reverse=higher_is_better)
 
 
 def nothing_learned(summaries: Sequence[Summary]) -> str:
-    """Say that no row has a rate at which all seeds learned."""
+    """Return the sentence for a grid in which no row has a score."""
     if not any(s.ended for s in summaries):
         return "There is no result yet."
     if any(s.missing for s in summaries):
-        return "So far there is no rate at which all seeds learned."
+        return "So far all seeds learned at no rate."
     if any(s.finished for s in summaries):
         return "At no rate did all seeds learn."
-    return "Nothing learned at any of these learning rates."
+    return "No run learned at any of these learning rates."
 
 
 def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
-    """Return whether rows were compared, and one seed is all there is to decide by."""
+    """Return whether several rows were compared with one seed only."""
     if not ranked or len(summaries) < 2:
         return False
     first, *others = ranked
@@ -63,66 +64,67 @@ def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
 
 
 def best(summaries: Sequence[Summary], ranked: Sequence[Summary], metric: str) -> list[str]:
-    """Say which row is best, and how far the others are from it."""
+    """Return sentences on the best row and on the others' distance from it."""
     first, *others = ranked
-    # All pairs are judged together; those with the best come first.
+    # Holm's method corrects over all pairs; the pairs with the best row come first.
     gaps = joint_differences([(b.scores, a.scores) for a, b in combinations(ranked, 2)])
     found = [(other.title, gap) for other, gap in zip(others, gaps, strict=False)]
     interval = "" if first.interval is None else f" ± {first.interval:.2g}"
     score = f"{metric} {first.score:.4g}{interval} at learning rate {first.best_learning_rate:g}"
-    said = lead(summaries, [gap for _, gap in found])
-    return [f"{first.title} {said}: {score}.", *distances(found)]
+    claim = best_claim(summaries, [gap for _, gap in found])
+    return [f"{first.title} {claim}: {score}.", *distances(found)]
 
 
-def lead(summaries: Sequence[Summary], gaps: Sequence[Difference]) -> str:
-    """Say what may be said of the row with the best score."""
+def best_claim(summaries: Sequence[Summary], gaps: Sequence[Difference]) -> str:
+    """Return the strongest justified claim about the row with the best score."""
     if any(summary.missing for summary in summaries):
         return "has the best score so far"
     if len(summaries) == 1:
-        return "has its best score here"
+        return "has its best score"
     if not gaps:
-        return "alone has a rate at which all seeds learned"
-    if all(beyond_noise(gap) for gap in gaps):
-        return "is best here"
-    within = any(math.isfinite(gap.half_width) and not beyond_noise(gap) for gap in gaps)
-    return "has the best score, others are within noise of it" if within else "has the best score"
+        return "is the only row with a rate at which all seeds learned"
+    if all(is_significant(gap) for gap in gaps):
+        return "is significantly better than all others"
+    close = any(math.isfinite(gap.half_width) and not is_significant(gap) for gap in gaps)
+    ending = ", not significantly ahead of all others" if close else ""
+    return f"has the best score{ending}"
 
 
 def unfinished(summaries: Sequence[Summary]) -> list[str]:
-    """Say how many runs are still to come: what is said of a part may change with them."""
+    """Return a sentence on the number of missing results."""
     missing = sum(s.missing for s in summaries)
     total = missing + sum(s.ended for s in summaries)
     return [f"{missing} of {total} runs have no result yet."] if missing else []
 
 
 def not_learned(summaries: Sequence[Summary]) -> list[str]:
-    """Name the placements of which no run learned, then those of which some did not."""
+    """Return sentences on rows of which no run learned, and of which some did not."""
     none = [s for s in summaries if s.stuck + s.diverged and not s.finished + s.missing]
     some = [f"{s.title} in {s.stuck} of {s.ended}" for s in summaries if s.stuck and s not in none]
     sentences = []
     if none and len(none) < len(summaries):
-        sentences.append(f"Did not learn at any rate: {', '.join(s.title for s in none)}.")
+        sentences.append(f"No run learned: {', '.join(s.title for s in none)}.")
     if some:
-        sentences.append(f"Finished without learning: {', '.join(some)} runs.")
+        sentences.append(f"Runs that finished without learning: {', '.join(some)}.")
     return sentences
 
 
 def stability(summaries: Sequence[Summary]) -> list[str]:
-    """Say each placement's largest stable rate, by how many seeds, and what was tried beyond it."""
+    """Return sentences on each row's largest stable rate and the next tested rate."""
     stable = [s for s in summaries if s.largest_stable_rate is not None]
     if not stable:
         return []
     stable.sort(key=lambda s: s.largest_stable_rate or 0.0, reverse=True)
-    found = "; ".join(f"{s.title} {s.largest_stable_rate:g} ({beyond(s)})" for s in stable)
+    found = "; ".join(f"{s.title} {s.largest_stable_rate:g} ({next_result(s)})" for s in stable)
     count = len(summaries[0].stable_seeds)
     seeds = "one seed" if count == 1 else f"{count} seeds"
-    sentences = [f"Largest stable learning rate, by the {seeds} that ran at every rate: {found}."]
+    sentences = [f"Largest stable learning rates ({seeds} at every rate): {found}."]
     if len(summaries) > 1 and count < ENOUGH_SEEDS:
-        sentences.append("So few seeds can't tell one largest stable rate from another.")
+        sentences.append("These seeds are too few to compare largest stable rates.")
     fails = [f"{s.title} in {s.others_failed[0]} of {s.others_failed[1]}"
              for s in stable if s.others_failed[0]]  # fmt: skip
     if fails:
-        sentences.append(f"Of further seeds' runs up to that rate failed: {', '.join(fails)}.")
+        sentences.append(f"Failed runs of additional seeds up to that rate: {', '.join(fails)}.")
     sentences += [
         f"{s.title} has its best score at {s.best_learning_rate:g}, above its largest stable rate."
         for s in summaries
@@ -131,47 +133,47 @@ def stability(summaries: Sequence[Summary]) -> list[str]:
     return sentences
 
 
-def beyond(summary: Summary) -> str:
-    """Say what happened at the next rate that was tried."""
+def next_result(summary: Summary) -> str:
+    """Describe the result at the next tested rate above the largest stable one."""
     if summary.next_rate is None:
-        return "the largest tried"
+        return "the largest tested"
     failed, count = summary.failed_there
     if not failed:
-        return f"at {summary.next_rate:g} not every run has a result yet"
-    return f"{failed} of {count} failed at {summary.next_rate:g}, nothing between was tried"
+        return f"at {summary.next_rate:g}, the next tested rate, results are missing"
+    return f"at {summary.next_rate:g}, the next tested rate, {failed} of {count} failed"
 
 
 def divergence(summaries: Sequence[Summary]) -> list[str]:
-    """Say how many runs diverged; the same number of each is told once."""
+    """Return a sentence on the number of diverged runs; equal numbers are stated once."""
     if not any(s.ended for s in summaries):
         return []
     lost = [f"{s.title} in {s.diverged} of {s.ended}" for s in summaries if s.diverged]
     counts = {(s.diverged, s.ended) for s in summaries}
     if len(lost) > 1 and len(counts) == 1:
         lost = [f"{summaries[0].diverged} of {summaries[0].ended} each"]
-    return [f"Runs diverged: {', '.join(lost)}." if lost else "No run diverged."]
+    return [f"Diverged runs: {', '.join(lost)}." if lost else "No run diverged."]
 
 
-def beyond_noise(gap: Difference) -> bool:
-    """Return whether a difference is more than noise; False where nobody can tell."""
+def is_significant(gap: Difference) -> bool:
+    """Return whether a difference is significant; False if its interval is unknown."""
     return not math.isnan(gap.half_width) and abs(gap.mean) > gap.half_width
 
 
 def distances(gaps: Sequence[tuple[str, Difference]]) -> list[str]:
-    """Say how far others, by their titles, are from the best, and whether that is noise."""
+    """Return sentences on the differences of other rows, by title, from the best one."""
     groups: dict[str, list[str]] = {
-        "Within noise of it": [], "Beyond noise": [], "Too few seeds to tell": [],
+        "Not significantly worse": [], "Significantly worse": [], "Too few seeds to compare": [],
     }  # fmt: skip
     for title, gap in gaps:
         if math.isnan(gap.half_width):
-            where = "Too few seeds to tell"
+            kind = "Too few seeds to compare"
         else:
-            where = "Beyond noise" if beyond_noise(gap) else "Within noise of it"
-        groups[where].append(f"{title} ({behind(gap)})")
-    return [f"{where}: {', '.join(names)}." for where, names in groups.items() if names]
+            kind = "Significantly worse" if is_significant(gap) else "Not significantly worse"
+        groups[kind].append(f"{title} ({difference_text(gap)})")
+    return [f"{kind}: {', '.join(names)}." for kind, names in groups.items() if names]
 
 
-def behind(gap: Difference) -> str:
-    """Write a difference to the best score with its interval, and which way it goes."""
+def difference_text(gap: Difference) -> str:
+    """Format a difference from the best score with its interval and direction."""
     width = "" if math.isnan(gap.half_width) else f" ± {gap.half_width:.2g}"
     return f"{abs(gap.mean):.2g}{width} {'higher' if gap.mean > 0 else 'lower'}"

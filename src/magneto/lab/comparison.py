@@ -1,4 +1,4 @@
-"""A comparison as plain values: what a grid of runs says, what is measured, how to repeat it."""
+"""A comparison as plain values: results, conclusions, measurements, and how to repeat it."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from magneto.recipe import Recipe
 from magneto.theory.placement import Stack
 from magneto.training.logging import environment, read_environments
 
-# What is kept of a run's environment. The command of a worker says nothing that the sweep does not.
-KEPT = ("python", "packages", "processor", "cores", "threads", "gpus", "commit")
+# Fields of a run's environment to report.
+ENVIRONMENT = ("python", "packages", "processor", "cores", "threads", "gpus", "commit")
 ABSOLUTE = re.compile(r"(?<![\w.:/])~?/(?:[^\s'\"/=,:]+/)*([^\s'\"/=,:]+)/?")
 FILE = "measurements.json"
 DEPTHS = (6, 12, 24, 48)
 # Updates differ more between seeds than between inputs.
 SEEDS, SAMPLES = range(6), 2
 Plan = tuple[TransformerConfig, Stack]
-"""A stack whose updates are measured: its shape, of one layer, and which one it is."""
+"""A stack whose updates are measured: its shape with one layer, and its kind."""
 
 
 def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
-    """Return a comparison as plain values: cells, summaries, the answer, how to repeat it.
+    """Return a comparison as plain values: cells, summaries, conclusions, how to repeat it.
 
-    Absolute paths are cut to their last name, so that the result can be shown to others.
+    Absolute paths are cut to their last name, so that the result can be published.
     """
     recipe = sweep.load(sweep.cells()[0])
     task = recipe.build_task()
@@ -67,7 +67,7 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
 
 
 def conclusions(comparison: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a comparison's cells say: a summary of each row, and the answer."""
+    """Return the conclusions from a comparison's cells: a summary of each row, and the answer."""
     cells = [Scored(**cell) for cell in comparison["cells"]]
     higher = comparison["higher_is_better"]
     summaries = [summarise(cells, name, higher) for name in comparison["placements"]]
@@ -86,12 +86,12 @@ def first_cells(sweep: Sweep) -> dict[str, Cell]:
 
 
 def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
-    """Return a finished sweep with further cells, if there are any that it has not.
+    """Return a finished sweep with the missing cells of more seeds near each row's best rate.
 
     Args:
-        folder: Of the sweep.
-        sweep: Every cell of it has a result.
-        seeds: What is wanted near each row's best rate.
+        folder: Folder of the sweep.
+        sweep: The sweep; every cell has a result.
+        seeds: The additional seeds.
     """
     recipe = sweep.load(sweep.cells()[0])
     judge = Judge.of(recipe.build_task(), recipe.training.evaluate_limit)
@@ -113,7 +113,7 @@ def around(
 ) -> list[dict[str, Any]]:
     """Return the values of a row's cells at a rate and its neighbours, for each of the seeds.
 
-    None for a row that learned at no rate: more seeds would not make one best.
+    [] for a row without a best rate, since more seeds would not give it one.
     """
     mine = {float(c.values[RATE]): c for c in sweep.cells() if c.row == row}
     rates = sorted(mine)
@@ -125,11 +125,11 @@ def around(
 
 
 def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
-    """Return what the runs were made with: each thing with every value it had in one of them.
+    """Return the environments of runs: each entry with all its values.
 
     Args:
-        runs: Directories of runs; those without environment.json are left out. With none, this
-            process's environment is returned.
+        runs: Directories of runs; those without environment.json are skipped. If none is left,
+            this process's environment is returned.
     """
     records: list[Mapping[str, Any]] = []
     for path in sorted(run / "environment.json" for run in runs):
@@ -143,8 +143,8 @@ def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
 
 
 def _flat(record: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Yield names and values of a run's environment, packages and GPUs one by one."""
-    for key in KEPT:
+    """Yield names and values of a run's environment, with each package on its own."""
+    for key in ENVIRONMENT:
         value = record.get(key)
         if isinstance(value, Mapping):
             yield from ((name, str(version)) for name, version in value.items() if version)
@@ -170,27 +170,27 @@ def without_places(value: Any) -> Any:
 def measure(
     folder: Path, sweep: Sweep, failed: Sequence[str], progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Measure every row of a sweep, or read what was measured in its folder before.
+    """Measure updates and activations of every row, or read them from the folder.
 
     Args:
-        folder: Of the comparison; holds `FILE` afterwards.
-        sweep: Its first cell of each row says what is measured.
-        failed: Rows of which no run learned: they are probed for the reason.
-        progress: Shows it.
+        folder: Folder of the comparison; contains `FILE` afterwards.
+        sweep: The sweep; the first cell of each row is measured.
+        failed: Rows of which no run learned; they are probed for a reason.
+        progress: Shows the measurement.
 
     Returns:
-        "width" of the stacks whose updates are measured (None if rows differ in it), "depths",
-        "updates" (see `update.Update`), "growth" (`update.Growth`), "bounds" (form of the bound to
-        its value at each depth, by row), "activations" (RMS of each layer's output at
-        initialisation, by row and layer name) and "reasons" (what a probe finds, by failed row).
-        A "placement" in updates and growth is a row's name.
+        "width" of the measured stacks (None if rows differ), "depths", "updates" (see
+        `update.Update`), "growth" (`update.Growth`), "bounds" (values at each depth, by row and
+        form of the bound), "activations" (RMS of each layer's output at initialisation, by row and
+        layer name) and "reasons" (findings of the probe, by failed row). "placement" in updates and
+        growth is a row's name.
     """
     path, first = folder / FILE, first_cells(sweep)
     found = read_object(path) if path.is_file() else {}
     if list(found.get("activations", ())) != list(first):
         found = measure_recipes({row: sweep.load(cell) for row, cell in first.items()}, progress)
         write_json(path, found)
-    # By cell: a grid that grew may probe a row at a smaller rate, or the row has learned since.
+    # By cell, because a grown grid may have a smaller rate, or the row may have learned since.
     probed = found.setdefault("probed", {})
     for cell in (first[row] for row in failed):
         if cell.name not in probed:
@@ -200,7 +200,7 @@ def measure(
 
 
 def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) -> dict[str, Any]:
-    """Measure recipes, by the names of their rows in a comparison."""
+    """Measure the recipe of each row."""
     activations: dict[str, dict[str, float | None]] = {}
     plans: dict[str, Plan] = {}
     for name, recipe in recipes.items():
@@ -208,12 +208,12 @@ def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) 
         task.prepare(SILENT)
         model = initial_model(task, recipe.training, recipe.seed)
         last = last_stack(model)
-        # Its own depth is left out: every row is measured at the same depths.
+        # Every row is measured at the same depths, whatever its own.
         shape = replace(measured_shape(last.config), layers=1)
         plans[name] = (shape, "decoder" if last.causal else "encoder")
         run = short_run(task, model, recipe.training, seed=recipe.seed, steps=1, rates=())
         activations[name] = {layer.name: layer.activation_rms for layer in run.first.layers}
-    # Once for rows whose stacks are alike.
+    # Rows with equal stacks are measured once.
     known = {
         (shape, stack): measure_growth(
             shape, depths=DEPTHS, seeds=SEEDS, samples=SAMPLES, stack=stack, progress=progress

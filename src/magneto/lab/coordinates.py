@@ -1,8 +1,8 @@
-"""The coordinate check: how activations and their changes in training grow with the width.
+"""The coordinate check of muP: growth of activations and of their changes with the width.
 
-A rate that is right for every width moves each activation as far at every width (Tensor Programs V,
-arXiv 2203.03466, appendix D.1). So the same recipe takes a few steps at several widths, and of each
-layer's output the size at initialisation and the size of its change are fitted as powers of width.
+If a learning rate is right for every width, it changes each activation equally at every width
+(Tensor Programs V, arXiv 2203.03466, appendix D.1). The check trains a recipe for a few steps at
+several widths, and fits the change of each layer's output as a power of the width.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from magneto.training.distributed import pick_device
 from magneto.training.task import place_companion
 
 HEAD = "head"
-# A change that grows faster than this power of the width calls for a lower rate at a larger width.
+# A change that grows faster than this power of the width needs a lower rate at a larger width.
 FLAT = 0.2
 
 
 @dataclass(frozen=True)
 class Coordinate:
-    """What one layer's output does over the widths.
+    """One layer's output at several widths.
 
     Attributes:
-        name: Of the layer; `HEAD` for what the model's output matrix gives.
+        name: Name of the layer; `HEAD` for the output of the model's head.
         initial: Root mean square at initialisation, by width.
-        change: That of its change after the steps, by width; not a number where that is not finite.
+        change: Root mean square of the change after the steps, by width; may be nan.
     """
 
     name: str
@@ -50,12 +50,12 @@ class Coordinate:
 
     @property
     def exponent(self) -> float:
-        """The power of the width with which the change grows; not a number where it can't be."""
+        """Exponent of the width with which the change grows; nan if it cannot be fitted."""
         return power(self.change)
 
 
 def power(values: Mapping[int, float]) -> float:
-    """Fit a power of the width; not a number if a value is none, or not above 0."""
+    """Fit a power of the width; nan if a value is not finite or not above 0."""
     sizes = np.array(list(values.values()), dtype=float)
     if not (np.isfinite(sizes).all() and (sizes > 0).all()):
         return math.nan
@@ -65,16 +65,16 @@ def power(values: Mapping[int, float]) -> float:
 def measure_coordinates(
     recipe: Recipe, widths: Sequence[int], steps: int, progress: Progress = SILENT
 ) -> list[Coordinate]:
-    """Train a recipe for a few steps at each width, at its peak rate; look at one batch's outputs.
+    """Train a recipe for some steps at each width and its peak rate; measure a batch's outputs.
 
     Args:
-        recipe: Its model is widened with heads as wide as they are, and its depth is kept.
+        recipe: Its model is scaled in width with constant head width and depth.
         widths: Two or more.
         steps: 1 or more.
         progress: Shows the widths.
 
     Raises:
-        ValueError: If a width does not go with the model's other sizes.
+        ValueError: If a width does not fit the model's other sizes.
     """
     recipes = [replace(recipe, model=recipe.model.at_width(width)) for width in widths]
     initial: dict[str, dict[int, float]] = {}
@@ -117,7 +117,7 @@ def draw_coordinates(found: Sequence[Coordinate], steps: int) -> bytes:
             each.name, (widths[-1], values[-1]), (4, -2), textcoords="offset points", fontsize=6
         )
     axes.set(xscale="log", yscale="log", xlabel="width")
-    axes.set_ylabel(f"RMS of the change after {steps} steps")
+    axes.set_ylabel(f"RMS change after {steps} steps")
     return as_svg(figure).encode()
 
 
@@ -128,10 +128,10 @@ def rms(values: Tensor) -> float:
 
 @contextmanager
 def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Keep what each layer, each stack and the head give in a forward pass.
+    """Record the outputs of layers, stacks and head in a forward pass.
 
-    A loss that never makes all logits does not call the head: it is then applied to what the last
-    stack gives.
+    A loss that never computes all logits does not call the head. The head is then applied to the
+    last stack's output.
     """
     found: dict[str, Tensor] = {}
 

@@ -1,7 +1,7 @@
-"""What can be said of one recipe before it is trained: bound, measurements, verdict, a short trial.
+"""Diagnosis of a recipe before training: bound, measurements, verdict, and a short trial.
 
-Where measurements at the beginning decide nothing, a trial looks at training itself: it trains for
-a given time and holds that against the task's trivial baseline. Nothing is kept.
+If the measurements are inconclusive, a trial trains for a given time and compares the result with
+the task's trivial baseline. Nothing is written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from magneto.recipe import Recipe
 from magneto.theory.placement import Placement
 from magneto.training.loop import Hook, Stop, TrainingState, log, run_evaluation, train
 
-# Validation batches to score at most where the recipe sets no limit: it is a look.
+# Maximum validation batches of a trial, if the recipe sets no limit.
 BATCHES = 16
 OVER = "the trial is over"
 WORDS = {FINISHED: "learned", STUCK: "has not learned yet", DIVERGED: "diverged"}
@@ -38,16 +38,16 @@ WORDS = {FINISHED: "learned", STUCK: "has not learned yet", DIVERGED: "diverged"
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is known of one recipe.
+    """Diagnosis of one recipe.
 
     Attributes:
-        placement: Its row.
-        layers: Of each stack.
-        learning_rate: The peak that training would have.
-        bound: The theory's.
-        run: A few steps of its training.
-        verdict: What they say.
-        growth: The measured update over the depth of the last stack, fitted; empty if not measured.
+        placement: Its norm placement.
+        layers: Layers of each stack.
+        learning_rate: Peak rate of its schedule.
+        bound: The theory's bound.
+        run: Measurements of a few steps.
+        verdict: Their verdict.
+        growth: Fitted growth of the update with the last stack's depth; empty if not measured.
     """
 
     placement: Placement
@@ -85,16 +85,16 @@ class Diagnosis:
 def diagnose(
     recipe: Recipe, *, steps: int, seeds: int = 3, progress: Progress = SILENT
 ) -> Diagnosis:
-    """Look at a recipe at initialisation and along its first steps.
+    """Measure a recipe at initialisation and over its first steps.
 
     Args:
-        recipe: Its seed decides weights and batches, as in training.
-        steps: Of training, 1 or more.
-        seeds: For the growth of the update with depth; 0 leaves it out.
-        progress: Shows what is being done.
+        recipe: The recipe; its seed determines weights and batches, as in training.
+        steps: Training steps, 1 or more.
+        seeds: Number of seeds for the growth of the update with depth; 0 skips it.
+        progress: Shows the measurements.
 
     Raises:
-        ValueError: If the task's model holds no stack, or the data is not as it should be.
+        ValueError: If the task's model has no stack, or the data is wrong.
     """
     task = prepare_task(recipe, progress)
     model = initial_model(task, recipe.training, recipe.seed)
@@ -126,18 +126,18 @@ def diagnose(
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a recipe in a short time.
+    """Result of training a recipe for a short time.
 
     Attributes:
         status: "learned", "has not learned yet" or "diverged".
         reason: Why it has not learned; "" if it has.
         metric: The task's primary metric.
-        score: Its value at the end; None if it diverged before.
-        baseline: The trivial baseline's value of it; None if the task states none.
-        threshold: What had to be beaten; likewise.
+        score: Its value at the end; None if the run diverged.
+        baseline: The trivial baseline's value; None if the task has none.
+        threshold: Value to beat; None if the task has no baseline.
         steps: Steps taken, with the recipe's schedule.
-        of_steps: The recipe's.
-        seconds: Of training, from the end of the first step, without the evaluation.
+        of_steps: Steps of the recipe.
+        seconds: Training time from the end of the first step, without the evaluation.
     """
 
     status: str
@@ -152,29 +152,29 @@ class Trial:
 
     @property
     def text(self) -> str:
-        """The trial in one line."""
-        took = f"{self.steps} of {self.of_steps} steps in {self.seconds:.0f} s"
+        """The result in one line."""
+        duration = f"{self.steps} of {self.of_steps} steps in {self.seconds:.0f} s"
         if self.status == WORDS[DIVERGED]:
-            return f"diverged within {took}: {self.reason}"
-        beaten = (
-            "no trivial baseline is stated"
+            return f"diverged within {duration}: {self.reason}"
+        compared = (
+            "no trivial baseline"
             if self.baseline is None
-            else f"the trivial baseline has {self.baseline:.4g}; "
-            f"learned is better than {self.threshold:.4g}"
+            else f"trivial baseline {self.baseline:.4g}, learned if better than "
+            f"{self.threshold:.4g}"
         )
-        return f"{self.status} after {took}: {self.metric} {self.score:.4g}; {beaten}"
+        return f"{self.status} after {duration}: {self.metric} {self.score:.4g} ({compared})"
 
 
 def run_trial(recipe: Recipe, seconds: float, report: ProgressBars | None = None) -> Trial:
-    """Train for some seconds, evaluate, and judge as a comparison judges a run.
+    """Train for some seconds, evaluate, and judge the result as in a comparison.
 
     Args:
-        recipe: With its schedule, of which the first steps are taken.
-        seconds: Of training, more than 0; at least one step is taken.
+        recipe: The recipe; the first steps of its schedule are taken.
+        seconds: Training time above 0; at least one step is taken.
         report: Shows progress.
 
     Raises:
-        KeyboardInterrupt: If it is asked to stop before.
+        KeyboardInterrupt: If the trial is interrupted.
     """
     task = recipe.build_task()
     limit = recipe.training.evaluate_limit or BATCHES
@@ -188,7 +188,7 @@ def run_trial(recipe: Recipe, seconds: float, report: ProgressBars | None = None
         times.append(time.perf_counter())
         if times[-1] - times[0] < seconds or state.step == state.config.steps:
             return
-        log(state)  # which may find that it has diverged
+        log(state)  # detects divergence
         if state.stop is None:
             state.metrics = run_evaluation(state)
             state.stop = Stop("interrupted", OVER)
@@ -202,7 +202,7 @@ def run_trial(recipe: Recipe, seconds: float, report: ProgressBars | None = None
             raise KeyboardInterrupt
         found["status"] = FINISHED
     judge = Judge.of(task, limit)
-    # One entry of the curve is of a few steps: by then a loss may be higher without diverging.
+    # Within the first logged steps a loss may rise without divergence.
     first = found["curve"][0][1] if len(found["curve"]) > 1 else None
     status, reason = verdict(found, judge, first)
     return Trial(
