@@ -251,7 +251,7 @@ def check_folder(folder: Path) -> Check:
     check = Check()
     for rung in about["rungs"]:
         check_rung(check, folder, about, rung)
-    check_laws(check, f"{about['axis']} {about['target']}", about["foretold"], about["rungs"])
+    check_laws(check, f"{about['axis']} {about['target']}", about["forecast"], about["rungs"])
     for path in sorted((folder / "foretold").glob("*.json")):
         told = json.loads(path.read_text())
         below = [rung for rung in about["rungs"] if rung["size"] in told["from"]]

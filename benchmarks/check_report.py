@@ -170,8 +170,8 @@ class Answer:
             (rf"{one} [a-z, ]+: {re.escape(about['metric'])} {PLUS_MINUS} at learning rate "
              rf"({NUMBER})", self.best),
             (rf"{one} \({PLUS_MINUS} (higher|lower)\)", self.behind),
-            (rf"{one} ({NUMBER}) \((?:the largest tested|at ({NUMBER}), the next tested rate, "
-             rf"(?:(\d+) of (\d+) failed|results are missing))\)", self.stable),
+            (rf"{one} ({NUMBER}) \((?:the largest tested|(\d+) of (\d+) at ({NUMBER})|"
+             rf"results missing at ({NUMBER}))\)", self.stable),
             (rf"{one} in (\d+) of (\d+)", self.lost),
             (rf"{one} has its best score at ({NUMBER}), above", self.above),
             (r"Diverged runs: (\d+) of (\d+) each", self.each),
@@ -220,8 +220,8 @@ class Answer:
         """Check a largest stable rate and what happened at the next."""
         title, mine = self.title[found[1]], self.sums[self.title[found[1]]]
         self.check.number(f"{title} stable", found[2], mine["stable"])
-        self.check.number(f"{title} next", found[3], mine["next"])
-        failed = (int(found[4] or 0), int(found[5] or mine["there"]))
+        self.check.number(f"{title} next", found[5] or found[6], mine["next"])
+        failed = (int(found[3] or 0), int(found[4] or mine["there"]))
         self.check.same(f"{title} failed", failed, (mine["failed"], mine["there"]))
         return ""
 

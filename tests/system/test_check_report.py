@@ -113,12 +113,14 @@ def test_a_wrong_number_is_found(folder: Path) -> None:
     text = page.read_text()
     pre, summary = json.loads((folder / "comparison.json").read_text())["summary"][1:3]
     failed, there = pre["failed_there"]
-    said = f" of {there} failed at {pre['next_rate']:g},"
+    right_count, wrong_count = (
+        f"({count} of {there} at {pre['next_rate']:g})" for count in (failed, failed + 1)
+    )
     score, interval = f"{summary['score']:.4f}", f"± {summary['interval']:.4f}"
     for right, wrong in (
         (f">{score} {interval}<", f">{summary['score'] + 1e-4:.4f} {interval}<"),
         (f">{score} {interval}<", f">{score} ± {summary['interval'] + 1e-4:.4f}<"),
-        (f"({failed}{said}", f"({failed + 1}{said}"),
+        (right_count, wrong_count),
         ("1 of 36 runs have no", "2 of 36 runs have no"),
         ("the best score so far", "5 and the best score so far"),
     ):

@@ -223,7 +223,7 @@ def test_mistakes(tmp_path: Path, capsys) -> None:
         (["--seed", "3"], "--seed 3: use --seeds"),
         (["--placement", "pre"], "did you mean --placements?"),
         (["--lr", "1e-3"], "did you mean --lrs?"),
-        (["--placements", "pre,pre"], "model.placement has one value twice: pre"),
+        (["--placements", "pre,pre"], "model.placement repeats a value: pre"),
     ):
         code = main(["compare", "image-classification/tiny", "--out", str(tmp_path / "x"), *words])
         lines = capsys.readouterr().err.splitlines()

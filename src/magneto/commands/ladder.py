@@ -104,10 +104,10 @@ def main(words: Sequence[str]) -> int:
     found = collect_ladder(folder, ladder, "magneto ladder " + shlex.join(words))
     write_json(folder / "foretelling.json", found)
     page = write_ladder(found, folder)
-    keys = ("answer", "foretold", "troubles", "held_out", "held_out_text", "cannot_tell")
+    keys = ("answer", "forecast", "troubles", "held_out", "held_out_text", "limitations")
     places = {"folder": str(folder), "report": str(page), "complete": complete}
     lines = [table(found), "", *found["answer"], found["held_out_text"], *found["notes"],
-             *found["cannot_tell"], f"\nreport: {page}"]  # fmt: skip
+             *found["limitations"], f"\nreport: {page}"]  # fmt: skip
     answer(given, {**places, **{key: found[key] for key in keys}}, lines)
     if not complete:
         report.say(INCOMPLETE)
@@ -179,7 +179,7 @@ def table(found: dict[str, Any]) -> str:
     lines = [["best rate: loss", *sizes, f"{found['target']} (forecast)"]]
     for row, title in found["rows"].items():
         parts = [rung["rows"].get(row, {}) for rung in found["rungs"]]
-        parts.append(found["foretold"]["rows"].get(row, {}))
+        parts.append(found["forecast"]["rows"].get(row, {}))
         lines.append([title, *(
             f"{part['best_rate']['value']:.2g}: {part['loss']['value']:.4g}" if "loss" in part
             else "did not learn" for part in parts

@@ -118,7 +118,8 @@ def stability(summaries: Sequence[Summary]) -> list[str]:
     found = "; ".join(f"{s.title} {s.largest_stable_rate:g} ({next_result(s)})" for s in stable)
     count = len(summaries[0].stable_seeds)
     seeds = "one seed" if count == 1 else f"{count} seeds"
-    sentences = [f"Largest stable learning rates ({seeds} at every rate): {found}."]
+    sentences = [f"Largest stable learning rates ({seeds} at every rate), with failures at the next "
+                 f"tested rate in brackets: {found}."]  # fmt: skip
     if len(summaries) > 1 and count < ENOUGH_SEEDS:
         sentences.append("These seeds are too few to compare largest stable rates.")
     fails = [f"{s.title} in {s.others_failed[0]} of {s.others_failed[1]}"
@@ -139,8 +140,8 @@ def next_result(summary: Summary) -> str:
         return "the largest tested"
     failed, count = summary.failed_there
     if not failed:
-        return f"at {summary.next_rate:g}, the next tested rate, results are missing"
-    return f"at {summary.next_rate:g}, the next tested rate, {failed} of {count} failed"
+        return f"results missing at {summary.next_rate:g}"
+    return f"{failed} of {count} at {summary.next_rate:g}"
 
 
 def divergence(summaries: Sequence[Summary]) -> list[str]:

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from magneto.data.stream import to_device
 from magneto.figures import as_svg, canvas
 from magneto.lab.probe import find_stacks, last_stack
-from magneto.lab.short_run import initial_model, piece_to_look_at, short_run
+from magneto.lab.short_run import first_piece, initial_model, short_run
 from magneto.nn.transformer import ProbedStack
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe
@@ -86,7 +86,7 @@ def measure_coordinates(
         device = pick_device(config.device)
         place_companion(task, device)
         model = initial_model(task, config, sized.seed)
-        piece = to_device(piece_to_look_at(task, config, sized.seed), device)
+        piece = to_device(first_piece(task, config, sized.seed), device)
 
         def look(task: Any = task, model: nn.Module = model, piece: Any = piece) -> dict:
             model.eval()

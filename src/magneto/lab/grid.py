@@ -1,7 +1,7 @@
-"""A grid over a recipe's fields: its cells, their folder, and what it is refused for.
+"""A grid over a recipe's fields: its cells, their folder, and its checks.
 
-The folder holds sweep.json (what the grid is) and a directory per cell, which is a run of its own
-with an outcome.json once it is done.
+The folder contains sweep.json (the specification) and a directory per cell. A cell is a run, with
+an outcome.json when it is finished.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Sweep:
 
     Attributes:
         recipe: Name or path of the recipe.
-        overrides: Dotted fields that are the same in every cell.
-        grid: Dotted fields with the values they take; cells are their product.
+        overrides: Dotted fields shared by all cells.
+        grid: Dotted fields with their values; the cells are the product.
         keep_weights: Whether cells keep their weights.
         further: Values of cells beyond the product: more seeds near each row's best rate.
-        base: The first cell's recipe, when the folder began or grew.
-        probed: Whether a few steps of each cell are watched (`probe.ProbeHook`).
-        race: Whether a cell that is behind beyond noise at half its steps ends there.
+        base: The first cell's recipe, when the sweep was written last.
+        probed: Whether a few steps of each cell are measured (`probe.ProbeHook`).
+        race: Whether a cell is stopped at half of its steps if it is behind by more than noise.
     """
 
     recipe: str
@@ -50,13 +50,13 @@ class Sweep:
     race: bool = False
 
     def cells(self) -> list[Cell]:
-        """List the cells: the last field varies fastest; further ones follow."""
+        """List the cells: first the product, with the last field varying fastest, then others."""
         product = [
             Cell(dict(zip(self.grid, values, strict=True)))
             for values in itertools.product(*self.grid.values())
         ]
         known = {cell.name for cell in product}
-        # A grid may have grown since over what was further once.
+        # A grown grid may include cells that were added before.
         return product + [cell for v in self.further if (cell := Cell(v)).name not in known]
 
     def load(self, cell: Cell) -> Recipe:
@@ -79,36 +79,36 @@ class Cell:
 
     @property
     def row(self) -> str:
-        """What a comparison sets side by side: the placement, and any further field of the grid."""
+        """Name of the cell's row: the placement, and all fields but learning rate and seed."""
         others = {k: v for k, v in self.values.items() if k not in (PLACEMENT, RATE, SEED)}
         parts = [str(self.values[PLACEMENT])] if PLACEMENT in self.values else []
         return ",".join([*parts, *([Cell(others).name] if others else [])]) or "the recipe"
 
 
 def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
-    """Write what the grid is; or find it written, and the same or a part of this one.
+    """Write a sweep's specification, or extend the one in the folder.
 
     Returns:
-        What is written: with the further cells that the folder has.
+        The written sweep, with the further cells of the folder.
 
     Raises:
-        ConfigError: If a cell's recipe is wrong, a run is there twice, rows would be scored on
-            different data, the recipe was edited, or the folder holds another comparison.
+        ConfigError: If a cell's recipe is wrong, a run is repeated, cells would be scored on
+            different data, the recipe was edited, or the folder contains another comparison.
     """
     refuse_several_data(sweep)
     recipes = load_cells(sweep)
     refuse_repeated(sweep, recipes)
     path = folder / SPEC_FILE
     if path.exists():
-        held = read_sweep(folder)
-        refuse_other(folder, held, sweep)
-        refuse_edited(folder, held)
-        known = [values for values in held.further if values not in sweep.further]
-        sweep = replace(sweep, further=[*known, *sweep.further])
+        known = read_sweep(folder)
+        refuse_other(folder, known, sweep)
+        refuse_edited(folder, known)
+        further = [values for values in known.further if values not in sweep.further]
+        sweep = replace(sweep, further=[*further, *sweep.further])
     elif folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is there already and not empty")
+        raise FileExistsError(f"{folder} already exists and is not empty")
     folder.mkdir(parents=True, exist_ok=True)
-    sweep = replace(sweep, base=plainly(recipes[0]))
+    sweep = replace(sweep, base=json_values(recipes[0]))
     write_json(path, asdict(sweep))
     return sweep
 
@@ -117,7 +117,7 @@ def load_cells(sweep: Sweep) -> list[Recipe]:
     """Return every cell's recipe.
 
     Raises:
-        ConfigError: If some are wrong; names each mistake once.
+        ConfigError: If some are wrong; states each mistake once.
     """
     recipes, problems = [], {}
     for cell in sweep.cells():
@@ -131,59 +131,60 @@ def load_cells(sweep: Sweep) -> list[Recipe]:
 
 
 def read_sweep(folder: Path) -> Sweep:
-    """Return the grid of a folder.
+    """Return the sweep of a folder.
 
     Raises:
-        FileNotFoundError: If there is none in it.
+        FileNotFoundError: If the folder has none.
     """
     return read_spec(folder / SPEC_FILE, Sweep, "comparison")
 
 
 def read_spec(path: Path, kind: Callable[..., Spec], what: str) -> Spec:
-    """Return what a folder's file says that the folder is.
+    """Read the specification of a comparison or a ladder.
 
     Args:
         path: The file.
-        kind: Made of its values.
-        what: The folder is, for the message.
+        kind: Class of the specification.
+        what: Name of the specification, for messages.
 
     Raises:
         FileNotFoundError: If there is no such file.
+        Damaged: If its keys are wrong.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no {what} in {path.parent} (there is no {path.name})")
     try:
         return kind(**read_object(path))
-    except TypeError as error:  # other keys
+    except TypeError as error:  # wrong keys
         raise DamagedError(f"{path} is damaged: {error}") from error
 
 
 def cell_directory(folder: Path, cell: Cell) -> Path:
-    """Return where a cell's run lies."""
+    """Return the directory of a cell's run."""
     return folder / "cells" / cell.name
 
 
 def is_done(folder: Path, cell: Cell) -> bool:
-    """Return whether a cell has ended by itself: finished or diverged."""
+    """Return whether a cell finished or diverged."""
     result = read_result(folder, cell)
     return result is not None and result["status"] != "interrupted"
 
 
 def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
-    """Return a cell's result, or None if it has none yet."""
+    """Return a cell's result; None if it has none yet."""
     path = cell_directory(folder, cell) / "outcome.json"
     return read_object(path, "status", "step") if path.exists() else None
 
 
 def refuse_several_data(sweep: Sweep) -> None:
-    """Refuse a grid over what its runs are scored on; `data.augmentation` is of training alone.
+    """Refuse a grid over the validation data; `data.augmentation` is for training only.
 
     Raises:
-        ConfigError: If a field of the data, or how much of it is scored, has several values.
+        ConfigError: If a data field or training.evaluate_limit has several values.
     """
     lines = [
-        f"{name}: scores on different data cannot be ranked against each other: compare each value "
-        "in a folder of its own (--out)"
+        f"{name}: scores on different data cannot be compared; run one comparison for each value "
+        "(--out)"
         for name, values in sweep.grid.items()
         if len(values) > 1
         and (name.startswith("data.") or name == "training.evaluate_limit")
@@ -194,17 +195,17 @@ def refuse_several_data(sweep: Sweep) -> None:
 
 
 def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
-    """Refuse a grid that holds one run twice: it would count as two seeds.
+    """Refuse a grid that repeats a run, which would count as two seeds.
 
     Args:
         sweep: The grid.
-        recipes: Of its cells.
+        recipes: Recipes of its cells.
 
     Raises:
-        ConfigError: If a field has a value twice, or two cells share a directory or a recipe.
+        ConfigError: If a field repeats a value, or two cells share a directory or a recipe.
     """
     lines = [
-        f"{name} has one value twice: {', '.join(twice)}; give each once"
+        f"{name} repeats a value: {', '.join(twice)}"
         for name, values in sweep.grid.items()
         if (twice := repeated([str(value) for value in values]))
     ]
@@ -212,59 +213,59 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
         raise ConfigError(lines)
     cells = sweep.cells()
     if twice := repeated([cell.name for cell in cells]):
-        raise ConfigError([f"two cells of the grid would share the directory {twice[0]}: "
-                           "compare these values in two folders (--out)"])  # fmt: skip
-    held: dict[str, str] = {}
+        raise ConfigError([f"two runs of the grid would share the directory {twice[0]}; compare "
+                           "these values in two folders (--out)"])  # fmt: skip
+    names: dict[str, str] = {}
     for cell, loaded in zip(cells, recipes, strict=True):
-        recipe = json.dumps(plainly(loaded), sort_keys=True)
-        if recipe in held:
-            raise ConfigError([f"cells {held[recipe]} and {cell.name} are one run twice: "
+        recipe = json.dumps(json_values(loaded), sort_keys=True)
+        if recipe in names:
+            raise ConfigError([f"{names[recipe]} and {cell.name} are the same run; "
                                "give each value of the grid once"])  # fmt: skip
-        held[recipe] = cell.name
+        names[recipe] = cell.name
 
 
-def refuse_other(folder: Path, held: Sweep, sweep: Sweep) -> None:
-    """Refuse a grid in a folder that holds another one.
+def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
+    """Refuse a grid in a folder that contains another one.
 
     Raises:
-        ConfigError: If they differ in more than values that were added to the grid.
+        ConfigError: If they differ in more than added values.
     """
-    before, now = asdict(held), asdict(sweep)
-    kept = ("base", "further")  # which the folder knows best
-    different = [name for name in now if name not in kept and before[name] != now[name]]
-    sweep = replace(sweep, further=held.further)
-    grown = {cell.name for cell in held.cells()} <= {cell.name for cell in sweep.cells()}
-    # Cells are named by the last part of a field: model.max_length and data.max_length look alike.
-    grown = grown and list(held.grid) == list(sweep.grid)
+    before, now = asdict(known), asdict(sweep)
+    ignored = ("base", "further")
+    different = [name for name in now if name not in ignored and before[name] != now[name]]
+    sweep = replace(sweep, further=known.further)
+    grown = {cell.name for cell in known.cells()} <= {cell.name for cell in sweep.cells()}
+    # Cells are named by the last part of a field, which model.max_length and data.max_length share.
+    grown = grown and list(known.grid) == list(sweep.grid)
     if different and not (different == ["grid"] and grown):
-        raise ConfigError([f"{folder} holds another comparison (its {', '.join(different)} "
-                           "differ; a grid may grow, not shrink): give another "
+        raise ConfigError([f"{folder} contains another comparison: its {', '.join(different)} "
+                           "differ (values may only be added to a grid); choose another "
                            "--out"])  # fmt: skip
 
 
 def refuse_edited(folder: Path, sweep: Sweep) -> None:
-    """Refuse a recipe that is no longer what it was when the comparison began.
+    """Refuse a recipe that was edited after the comparison began.
 
     Raises:
-        ConfigError: If a field has another value; names it with both.
+        ConfigError: If a field has another value; states both.
     """
     from magneto.training.checkpoint import differences
 
-    now = plainly(sweep.load(sweep.cells()[0]))
+    now = json_values(sweep.load(sweep.cells()[0]))
     found = differences(sweep.base, now)
-    # Nor does it matter what a placement's own rates are, in whose place the grid's are.
+    # learning_rates do not matter, because the grid sets the learning rate.
     free = ("learning_rates", *(f"training.{name}" for name in free_fields(TrainingConfig)))
     edited = [line for name, line in found if not name.startswith(free)]
     if edited:
-        raise ConfigError([f"{folder} began with another {sweep.recipe}: {', '.join(edited)}; "
-                           "undo the edit, or give another --out"])  # fmt: skip
+        raise ConfigError([f"{sweep.recipe} was edited after {folder} began: {', '.join(edited)}; "
+                           "undo the edit, or choose another --out"])  # fmt: skip
 
 
 def repeated(words: Sequence[str]) -> list[str]:
-    """Return the words that are there more than once, each once."""
+    """Return the words that occur more than once."""
     return [word for word, count in Counter(words).items() if count > 1]
 
 
-def plainly(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as it is read from JSON."""
+def json_values(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe as plain values, as read from JSON."""
     return json.loads(json.dumps(recipe.to_mapping(), default=str))

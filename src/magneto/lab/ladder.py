@@ -1,8 +1,8 @@
-"""A ladder: the same comparison at several sizes, the smallest first, each a folder of its own.
+"""A ladder: the same comparison at several sizes, the smallest first, each in its own folder.
 
-The rates of a rung are placed by the rungs below it. What a rung will show is foretold from them
-before it is trained, and kept beside it. Which cells are run next follows from those that are done,
-so that a ladder that was stopped goes on, and several machines that share the folder agree.
+Smaller rungs determine the learning rates of a larger one, and its results are forecast from them
+before it is trained. The next cells follow from the finished ones, so that a stopped ladder can be
+resumed and several machines can share the folder.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 from magneto.config import ConfigError
 from magneto.files import plain, read_object, write_json
 from magneto.lab.comparison import environments, first_cells, without_places
-from magneto.lab.foretelling import (
+from magneto.lab.forecast import (
     RUNG_FILE,
     add_sensitivity,
     answer,
-    breaking,
-    cannot_tell,
-    foretell,
+    expected_failures,
+    forecast,
     held_out,
     held_out_text,
+    limitations,
     read_rung,
 )
 from magneto.lab.grid import (
@@ -56,34 +56,34 @@ from magneto.theory.bounds import bound, derived_scales, find_family
 from magneto.theory.placement import Depth
 
 LADDER_FILE = "ladder.json"
-# Rates beyond these are not tried, whatever the rungs below show.
+# Limits of the tested rates.
 LOWEST, HIGHEST = 1e-6, 3.0
-# Of the budget: what starting workers, reading data and drawing the page leave for the cells.
+# Share of the budget for the cells; starting workers, reading data and figures take the rest.
 SHARE = 0.8
-# Fewer steps are no training; and so many are worth more than another seed.
+# Minimum steps of a run, and steps below which a seed is dropped first.
 LEAST_STEPS, GOOD_STEPS = 40, 80
-# Seeds of the update that is held against the theory's bound; updates differ between seeds.
+# Seeds of the update that is compared with the theory's bound.
 UPDATE_SEEDS = range(3)
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """What a ladder is.
+    """Specification of a ladder.
 
     Attributes:
         recipe: Name or path of the recipe.
-        overrides: Dotted fields that are the same in every cell.
+        overrides: Dotted fields shared by all cells.
         axis: "width" or "depth".
-        sizes: Of the rungs, rising.
-        target: Size that is asked about.
-        rows: Dotted fields with the values they take; rows are their product, placements included.
-        rates: Where the first rung begins.
-        seeds: Of every decisive cell; other cells have the first one.
-        fitted: Dotted fields that the budget has set.
-        capacity: Seconds of all workers together that cells may take; None for no limit.
-        race: Whether a cell that is behind at half its steps may end.
-        seconds: Of a cell at each size, as timed before; for the budget's shares.
-        notes: What the page says of how the cells were made.
+        sizes: Sizes of the rungs, ascending.
+        target: Size to forecast for.
+        rows: Dotted fields with their values, placements included; rows are the product.
+        rates: First learning rates of the smallest rung.
+        seeds: Seeds of every decisive cell; other cells have the first seed.
+        fitted: Dotted fields set by the budget.
+        capacity: Worker seconds for all cells; None for no limit.
+        race: Whether a cell may be stopped at half of its steps if it is behind.
+        seconds: Estimated seconds of a cell by size, to divide the budget.
+        notes: Notes for the page on how the cells were run.
     """
 
     recipe: str
@@ -101,7 +101,7 @@ class Ladder:
     notes: list[str] = field(default_factory=list)
 
     def folder(self, folder: Path, size: int) -> Path:
-        """Return where a rung lies."""
+        """Return the folder of a rung."""
         return folder / "rungs" / f"{self.axis}-{size}"
 
     def first_recipe(self, size: int) -> Recipe:
@@ -110,12 +110,12 @@ class Ladder:
         cell = Cell({**rows, RATE: self.rates[0], SEED: self.seeds[0]})
         return self.sweep(size, [cell.values]).load(cell)
 
-    def foretold(self, folder: Path, size: int) -> Path:
-        """Return where is kept what was foretold of a rung before it was trained."""
+    def forecast_file(self, folder: Path, size: int) -> Path:
+        """Return the file with a rung's forecast, written before its training."""
         return folder / "foretold" / f"{self.axis}-{size}.json"
 
     def sweep(self, size: int, cells: Sequence[Mapping[str, Any]]) -> Sweep:
-        """Return the comparison of a rung: rows with nothing but the cells that are named."""
+        """Return the comparison of a rung with the given cells only."""
         grid = {**self.rows, RATE: [], SEED: []}
         given = {**self.overrides, **self.fitted}
         overrides = {**given, **shape(self.recipe, given, self.axis, size)}
@@ -124,17 +124,17 @@ class Ladder:
 
 
 def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> dict[str, Any]:
-    """Return the fields of the model that make it so wide or so deep.
+    """Return the model fields for a size.
 
-    In width the ratio of the feed-forward network and the width of a head stay as the recipe has
-    them; in depth nothing else changes, and both stacks of a pair are so deep.
+    A width scales the feed-forward width and the number of heads; heads keep their width. A depth
+    is that of every stack.
 
     Raises:
-        ConfigError: If the heads do not come out whole, or the model has no such size.
+        ConfigError: If the width is not divisible into heads, or the model has no such size.
     """
     model = load_recipe(recipe, {RATE: 1.0, **overrides}).model
     if not isinstance(model, TransformerConfig):
-        raise ConfigError([f"the model of {recipe} has no {axis} that a ladder could change"])
+        raise ConfigError([f"the model of {recipe} has no {axis} to vary in a ladder"])
     if axis == "depth":
         pair = model.encoder_layers is not None
         names = ("encoder_layers", "decoder_layers") if pair else ("layers",)
@@ -148,36 +148,36 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
 
 
 def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder]) -> Ladder:
-    """Write what a ladder is; or find it written, and the same but for rungs, target and seeds.
+    """Write a ladder's specification, or extend the one in the folder by rungs and seeds.
 
     Args:
-        folder: Of the ladder.
-        ladder: What was asked for.
-        prepare: Called for a new one: times its cells and fits them to the budget.
+        folder: Folder of the ladder.
+        ladder: The requested ladder.
+        prepare: Called for a new ladder or new rungs: times cells and fits them to the budget.
 
     Raises:
-        ConfigError: If a rung's recipe is wrong, or the folder holds another ladder.
+        ConfigError: If a rung's recipe is wrong, or the folder has another ladder.
     """
     for size in ladder.sizes:
         first = [{**row, RATE: ladder.rates[0], SEED: ladder.seeds[0]} for row in rows_of(ladder)]
         load_cells(ladder.sweep(size, first))
     path = folder / LADDER_FILE
     if path.exists():
-        held = read_ladder(folder)
-        asked = {"recipe", "overrides", "axis", "rows", "rates", "race"}
-        before, now = asdict(held), json.loads(json.dumps(asdict(ladder), default=str))
-        changed = sorted(name for name in asked if before[name] != now[name])
-        if changed or not {*held.sizes} <= {*ladder.sizes}:
-            raise ConfigError([f"{folder} holds another ladder (its "
-                               f"{', '.join(changed or ['sizes'])} differ; rungs and seeds may be "
-                               "added): give another --out"])  # fmt: skip
-        new = held if ladder.sizes == held.sizes else prepare(ladder)
+        known = read_ladder(folder)
+        fixed = {"recipe", "overrides", "axis", "rows", "rates", "race"}
+        before, now = asdict(known), json.loads(json.dumps(asdict(ladder), default=str))
+        changed = sorted(name for name in fixed if before[name] != now[name])
+        if changed or not {*known.sizes} <= {*ladder.sizes}:
+            raise ConfigError([f"{folder} contains another ladder: its "
+                               f"{', '.join(changed or ['sizes'])} differ (only rungs and seeds "
+                               "may be added); choose another --out"])  # fmt: skip
+        new = known if ladder.sizes == known.sizes else prepare(ladder)
         ladder = replace(
-            held, sizes=ladder.sizes, seeds=ladder.seeds, target=ladder.target,
+            known, sizes=ladder.sizes, seeds=ladder.seeds, target=ladder.target,
             seconds=new.seconds, capacity=new.capacity,
         )  # fmt: skip
     elif folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is there already and not empty")
+        raise FileExistsError(f"{folder} already exists and is not empty")
     else:
         ladder = prepare(ladder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ def read_ladder(folder: Path) -> Ladder:
     """Return the ladder of a folder.
 
     Raises:
-        FileNotFoundError: If there is none in it.
+        FileNotFoundError: If the folder has none.
     """
     return read_spec(folder / LADDER_FILE, Ladder, "ladder")
 
@@ -200,17 +200,16 @@ def fit_budget(
     timed: Mapping[int, tuple[float, float]],
     fewer_seeds: bool = False,
 ) -> Ladder:
-    """Return a ladder whose cells fit a budget: of as many steps as can be afforded.
+    """Return a ladder with as many steps per run as a budget allows.
 
     Args:
-        ladder: As asked for.
-        capacity: Seconds of all workers together.
-        timed: Of each size, seconds of a step, and of all that a cell does besides steps.
-        fewer_seeds: Whether seeds may be left out where else runs would be shorter than
-            `GOOD_STEPS`.
+        ladder: The requested ladder.
+        capacity: Worker seconds of the budget.
+        timed: Seconds per step, and other seconds per cell, by size.
+        fewer_seeds: Whether to drop seeds if runs would be shorter than `GOOD_STEPS`.
 
     Raises:
-        ConfigError: If not even `LEAST_STEPS` can be afforded.
+        ConfigError: If the budget does not allow `LEAST_STEPS`.
     """
     training = ladder.first_recipe(ladder.sizes[0]).training
     counts = {size: planned(ladder, size) for size in ladder.sizes}
@@ -222,15 +221,15 @@ def fit_budget(
         return fit_budget(fewer, capacity, timed, fewer_seeds)
     if steps < LEAST_STEPS:
         needed = (besides + LEAST_STEPS * a_step) / SHARE / capacity
-        raise ConfigError([f"--budget is too short: {sum(counts.values())} cells of {LEAST_STEPS} "
-                           f"steps need {needed:.1f} times as long; give smaller --widths, fewer "
+        raise ConfigError([f"--budget is too short: {sum(counts.values())} runs of {LEAST_STEPS} "
+                           f"steps need {needed:.1f} times as long; choose smaller --widths, fewer "
                            "--placements or fewer --seeds"])  # fmt: skip
     changes = {
         "training.steps": steps,
         "training.warmup_steps": round(training.warmup_steps * steps / training.steps),
     }
     seconds = {str(size): timed[size][1] + steps * timed[size][0] for size in ladder.sizes}
-    note = (f"The budget allows {steps} of the recipe's {training.steps} steps, for seeds "
+    note = (f"The budget allows {steps} of the recipe's {training.steps} steps with seeds "
             f"{', '.join(map(str, ladder.seeds))}."
             if steps < training.steps else "")  # fmt: skip
     return replace(
@@ -240,7 +239,7 @@ def fit_budget(
 
 
 def planned(ladder: Ladder, size: int) -> int:
-    """Return about how many cells a rung has."""
+    """Return the approximate number of cells of a rung."""
     rows = math.prod(len(values) for values in ladder.rows.values())
     if size == ladder.sizes[0]:
         return rows * (len(ladder.rates) + 3 * (len(ladder.seeds) - 1) + 3)
@@ -248,32 +247,32 @@ def planned(ladder: Ladder, size: int) -> int:
 
 
 def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) -> bool:
-    """Run every rung, the smallest first; return whether all is done that was to be done."""
+    """Run every rung, the smallest first; return whether all cells are finished."""
     for size in ladder.sizes:
         place = ladder.folder(folder, size)
         below = [read_rung(ladder.folder(folder, s), s) for s in ladder.sizes if s < size]
-        kept = ladder.foretold(folder, size)
-        if below and not kept.exists():
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            write_json(kept, plain(foretell(below, size)))
+        file = ladder.forecast_file(folder, size)
+        if below and not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, plain(forecast(below, size)))
         while cells := afforded(folder, ladder, size, missing_cells(folder, ladder, size)):
             before = read_sweep(place).further if (place / SPEC_FILE).exists() else []
             new = [values for values in cells if values not in before]
             sweep = open_sweep(place, ladder.sweep(size, [*before, *new]))
             describe_rung(place, sweep, report)
-            todo = f"{ladder.axis} {size}: comparing cells"
-            whole = run_local(
+            what = f"{ladder.axis} {size}: training runs"
+            complete = run_local(
                 place, sweep, jobs or default_jobs(),
-                lambda done, total, todo=todo: report.update(todo, done, total),
+                lambda done, total, what=what: report.update(what, done, total),
             )  # fmt: skip
             report.finish()
-            if not whole:
+            if not complete:
                 return False
     return True
 
 
 def describe_rung(place: Path, sweep: Sweep, report: ProgressBars) -> None:
-    """Write what no run of a rung knows: baselines, and the update against the theory's bound."""
+    """Write a rung's baselines, and its first update relative to the theory's bound."""
     if (place / RUNG_FILE).exists():
         return
     recipe = sweep.load(sweep.cells()[0])
@@ -291,13 +290,13 @@ def describe_rung(place: Path, sweep: Sweep, report: ProgressBars) -> None:
 
 
 def update_to_bound(recipe: Recipe) -> list[float]:
-    """Return the label's measured change under an SGD step over the theory's bound, by seed.
+    """Return the measured change of a label's logit over the theory's bound, by seed.
 
-    Nothing where no bound is derived for the placement. The stack is measured at its own width and
-    depth, on inputs at random.
+    [] if no bound is derived for the placement. The stack is measured at its own width and depth on
+    random inputs.
     """
     task = recipe.build_task()
-    task.prepare()  # data may tell a model's sizes
+    task.prepare()  # sizes of the model may depend on the data
     last = last_stack(initial_model(task, recipe.training, recipe.seed))
     row, depth = last.config.row, len(last.layers)
     stack = "decoder" if last.causal else "encoder"
@@ -314,14 +313,14 @@ def update_to_bound(recipe: Recipe) -> list[float]:
 
 
 def missing_cells(folder: Path, ladder: Ladder, size: int) -> list[dict[str, Any]]:
-    """Return the cells that a rung is to have next, by what it and the rungs below show."""
-    place, kept = ladder.folder(folder, size), ladder.foretold(folder, size)
+    """Return a rung's next cells, from its results and its forecast."""
+    place, file = ladder.folder(folder, size), ladder.forecast_file(folder, size)
     mine = read_rung(place, size)["rows"] if (place / RUNG_FILE).exists() else {}
-    foretold = read_object(kept, "rows")["rows"] if kept.exists() else {}
+    forecasts = read_object(file, "rows")["rows"] if file.exists() else {}
     cells = []
     for values in rows_of(ladder):
         row = Cell(values).row
-        start, below = list(ladder.rates), foretold.get(row)
+        start, below = list(ladder.rates), forecasts.get(row)
         if below:
             middle = nearest(below["best_rate"]["value"])
             start = [beside(middle, -1), middle, beside(middle, 1)]
@@ -345,17 +344,17 @@ def next_cells(
     stable: float | None = None,
     every_seed: bool = False,
 ) -> list[tuple[float, int]]:
-    """Return the cells of a row that are to be run next; none where it is done.
+    """Return a row's next cells; [] if it is finished.
 
-    The first seed looks for the best rate and for the largest stable one; the best rate and its
-    neighbours then get every seed.
+    The first seed searches the best and the largest stable rate. The best rate and its neighbours
+    then get every seed.
 
     Args:
-        tried: What the row has.
-        start: Rates to begin with.
-        seeds: All of them.
-        stable: Largest stable rate of the rung below: where to look for this one's.
-        every_seed: Whether the rates to begin with get every seed at once.
+        tried: Cells of the row so far.
+        start: First rates.
+        seeds: All seeds.
+        stable: Largest stable rate of the rung below, where the search for this one's begins.
+        every_seed: Whether the first rates get every seed at once.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
     first = seeds[0]
@@ -367,7 +366,7 @@ def next_cells(
     failed = {rate for (rate, _), cell in known.items() if cell.status != FINISHED}
     learned = [rate for rate in looked if rate not in failed]
     if not learned:
-        # Towards the lower loss: small rates may be too slow, large ones too fast.
+        # Move towards the lower loss.
         best = min(looked, key=lambda rate: ended.get((rate, first), math.inf))
         beyond = {looked[-1]: beside(best, 1), looked[0]: beside(best, -1)}.get(best, 0.0)
         return [(beyond, first)] if LOWEST <= beyond <= HIGHEST else []
@@ -391,11 +390,10 @@ def next_stable(
     below: float | None,
     seed: int,
 ) -> list[tuple[float, int]]:
-    """Return the cells that look for the largest stable rate, once the best one is known.
+    """Return the next cells of the search for the largest stable rate.
 
-    Between it and the first rate that fails no rate of the grid is left out; where the rung below
-    had it is looked first. `looked` are the rates that were tried, rising, `failed` those of them
-    at which a run failed.
+    The search begins at the rate of the rung below. It ends when the next larger rate of the grid
+    fails. `looked` are the tested rates, ascending; `failed` are those at which a run failed.
     """
     if below and below > best:
         guess = [rate for rate in (below, beside(below, 1)) if rate <= HIGHEST]
@@ -411,7 +409,7 @@ def next_stable(
 
 
 def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
-    """Return the neighbours of a rate: tried ones, or the next of the grid where none is near."""
+    """Return the neighbours of a rate: the nearer of the tested rates and of the grid."""
     lower = [rate for rate in tried if rate < best]
     upper = [rate for rate in tried if rate > best]
     return (
@@ -421,7 +419,7 @@ def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
 
 
 def rate_at(index: int) -> float:
-    """Return the rate at a place among 1, 3, 10, 30, ...; 1 has place 0."""
+    """Return a rate of the grid 1, 3, 10, 30, ...; index 0 is 1."""
     return float(f"{1 if index % 2 == 0 else 3}e{index // 2}")
 
 
@@ -434,7 +432,7 @@ def nearest(rate: float) -> float:
 
 
 def beside(rate: float, step: int) -> float:
-    """Return the next of 1, 3, 10, ... above (1) or below (-1), a factor of 1.5 off at least."""
+    """Return the next of 1, 3, 10, ... above (1) or below (-1), at least a factor of 1.5 away."""
     index = round(2 * math.log10(rate)) - 3 * step
     while step * math.log(rate_at(index) / rate) < math.log(1.5):
         index += step
@@ -444,9 +442,9 @@ def beside(rate: float, step: int) -> float:
 def afforded(
     folder: Path, ladder: Ladder, size: int, cells: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return as many of the next cells as the budget leaves to this rung, first seeds first.
+    """Return the next cells that the rung's share of the budget allows, first seeds first.
 
-    A rung's very first cells are run in any case.
+    A rung's first cells are run in any case.
     """
     if ladder.capacity is None or not cells:
         return cells
@@ -463,7 +461,7 @@ def afforded(
 
 
 def seconds_of(place: Path) -> list[float]:
-    """Return how long each cell of a rung took."""
+    """Return the seconds of each finished cell of a rung."""
     found = []
     for path in sorted(place.glob("cells/*/outcome.json")):
         result = read_object(path, "status", "step")
@@ -473,34 +471,35 @@ def seconds_of(place: Path) -> list[float]:
 
 
 def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]:
-    """Return what a ladder shows and foretells, as plain values, from its folder alone.
+    """Return the results and the forecast of a ladder as plain values, read from its folder.
 
-    Absolute paths are cut to their last name, so that the result can be shown to others.
+    Absolute paths are cut to their last name, so that the result can be published.
 
     Raises:
         ValueError: If no rung has a result yet.
     """
-    there = [size for size in ladder.sizes if (ladder.folder(folder, size) / RUNG_FILE).exists()]
-    if not there:
+    sizes = [size for size in ladder.sizes if (ladder.folder(folder, size) / RUNG_FILE).exists()]
+    if not sizes:
         raise ValueError(f"no rung of {folder} has a result yet")
-    rungs = [read_rung(ladder.folder(folder, size), size) for size in there]
+    rungs = [read_rung(ladder.folder(folder, size), size) for size in sizes]
     add_sensitivity(rungs)
-    told = foretell(rungs, ladder.target)
-    troubles = {row: breaking(rungs, found, ladder.target) for row, found in told["rows"].items()}
+    prediction = forecast(rungs, ladder.target)
+    troubles = {row: expected_failures(rungs, laws, ladder.target)
+                for row, laws in prediction["rows"].items()}  # fmt: skip
     entries = [
         entry
         for rung in rungs
-        if (kept := ladder.foretold(folder, rung["size"])).exists()
-        for entry in held_out(rung, read_object(kept, "rows", "from"))
+        if (file := ladder.forecast_file(folder, rung["size"])).exists()
+        for entry in held_out(rung, read_object(file, "rows", "from"))
     ]
-    left = {size: len(missing_cells(folder, ladder, size)) for size in there}
-    waiting = sum(left.values())
-    open_points = cannot_tell(ladder.axis, ladder.target, rungs, told)
+    waiting = sum(len(missing_cells(folder, ladder, size)) for size in sizes)
+    open_points = limitations(ladder.axis, ladder.target, rungs, prediction)
     if ladder.capacity and waiting:
-        open_points.append(f"The budget left out {waiting} cells that would place rates better.")
+        open_points.append(f"The budget did not allow {waiting} further runs that would narrow the "
+                           "intervals of rates.")  # fmt: skip
     cells = [
         cell_directory(ladder.folder(folder, size), cell)
-        for size in there
+        for size in sizes
         for cell in read_sweep(ladder.folder(folder, size)).cells()
     ]
     return plain({
@@ -509,20 +508,20 @@ def collect_ladder(folder: Path, ladder: Ladder, command: str) -> dict[str, Any]
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": environments(cells),
         "axis": ladder.axis,
-        "sizes": there,
+        "sizes": sizes,
         "target": ladder.target,
         "rows": {row: title_of(row) for row in rungs[-1]["rows"]},
         "seeds": ladder.seeds,
         "overrides": without_places({**ladder.overrides, **ladder.fitted}),
         "notes": ladder.notes,
-        "complete": len(there) == len(ladder.sizes) and (bool(ladder.capacity) or not waiting),
+        "complete": len(sizes) == len(ladder.sizes) and (bool(ladder.capacity) or not waiting),
         "cells": len(cells),
-        "hours": sum(sum(seconds_of(ladder.folder(folder, size))) for size in there) / 3600,
+        "hours": sum(sum(seconds_of(ladder.folder(folder, size))) for size in sizes) / 3600,
         "rungs": rungs,
-        "foretold": told,
+        "forecast": prediction,
         "troubles": troubles,
         "held_out": entries,
-        "answer": answer(ladder.axis, ladder.target, told, troubles),
+        "answer": answer(ladder.axis, ladder.target, prediction, troubles),
         "held_out_text": held_out_text(entries),
-        "cannot_tell": open_points,
+        "limitations": open_points,
     })  # fmt: skip

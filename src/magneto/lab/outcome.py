@@ -1,8 +1,7 @@
-"""What became of the runs of a grid, and what they say of each placement.
+"""Outcomes of a grid's runs, and a summary of each placement.
 
-A run learned, did not learn, diverged, or has no result yet. One that sits at the task's trivial
-baseline (token frequencies, the commonest class, ...) on the same validation data did not learn,
-however finite its loss is.
+A run learned, did not learn, diverged, or has no result yet. A run whose validation score does not
+beat the task's trivial baseline (token frequencies, the most frequent class, ...) did not learn.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ class Scored:
     Attributes:
         placement: Name of the row.
         learning_rate: Peak rate.
-        seed: Of the run.
+        seed: Seed of the run.
         status: "finished" (and learned), "did not learn", "diverged" or "missing".
         score: The task's primary metric at the end; None if it diverged or is missing.
-        loss: Validation loss at the end; likewise.
-        initial_loss: Training loss of the first step, that is, at initialisation.
+        loss: Validation loss at the end; None if it diverged or is missing.
+        initial_loss: Training loss of the first step, at initialisation.
         diverged_at: Step, or None.
         reason: Why it is not "finished".
         seconds: Wall time.
         steps: Steps taken.
-        curve: [step, loss] rows: of validation where the score is a loss and there are several,
-            else of training.
+        curve: Rows of [step, loss], of validation if the score is a loss with several values, else
+            of training.
         curve_of: "training" or "validation".
     """
 
@@ -66,12 +65,12 @@ class Scored:
 
 @dataclass(frozen=True)
 class Judge:
-    """What a run's score is held against.
+    """The criterion for a run that learned.
 
     Attributes:
         metric: The task's primary metric.
         higher_is_better: Its direction.
-        baseline: The trivial baseline's value of it; None if the task states none.
+        baseline: The trivial baseline's value; None if the task has none.
     """
 
     metric: str
@@ -80,16 +79,16 @@ class Judge:
 
     @classmethod
     def of(cls, task: Task, limit: int | None) -> Judge:
-        """Return a task's judge, whose baseline is of so many validation batches; None: of all."""
+        """Return a task's criterion, with the baseline on `limit` batches (None: all)."""
         metric = task.primary_metric
         return cls(metric, task.higher_is_better, task.baseline(limit).get(metric))
 
     @property
     def threshold(self) -> float | None:
-        """The score that a run must beat; None without a baseline.
+        """Score that a run must beat; None without a baseline.
 
-        The best possible score is taken for 0 where lower is better, and otherwise for 1, or 100
-        where the baseline is above 1.
+        The best possible score is assumed to be 0 if lower is better, else 1, or 100 if the
+        baseline is above 1.
         """
         if self.baseline is None:
             return None
@@ -97,14 +96,14 @@ class Judge:
         return self.baseline + MARGIN * (best - self.baseline)
 
     def beats_baseline(self, score: float) -> bool:
-        """Return whether a score is better than the baseline by the margin."""
+        """Return whether a score beats the baseline by the margin."""
         if self.threshold is None:
             return True
         return score > self.threshold if self.higher_is_better else score < self.threshold
 
 
 def score_cell(folder: Path, cell: Cell, judge: Judge) -> Scored:
-    """Read one cell's outcome and say what became of it."""
+    """Read and judge one cell's outcome."""
     where = (cell.row, float(cell.values[RATE]), int(cell.values[SEED]))
     found = read_result(folder, cell)
     if found is None:
@@ -131,37 +130,37 @@ def score_cell(folder: Path, cell: Cell, judge: Judge) -> Scored:
 
 
 def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tuple[str, str]:
-    """Return a run's status and, unless it finished and learned, why.
+    """Return a run's status, and the reason if it did not finish or learn.
 
-    A loss that ends far above the one it began with has diverged; one that rose by less did not
-    learn. Where the validation loss is the score, it alone counts: a collapsed stack may keep a low
-    training loss by its dropout. A classifier that fits its training data too well has learned: of
-    its two losses the lower one counts.
+    A loss that ends far above its initial value has diverged; one that rose by less did not learn.
+    If the score is the validation loss, only that counts, because the dropout of a collapsed stack
+    can keep the training loss low. For other scores the lower of training and validation loss
+    counts, because an overfitted classifier did learn.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]
     metrics, curve = found["metrics"], found["curve"]
     score = metrics.get(judge.metric)
     if score is None or not math.isfinite(score):
-        return DIVERGED, f"{judge.metric} is not finite at the end"
+        return DIVERGED, f"the final {judge.metric} is not finite"
     losses = [metrics.get("loss")]
     if judge.metric != "loss" and curve:
         losses.append(curve[-1][1])
     end = min((loss for loss in losses if loss is not None), default=None)
     if end is not None and first is not None and not end < first:
         if not end <= FAR_ABOVE_FIRST * abs(first):
-            return DIVERGED, f"the loss is {end:.4g} at the end; it was {first:.4g} at first"
-        return STUCK, f"the loss rose, from {first:.4g} to {end:.4g}"
+            return DIVERGED, f"the loss rose far, from {first:.4g} to {end:.4g}"
+        return STUCK, f"the loss rose from {first:.4g} to {end:.4g}"
     if not judge.beats_baseline(score):
         return STUCK, (
-            f"{judge.metric} {score:.4g} does not beat the trivial baseline, "
-            f"{judge.baseline:.4g}, by {MARGIN:.0%} of the way to the best possible"
+            f"{judge.metric} {score:.4g} does not beat the trivial baseline {judge.baseline:.4g} "
+            f"by {MARGIN:.0%} of its distance to the best possible score"
         )
     return FINISHED, ""
 
 
 def outcome(result: TrainingResult, run: Path) -> dict[str, Any]:
-    """Return what a comparison keeps of a run: its end, and its curves of loss."""
+    """Return a run's result and loss curves, for a comparison."""
     rows = read_metrics(run)
     training, validation = (
         [[row["step"], row[key]] for row in rows if key in row]
@@ -172,14 +171,14 @@ def outcome(result: TrainingResult, run: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs together: the seeds of one placement at one learning rate.
+    """The seeds of one placement at one learning rate.
 
     Attributes:
-        scores: The metric of every seed that finished and learned.
-        finished: How many seeds finished and learned.
-        stuck: How many finished and did not learn.
-        diverged: How many diverged.
-        missing: How many have no result yet.
+        scores: Metric of every seed that finished and learned.
+        finished: Number of seeds that finished and learned.
+        stuck: Number that finished without learning.
+        diverged: Number that diverged.
+        missing: Number without a result.
     """
 
     scores: tuple[float, ...]
@@ -206,30 +205,27 @@ class Group:
 
     @property
     def interval(self) -> float | None:
-        """Half-width of its 95 % confidence interval; None without two scores that differ.
-
-        Where all seeds have one score, they show no spread to tell by.
-        """
+        """Half-width of the mean's 95 % interval; None without two different scores."""
         return finite(half_width(self.scores) or None)
 
     @property
     def failed(self) -> int:
-        """How many seeds diverged or did not learn."""
+        """Number of seeds that diverged or did not learn."""
         return self.stuck + self.diverged
 
     @property
     def seeds(self) -> int:
-        """How many seeds have a result."""
+        """Number of seeds with a result."""
         return self.finished + self.failed
 
     @property
-    def whole(self) -> bool:
-        """Whether there are seeds, and every one finished and learned."""
+    def all_learned(self) -> bool:
+        """Whether every seed, of at least one, finished and learned."""
         return bool(self.finished) and not self.failed + self.missing
 
 
 def group_cells(comparison: Mapping[str, Any]) -> dict[tuple[str, float], Group]:
-    """Return the cells of every placement and learning rate together."""
+    """Group a comparison's cells by placement and learning rate."""
     cells = [Scored(**cell) for cell in comparison["cells"]]
     return {
         (name, float(rate)): Group.of(
@@ -241,7 +237,7 @@ def group_cells(comparison: Mapping[str, Any]) -> dict[tuple[str, float], Group]
 
 
 def failures(group: Group) -> str:
-    """Say how many seeds failed, and how: "diverged", "1 of 3 did not learn"; "" if none did."""
+    """Describe a group's failures: "diverged", "1 of 3 did not learn"; "" if there are none."""
     kinds = [(group.diverged, DIVERGED), (group.stuck, STUCK)]
     there = [(count, kind) for count, kind in kinds if count]
     if len(there) == 1 and group.failed == group.seeds:
@@ -250,7 +246,7 @@ def failures(group: Group) -> str:
 
 
 def part(group: Group) -> str:
-    """Say how many seeds a number is of, where some have no result yet: " [2/3]"."""
+    """Return the number of seeds with a result if some are missing: " [2/3]"."""
     return f" [{group.seeds}/{group.seeds + group.missing}]" if group.missing else ""
 
 
@@ -262,7 +258,7 @@ def finite(value: Any) -> float | None:
 
 
 def decimals_for(values: Iterable[float | None]) -> int:
-    """Return how many decimals give numbers of this size about four figures."""
+    """Return the number of decimals that gives these values about four digits."""
     sizes = [abs(value) for value in values if value]
     if not sizes:
         return 3
@@ -270,12 +266,12 @@ def decimals_for(values: Iterable[float | None]) -> int:
 
 
 def rate_text(rate: float | None) -> str:
-    """Write a learning rate as everywhere: in the answer, in a terminal, on an axis."""
+    """Format a learning rate."""
     return "–" if rate is None else f"{rate:g}"
 
 
 def plus_minus(mean: float | None, interval: float | None, decimals: int) -> str:
-    """Write a mean with its interval, if it has one: "4.123 ± 0.012"."""
+    """Format a mean with its interval if it has one: "4.123 ± 0.012"."""
     if finite(mean) is None:
         return "–"
     if finite(interval) is None:
@@ -285,32 +281,30 @@ def plus_minus(mean: float | None, interval: float | None, decimals: int) -> str
 
 @dataclass(frozen=True)
 class Summary:
-    """What the grid says of one placement.
+    """Summary of one placement.
 
     Attributes:
         placement: Name of the row.
         title: Its title.
-        best_learning_rate: Rate of the best mean score among those at which every seed learned.
-        score: Mean score there.
-        interval: Half-width of its 95 % confidence interval over seeds; None for one seed, and
-            where all seeds have one score, which shows no spread to tell by.
-        scores: Each seed's score there.
-        finished: Cells that finished and learned.
-        stuck: Cells that finished and did not learn.
-        diverged: Cells that diverged.
-        missing: Cells that have no result yet.
-        stable_seeds: Seeds that are to run at every rate of every row: the largest stable rate and
-            the sensitivity are of these alone, so that a row is not judged by more runs than
-            another.
+        best_learning_rate: Rate with the best mean score among those at which every seed learned.
+        score: Mean score at that rate.
+        interval: Half-width of its 95 % interval over seeds; None without two different scores.
+        scores: Score of each seed at that rate.
+        finished: Number of cells that finished and learned.
+        stuck: Number of cells that finished without learning.
+        diverged: Number of cells that diverged.
+        missing: Number of cells without a result.
+        stable_seeds: Seeds of every rate of every row. Only these count for the largest stable
+            rate and the sensitivity, so that all rows are judged by equally many runs.
         largest_stable_rate: Largest rate at which, as at all smaller ones, each of them learned.
-        next_rate: The next rate that was tried; None if there is none.
-        failed_there: How many of them failed there, of how many that have a result.
-        others_failed: How many of the other seeds' runs up to the largest stable rate failed, of
-            how many that have a result.
-        best_beyond_stable: Whether the best rate lies above the largest stable one.
-        sensitivity: Over the same seeds, the mean over rates of the final loss's excess over the
-            best, each capped at the loss at initialisation, which is what a diverged run counts as
-            (arXiv 2309.14322); None for a placement that learned at no rate.
+        next_rate: Next tested rate; None if there is none.
+        failed_there: Number of them that failed at the next rate, and number with a result.
+        others_failed: Number of the other seeds' runs up to the largest stable rate that failed,
+            and number with a result.
+        best_beyond_stable: Whether the best rate is above the largest stable one.
+        sensitivity: Mean over rates and these seeds of the final loss minus the best one, with
+            losses capped at the initial loss, which is the loss of a diverged run (arXiv
+            2309.14322); None for a placement that learned at no rate.
     """
 
     placement: str
@@ -333,17 +327,17 @@ class Summary:
 
     @property
     def ended(self) -> int:
-        """How many runs have a result."""
+        """Number of runs with a result."""
         return self.finished + self.stuck + self.diverged
 
 
 def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -> Summary:
     """Summarise the cells of one placement.
 
-    A run that has no result yet is none that learned: its rate is neither best nor stable.
+    A rate with a missing run is neither best nor stable.
 
     Args:
-        cells: Of the whole grid: other rows decide which seeds ran everywhere.
+        cells: All cells of the grid, because all rows determine the shared seeds.
         placement: Name of the row.
         higher_is_better: Direction of the score.
     """
@@ -353,10 +347,10 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
     rates = sorted({cell.learning_rate for cell in mine})
     at, shared_at = by_rate(mine, rates), by_rate(shared, rates)
     sign = -1 if higher_is_better else 1
-    whole = [rate for rate in rates if at[rate].whole]
-    best = min(whole, key=lambda rate: sign * (at[rate].mean or 0.0), default=None)
+    learned = [rate for rate in rates if at[rate].all_learned]
+    best = min(learned, key=lambda rate: sign * (at[rate].mean or 0.0), default=None)
     chosen, every = Group.of(()) if best is None else at[best], Group.of(mine)
-    stable = list(takewhile(lambda rate: shared_at[rate].whole, rates))
+    stable = list(takewhile(lambda rate: shared_at[rate].all_learned, rates))
     largest = stable[-1] if stable else None
     following = rates[len(stable)] if seeds and len(stable) < len(rates) else None
     there = Group.of(()) if following is None else shared_at[following]
@@ -383,12 +377,12 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
 
 
 def by_rate(cells: Sequence[Scored], rates: Sequence[float]) -> dict[float, Group]:
-    """Return the cells of each learning rate together."""
+    """Group cells by learning rate."""
     return {rate: Group.of(c for c in cells if c.learning_rate == rate) for rate in rates}
 
 
 def title_of(row: str) -> str:
-    """Return a row with its placement's title; what is no placement is its own."""
+    """Return a row's title, with its placement's title if it has a placement."""
     placement, comma, others = row.partition(",")
     try:
         return f"{find_placement(placement).title}{comma}{' ' if comma else ''}{others}"
@@ -397,7 +391,7 @@ def title_of(row: str) -> str:
 
 
 def everywhere(cells: Sequence[Scored]) -> list[int]:
-    """Return the seeds that are to run at every rate of every row; others are near a best rate."""
+    """Return the seeds that every rate of every row has."""
     planned = {(cell.placement, cell.learning_rate, cell.seed) for cell in cells}
     places = {(placement, rate) for placement, rate, _ in planned}
     seeds = {seed for _, _, seed in planned}
@@ -405,11 +399,11 @@ def everywhere(cells: Sequence[Scored]) -> list[int]:
 
 
 def sensitivity(cells: Sequence[Scored], seeds: Sequence[int]) -> float | None:
-    """Return the learning-rate sensitivity of one placement's cells, a mean over its seeds.
+    """Return the learning-rate sensitivity of one placement's cells, as a mean over seeds.
 
     Args:
-        cells: Of the placement; those that have no result yet are left out.
-        seeds: Those that count: one that was run at a part of the rates says nothing of the others.
+        cells: Cells of the placement; those without a result are skipped.
+        seeds: Seeds that were run at every rate.
     """
     found = []
     for seed in seeds:

@@ -1,8 +1,8 @@
-"""What a training takes, before its data is read: memory, operations, and options that fit.
+"""Memory and operations of a training without its data, and options that fit.
 
-The product's own step runs under torch's FakeTensorMode, where every tensor has a device, a shape
-and a type and no memory, and a dispatch mode adds up the bytes of what is alive; what is inside a
-kernel (a library's scratch memory) is not seen. What many GPUs hold is arithmetic.
+A real training step runs under torch's FakeTensorMode, in which tensors have a device, a shape and
+a type but no memory, and a dispatch mode counts the live bytes. Scratch memory inside kernels is
+not counted. The memory of several GPUs is computed from these counts.
 """
 
 from __future__ import annotations
@@ -37,30 +37,29 @@ from magneto.training.model import (
 from magneto.training.task import Task, place_companion, strategy_error
 
 RECOMPUTE = "model.checkpoint_activations"
-# Share of a GPU's memory that is left to libraries, gaps and exchange: an assumption.
+# Assumed share of a GPU's memory for libraries, fragmentation and communication.
 RESERVE = 0.08
-# Tokenizers that are learnt from data.
-LEARNT = ("auto", "bpe", "sentencepiece", "characters")
-# Where nothing says how many there are: classes of texts, and answers (VQA v2's).
+# Tokenizers that are trained on the data.
+TRAINED_TOKENIZERS = ("auto", "bpe", "sentencepiece", "characters")
+# Defaults for unknown numbers of classes of texts, and of answers (VQA v2's).
 CLASSES, ANSWERS = 2, 3129
-# Where images tell the size: the largest that is derived has so many patches a side, of so many
-# pixels each.
+# Patches per side, and pixels per patch side, of images whose size depends on the data.
 PATCHES = 8
 
 
 def without_data(recipe: Recipe) -> dict[str, Any]:
     """Return fields with which a recipe's model, its largest batch and its loss need no data.
 
-    What only data tells is taken from the configuration, or assumed: a learnt tokenizer has all
-    the tokens that it may have, and a tokenizer of images is small.
+    Sizes that depend on data come from the configuration or are assumed: a trained tokenizer has
+    its maximum number of tokens, and an image tokenizer is small.
     """
     model, data, found = recipe.model, recipe.data, dict[str, Any]()
     if hasattr(data, "tokenizer"):
         begun = data.tokenizer == "auto" and getattr(model, "pretrained", None)
-        if model.vocab_size is None and data.tokenizer in LEARNT and not begun:
+        if model.vocab_size is None and data.tokenizer in TRAINED_TOKENIZERS and not begun:
             found["model.vocab_size"] = data.vocab_size
         if found or model.vocab_size is not None:
-            found["data.tokenizer"] = "bytes"  # its numbers are not looked at
+            found["data.tokenizer"] = "bytes"  # token numbers do not matter
     if hasattr(data, "labels") and not data.labels and not data.regression:
         found["data.labels"] = [str(number) for number in range(model.classes or CLASSES)]
     if hasattr(data, "mask_column") and getattr(model, "classes", 0) is None:
@@ -78,13 +77,13 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
 
 
 def check_weights_first(recipe: Recipe) -> None:
-    """See that one process can hold what a model's weights take, before its data is read.
+    """Check that a model's weights fit in one process, before its data is read.
 
-    Of a task of one's own data may tell the sizes: they are seen once there is data
-    (`magneto.training.model.check_memory`).
+    Users' own tasks are checked after their data is read (`magneto.training.model.check_memory`),
+    because their sizes may depend on it.
 
     Raises:
-        ValueError: If it can't; says what to lower.
+        ValueError: If they do not fit; names what to reduce.
     """
     if ":" in recipe.task:
         return
@@ -95,11 +94,10 @@ def check_weights_first(recipe: Recipe) -> None:
 
 
 def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
-    """Return a recipe's task with its data, where one process can hold its training.
+    """Return a recipe's prepared task, after checking that its training fits in one process.
 
     Raises:
-        ValueError: If the memory is too small, which may be known before the data is read; or the
-            data is not as it should be.
+        ValueError: If the memory is too small, or the data is wrong.
     """
     check_weights_first(recipe)
     task = recipe.build_task()
@@ -111,15 +109,15 @@ def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """What one micro-batch needs, forward and backward, in bytes.
+    """Memory of one micro-batch's forward and backward pass in bytes.
 
     Attributes:
-        state: What the weights take, whatever the batch.
-        beside: The micro-batch, weights that are not trained, buffers, and the loss's companion.
-        kept: What the forward pass keeps for the backward pass.
-        peak: The most alive at once beside weights, gradients included.
-        peak_activations: The most alive at once, neither weights nor gradients.
-        largest_layer: Weights of the largest layer, which sharded ranks gather as a whole.
+        state: Weights, gradients and optimizer state.
+        beside: Micro-batch, frozen weights, buffers, and the loss's companion.
+        kept: Activations kept for the backward pass.
+        peak: Peak of everything but weights, gradients included.
+        peak_activations: Peak of everything but weights and gradients.
+        largest_layer: Weights of the largest layer, which sharded ranks gather.
         outside_layers: Weights outside the layers.
         flops: Floating-point operations of both passes.
     """
@@ -134,48 +132,48 @@ class StepMemory:
     flops: float
 
     def needed(self, strategy: str, shards: int = 1, accumulation: int = 1) -> float:
-        """Return the most bytes that a GPU needs in a step.
+        """Return a GPU's peak memory in a step in bytes.
 
-        With more than one micro-batch of a step gradients are there from the second on; sharded
-        ones are exchanged after the last, and until then each GPU has all.
+        With several micro-batches per step, gradients exist from the second one on. Sharded
+        gradients are reduced after the last micro-batch; before, each GPU has the full ones.
 
         Args:
             strategy: "none", "ddp", "hybrid" or "fsdp".
-            shards: Among how many GPUs each weight is cut.
-            accumulation: Micro-batches of a step.
+            shards: Number of GPUs that share each weight.
+            accumulation: Micro-batches per step.
         """
-        state, whole = self.state, self.state.gradients if accumulation > 1 else 0
+        state, full = self.state, self.state.gradients if accumulation > 1 else 0
         if strategy in ("none", "ddp"):
-            # DDP exchanges copies of the gradients, which it keeps.
+            # DDP keeps copies of the gradients for communication.
             copies = state.gradients if strategy == "ddp" else 0
-            peak = self.peak_activations + whole if whole else self.peak
+            peak = self.peak_activations + full if full else self.peak
             return state.total + self.beside + copies + max(peak - state.gradients, 0)
-        # Around the layers weights stay gathered; of layers there is the one at work, and the next.
-        # Their whole gradients, and the copy of these that is on its way, take as much again.
+        # Weights outside the layers stay gathered, and those of the current and the next layer.
+        # Their full gradients, and the copy in communication, take the same again.
         gathered = 2 * (self.outside_layers + 2 * self.largest_layer)
-        return state.total / shards + self.beside + self.peak_activations + gathered + whole
+        return state.total / shards + self.beside + self.peak_activations + gathered + full
 
 
 class AliveBytes(CountedOperations):
-    """Adds up the bytes of all tensors made while it is on, and lets go of those that are freed.
+    """Counts the live bytes of tensors that are created while it is active.
 
     Attributes:
-        alive: Bytes now.
-        gradients: Of these, of finished gradients of parameters.
-        peak: The most there were.
-        peak_activations: The most there were without finished gradients.
+        alive: Live bytes.
+        gradients: Live bytes of finished gradients of parameters.
+        peak: Peak of the live bytes.
+        peak_activations: Peak of the live bytes without finished gradients.
     """
 
-    def __init__(self, there: Iterable[Tensor]) -> None:
-        """Take the tensors that are there before, of which nothing is counted."""
+    def __init__(self, existing: Iterable[Tensor]) -> None:
+        """Take the existing tensors, which are not counted."""
         super().__init__()
         self.alive = self.gradients = self.peak = self.peak_activations = 0
-        self._known = {tensor.untyped_storage()._cdata for tensor in there}
+        self._known = {tensor.untyped_storage()._cdata for tensor in existing}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, and count what it makes."""
+        """Run an operation, and count its results."""
         result = super().__torch_dispatch__(func, types, args, kwargs)
         for tensor in filter(torch.is_tensor, tree_iter(result)):
             storage = tensor.untyped_storage()
@@ -192,16 +190,16 @@ class AliveBytes(CountedOperations):
         self.alive -= size
 
     def finish(self, parameter: nn.Parameter) -> None:
-        """Count a parameter's gradient among those that are finished."""
+        """Count a parameter's gradient as finished."""
         assert parameter.grad is not None
         self.gradients += parameter.grad.untyped_storage().nbytes()
 
 
 def as_on_gpu(model: nn.Module) -> None:
-    """Let a model on the CPU take what it takes on a GPU.
+    """Give a model on the CPU the memory use of a GPU.
 
-    There autocast computes LayerNorm in fp32, and attention with dropout needs no matrix of length
-    by length.
+    On a GPU autocast computes LayerNorm in fp32, and attention with dropout needs no matrix of
+    length by length.
     """
 
     def widen(module: nn.Module, given: tuple[Tensor]) -> Tensor | None:
@@ -219,15 +217,15 @@ def as_on_gpu(model: nn.Module) -> None:
 
 
 def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
-    """Return what a micro-batch needs on a GPU, forward and backward.
+    """Return a micro-batch's memory on a GPU, forward and backward.
 
     Args:
-        task: Whose model is built; its companion, if it has one, on the CPU.
+        task: The task; its companion, if any, is on the CPU.
         piece: The micro-batch.
-        config: Says precision, optimizer and average.
+        config: Precision, optimizer and weight average.
 
     Raises:
-        ValueError: If the task's loss looks at values, which are not there.
+        ValueError: If the task's loss depends on values of tensors.
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake:
@@ -250,9 +248,9 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
                 kept = alive.alive - alive.gradients
                 loss.total.backward()
         except RuntimeError as error:
-            why = str(error).splitlines()[0]
-            raise ValueError(f"{type(task).__name__} can't be planned: {why}") from error
-    # Those that ranks shard one by one (`magneto.training.distributed.shard_model`).
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"{type(task).__name__} cannot be planned: {reason}") from error
+    # Ranks shard these layers one by one (`magneto.training.distributed.shard_model`).
     layers = [layer for m in model.modules() if isinstance(m, nn.ModuleList) for layer in m]
     inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
     return StepMemory(
@@ -269,14 +267,14 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to spread a training, and what it takes.
+    """A way to distribute a training, and its memory.
 
     Attributes:
         strategy: "none", "ddp", "hybrid" or "fsdp".
-        recompute: Whether layers are recomputed.
-        accumulation: Micro-batches of a step.
-        needed: Bytes of a GPU.
-        fits: Whether they are there.
+        recompute: Whether activations are recomputed.
+        accumulation: Micro-batches per step.
+        needed: Bytes per GPU.
+        fits: Whether a GPU has that memory.
         largest: Examples of the largest micro-batch that fits; 0 if none does.
     """
 
@@ -288,7 +286,7 @@ class Way:
     largest: int
 
     def options(self) -> str:
-        """Return the options to type."""
+        """Return the command-line options."""
         words = [] if self.strategy == "none" else [f"--distributed {self.strategy}"]
         words += [f"--{RECOMPUTE} {str(self.recompute).lower()}",
                   f"--training.gradient_accumulation_steps {self.accumulation}"]  # fmt: skip
@@ -297,16 +295,16 @@ class Way:
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe on a cluster: its micro-batches traced, and the ways to spread its training.
+    """Ways to distribute a recipe's training over a cluster, and their memory.
 
     Attributes:
-        task: The recipe's.
+        task: The recipe's task.
         config: Its training.
-        gpus: How many.
-        per_node: How many of them in a machine.
-        memory: Bytes of each.
-        traced: By whether layers are recomputed, what the recipe's micro-batch needs and what one
-            of twice the examples: between them, and beyond, memory is a straight line.
+        gpus: Number of GPUs.
+        per_node: GPUs per node.
+        memory: Bytes per GPU.
+        traced: Memory of the recipe's micro-batch and of one with twice the examples, by whether
+            activations are recomputed. Other sizes are extrapolated linearly.
     """
 
     task: Task
@@ -317,10 +315,7 @@ class Plan:
     traced: Mapping[bool, tuple[StepMemory, StepMemory]]
 
     def strategies(self) -> dict[str, int]:
-        """Return how the GPUs can share a training, and among how many each weight is then cut.
-
-        Ways that the task refuses are left out.
-        """
+        """Return the supported strategies, and the number of GPUs that share each weight."""
         if self.gpus == 1:
             return {"none": 1}
         hybrid = {"hybrid": self.per_node} if self.gpus > self.per_node else {}
@@ -330,7 +325,7 @@ class Plan:
         }
 
     def way(self, strategy: str, recompute: bool, accumulation: int | None = None) -> Way:
-        """Return what one way takes; the number of micro-batches is by default the recipe's."""
+        """Return one way, by default with the recipe's number of micro-batches."""
         config, usable = self.config, self.memory * (1 - RESERVE)
         parts, shards = accumulation or config.gradient_accumulation_steps, self.strategies()
         low, high = (step.needed(strategy, shards[strategy], parts)
@@ -343,16 +338,16 @@ class Plan:
         return Way(strategy, recompute, parts, needed, needed <= usable, largest)
 
     def ways(self) -> list[Way]:
-        """Return what each way takes, with the recipe's number of micro-batches."""
+        """Return all ways with the recipe's number of micro-batches."""
         return [self.way(strategy, recompute)
                 for recompute in sorted(self.traced) for strategy in self.strategies()]  # fmt: skip
 
     def advise(self) -> Way | None:
-        """Return the way to choose: the first that fits, the cheapest first; None if none fits.
+        """Return the cheapest way that fits; None if none fits.
 
-        Recomputation costs about a third more operations, so all strategies are tried without it
-        before any with it. Of strategies "ddp" sends least, "hybrid" keeps the gathering within
-        nodes, "fsdp" needs the least memory. Of numbers of micro-batches the smallest is taken.
+        Recomputation costs about a third more operations, so it comes last. "ddp" communicates
+        least, "hybrid" gathers weights within nodes, "fsdp" needs the least memory. The number of
+        micro-batches is the smallest that fits.
         """
         most = max(1, self.config.batch_size // self.gpus)
         cuts = sorted({*(1 << power for power in range(most.bit_length())), most})
@@ -366,17 +361,17 @@ class Plan:
 
 
 def micro_batch(config: TrainingConfig, gpus: int, accumulation: int) -> int:
-    """Return the examples of a GPU's largest micro-batch."""
+    """Return the number of examples in a GPU's largest micro-batch."""
     return max(1, -(-config.batch_size // (gpus * accumulation)))
 
 
 def trace_recipe(
     build: Callable[[Mapping[str, Any]], Recipe], micro: int
 ) -> dict[bool, tuple[StepMemory, StepMemory]]:
-    """Trace a recipe's micro-batches without data, see `Plan.traced`.
+    """Trace a recipe's micro-batches without data (see `Plan.traced`).
 
     Args:
-        build: From dotted fields to the recipe with these.
+        build: Function from dotted fields to the recipe with these fields.
         micro: Examples of the smaller micro-batch.
     """
     plain, traced = build({}), {}

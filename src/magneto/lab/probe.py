@@ -1,9 +1,8 @@
-"""Hooks on layers and attention that measure a running model without changing it.
+"""Probe: hooks that measure the layers and the attention of a running model.
 
-What is watched, per layer: the RMS and the largest magnitude of the activations, the gradient norm
-of the weights, the ratio of the last update to the weights, and of attention the largest logit and
-the entropy of its probabilities. Everything stays on the device until `read` is called. How a
-layer's output is read, and of which samples the attention, its stack says.
+Per layer these are the RMS and the maximum of the activations, the gradient norm of the weights,
+the last update relative to the weights, and the attention's largest logit and entropy. The model
+is not changed. Values stay on the device until `read` is called.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ from magneto.training.loop import Hook, TrainingState
 from magneto.training.optimizer import GRAD_SCALE
 
 PROBE_FILE = "probe.jsonl"
-# Largest finite values of the formats a model may be run in. bf16 has the exponents of fp32.
+# Largest finite values of number formats. bf16 has the exponents of fp32.
 LIMITS = {"fp16": torch.finfo(torch.float16).max, "bf16": torch.finfo(torch.bfloat16).max}
-# Where several modules of a layer have something to say, the largest counts, else the mean.
+# Quantities of which a layer's modules contribute the maximum; otherwise the mean.
 LARGEST = ("activation_max", "attention_logit_max")
 Rows = slice | Tensor
-# What turns inputs into vectors: tokens, and patches of images.
+# Modules that embed tokens and image patches.
 EMBEDDINGS = (nn.Embedding, nn.Conv2d)
 
 
 @dataclass
-class Held:
-    """Tensors of one layer that wait to be read: the last one of each quantity and module.
+class LayerRecorder:
+    """Records the quantities of one layer: the last value per quantity and module.
 
     Attributes:
         module: The layer.
-        stack: The one it is in.
-        values: By quantity and the module it is of.
+        stack: Its stack.
+        values: Values by quantity and module.
         before: The layer's weights before a step.
-        rows: Samples whose attention is looked at, in the forward pass that is going on.
-        real: Which of their positions are no padding, (samples, length); None: all count.
+        rows: Samples of the current forward pass whose attention is measured.
+        real: Their positions that are not padding, (samples, length); None for all.
     """
 
     module: nn.Module
@@ -60,11 +59,11 @@ class Held:
     real: Tensor | None = None
 
     def keep(self, quantity: str, module: nn.Module, value: Tensor) -> None:
-        """Put a value down, in place of an earlier one."""
+        """Store a value, replacing an earlier one."""
         self.values[quantity, id(module)] = value.detach().float()
 
     def take(self) -> dict[str, Tensor]:
-        """Return one value per quantity that was seen, and forget all."""
+        """Return one value per recorded quantity, and clear the record."""
         taken = {}
         for quantity in dict.fromkeys(name for name, _ in self.values):
             parts = [value for (name, _), value in self.values.items() if name == quantity]
@@ -74,10 +73,10 @@ class Held:
         return taken
 
     def hook(self, attention_rows: int) -> list[RemovableHandle]:
-        """Hook the layer and what is in it.
+        """Hook the layer and its modules.
 
         Args:
-            attention_rows: Samples whose attention is computed again.
+            attention_rows: Number of samples whose attention is recomputed.
         """
         handles = [
             self.module.register_forward_pre_hook(partial(self.choose_rows, attention_rows)),
@@ -92,12 +91,12 @@ class Held:
 
     @torch.no_grad()
     def choose_rows(self, count: int, module: nn.Module, inputs: tuple) -> None:
-        """Choose the samples whose attention is looked at in this forward pass."""
+        """Choose the samples whose attention is measured in this forward pass."""
         self.rows, self.real = self.stack.attention_samples(count, inputs)
 
     @torch.no_grad()
     def record_output(self, module: nn.Module, inputs: tuple, output: Any) -> None:
-        """Put down what the layer gives."""
+        """Record the layer's output."""
         tokens = self.stack.tokens(output).detach().float()
         self.keep("activation_rms", module, tokens.square().mean().sqrt())
         self.keep("activation_max", module, tokens.abs().max())
@@ -106,13 +105,13 @@ class Held:
 
     @torch.no_grad()
     def record_largest(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        """Put down what a linear layer gives."""
-        if output.numel():  # an expert of a modality that no sample has gives nothing
+        """Record a linear layer's output."""
+        if output.numel():  # the output of an expert whose modality is absent is empty
             self.keep("activation_max", module, output.detach().abs().max())
 
     @torch.no_grad()
     def record_attention(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        """Compute attention once more and put down its largest logit and its entropy."""
+        """Recompute attention, and record its largest logit and its entropy."""
         query, key, _, mask, *rest = inputs
         bias = rest[0] if rest else None
         logits, allowed = attention_logits(query, key, mask, bias, self.rows)
@@ -120,8 +119,8 @@ class Held:
             allowed = allowed & self.real[:, None, :, None]
         self.keep("attention_logit_max", module, logits.masked_fill(~allowed, -math.inf).max())
         seen = allowed.sum(-1)
-        some = seen > 1  # where there is something to choose from
-        # A row that sees nothing is opened, so that it has a softmax; it does not count.
+        some = seen > 1  # entropy needs at least two keys
+        # A row without keys gets all, so that its softmax exists; it does not count.
         open_rows = allowed | (seen == 0)[..., None]
         probabilities = logits.masked_fill(~open_rows, -math.inf).softmax(-1)
         entropy = torch.special.entr(probabilities).sum(-1)
@@ -134,10 +133,10 @@ class Held:
 def attention_logits(
     query: Tensor, key: Tensor, mask: Mask, bias: Tensor | None, rows: Rows
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention's logits once more, for some samples, in fp32.
+    """Recompute the attention logits of some samples in fp32.
 
     Returns:
-        Logits and who may attend to whom, both (samples, heads, query length, key length).
+        Logits and the allowed pairs, both (samples, heads, query length, key length).
     """
     query, key = query[rows].detach().float(), key[rows].detach().float()
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
@@ -152,27 +151,27 @@ def attention_logits(
 
 
 def _of_rows(shared: Tensor, rows: Rows) -> Tensor:
-    """Return the rows of what may be the same for all samples."""
+    """Select rows of a tensor that may be shared by all samples."""
     return shared if len(shared) == 1 else shared[rows]
 
 
 @dataclass(frozen=True)
 class LayerReading:
-    """What one layer did in one step; None where it was not measured.
+    """Measurements of one layer in one step; None if not measured.
 
     Attributes:
         name: Path of the layer in the model.
         activation_rms: Root mean square of the layer's output.
-        activation_max: Largest magnitude in it, and in the outputs of the linear layers inside.
-        gradient_norm: Norm of the gradient of the layer's parameters, as the optimizer gets it.
+        activation_max: Largest magnitude in the output and in the outputs of its linear layers.
+        gradient_norm: Norm of the gradient of the layer's parameters, before the optimizer's step.
         update_ratio: Norm of the last update over the norm of the parameters before it.
-        attention_logit_max: Largest attention logit that a mask lets through.
-        attention_entropy: Mean entropy of attention, in nats, over rows that see more than one key.
-        entropy_share: That entropy over its largest possible value, in the mean: 1 where
-            attention is uniform, 0 where it looks at one key.
-        distinct_rms: RMS of the output less its mean over the positions of the same sample, and of
-            the same modality where a stack has several: what tells positions apart. Padding counts
-            as positions, but where tokens are packed without.
+        attention_logit_max: Largest attention logit that the mask allows.
+        attention_entropy: Mean attention entropy in nats over queries with more than one key.
+        entropy_share: Mean of that entropy over its maximum: 1 for uniform attention, 0 for
+            attention to one key.
+        distinct_rms: Variation between positions: RMS of the output minus its mean over positions
+            of the same sample (and modality, if a stack has several). Padding counts as positions
+            unless tokens are packed.
     """
 
     name: str
@@ -187,45 +186,45 @@ class LayerReading:
 
     @property
     def token_similarity(self) -> float | None:
-        """Share of the output's square that is the same at every position; 1 is rank collapse."""
+        """Share of the mean square that all positions have in common; 1 means rank collapse."""
         if self.activation_rms is None or self.distinct_rms is None or not self.activation_rms:
             return None
         return 1 - (self.distinct_rms / self.activation_rms) ** 2
 
 
 class Probe:
-    """Watches the layers of every stack in a model.
+    """Measures the layers of every stack in a model.
 
     Use `with probe.watch():` around forward and backward, `probe.mark()` before the optimizer's
-    step to measure its update, and `probe.read()` after it. Under several ranks activations are
-    this rank's, gradients and updates everyone's.
+    step to measure its update, and `probe.read()` after it. With several ranks, activations are
+    this rank's, and gradients and updates are global.
     """
 
     def __init__(self, model: nn.Module, attention_rows: int = 1) -> None:
         """Find the layers.
 
         Args:
-            model: Any module that holds an `Encoder`, a `Decoder` or a `MultiwayEncoder`.
-            attention_rows: Samples of the batch whose attention is computed again to be looked at;
-                of images alone, pairs and texts alone, so many of each.
+            model: A module with an `Encoder`, a `Decoder` or a `MultiwayEncoder`.
+            attention_rows: Number of samples of the batch whose attention is recomputed; for
+                images, texts and pairs, the number of each.
 
         Raises:
-            ValueError: If there is no stack in the model.
+            ValueError: If the model has no stack.
         """
         self.attention_rows = attention_rows
         self.layers = {
-            f"{path}.layers.{index}".lstrip("."): Held(layer, stack)
+            f"{path}.layers.{index}".lstrip("."): LayerRecorder(layer, stack)
             for path, stack in find_stacks(model).items()
             for index, layer in enumerate(stack.layers)
         }
-        inside = {id(p) for held in self.layers.values() for p in held.module.parameters()}
+        inside = {id(p) for layer in self.layers.values() for p in layer.module.parameters()}
         outside = [part for part in model.modules() if isinstance(part, EMBEDDINGS)]
         self.embeddings = [p for part in outside for p in part.parameters() if id(p) not in inside]
         self.embedding_gradient: Tensor | None = None
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Hook the layers; forward passes inside are recorded, the last one stays."""
+        """Record forward passes inside the context; the last one counts."""
         handles = self.hook()
         try:
             yield
@@ -236,22 +235,22 @@ class Probe:
     def hook(self) -> list[RemovableHandle]:
         """Hook the layers until the handles are removed."""
         layers = self.layers.values()
-        return [handle for held in layers for handle in held.hook(self.attention_rows)]
+        return [handle for layer in layers for handle in layer.hook(self.attention_rows)]
 
     @torch.no_grad()
     def mark(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Remember the weights and read the gradients, just before the optimizer's step.
+        """Record weights and gradients, just before the optimizer's step.
 
         Args:
-            optimizer: Whose kernel may divide the gradients first.
+            optimizer: The optimizer, whose kernel may divide the gradients.
         """
         divisor = getattr(optimizer, GRAD_SCALE, 1.0)
-        for held in self.layers.values():
-            parameters = list(held.module.parameters())
-            held.before = [p.detach().clone() for p in parameters]
+        for layer in self.layers.values():
+            parameters = list(layer.module.parameters())
+            layer.before = [p.detach().clone() for p in parameters]
             gradients = [p.grad for p in parameters if p.grad is not None]
             if gradients:
-                held.keep("gradient_norm", held.module, total_norm(gradients) / divisor)
+                layer.keep("gradient_norm", layer.module, total_norm(gradients) / divisor)
         gradients = [p.grad for p in self.embeddings if p.grad is not None]
         if gradients:
             size = sum(gradient.numel() for gradient in gradients)
@@ -259,15 +258,15 @@ class Probe:
 
     @torch.no_grad()
     def read(self) -> list[LayerReading]:
-        """Return what was seen since the last call, layer by layer; this waits once."""
+        """Return the measurements since the last call; synchronises with the device once."""
         seen: list[dict[str, Tensor]] = []
-        for held in self.layers.values():
-            if held.before:
-                pairs = zip(held.module.parameters(), held.before, strict=True)
-                moved = [after - before for after, before in pairs]
-                ratio = total_norm(moved) / total_norm(held.before)
-                held.keep("update_ratio", held.module, ratio)
-            seen.append(held.take())
+        for layer in self.layers.values():
+            if layer.before:
+                pairs = zip(layer.module.parameters(), layer.before, strict=True)
+                changes = [after - before for after, before in pairs]
+                ratio = total_norm(changes) / total_norm(layer.before)
+                layer.keep("update_ratio", layer.module, ratio)
+            seen.append(layer.take())
         tensors = [value for values in seen for value in values.values()]
         numbers = iter(torch.stack(tensors).tolist() if tensors else [])
         return [
@@ -277,7 +276,7 @@ class Probe:
 
 
 def find_stacks(model: nn.Module) -> dict[str, ProbedStack]:
-    """Return the stacks of a model by their paths, in its order.
+    """Return the stacks of a model by path, in the model's order.
 
     Raises:
         ValueError: If there is none.
@@ -289,32 +288,32 @@ def find_stacks(model: nn.Module) -> dict[str, ProbedStack]:
 
 
 def last_stack(model: nn.Module) -> ProbedStack:
-    """Return a model's last stack, whose output is the model's; raises as `find_stacks` does."""
+    """Return a model's last stack; raises as `find_stacks` does."""
     return list(find_stacks(model).values())[-1]
 
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the 2-norm of all tensors as one vector; of tensors in shares, that of the whole."""
+    """Return the 2-norm of all tensors as one vector; for sharded tensors, that of all shards."""
     norm = torch.stack([tensor.float().norm() for tensor in tensors]).norm()
     return norm.full_tensor() if is_sharded(norm) else norm
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """The first layer that went wrong in one step, and how."""
+    """The first failing layer of a step, and the reason."""
 
     layer: str
     reason: str
 
 
 def first_trouble(readings: Sequence[LayerReading], limit: str = "fp16") -> Trouble | None:
-    """Find the first layer that is not finite, or past half of a format's range.
+    """Find the first layer that is not finite, or exceeds half of a format's range.
 
-    Activations go wrong from the first layer up, gradients from the last one down, so that is the
-    order in which they are looked at.
+    Activations fail from the first layer up and gradients from the last one down, so they are
+    checked in this order.
 
     Args:
-        readings: In the model's order.
+        readings: Readings in the model's order.
         limit: "fp16" or "bf16".
     """
     half = LIMITS[limit] / 2
@@ -323,7 +322,7 @@ def first_trouble(readings: Sequence[LayerReading], limit: str = "fp16") -> Trou
             return Trouble(reading.name, "its activations are not finite")
         if reading.activation_max is not None and reading.activation_max > half:
             size = f"an activation of {reading.activation_max:.3g}"
-            return Trouble(reading.name, f"{size} is past half of {limit}'s range ({half:.3g})")
+            return Trouble(reading.name, f"{size} exceeds half of {limit}'s range ({half:.3g})")
     for reading in reversed(readings):
         if not _finite(reading.gradient_norm):
             return Trouble(reading.name, "its gradient is not finite")
@@ -338,20 +337,19 @@ def _finite(value: float | None) -> bool:
 
 
 class ProbeHook:
-    """Watches every `period`-th step of a run. Give `hooks=[ProbeHook(100).hook]` to `train`.
+    """Measures every `period`-th step of a run. Pass `hooks=[ProbeHook(100).hook]` to `train`.
 
-    The model is hooked just before a watched step and is left alone in all others. A row of
-    probe.jsonl holds the step, its learning rate, the RMS of the gradient of the embeddings
-    (tokens, positions, patches) and the readings of every layer; a layer that is not finite, or
-    past half of the range of the precision trained in, is said at once. Steps beyond the checkpoint
-    that a run is resumed from are cut away, as in its metrics.
+    The model is hooked only in measured steps. A row of probe.jsonl has the step, its learning
+    rate, the RMS of the gradient of the embeddings (tokens, positions, patches) and the readings of
+    every layer. A layer that is not finite, or exceeds half of the precision's range, is reported.
+    A resumed run removes rows beyond its checkpoint, as in its metrics.
     """
 
     def __init__(self, period: int) -> None:
         """Take the period, in steps.
 
         Raises:
-            ValueError: If it is below 2: a step is hooked from the one before.
+            ValueError: If it is below 2, because a step is hooked from the previous one.
         """
         if period < 2:
             raise ValueError(f"a probe's period must be 2 steps or more, not {period}")
@@ -359,15 +357,15 @@ class ProbeHook:
         self.probe: Probe | None = None
         self.hooked = ExitStack()
         self.watching = False
-        self.said: set[str] = set()
+        self.reported: set[str] = set()
 
     @property
     def hook(self) -> Hook:
-        """The hook to give to `train`; all but the watched steps cost one comparison."""
+        """The hook for `train`; other steps cost one comparison."""
         return Hook(1, self)
 
     def __call__(self, state: TrainingState) -> None:
-        """Read the step that was watched, and hook the model if the next one is to be."""
+        """Read a measured step, and hook the model if the next step is measured."""
         if self.probe is None:
             self.probe = Probe(unwrap(state.model))
             path = state.run / PROBE_FILE
@@ -382,8 +380,8 @@ class ProbeHook:
             self._begin(state, self.probe)
 
     def _begin(self, state: TrainingState, probe: Probe) -> None:
-        """Hook the layers, and the optimizer before its step, until the step is taken."""
-        if state.config.compile:  # compiled code does not see hooks set after it was made
+        """Hook the layers and the optimizer for one step."""
+        if state.config.compile:  # compiled code ignores later hooks
             torch.compiler.set_stance("force_eager")
             self.hooked.callback(torch.compiler.set_stance, "default")
         mark = state.optimizer.register_step_pre_hook(lambda given, *rest: probe.mark(given))
@@ -391,7 +389,7 @@ class ProbeHook:
             self.hooked.callback(handle.remove)
 
     def _write(self, state: TrainingState, layers: list[LayerReading]) -> None:
-        """Add a row; say a new trouble."""
+        """Write a row; report new troubles."""
         if not state.world.is_main_process:
             return
         gradient = None if self.probe is None else self.probe.embedding_gradient
@@ -404,6 +402,6 @@ class ProbeHook:
         with (state.run / PROBE_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain(row)) + "\n")
         trouble = first_trouble(layers, "bf16" if state.config.precision == "bf16" else "fp16")
-        if trouble and trouble.layer not in self.said:
-            self.said.add(trouble.layer)
+        if trouble and trouble.layer not in self.reported:
+            self.reported.add(trouble.layer)
             state.report.say(f"step {state.step}: {trouble.layer}: {trouble.reason}")

@@ -1,7 +1,7 @@
-"""A few steps of a recipe's own training, watched; and the first step tried at many rates.
+"""Measured first steps of a training, and the first step at many learning rates.
 
-The run is the one that `train` would begin: the same weights, batches, dropout, optimizer, schedule
-and precision, in one process. Nothing is written, and each try of the first step is taken back.
+The steps are those of `train` in one process: the same weights, batches, dropout, optimizer,
+schedule and precision. Nothing is written, and each trial of the first step is undone.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from magneto.training.optimizer import (
 )
 from magneto.training.task import Task, place_companion
 
-# Rates at which the first step is tried: half decades.
+# Learning rates of the first step: half decades.
 RATES = tuple(10 ** (power / 2) for power in range(-12, 1))
-# Each micro-batch is cut in so many for the tries: they need one look each, not a gradient.
+# Parts of a micro-batch, of which one is evaluated after each trial.
 CUTS = 4
-# Steps that a probe takes at the peak rate; thresholds are chosen for this number.
+# Steps of a probe at the peak rate; thresholds were chosen for this number.
 PEAK_STEPS = 12
 
 
 @dataclass(frozen=True)
 class FirstStep:
-    """The first step from initialisation, tried at one rate and taken back.
+    """A trial of the first step from initialisation at one learning rate.
 
     Attributes:
-        learning_rate: The rate, whatever the schedule says.
-        loss: After the step, on a piece of the batch the step was taken on.
-        moved: Norm of the change of the last stack's output, over the output's norm.
-        update: Norm of the change of a layer's weights, over their norm: the mean over layers.
+        learning_rate: The rate, independent of the schedule.
+        loss: Loss after the step, on a part of the step's batch.
+        moved: Norm of the change of the last stack's output over the output's norm.
+        update: Norm of the change of a layer's weights over their norm, as a mean over layers.
     """
 
     learning_rate: float
@@ -63,8 +63,8 @@ def peak_rate(config: TrainingConfig) -> float:
     return learning_rate(config, config.warmup_steps)
 
 
-def piece_to_look_at(task: Task, config: TrainingConfig, seed: int) -> Any:
-    """Return a part of the first batch's first micro-batch; all of it where it can't be cut."""
+def first_piece(task: Task, config: TrainingConfig, seed: int) -> Any:
+    """Return a part of the first batch's first micro-batch, or all of it if it is indivisible."""
     whole = config.gradient_accumulation_steps
     try:
         parts = min(CUTS * whole, config.batch_size)
@@ -82,13 +82,13 @@ def try_first_step(
     world: World,
     rates: Sequence[float],
 ) -> list[FirstStep]:
-    """Take the optimizer's first step at each rate, look, and take it back.
+    """Take the optimizer's first step at each rate, evaluate it, and undo it.
 
     Args:
-        task: Its loss is looked at.
-        model: With its gradients.
-        piece: What to look at: a piece of the batch that the gradients are of.
-        config: Whose optimizer, and in which precision.
+        task: The task, for its loss.
+        model: The model with its gradients.
+        piece: A part of the gradients' batch, for the evaluation.
+        config: Optimizer and precision.
         world: This process.
         rates: Learning rates.
     """
@@ -123,10 +123,10 @@ def try_first_step(
 
 @contextmanager
 def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Keep what the model's last stack puts out last.
+    """Record the last output of the model's last stack.
 
-    A model that reads features of layers never calls the stack itself: it is then what the highest
-    of these layers gives, through the norm on top where the model uses that.
+    A model that reads features of layers does not call the stack. The record is then the output of
+    the highest of these layers, or of the final norm.
     """
     outputs: list[Tensor] = []
     stack = last_stack(model)
@@ -145,14 +145,14 @@ def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
 
 @dataclass(frozen=True)
 class StepReading:
-    """One step of training.
+    """Measurements of one training step.
 
     Attributes:
-        step: Counted from 1, as a run records it.
-        loss: Before the step, per thing predicted.
-        learning_rate: The step's.
-        gradient_norm: Before clipping.
-        layers: What was seen in each layer.
+        step: Number of the step, from 1.
+        loss: Loss before the step, per prediction.
+        learning_rate: Learning rate of the step.
+        gradient_norm: Gradient norm before clipping.
+        layers: Measurements of each layer.
     """
 
     step: int
@@ -164,14 +164,13 @@ class StepReading:
 
 @dataclass(frozen=True)
 class ShortRun:
-    """What was seen of one recipe.
+    """Measurements of one recipe.
 
     Attributes:
-        steps: Each step, up to the first whose loss is not finite.
-        first_steps: The first step at each rate, in rising order; first at 0, which is none. Empty
-            where none was tried.
-        peak: The largest rate of the schedule, at which the first step is tried too.
-        peak_steps: The first steps at the peak rate (`steps_at_peak`), if they were taken.
+        steps: The steps, up to the first whose loss is not finite.
+        first_steps: Trials of the first step by ascending rate; the first has rate 0. May be empty.
+        peak: Largest rate of the schedule, which is among the trials.
+        peak_steps: First steps at the peak rate (`steps_at_peak`); may be empty.
     """
 
     steps: list[StepReading]
@@ -181,11 +180,11 @@ class ShortRun:
 
     @property
     def first(self) -> StepReading:
-        """The model at initialisation."""
+        """The first step, at initialisation."""
         return self.steps[0]
 
     def trouble(self, limit: str) -> tuple[int, Trouble] | None:
-        """Return the first step, and in it the first layer, that went wrong (`first_trouble`)."""
+        """Return the first failing step and its first failing layer (`first_trouble`)."""
         for reading in self.steps:
             found = first_trouble(reading.layers, limit)
             if found:
@@ -197,7 +196,7 @@ class ShortRun:
         return {limit: self.trouble(limit) for limit in LIMITS}
 
     def at_rate(self, rate: float) -> FirstStep | None:
-        """Return the first step tried at a rate."""
+        """Return the trial of the first step at a rate."""
         return next((t for t in self.first_steps if math.isclose(t.learning_rate, rate)), None)
 
 
@@ -216,19 +215,19 @@ def short_run(
     rates: Sequence[float] = RATES,
     progress: Progress = SILENT,
 ) -> ShortRun:
-    """Take the first steps of training, and watch.
+    """Take and measure the first steps of a training.
 
     Args:
-        task: Prepared.
-        model: Its `initial_model`; it is trained.
-        config: How it would be trained, with its learning rate.
-        seed: The recipe's.
-        steps: How many, 1 or more.
-        rates: Where to try the first step, besides the peak rate; with none it is not tried.
+        task: A prepared task.
+        model: Its `initial_model`, which is trained.
+        config: The training, with its learning rate.
+        seed: The recipe's seed.
+        steps: Number of steps, 1 or more.
+        rates: Rates for trials of the first step, besides the peak rate; () for no trials.
         progress: Shows the steps.
 
     Raises:
-        ValueError: If the model holds no stack, or no learning rate is set.
+        ValueError: If the model has no stack, or no learning rate is set.
     """
     world = World(0, 1, pick_device(config.device), "none")
     stream = task.train_stream(config.batch_size, seed)
@@ -249,7 +248,7 @@ def short_run(
         if step == 0 and rates:
             gradients = [None if p.grad is None else p.grad.clone() for p in parameters]
             scale_gradients(parameters, sums[1], config.clip_norm, world)
-            piece = piece_to_look_at(task, config, seed)
+            piece = first_piece(task, config, seed)
             chosen = sorted({*rates, peak_rate(config)})
             tried = try_first_step(task, model, piece, config, world, chosen)
             for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -272,15 +271,15 @@ def short_run(
 def steps_at_peak(
     task: Task, config: TrainingConfig, *, seed: int, steps: int, progress: Progress = SILENT
 ) -> list[StepReading]:
-    """Take the first steps of training at its peak rate, with neither warm-up nor decay.
+    """Take the first steps of a training at its peak rate, without warm-up and decay.
 
-    What training would meet only later is so seen at once, if more harshly.
+    This shows effects of the peak rate early, although more strongly than after a warm-up.
 
     Args:
-        task: Prepared.
-        config: How it would be trained.
-        seed: The recipe's.
-        steps: How many, 1 or more.
+        task: A prepared task.
+        config: The training.
+        seed: The recipe's seed.
+        steps: Number of steps, 1 or more.
         progress: Shows the steps.
     """
     constant = replace(config, schedule="constant", warmup_steps=0)

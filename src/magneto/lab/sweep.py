@@ -1,7 +1,7 @@
-"""Running a grid: independent cells, resumable at any moment, never done twice.
+"""Execution of a grid: cells are independent, resumable at any time, and run once.
 
-Any number of workers, on any machines that see the folder, lock cells and run them: processes on
-this machine, or jobs on a cluster.
+Any number of workers on machines that share the folder lock cells and run them, as processes on
+this machine or as jobs on a cluster.
 """
 
 from __future__ import annotations
@@ -43,31 +43,31 @@ from magneto.recipe import RUN_FILE
 from magneto.training.logging import METRICS_FILE, TrainingResult, read_metrics
 from magneto.training.loop import Hook, Stop, TrainingState, run_evaluation, train
 
-# Seconds between looks at what is done.
-LOOK = 0.5
-# Seconds between looks at cells that others hold.
+# Seconds between updates of the progress.
+PROGRESS_SECONDS = 0.5
+# Seconds between checks of cells that other workers have locked.
 WAIT = 1.0
-# Steps that are watched of a cell that is probed.
-WATCHED = 6
-# What a run keeps of its weights. Only the best cell's last ones stay, unless all are asked for.
+# Measured steps of a probed cell.
+PROBED_STEPS = 6
+# Folders of a run with weights. Only the best cell's final weights are kept by default.
 WEIGHTS = ("checkpoints", "best", "final", "averaged", "candidates", "diverged")
 
 
 def work(
     folder: Path, device: str | None = None, orphaned: Callable[[], bool] = lambda: False
 ) -> int:
-    """Lock and run cells until all are done, and wait for those that others hold.
+    """Lock and run cells until all are finished, and wait for cells of other workers.
 
     Args:
-        folder: Of the sweep.
-        device: Overrides where cells run.
-        orphaned: Whether the process that started this one is gone; then it stops too.
+        folder: Folder of the sweep.
+        device: Overrides the cells' device.
+        orphaned: Returns whether the parent process has ended; then this worker stops.
 
     Returns:
-        How many cells were run here.
+        Number of cells that this worker ran.
     """
     sweep = read_sweep(folder)
-    # First seeds first, so that a table has every cell once before any is repeated.
+    # First seeds first, so that every cell has one result before any has two.
     cells = sorted(sweep.cells(), key=lambda cell: str(cell.values.get(SEED, "")))
     count = 0
     while not orphaned():
@@ -88,12 +88,12 @@ def work(
 def _try_cell(
     folder: Path, sweep: Sweep, cell: Cell, device: str | None, orphaned: Callable[[], bool]
 ) -> bool | None:
-    """Run a cell unless another has it; return whether it ended by itself, None if not run."""
+    """Run a cell unless it is locked; return whether it was not interrupted, None if not run."""
     lock = None if is_done(folder, cell) else acquire_lock(cell_directory(folder, cell))
     if lock is None:
         return None
     try:
-        if is_done(folder, cell):  # by who held the lock a moment ago
+        if is_done(folder, cell):  # by the previous holder of the lock
             return None
         result = run_cell(folder, sweep, cell, device, orphaned)
         return result.status != "interrupted"
@@ -104,10 +104,10 @@ def _try_cell(
 def run_cell(
     folder: Path, sweep: Sweep, cell: Cell, device: str | None, orphaned: Callable[[], bool]
 ) -> TrainingResult:
-    """Run one cell, or go on with it, and write its outcome.
+    """Run or resume one cell, and write its outcome.
 
     Raises:
-        ConfigError: If the recipe was edited since the comparison began.
+        ConfigError: If the recipe was edited after the comparison began.
     """
     refuse_edited(folder, sweep)
     own = {} if device is None else {"training.device": device}
@@ -116,15 +116,15 @@ def run_cell(
     task = recipe.build_task()
 
     initial: dict[str, float] = {}
-    hooks = [ProbeHook(max(recipe.training.steps // WATCHED, 2)).hook] if sweep.probed else []
+    hooks = [ProbeHook(max(recipe.training.steps // PROBED_STEPS, 2)).hook] if sweep.probed else []
 
     def check(state: TrainingState) -> None:
         if state.detector.first is not None:
             initial["initial_loss"] = state.detector.first
         if orphaned():
-            state.stop = Stop("interrupted", "the process that started this one is gone")
-        elif sweep.race and "looked_at" not in initial and 2 * state.step >= state.config.steps:
-            initial["looked_at"] = state.step
+            state.stop = Stop("interrupted", "the parent process has ended")
+        elif sweep.race and "raced_at" not in initial and 2 * state.step >= state.config.steps:
+            initial["raced_at"] = state.step
             if is_behind(folder, sweep, cell, state.step):
                 end_if_learned(state)
 
@@ -147,30 +147,30 @@ def run_cell(
 
 
 def end_if_learned(state: TrainingState) -> None:
-    """End a run that is behind, unless it might yet not learn: that would be an answer of its own.
+    """Stop a run that is behind with its current score, if it has learned.
 
-    Its score is that of now.
+    A run that has not learned goes on, because failing to learn is a result of its own.
     """
     metrics = run_evaluation(state)
     judge = Judge.of(state.task, state.config.evaluate_limit)
     score = metrics.get(judge.metric)
     if score is not None and math.isfinite(score) and judge.beats_baseline(score):
         state.metrics = metrics
-        state.stop = Stop("finished", f"behind beyond noise at step {state.step}, and ended there")
+        state.stop = Stop("finished", f"stopped at step {state.step}, behind by more than noise")
 
 
 def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
-    """Return whether a run can be neither at the best rate of its row nor beside it.
+    """Return whether a run's rate can be neither the best of its row nor next to the best.
 
-    So it is where two runs of its row and seed, both at smaller or both at larger rates, have lower
-    losses up to a step, the further one the lowest: the best rate lies beyond the nearer one.
-    Losses are held against each other batch by batch, and differ by twice the standard error.
+    This is so if two runs of its row and seed, both at smaller or both at larger rates, have lower
+    losses up to a step, and the run further away the lowest: the best rate is then beyond the
+    nearer one. Losses are compared batch by batch, and must differ by two standard errors.
     """
-    alike = [other for other in sweep.cells()
-             if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip
+    rivals = [other for other in sweep.cells()
+              if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip
     rate = float(cell.values[RATE])
     losses = {float(other.values[RATE]): losses_up_to(cell_directory(folder, other), step)
-              for other in alike}  # fmt: skip
+              for other in rivals}  # fmt: skip
     for side in (1, -1):
         near = sorted((r for r in losses if side * r > side * rate), key=lambda r: side * r)
         for nearer, further in pairwise(near):
@@ -180,9 +180,9 @@ def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
 
 
 def losses_up_to(run: Path, step: int) -> dict[int, float]:
-    """Return the training losses of the second half of a run up to a step; none if it is shorter.
+    """Return the training losses from step / 2 to step; {} if the run is shorter.
 
-    The first half of that is warm-up and the same at every rate.
+    The first half contains the warm-up, in which rates hardly differ.
     """
     rows = read_metrics(run) if (run / METRICS_FILE).exists() else []
     losses = {row["step"]: row["loss"] for row in rows if "loss" in row}
@@ -190,14 +190,14 @@ def losses_up_to(run: Path, step: int) -> dict[int, float]:
 
 
 def ahead(first: dict[int, float], second: dict[int, float]) -> bool:
-    """Return whether the first losses are lower than the second beyond noise."""
+    """Return whether the first losses are lower than the second by two standard errors."""
     gaps = [second[step] - first[step] for step in first.keys() & second.keys()]
     return len(gaps) > 2 and fmean(gaps) > 2 * stdev(gaps) / math.sqrt(len(gaps))
 
 
 def delete_weights(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> None:
-    """Delete the weights of all finished cells but the last ones of the best."""
-    # In this order: a cell that another worker ends meanwhile may be better than the best of now.
+    """Delete the weights of all finished cells except the best cell's final ones."""
+    # In this order, because another worker may finish a better cell meanwhile.
     done = [cell for cell in sweep.cells() if is_done(folder, cell)]
     best = best_cell(folder, sweep, metric, higher_is_better)
     for cell in done:
@@ -207,7 +207,7 @@ def delete_weights(folder: Path, sweep: Sweep, metric: str, higher_is_better: bo
 
 
 def best_cell(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> Cell | None:
-    """Return the finished cell of the best score, the first of equals; None without any."""
+    """Return the first finished cell with the best score; None if there is none."""
     scores: dict[str, tuple[float, Cell]] = {}
     for cell in sweep.cells():
         found = read_result(folder, cell)
@@ -216,27 +216,27 @@ def best_cell(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -
         score = finite(found.get("metrics", {}).get(metric))
         if score is not None:
             scores[cell.name] = (-score if higher_is_better else score, cell)
-    return min(scores.values(), key=lambda held: held[0])[1] if scores else None
+    return min(scores.values(), key=lambda pair: pair[0])[1] if scores else None
 
 
 def devices() -> list[str]:
-    """List what workers of this machine can have to themselves: GPUs, or nothing."""
+    """List this machine's GPUs."""
     return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
 
 
 def default_jobs() -> int:
-    """Return how many workers suit this machine: one per GPU, or one per core."""
+    """Return the default number of workers: one per GPU, or one per core."""
     return len(devices()) or os.cpu_count() or 1
 
 
 def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, int], None]) -> bool:
-    """Run a sweep with worker processes; return whether every cell is done.
+    """Run a sweep with worker processes; return whether every cell is finished.
 
-    None is started where every cell is done. Ctrl-C and SIGTERM let each worker save its cell
-    before it stops; a worker whose parent was killed stops likewise.
+    Ctrl-C and SIGTERM let each worker save its cell before it stops. A worker whose parent was
+    killed stops in the same way.
 
     Raises:
-        ValueError: If every worker ended with an error, which it has printed.
+        ValueError: If every worker ended with an error, which it printed.
     """
     cells = sweep.cells()
     if all(is_done(folder, cell) for cell in cells):
@@ -249,7 +249,7 @@ def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, in
         for number in range(jobs)
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}
-    # Sessions of their own: signals reach them through this process, once.
+    # In new sessions, so that signals reach the workers once, through this process.
     processes = [
         subprocess.Popen(command, env=environment, start_new_session=True) for command in commands
     ]
@@ -257,18 +257,18 @@ def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, in
         with sigterm_as_ctrl_c():
             while any(process.poll() is None for process in processes):
                 progress(sum(is_done(folder, cell) for cell in cells), len(cells))
-                time.sleep(LOOK)
+                time.sleep(PROGRESS_SECONDS)
     finally:
         end_all(processes)
     if processes and all(process.returncode for process in processes):
-        raise ValueError("no cell could be run: every worker ended with the error above")
+        raise ValueError("no run could be started: every worker ended with the error above")
     done = sum(is_done(folder, cell) for cell in cells)
     progress(done, len(cells))
     return done == len(cells)
 
 
 def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ask those that still run to stop, and wait; asked again, they stop at once."""
+    """Ask running workers to stop, and wait; on a second Ctrl-C they stop at once."""
     try:
         for process in processes:
             if process.poll() is None:
@@ -283,14 +283,14 @@ def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that workers are ended with this."""
+    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that workers are stopped too."""
 
     def stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
     try:
         before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # outside the main thread signals are somebody else's
+    except ValueError:  # signals can be set in the main thread only
         yield
         return
     try:
@@ -300,13 +300,13 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) -> list[Any]:
-    """Start workers through submitit and return its jobs; call `result()` on each to wait.
+    """Start workers through submitit, and return its jobs; call `result()` on each to wait.
 
     Args:
-        folder: Of the sweep, seen by every machine of the cluster.
-        jobs: Workers.
+        folder: Folder of the sweep, shared by all machines of the cluster.
+        jobs: Number of workers.
         cluster: "slurm", or "local" for processes on this machine.
-        options: For submitit's executor: slurm_partition, timeout_min, gpus_per_node.
+        options: Options of submitit's executor: slurm_partition, timeout_min, gpus_per_node.
 
     Raises:
         ModuleNotFoundError: If submitit is not installed; names the extra.
@@ -318,7 +318,7 @@ def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) 
 
 
 def main(words: list[str]) -> None:
-    """Be a worker: folder, and a device if given one."""
+    """Run a worker for a folder and, optionally, a device."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     parent = os.getppid()
     device = words[1] if len(words) > 1 else None

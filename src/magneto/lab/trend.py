@@ -1,8 +1,8 @@
-"""From a few sizes to a larger one: where a curve is lowest, and what a power law foretells.
+"""Extrapolation from a few sizes to a larger one: parabolas and power laws.
 
-A best rate is the vertex of a parabola in the logarithm of the rate. What depends on size follows a
-power law, fitted in logarithms. Few rungs say little of an exponent, so it is held near a value
-that is known beforehand, and less so the more rungs there are; the scatter around the law likewise.
+A best rate is the vertex of a parabola in the logarithm of the rate. A dependence on size is fitted
+by a power law in logarithms. Exponent and scatter have priors, because few rungs determine them
+poorly; the priors matter less with more rungs.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import numpy as np
 from magneto.functional.statistics import t_quantile
 
 LEVEL = 0.8
-"""Probability that an interval of a ladder covers the truth."""
+"""Probability that an interval of a ladder covers the true value."""
 WIDENING = 1.0
-"""Factor on foretold intervals. No result over held-out rungs is published yet that calls for
-another one; docs/reference/ladder.md says how it is measured."""
-# Draws of seeds with replacement.
+"""Factor on the intervals of forecasts. No published result over held-out rungs requires another
+value so far; docs/reference/ladder.md describes its measurement."""
+# Bootstrap samples of the seeds.
 DRAWS = 2000
 
 
 @dataclass(frozen=True)
 class Vertex:
-    """Where the loss over learning rates is lowest.
+    """The minimum of the loss over learning rates.
 
     Attributes:
         rate: The best rate.
-        loss: There.
+        loss: Loss at the best rate.
         rate_error: Standard error of the rate's natural logarithm.
         loss_error: Standard error of the loss's natural logarithm; nan for one seed.
-        rates: Ends of the interval of the rate, at `LEVEL`.
-        losses: Ends of the interval of the loss; nan for one seed.
-        edge: "smallest" or "largest" where the best rate is at that end of those that have a loss,
+        rates: Interval of the rate at `LEVEL`.
+        losses: Interval of the loss at `LEVEL`; nan for one seed.
+        edge: "smallest" or "largest" if the best rate is the smallest or largest that has a loss,
             so that the true one may lie beyond; else "".
     """
 
@@ -52,15 +52,15 @@ class Vertex:
 def find_vertex(losses: Mapping[float, Sequence[float]], tried: float, edge_error: float) -> Vertex:
     """Fit a parabola in log rate through the best rate and its neighbours.
 
-    The interval is by bootstrap over seeds, which are drawn for all rates together: at one seed
-    the batches are the same. Few seeds' draws spread too little, by sqrt((n - 1) / n), which is
-    made good, and their intervals take Student's t.
+    The interval is by bootstrap over seeds. All rates share the sampled seeds, because the batches
+    of a seed are the same at every rate. The bootstrap's standard error is corrected by
+    sqrt(n / (n - 1)), and intervals use Student's t.
 
     Args:
-        losses: Of each rate, every seed's, in one order of seeds.
+        losses: Loss of every seed by rate, in the same order of seeds.
         tried: The best of these rates.
         edge_error: Standard error of the log rate at an edge. With one seed the best rate is
-            taken to lie anywhere between the middles of the neighbours.
+            assumed to lie anywhere between the midpoints to its neighbours.
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)
@@ -81,7 +81,7 @@ def find_vertex(losses: Mapping[float, Sequence[float]], tried: float, edge_erro
     grown = math.sqrt(seeds / (seeds - 1)) if seeds > 1 else math.nan
     rate_error, loss_error = grown * drawn_rates.std(), grown * np.log(drawn).std()
     freedom = float(seeds - 1)
-    if edge or seeds == 1:  # then the error is assumed
+    if edge or seeds == 1:  # the error is assumed
         rate_error, freedom = edge_error if edge else window / math.sqrt(12), math.inf
     rates_around = _interval(rate, rate_error, freedom)
     losses_around = _interval(math.log(loss), loss_error, seeds - 1)
@@ -90,11 +90,11 @@ def find_vertex(losses: Mapping[float, Sequence[float]], tried: float, edge_erro
 
 
 def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return place and value of the lowest point of parabolas through three points each.
+    """Return position and value of the minima of parabolas through three points each.
 
     Args:
-        x: Of the points, (3,), rising.
-        y: (parabolas, 3). Where the middle one is not the lowest, the lowest point is the answer.
+        x: Positions of the points, (3,), ascending.
+        y: (parabolas, 3). If the middle point is not the lowest, the lowest point is returned.
     """
     left, right = (y[:, 1] - y[:, 0]) / (x[1] - x[0]), (y[:, 2] - y[:, 1]) / (x[2] - x[1])
     curve = (right - left) / (x[2] - x[0])
@@ -119,13 +119,13 @@ def _interval(log_value: float, error: float, freedom: float) -> tuple[float, fl
 
 @dataclass(frozen=True)
 class Prior:
-    """What is assumed of a law before any rung is seen.
+    """Prior of a power law.
 
     Attributes:
-        exponent: Its most likely value.
-        spread: Standard deviation of the exponent around it.
-        scatter: Of single rungs around the law, in logarithms.
-        weight: As how many rungs the scatter counts.
+        exponent: Most likely value of the exponent.
+        spread: Standard deviation of the exponent.
+        scatter: Standard deviation of single rungs around the law, in logarithms.
+        weight: Number of rungs that the prior scatter counts as.
     """
 
     exponent: float
@@ -136,16 +136,16 @@ class Prior:
 
 @dataclass(frozen=True)
 class Law:
-    """A power law of size and what it foretells; of logarithms or of plain differences.
+    """A power law of size and its forecast; of logarithms or of plain differences.
 
     Attributes:
-        value: At the size asked for.
+        value: Forecast at the requested size.
         low: Lower end of its interval at `LEVEL`.
         high: Upper end.
-        exponent: Of the law; the change per factor e of size where values may be negative.
+        exponent: Exponent of the law; for plain differences, the change per factor e of size.
         exponent_low: Lower end of its interval.
         exponent_high: Upper end.
-        rungs: How many it was fitted to.
+        rungs: Number of fitted rungs.
     """
 
     value: float
@@ -164,18 +164,18 @@ def fit_law(
     *,
     logs: bool = True,
 ) -> Law:
-    """Fit a power law and foretell what would be measured at a size.
+    """Fit a power law and forecast the value at a size.
 
     Args:
         points: (size, value, standard error of the value's logarithm) of each rung, at least one;
-            an error that is nan counts as none.
-        size: Asked for.
-        prior: What is assumed of the exponent and of the scatter.
-        logs: Whether the logarithm of the value is linear in that of size; else the value itself,
-            of which the error is then.
+            an error of nan counts as 0.
+        size: Size to forecast for.
+        prior: Prior of the exponent and of the scatter.
+        logs: Whether the logarithm of the value is linear in that of the size; else the value
+            itself is, and the error is that of the value.
 
     Returns:
-        The law. Its interval is for a measured value: it has the scatter of a rung in it.
+        The law. Its interval is that of a measured value and includes a rung's scatter.
     """
     sizes, values, errors = (np.array(part, float) for part in zip(*points, strict=True))
     x, y = np.log(sizes), np.log(values) if logs else values
@@ -206,12 +206,12 @@ def fit_law(
 
 
 def reaches(law: Law, limit: float, size: float) -> float | None:
-    """Return the size at which a law's value is a limit; None where it runs away from it.
+    """Return the size at which a law reaches a limit; None if it does not.
 
     Args:
-        law: Fitted in logarithms.
-        limit: Of the value.
-        size: At which the law's value was asked for.
+        law: A law fitted in logarithms.
+        limit: Limit of the value.
+        size: Size of the law's forecast.
     """
     if not law.exponent or not law.value > 0:
         return None

@@ -1,10 +1,10 @@
-"""How far one optimizer step moves the model's output: measured, and bounded by the theory.
+"""The model update by one optimizer step: measurement, and the theory's bound.
 
-Paper, section 3.2: F is the label's logit, the step is taken on it, and the theory bounds the
-expected F(x, theta - eta dL/dtheta) - F(x, theta), divided by eta d, at initialisation. That is the
-reading "label". What a user sees is nearer to the reading "output": how much of the whole output
-moves when the step is taken on a batch's cross-entropy. The two grow differently with depth. The
-bound is of scales v and w, which `effective_scales` measures from a model's own weights.
+Paper, section 3.2: F is the label's logit, and the step is taken on it. The theory bounds the
+expected F(x, theta - eta dL/dtheta) - F(x, theta), divided by eta d, at initialisation. This is the
+reading "label". The reading "output" is the relative change of the whole output by a step on a
+batch's cross-entropy, which is closer to training. The two grow differently with depth. The bound
+depends on scales v and w, which `effective_scales` measures from a model's weights.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ MEASURES: tuple[tuple[Reading, Optimizer], ...] = (
     ("label", "sgd"), ("label", "adam"), ("output", "sgd"), ("output", "adam"),
 )  # fmt: skip
 
-# Small enough that the change is linear in it, large enough for float64: see the tests.
+# Small enough for a linear change, large enough for float64 (see the tests).
 STEP = 1e-7
-# Answers that the step on the cross-entropy chooses from.
+# Classes of the cross-entropy.
 LABELS = 64
-# The bound's first and second matrix of a sublayer, by role.
+# Roles of the bound's first and second matrix of a sublayer.
 FIRST, SECOND = ("v", "fc1"), ("out", "fc2")
 
 
 @dataclass(frozen=True)
 class Update:
-    """The change of the output under one step of size `STEP`, divided by that size.
+    """The change of the output by one step of size `STEP`, divided by that size.
 
     Attributes:
         placement: Name of the row.
         layers: Depth of the stack.
-        seed: Of the weights, the inputs and the labels.
-        reading: "label": the change of the label's logit, divided by the width, after a step on
-            that logit. "output": the norm of the change of all features over their norm, after a
-            step on the mean cross-entropy.
-        optimizer: Whose step.
+        seed: Seed of weights, inputs and labels.
+        reading: "label": change of the label's logit, divided by the width, by a step on that
+            logit. "output": norm of the change of all features over their norm, by a step on the
+            mean cross-entropy.
+        optimizer: "sgd" or "adam".
         value: Mean over samples.
     """
 
@@ -75,17 +75,17 @@ class Update:
 
 @dataclass(frozen=True)
 class Growth:
-    """How measured updates grow with depth, value ~ layers ** exponent.
+    """Growth of measured updates with depth, value ~ layers ** exponent.
 
     Attributes:
         placement: Name of the row.
         reading: See `Update`.
-        optimizer: Whose step.
-        exponent: Slope of log value against log layers, mean over seeds.
-        interval: Half-width of its 95 % confidence interval over seeds (nan for one seed).
-        ratio: Value at the deepest stack over value at the shallowest, geometric mean over seeds.
-        ratio_range: 95 % confidence interval of the ratio.
-        depths: The shallowest and the deepest stack.
+        optimizer: "sgd" or "adam".
+        exponent: Slope of log value against log layers, as a mean over seeds.
+        interval: Half-width of its 95 % interval over seeds (nan for one seed).
+        ratio: Value at the largest depth over that at the smallest, as geometric mean over seeds.
+        ratio_range: 95 % interval of the ratio.
+        depths: The smallest and the largest depth.
     """
 
     placement: str
@@ -106,18 +106,18 @@ def measure_update(
     samples: int = 4,
     seed: int = 0,
 ) -> list[Update]:
-    """Measure the output's change under one small step on the weight matrices of a fresh stack.
+    """Measure the output's change by one small step on the weight matrices of a new stack.
 
-    The input is standard normal and the output rows of the labels are N(0, 1/d), as the theory has
-    them. For "label" each sample is a step of its own; for "output" they are one batch. Adam's is
-    its first step, which moves every weight by eta.
+    As in the theory, inputs are standard normal, and the labels' output rows are N(0, 1/d). "label"
+    takes a step per sample; "output" takes one step on the batch. Adam's step is its first, which
+    changes every weight by eta.
 
     Args:
         config: Shape of the stack; its depth is `layers`.
         stack: Encoder or decoder.
-        length: Positions of the input; the label's logit is read at the last.
-        samples: Inputs.
-        seed: Of weights, inputs and labels.
+        length: Positions of the input; the label's logit is read at the last one.
+        samples: Number of inputs.
+        seed: Seed of weights, inputs and labels.
 
     Returns:
         One measurement for each of `MEASURES`, in float64.
@@ -137,7 +137,7 @@ Values = dict[tuple[Reading, Optimizer], float]
 
 
 def _label_changes(model: LayerStack, x: Tensor, rows: Tensor) -> Values:
-    """Step up the logit of one label for each sample."""
+    """Take a step up the logit of one label for each sample."""
     changes: dict[Optimizer, list[float]] = {"sgd": [], "adam": []}
     for sample, label in zip(x.split(1), rows[: len(x)], strict=True):
         before = model(sample)[0, -1] @ label
@@ -151,7 +151,7 @@ def _label_changes(model: LayerStack, x: Tensor, rows: Tensor) -> Values:
 
 
 def _output_changes(model: LayerStack, x: Tensor, rows: Tensor, answers: Tensor) -> Values:
-    """Step down the batch's cross-entropy."""
+    """Take a step down the batch's cross-entropy."""
     before = model(x)
     logits = (before @ rows.T).flatten(0, 1)
     steps = _steps(model, -nn.functional.cross_entropy(logits, answers.flatten()))
@@ -174,7 +174,7 @@ def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, list[Tensor]]:
 
 
 def _moved(model: LayerStack, step: list[Tensor], x: Tensor) -> Tensor:
-    """Run the model after a step, and step back."""
+    """Run the model after a step, and undo the step."""
     weights = _weights(model)
     kept = [weight.clone() for weight in weights]
     for weight, part in zip(weights, step, strict=True):
@@ -186,11 +186,11 @@ def _moved(model: LayerStack, step: list[Tensor], x: Tensor) -> Tensor:
 
 
 def measured_shape(config: TransformerConfig, width: int = 64) -> TransformerConfig:
-    """Return a shape like a model's that can be measured at many depths in seconds.
+    """Return a small shape like a model's, to measure at many depths in seconds.
 
-    Anything that is no matrix of a sublayer is left out, and stacks are alone. A width above the
-    given one is cut to it, with heads of 16 features and the same ratio of widths: how updates
-    grow with depth hardly depends on the width (see the documentation of the probe).
+    The shape is a single stack of sublayers without dropout, positions and other extras. A width
+    above `width` is reduced to it, with heads of 16 features and the same feed-forward ratio. The
+    growth of updates with depth hardly depends on the width (see the documentation of the probe).
     """
     own = {field.name: getattr(config, field.name) for field in fields(TransformerConfig)}
     without = {
@@ -221,12 +221,12 @@ def measure_growth(
     """Measure a placement at every depth and seed.
 
     Args:
-        config: Shape, with the placement; its depth is replaced.
+        config: Shape with the placement; its depth is replaced.
         depths: Numbers of layers.
-        seeds: One measurement each.
+        seeds: Seeds, one measurement each.
         stack: Encoder or decoder.
-        samples: Inputs of each measurement.
-        progress: Shows the layers measured.
+        samples: Inputs per measurement.
+        progress: Shows the measured layers.
 
     Returns:
         `MEASURES` of each depth and seed, in that order.
@@ -245,7 +245,7 @@ def measure_growth(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep torch to one thread: for matrices this small, more only wait for one another."""
+    """Use one thread of torch, which is fastest for matrices this small."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -258,7 +258,7 @@ def growth(updates: Sequence[Update]) -> list[Growth]:
     """Fit the growth with depth of each placement and measure; needs at least two depths.
 
     Raises:
-        ValueError: If something was measured at one depth only, or does not move at all.
+        ValueError: If there is only one depth, or an update is zero or not finite.
     """
     groups: dict[tuple[str, Reading, Optimizer], list[Update]] = {}
     for update in updates:
@@ -275,7 +275,7 @@ def _fit(updates: list[Update]) -> Growth:
     for update in updates:
         if not (math.isfinite(update.value) and update.value > 0):
             raise ValueError(
-                f"{first.placement} at {update.layers} layers: a step moves the output by "
+                f"{first.placement} at {update.layers} layers: a step changes the output by "
                 f"{update.value}"
             )
         logs.setdefault(update.seed, {})[update.layers] = math.log(update.value)
@@ -292,9 +292,9 @@ def _fit(updates: list[Update]) -> Growth:
 def effective_scales(stack: ProbedStack) -> Scales:
     """Measure v and w of every sublayer: v^2 or w^2 is fan_in times the variance of the entries.
 
-    v is measured on out_proj and fc2, w on v_proj and fc1, in the order they are computed. A gated
-    fc1 counts as the mean of its two halves; the theory has no gate. So do a sublayer's experts: a
-    token goes through one of them.
+    v is measured on out_proj and fc2, w on v_proj and fc1, in the order of computation. A gated fc1
+    counts as the mean of its two halves, because the theory has no gate. A sublayer's experts count
+    as their mean, because a token passes through one of them.
 
     Args:
         stack: An `Encoder`, a `Decoder` or a `MultiwayEncoder`.
@@ -305,7 +305,7 @@ def effective_scales(stack: ProbedStack) -> Scales:
     sublayers = [part for layer in stack.layers for part in layer.children()]
     alphas = {part.alpha for part in stack.layers.modules() if isinstance(part, Residual)}
     if len(alphas) != 1:
-        raise ValueError(f"one weight of the skip connection is expected, not {sorted(alphas)}")
+        raise ValueError(f"the skip connections have several weights: {sorted(alphas)}")
     measured = [
         [role for part in sublayer.modules() if isinstance(part, HasRoles) for role in part.roles()]
         for sublayer in sublayers
@@ -329,13 +329,13 @@ def _scale(weights: list[tuple[str, Tensor]], roles: tuple[str, ...]) -> float:
 
 @dataclass(frozen=True)
 class Bound:
-    """What the theory bounds: the model update of one SGD step, divided by rate and width.
+    """The theory's bound on the model update by one SGD step, divided by rate and width.
 
     Attributes:
-        derived: With the scales that the placement's initialisation has on square matrices, for
-            each form of the formula.
-        measured: With the scales of the model's own weights.
-        note: Why there is no bound, or what to know of it.
+        derived: Bound for the scales of the placement's initialisation on square matrices, for each
+            form of the formula.
+        measured: Bound for the scales of the model's weights.
+        note: Reason why there is no bound, or a remark on it.
     """
 
     derived: dict[str, float]
@@ -344,15 +344,15 @@ class Bound:
 
 
 def theory_of(model: nn.Module) -> Bound:
-    """Return the bound of a model's update, where one is derived; else why there is none.
+    """Return the bound on a model's update, or the reason why there is none.
 
     Args:
-        model: Holds one `Encoder`, `Decoder` or `MultiwayEncoder`, or one `EncoderDecoder`.
+        model: A model with one `Encoder`, `Decoder`, `MultiwayEncoder` or `EncoderDecoder`.
     """
     stacks = [part for part in model.modules() if isinstance(part, ProbedStack)]
     pair = any(isinstance(part, EncoderDecoder) for part in model.modules())
     if len(stacks) != (2 if pair else 1):
-        note = f"a bound is of one stack, or of an encoder and a decoder: not of {len(stacks)}"
+        note = f"no bound is derived for a model of {len(stacks)} stacks"
         return Bound({}, {}, note)
     row = stacks[-1].config.row
     try:
@@ -372,14 +372,14 @@ def theory_of(model: nn.Module) -> Bound:
 
 
 def total_bound(row: Placement, scales: Sequence[Scales], form: Form) -> float:
-    """Return the bound of a stack, or of an encoder and a decoder."""
+    """Return the bound for a stack, or for an encoder and a decoder."""
     if len(scales) == 1:
         return bound(row, scales[0], form=form)
     return encoder_decoder_bound(row, *scales, form=form).total
 
 
 def bounds_over(row: Placement, depths: Sequence[int], stack: Stack) -> dict[str, list[float]]:
-    """Return each form of the bound at each depth; nothing where none is derived."""
+    """Return each form of the bound at each depth; {} if none is derived."""
     try:
         family = find_family(row)
     except ValueError:

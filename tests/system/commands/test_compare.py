@@ -56,7 +56,7 @@ def test_a_comparison_is_measured_row_by_row(place: Path, capsys: pytest.Capture
     assert {update["placement"] for update in measured["updates"]} == set(rows)
     assert set(measured["bounds"]) == set(rows) and measured["width"] == 16
     report = (out / "report.md").read_text()
-    growth = report[report.index("## Growth") : report.index("## To repeat it")]
+    growth = report[report.index("## Growth") : report.index("## Reproduction")]
     assert growth.count("Sub-LN, experts=decoupled") == 2, "in both tables"
     assert "| encoder.transformer.layers.0 |" in growth
 

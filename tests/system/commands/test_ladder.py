@@ -1,4 +1,4 @@
-"""A ladder of real runs: killed and gone on with, nothing is run twice, and its page is right."""
+"""A ladder of real runs is killed and resumed; nothing is run twice, and its page is right."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def test_a_killed_ladder_goes_on_and_its_numbers_are_those_of_its_runs(tmp_path:
     assert len(done) >= 7
     last = subprocess.run(words, env=environment, check=True, capture_output=True)
     found = json.loads(last.stdout)
-    assert found["complete"] and found["answer"] and found["foretold"]["from"] == [16, 32]
+    assert found["complete"] and found["answer"] and found["forecast"]["from"] == [16, 32]
     for path, changed in done.items():
         assert path.stat().st_mtime_ns == changed, "a cell that was done was run again"
     assert Path(found["report"]).is_file() and str(tmp_path) not in (out / "report.md").read_text()

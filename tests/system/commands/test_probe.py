@@ -29,7 +29,7 @@ def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) 
     assert code == 0
     for line in ("Post-LN: likely to fail", "Sub-LN: sound", "Comparison"):
         assert line in out
-    assert "rank collapse at initialisation: of what tells positions apart" in out
+    assert "rank collapse at initialisation: variation between positions" in out
     assert "No problem found: Sub-LN." in out
     assert "theory, SGD: the update is at most about 48 (paper)" in out
     assert "from 3 to 12 layers, one step's change of a label's logit grows x" in out

@@ -32,8 +32,8 @@ def test_answer_names_noise_and_failure() -> None:
     assert "Significantly worse: Pre-LN (1 ± 0.61 higher)." in text
     assert "No run learned: Post-LN." in text
     assert (
-        "Largest stable learning rates (2 seeds at every rate): Sub-LN 0.1 (the largest tested); "
-        "Pre-LN 0.001 (at 0.01, the next tested rate, 1 of 2 failed). "
+        "Largest stable learning rates (2 seeds at every rate), with failures at the next tested "
+        "rate in brackets: Sub-LN 0.1 (the largest tested); Pre-LN 0.001 (1 of 2 at 0.01). "
         "These seeds are too few to compare largest stable rates."
     ) in text
     assert "Pre-LN in 3 of 6" in text
@@ -131,7 +131,7 @@ def test_a_run_without_a_result_is_none_that_learned() -> None:
     )  # fmt: skip
     words = said(sub, "sub")
     assert words[1] == "2 of 6 runs have no result yet."
-    assert "Sub-LN 0.001 (at 0.01, the next tested rate, results are missing)" in " ".join(words)
+    assert "Sub-LN 0.001 (results missing at 0.01)" in " ".join(words)
     assert said([Scored("sub", 1e-2, 1, "missing")], "sub") == [
         "There is no result yet.", "1 of 1 runs have no result yet.",
     ]  # fmt: skip

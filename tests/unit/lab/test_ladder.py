@@ -13,11 +13,17 @@ from benchmarks.ladders import LADDERS, summary, widening
 from benchmarks.probe_ladders import table
 from magneto.cli import main
 from magneto.commands import plan
-from magneto.commands.ladder import BESIDES, SCORED, parser, read_ladder_options, time_cell
+from magneto.commands.ladder import (
+    EVALUATION_SHARE,
+    OVERHEAD_SECONDS,
+    parser,
+    read_ladder_options,
+    time_cell,
+)
 from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.lab import ladder as ladders
-from magneto.lab.foretelling import PLATEAU, sensitivity, sum_up
+from magneto.lab.forecast import PLATEAU, sensitivity, sum_up
 from magneto.lab.grid import PLACEMENT, RATE, SEED, read_sweep
 from magneto.lab.ladder import (
     LEAST_STEPS,
@@ -125,7 +131,7 @@ def test_known_laws_are_recovered_and_cells_are_few(
             assert shown["loss"]["value"] == pytest.approx(loss, abs=0.005) and not shown["edge"]
             assert shown["largest_stable"] < fails <= shown["next_failed"]
             assert shown["next_failed"] <= 3.4 * shown["largest_stable"]
-    rows = found["foretold"]["rows"]
+    rows = found["forecast"]["rows"]
     for row in TRUTH:
         best, loss, _ = truth(row, 1024)
         assert rows[row]["best_rate"]["low"] < best < rows[row]["best_rate"]["high"]
@@ -138,8 +144,10 @@ def test_known_laws_are_recovered_and_cells_are_few(
     assert "update_to_bound" not in rows["sub"]["measured"], "no bound is derived for it here"
     breaks = found["troubles"]["pre"]
     assert next(entry for entry in breaks if entry["name"] == "attention_logit")["size"] > 1024
-    assert found["answer"][0].startswith("At width 1024 Pre-LN is foretold to have the lowest loss")
-    assert "Beyond noise behind it: Sub-LN" in found["answer"][1]
+    assert found["answer"][0].startswith(
+        "Forecast for width 1024, with 80 % intervals: Pre-LN has the lowest loss, "
+    )
+    assert "Worse: Sub-LN" in found["answer"][1]
     assert [entry["size"] for entry in found["held_out"]].count(128) == 7
     (pair,) = [entry for entry in found["held_out"]
                if entry["what"] == "gap" and entry["size"] == 128]  # fmt: skip
@@ -150,24 +158,22 @@ def test_known_laws_are_recovered_and_cells_are_few(
     tried = {name.split("learning_rate=")[1].split(",")[0] for name in invented}
     assert len(invented) < 0.6 * 3 * 2 * 3 * len(tried)
     page = write_ladder(found, tmp_path).read_text()
-    assert "What would break first" in page and "measured-attention-logit-over-size" in page
+    assert "First expected failure" in page and "measured-attention-logit-over-size" in page
     assert "Sub-LN" in (tmp_path / "report.md").read_text()
-    assert "foretold" in (tmp_path / "report.csv").read_text()
+    assert "forecast" in (tmp_path / "report.csv").read_text()
     write_json(tmp_path / "foretelling.json", found)
     checked = check_folder(tmp_path)
     assert not checked.wrong and checked.count > 200
     damaged = json.loads(json.dumps(found))
-    damaged["foretold"]["rows"]["sub"]["best_rate"]["high"] *= 1.01
+    damaged["forecast"]["rows"]["sub"]["best_rate"]["high"] *= 1.01
     write_json(tmp_path / "foretelling.json", damaged)
     assert len(check_folder(tmp_path).wrong) == 1
 
 
-def test_a_rung_is_foretold_before_it_is_trained_and_never_again(
-    tmp_path: Path, invented: list[str]
-) -> None:
+def test_a_rung_is_forecast_once_before_its_training(tmp_path: Path, invented: list[str]) -> None:
     ladder = open_ladder(tmp_path, made([64, 128]), lambda new: new)
     run_ladder(tmp_path, ladder, 1, QUIET)
-    kept = ladder.foretold(tmp_path, 128)
+    kept = ladder.forecast_file(tmp_path, 128)
     first = min(p.stat().st_mtime_ns for p in tmp_path.glob("rungs/width-128/cells/*/outcome.json"))
     assert kept.stat().st_mtime_ns < first
     before = kept.read_bytes()
@@ -176,7 +182,7 @@ def test_a_rung_is_foretold_before_it_is_trained_and_never_again(
     grown = open_ladder(tmp_path, made([64, 96, 128], seeds=[1, 2, 3, 4]), lambda new: new)
     run_ladder(tmp_path, grown, 1, QUIET)
     assert kept.read_bytes() == before and len(set(invented)) == len(invented) > count
-    with pytest.raises(ConfigError, match="holds another ladder"):
+    with pytest.raises(ConfigError, match="contains another ladder"):
         open_ladder(tmp_path, made([64, 96, 128], rates=[1e-3]), lambda new: new)
 
 
@@ -259,7 +265,7 @@ def test_a_cell_is_timed_with_the_batches_that_are_scored(
     changes = {"training.evaluate_limit": limit}
     recipe = load_recipe("image-classification/tiny", changes)
     found = time_cell(recipe, 1, QUIET)
-    assert found == (3.0, pytest.approx(BESIDES + SCORED * 3.0 * batches))
+    assert found == (3.0, pytest.approx(OVERHEAD_SECONDS + EVALUATION_SHARE * 3.0 * batches))
 
 
 def test_what_the_budget_can_not_pay_is_left_out(tmp_path: Path, invented: list[str]) -> None:
@@ -268,8 +274,8 @@ def test_what_the_budget_can_not_pay_is_left_out(tmp_path: Path, invented: list[
     assert run_ladder(tmp_path, ladder, 1, QUIET)
     # Cells of 2 s; the rungs cost the same, so the first one leaves half to the second.
     assert [name.split()[0] for name in invented] == ["64"] * 10 + ["128"] * 10
-    said = collect_ladder(tmp_path, ladder, "")["cannot_tell"]
-    assert any("The budget left out" in line for line in said)
+    said = collect_ladder(tmp_path, ladder, "")["limitations"]
+    assert any("The budget did not allow" in line for line in said)
 
 
 def test_the_evidence_says_how_often_intervals_held_and_by_what_they_must_widen() -> None:
@@ -331,9 +337,10 @@ def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
     monkeypatch.setitem(TRUTH, "sub", (5e-3, (1 - PLATEAU / 2) * BASELINE, 1.0, 1.0, 1.1))
     ladder = open_ladder(tmp_path, made([64, 128], seeds=[1]), lambda new: new)
     run_ladder(tmp_path, ladder, 1, QUIET)
-    said = " ".join(collect_ladder(tmp_path, ladder, "")["cannot_tell"])
-    for words in ("2 rungs fix no exponent", "8 times the largest rung", "One seed shows no noise",
-                  "Within 10% of the trivial baseline's loss", "Sub-LN at 64"):  # fmt: skip
+    said = " ".join(collect_ladder(tmp_path, ladder, "")["limitations"])
+    for words in ("2 rungs do not determine an exponent", "8 times the largest rung",
+                  "One seed shows no noise", "within 10% of the trivial baseline's",
+                  "Sub-LN at 64"):  # fmt: skip
         assert words in said, words
 
 
@@ -341,13 +348,13 @@ def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
     ("words", "answer"),
     [
         (["--widths", "32,64"], "--target"),
-        (["--target", "128"], "give --widths or --depths"),
-        (["--widths", "32", "--target", "128"], "two rungs or more"),
-        (["--widths", "32,64", "--target", "64"], "beyond the largest rung, 64"),
+        (["--target", "128"], "either --widths or --depths"),
+        (["--widths", "32", "--target", "128"], "two or more sizes"),
+        (["--widths", "32,64", "--target", "64"], "above the largest rung, 64"),
         (["--widths", "32,48", "--target", "128"], "other sizes: heads would be 1.5"),
-        (["--widths", "32,64", "--target", "128", "--budget", "soon"], "--budget takes a time"),
+        (["--widths", "32,64", "--target", "128", "--budget", "soon"], "--budget takes a duration"),
         (["--widths", "32,64", "--target", "128", "--placements", "pre,subln"], "'sub'"),
-        (["--widths", "32,64", "--target", "128", "--lrs", "0,1"], "rates are above 0"),
+        (["--widths", "32,64", "--target", "128", "--lrs", "0,1"], "--lrs must be above 0"),
         (["--depths", "2,4", "--target", "8", "--model.layers", "9"], "--model.layers"),
     ],
 )  # fmt: skip

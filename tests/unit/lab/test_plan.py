@@ -84,7 +84,7 @@ def test_bf16_keeps_half() -> None:
 
 def test_a_loss_that_looks_at_values_is_refused_in_one_line() -> None:
     config = TrainingConfig(learning_rate=1e-3)
-    with pytest.raises(ValueError, match="Stack can't be planned: "):
+    with pytest.raises(ValueError, match="Stack cannot be planned: "):
         trace_step(Stack(looks=True), torch.zeros(ROWS, WIDTH), config)
 
 

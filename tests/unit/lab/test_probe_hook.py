@@ -87,7 +87,7 @@ def test_a_trouble_is_said_once(
 
     hooks, report = [Large(2).hook], ProgressBars(quiet=True)
     train(made.build_task(), made.training, tmp_path, seed=1, hooks=hooks, report=report)
-    said = [line for line in lines if "past half of fp16" in line]
+    said = [line for line in lines if "exceeds half of fp16" in line]
     assert len(said) == 1 and said[0].startswith("step 2: decoder.layers.1:")
 
 

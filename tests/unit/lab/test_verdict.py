@@ -68,7 +68,7 @@ def test_what_tells_positions_apart(distinct: float, level: str) -> None:
     assert judge(made).level == level
     # Each of two steps up keeps the square root of the whole.
     if level != "sound":
-        assert f"x{distinct / 0.8:.2f} a layer" in found[2]
+        assert f"x{distinct / 0.8:.2f} per layer" in found[2]
 
 
 def test_a_residual_stream_that_grows_is_no_loss() -> None:
@@ -82,7 +82,7 @@ def test_the_worst_stack_counts() -> None:
     other[1] = replace(other[1], distinct_rms=0.08)
     assert kept_share([*other, layer(0), layer(1)]) == pytest.approx(0.01)
     text = finding(run(layer(1), layer(2), *other), "kept")[2]
-    assert "is left at the top of 2 layers" in text
+    assert "at the top of 2 layers" in text
     # One that is not finite is the worst, wherever it stands.
     broken = [replace(part, distinct_rms=math.nan) for part in other]
     assert math.isnan(kept_share([*broken, layer(0), layer(1)]))
@@ -95,7 +95,7 @@ def test_the_first_step_is_judged_at_the_peak_rate() -> None:
     warming = replace(made, steps=[replace(step, learning_rate=0.0) for step in made.steps])
     assert finding(warming, "moved")[:2] == ("sound", 1.0)
     assert finding(warming, "update")[:2] == ("sound", 1e-2)
-    assert "a rate of 0.001 moves it by 10 %" in finding(made, "moved")[2]
+    assert "a rate of 0.001 changes it by 10 %" in finding(made, "moved")[2]
     tries = [*TRIES, FirstStep(1.0, 30.0, 3.0, 5.0)]
     wild = replace(made, first_steps=tries, peak=1.0)
     assert finding(wild, "update")[:2] == ("not decided", 5.0)

@@ -1,4 +1,4 @@
-"""Figures of a comparison (scores, losses, updates, activations), and curves of a run."""
+"""Figures of comparisons (scores, losses, updates, activations) and of runs (curves)."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ MEANING = {
     DASH: "– did not learn",
     PLUS: "+ some seeds failed",
 }
-# Inches: of a strip's title and rows, of the figure of scores, of others, of those of a run.
+# Sizes in inches: title and rows of a strip, figure of scores, other figures, figures of runs.
 TITLE_HEIGHT, ROW_HEIGHT = 0.08, 0.11
 WIDTH, HEIGHT, SIZE, RUN_SIZE = 5.0, 3.2, (3.3, 2.2), (3.3, 2.0)
-# The scores keep this share of the axis: a reference line further off is told, not drawn.
+# Minimum share of the scores on the axis; a reference further away is annotated, not drawn.
 LEAST_SHARE = 0.25
 CURVE_POINTS, HOVER_POINTS, MARKERS = 160, 20, 4
-# What may be drawn above the loss that most began with, as a share of what is below it.
+# Range above the median initial loss, as a share of the range below it.
 HEADROOM = 0.35
 TRAINING = Series(0, "training", "training", "#0067b1", "#4aa8f0", "", SOLID)
 VALIDATION = Series(1, "validation", "validation", "#d1480b", "#ff7f45", "o", SOLID)
 SERIES = (TRAINING, VALIDATION)
 PREFIX = "validation_"
-# What the loop logs about itself, in the order of the page; of the rest each is a metric.
-OF_THE_LOOP = ("learning_rate", "gradient_norm", "flops_utilisation", "data_wait_seconds")
+# Names logged by the training loop, in the page's order; all others are metrics.
+LOOP_NAMES = ("learning_rate", "gradient_norm", "flops_utilisation", "data_wait_seconds")
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -55,9 +55,9 @@ class Mark:
     """A failure in the strip above a figure.
 
     Attributes:
-        x: Where.
+        x: Position.
         symbol: CROSS, DASH or PLUS.
-        text: What the reader is told there.
+        text: Text of its tooltip.
     """
 
     x: float
@@ -71,34 +71,34 @@ def strip_height(rows: int) -> float:
 
 
 def draw_strip(plot: Plot, rows: Sequence[tuple[Series, Sequence[Mark]]]) -> None:
-    """Mark failures above a figure, where no height can be read into them: a row per placement."""
+    """Mark failures in a strip above a figure, with a row per placement."""
     axes = plot.axes[0]
     present = {mark.symbol for _, marks in rows for mark in marks}
-    said = ", ".join(meaning for symbol, meaning in MEANING.items() if symbol in present)
-    axes.set_title(said, loc="left", fontsize=8, color=FAINT)
+    legend = ", ".join(meaning for symbol, meaning in MEANING.items() if symbol in present)
+    axes.set_title(legend, loc="left", fontsize=8, color=FAINT)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_yticks([])
     axes.tick_params(axis="x", which="both", length=0, labelbottom=False)
     axes.grid(visible=False, axis="y")
     axes.spines[["left", "bottom"]].set_visible(False)
     for height, (row, marks) in enumerate(rows):
-        # The placement's own marker leads its row.
+        # The placement's marker begins its row.
         key = axes.plot(
             -0.03, height, marker=row.marker, color=row.light, markersize=3.6, clip_on=False,
             transform=axes.get_yaxis_transform(),
         )  # fmt: skip
         plot.belongs(row, key)
         for mark in marks:
-            drawn = axes.plot(
+            artists = axes.plot(
                 mark.x, height, mark.symbol, color=row.light, markersize=4.6, markeredgewidth=1.5,
                 clip_on=False,
             )  # fmt: skip
-            plot.belongs(row, drawn)
+            plot.belongs(row, artists)
             plot.hover(row, [(mark.x, height, mark.text)], axes)
 
 
 def log_rates(axes: Axes, rates: Sequence[float]) -> None:
-    """Make x the learning rate, on a logarithmic axis, labelled with the rates themselves."""
+    """Set x to the learning rate, on a logarithmic axis with the rates as ticks."""
     axes.set_xscale("log")
     axes.set_xlim(rates[0] / 1.6, rates[-1] * 1.6)
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -112,7 +112,7 @@ def log_rates(axes: Axes, rates: Sequence[float]) -> None:
 
 
 def log_y(axes: Axes) -> None:
-    """Make y logarithmic, labelled with plain numbers."""
+    """Set a logarithmic y with plain numbers."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -126,7 +126,7 @@ def draw_scores(
     name: str = "scores",
     title: str = "",
 ) -> Drawing:
-    """Draw the mean score of what learned; what failed stands in a strip on top."""
+    """Draw the mean scores of runs that learned, with failures in a strip above."""
     decimals = decimals_for([group.mean for group in groups.values()])
     rates = sorted(float(rate) for rate in comparison["learning_rates"])
     rows = {name: [groups[name, rate] for rate in rates] for name in series}
@@ -142,7 +142,7 @@ def draw_scores(
             _draw_score(plot, row, rates, rows[name], shift, decimals)
         set_limits(axes, [group.mean for group in groups.values()], comparison)
         better = "higher" if comparison.get("higher_is_better") else "lower"
-        axes.set_ylabel(f"{comparison['metric']} at the end ({better} is better)")
+        axes.set_ylabel(f"final {comparison['metric']} ({better} is better)")
         if failed:
             draw_strip(plot, failed)
     return plot.finish()
@@ -153,14 +153,14 @@ def failure_marks(rates: Sequence[float], groups: Sequence[Group]) -> list[Mark]
     marks = []
     for rate, group in zip(rates, groups, strict=True):
         if group.failed:
-            whole = CROSS if group.diverged else DASH
-            symbol = whole if group.failed == group.seeds else PLUS
+            all_failed = CROSS if group.diverged else DASH
+            symbol = all_failed if group.failed == group.seeds else PLUS
             marks.append(Mark(rate, symbol, f"rate {rate_text(rate)}: {failures(group)}"))
     return marks
 
 
 def _shift(rates: Sequence[float], position: float, count: int) -> float:
-    """Return the factor that sets one placement's points beside another's at the same rate."""
+    """Return the horizontal factor that separates placements at the same rate."""
     gaps = [b / a for a, b in itertools.pairwise(rates) if a > 0 and b > a]
     return min([*gaps, 4.0]) ** (min(0.05, 0.4 / count) * position)
 
@@ -173,9 +173,9 @@ def _draw_score(
     shift: float,
     decimals: int,
 ) -> None:
-    """Draw one placement: full markers where every seed learned, hollow where only some did.
+    """Draw one placement: full markers if every seed learned, hollow ones if some did.
 
-    The line joins neighbours at which every seed learned, and breaks elsewhere.
+    The line joins neighbouring rates at which every seed learned.
     """
     shown = [
         (r * shift, g.mean, g, r) for r, g in zip(rates, groups, strict=True) if g.mean is not None
@@ -183,7 +183,7 @@ def _draw_score(
     if not shown:
         return
     places = [rate * shift for rate in rates]
-    # A line breaks, at nan, where a seed failed or none ran.
+    # nan breaks the line at rates with a failed seed or without results.
     joined = [g.mean if g.mean is not None and not g.failed else math.nan for g in groups]
     x, y = [s[0] for s in shown], [s[1] for s in shown]
     error = [g.interval or 0.0 for _, _, g, _ in shown]
@@ -204,7 +204,7 @@ def _draw_score(
 
 
 def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[str, Any]) -> None:
-    """Set y to what the means need: a wide interval of two seeds must not flatten everything."""
+    """Set y to the range of the means, so that wide intervals do not flatten the figure."""
     shown = [mean for mean in means if mean is not None]
     named = reference(comparison)
     if not shown:
@@ -226,9 +226,9 @@ def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[st
 
 
 def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
-    """Return what scores are held against and its name: the baseline, else the first loss.
+    """Return the reference value and its name: the trivial baseline, else the initial loss.
 
-    The latter is the median of the training loss of the first steps.
+    The latter is the median training loss of the first steps.
     """
     baseline = finite(comparison.get("baseline"))
     if baseline is not None:
@@ -237,13 +237,13 @@ def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
     losses = [loss for loss in first if loss is not None]
     if comparison["metric"] != "loss" or not losses:
         return None
-    return median(losses), "loss of the first steps"
+    return median(losses), "initial loss"
 
 
 def _draw_reference(
     axes: Axes, value: float, name: str, low: float, high: float
 ) -> tuple[float, float]:
-    """Draw a line at the reference, or name it at the frame; return the limits with it."""
+    """Draw a line at the reference, or annotate it at the frame; return the new limits."""
     bottom, top = min(low, value), max(high, value)
     style: dict[str, Any] = {
         "xytext": (0, -2 if value > low else 2), "textcoords": "offset points", "fontsize": 8,
@@ -264,15 +264,15 @@ def _draw_reference(
 def draw_updates(
     measured: Mapping[str, Any], series: Mapping[str, Series], reading: str
 ) -> Drawing:
-    """Draw one step's change of the output against depth, each relative to the shallowest.
+    """Draw one step's change of the output against depth, relative to the smallest depth.
 
     Args:
-        measured: What `comparison.measure` returns.
-        series: How placements look.
-        reading: "label", which is what the theory bounds (drawn dashed), or "output".
+        measured: Result of `comparison.measure`.
+        series: Styles of the placements.
+        reading: "label", with the theory's bound (dashed), or "output".
     """
     depths = [int(depth) for depth in measured["depths"]]
-    title = "label's logit; dashed: bound" if reading == "label" else "whole output"
+    title = "label's logit (dashed: bound)" if reading == "label" else "output"
     plot = Plot(f"update-{reading}", SIZE, title=title)
     axes = plot.main
     with rc_context(STYLE):
@@ -296,7 +296,7 @@ def draw_updates(
 def _draw_update(
     plot: Plot, row: Series, depths: Sequence[int], ratios: Sequence[Sequence[float]]
 ) -> None:
-    """Draw one placement: geometric means over seeds, with 95 % intervals."""
+    """Draw one placement: geometric means over seeds with 95 % intervals."""
     means = [math.exp(fmean(map(math.log, found))) for found in ratios]
     halves = [finite(half_width([math.log(v) for v in found])) or 0.0 for found in ratios]
     low = [mean * math.exp(-half) for mean, half in zip(means, halves, strict=True)]
@@ -314,7 +314,7 @@ def _draw_update(
 def _ratios(
     updates: Sequence[Mapping[str, Any]], name: str, reading: str, depth: int, first: int
 ) -> list[float]:
-    """Return each seed's update at a depth over its own at the first depth; only what is known."""
+    """Return each seed's update at a depth over that at the first depth, if both are known."""
     mine = {
         (u["layers"], u["seed"]): u["value"]
         for u in updates
@@ -340,12 +340,12 @@ def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) 
             points = [(float(x), y, f"layer {x}: RMS {y:.3g}") for x, y in shown]
             plot.hover(row, points)
         log_y(plot.main)
-        plot.main.set(xlabel="layer", ylabel="RMS of its output")
+        plot.main.set(xlabel="layer", ylabel="RMS of the output")
     return plot.finish()
 
 
 def draw_curves(comparison: Mapping[str, Any], series: Mapping[str, Series]) -> list[Drawing]:
-    """Draw the loss of every seed, one figure for each learning rate that has runs."""
+    """Draw the losses of every seed, one figure for each learning rate."""
     cells = with_curves(comparison)
     scale = shared_scale(cells)
     if scale is None:
@@ -364,15 +364,15 @@ def with_curves(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def curve_kind(cells: Rows) -> str:
-    """Return "training" or "validation" where all curves are of it, else nothing."""
+    """Return "training" or "validation" if all curves are of that kind, else ""."""
     kinds = {cell.get("curve_of", "training") for cell in cells}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
 def shared_scale(cells: Rows) -> tuple[float, float, int] | None:
-    """Return the least loss, that at the upper end of all panels, and the last step.
+    """Return the lowest loss, the upper limit and the last step of all panels.
 
-    What lies above is cut off. None if no loss is known.
+    Curves are clipped at the upper limit. None if no loss is known.
     """
     curves = [[(step, finite(loss)) for step, loss in cell["curve"]] for cell in cells]
     losses = [loss for curve in curves for _, loss in curve if loss is not None]
@@ -399,7 +399,7 @@ def _draw_panel(
         plot.main.set(xlabel="step", ylabel=axis)
         for row, runs in mine.items():
             for cell in runs:
-                # The line breaks where the loss is not finite.
+                # nan breaks the line if the loss is not finite.
                 steps, losses = thinned(cell["curve"])
                 every = max(len(steps) // MARKERS, 1)
                 plot.line(
@@ -419,13 +419,13 @@ def divergence_marks(cells: Rows) -> list[Mark]:
         if cell["status"] == "diverged":
             at, seed = cell.get("diverged_at"), cell["seed"]
             step = cell["curve"][-1][0] if at is None else at
-            why = cell["reason"] if at is None else f"diverged at step {at}"
-            marks.append(Mark(float(step), CROSS, f"seed {seed}: {why}"))
+            reason = cell["reason"] if at is None else f"diverged at step {at}"
+            marks.append(Mark(float(step), CROSS, f"seed {seed}: {reason}"))
     return marks
 
 
 def thinned(curve: Sequence[Sequence[Any]]) -> tuple[list[int], list[float]]:
-    """Return at most about CURVE_POINTS steps and losses; all that are not finite stay, as nan."""
+    """Return about CURVE_POINTS steps and losses at most; losses that are not finite are nan."""
     every = max(len(curve) // CURVE_POINTS, 1)
     rows = [(int(step), finite(loss)) for step, loss in curve]
     kept = [row for i, row in enumerate(rows) if i % every == 0 or row[1] is None]
@@ -435,7 +435,7 @@ def thinned(curve: Sequence[Sequence[Any]]) -> tuple[list[int], list[float]]:
 
 
 def mean_points(cells: Rows) -> list[tuple[float, float, str]]:
-    """Return points of the mean of the seeds, for the reader to step through."""
+    """Return points of the mean over seeds for tooltips."""
     steps: dict[int, list[float]] = {}
     for cell in cells:
         for step, loss in cell["curve"]:
@@ -449,24 +449,24 @@ def mean_points(cells: Rows) -> list[tuple[float, float, str]]:
 
 
 def draw_run(rows: Rows, baseline: Mapping[str, float]) -> list[Drawing]:
-    """Draw everything that a run has logged, a figure for each name.
+    """Draw a figure for each name in a run's log.
 
     Args:
-        rows: Of its metrics.jsonl.
-        baseline: A trivial answer's metrics; a line in the figure of each.
+        rows: Rows of its metrics.jsonl.
+        baseline: Metrics of the trivial baseline, drawn as lines.
     """
     names = dict.fromkeys(key.removeprefix(PREFIX) for row in rows for key in row)
-    metrics = [name for name in names if name not in ("step", *OF_THE_LOOP)]
-    # What validation knows comes first; then what is logged in training alone.
+    metrics = [name for name in names if name not in ("step", *LOOP_NAMES)]
+    # Metrics with validation values come first.
     known = {key.removeprefix(PREFIX) for row in rows for key in row if key.startswith(PREFIX)}
     ordered = sorted(metrics, key=lambda name: (name != "loss", name not in known))
-    ordered += [name for name in OF_THE_LOOP if name in names]
-    drawn = [draw_name(name, rows, baseline.get(name)) for name in ordered]
-    return [drawing for drawing in drawn if drawing is not None]
+    ordered += [name for name in LOOP_NAMES if name in names]
+    drawings = [draw_name(name, rows, baseline.get(name)) for name in ordered]
+    return [drawing for drawing in drawings if drawing is not None]
 
 
 def draw_name(name: str, rows: Rows, baseline: float | None) -> Drawing | None:
-    """Draw one logged name over steps, in training and in validation; None if no value is known."""
+    """Draw the training and validation values of a name; None if there is no value."""
     both = ((TRAINING, curve_of(rows, name)), (VALIDATION, curve_of(rows, PREFIX + name)))
     curves = [(row, curve) for row, curve in both if any(finite(y) is not None for _, y in curve)]
     if not curves:
@@ -478,7 +478,7 @@ def draw_name(name: str, rows: Rows, baseline: float | None) -> Drawing | None:
         if baseline is not None:
             axes.axhline(baseline, color=FAINT, linewidth=1, linestyle=(0, (2, 2)))
             axes.annotate(
-                "baseline", (1, baseline), xycoords=axes.get_yaxis_transform(), ha="right",
+                "trivial baseline", (1, baseline), xycoords=axes.get_yaxis_transform(), ha="right",
                 va="bottom", fontsize=8, color=FAINT,
             )  # fmt: skip
         for row, curve in curves:
@@ -494,5 +494,5 @@ def draw_name(name: str, rows: Rows, baseline: float | None) -> Drawing | None:
 
 
 def curve_of(rows: Rows, key: str) -> list[tuple[int, Any]]:
-    """Return (step, value) of every row that has a key."""
+    """Return (step, value) of the rows with a key."""
     return [(row["step"], row[key]) for row in rows if key in row]

@@ -1,4 +1,4 @@
-"""The page of a ladder: a question a section, with its figures and its table."""
+"""The page of a ladder: sections with figures and tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 
 from magneto.figures import FAINT
 from magneto.files import write_bytes
-from magneto.lab.foretelling import QUANTITIES, percent, spread
+from magneto.lab.forecast import QUANTITIES, percent, spread
 from magneto.lab.outcome import group_cells, rate_text
 from magneto.lab.report.figures import SIZE, draw_scores, log_y
 from magneto.lab.report.plot import STYLE, Drawing, Plot, Series, series_of, swatch
@@ -29,8 +29,7 @@ from magneto.lab.report.report import (
     write_figures,
 )
 
-# Half-width of an interval at 80 %, in standard errors; and how far beyond what was measured a
-# figure follows an interval.
+# Half-width of an 80 % interval in standard errors; factor up to which axes include intervals.
 Z80, FAR = 1.2816, 3.0
 COLUMNS: tuple[str, ...] = (
     "axis", "size", "row", "what", "kind", "value", "low", "high", "exponent", "exponent_low",
@@ -38,21 +37,21 @@ COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 RATES = (("best_rate", "best rate"), ("stable_rate", "largest stable rate"))
 MEASURED = tuple((f"measured.{one.name}", one.title) for one in QUANTITIES)
-# What is shown over size: keys of a rung's row and of what is foretold, and their titles.
+# Quantities over size: keys of a rung's row and of a forecast's, and their titles.
 SHOWN = (*RATES, ("loss", "loss"), ("sensitivity", "sensitivity"), *MEASURED)
 Found = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Section:
-    """One question.
+    """A section of the page.
 
     Attributes:
-        name: Of its place in the page.
-        heading: The question.
-        head: Of its table.
-        rows: Of its table.
-        note: Under it.
+        name: Name of its anchor.
+        heading: Heading.
+        head: Heading line of its table.
+        rows: Rows of its table.
+        note: Text below the table.
         drawings: Its figures.
     """
 
@@ -68,11 +67,11 @@ def write_ladder(found: Found, directory: Path) -> Path:
     """Write page, text, table and figures of a ladder; return the page's path.
 
     Args:
-        found: What `ladder.collect_ladder` returns.
-        directory: Where; each file is written aside and renamed.
+        found: Result of `ladder.collect_ladder`.
+        directory: Output folder; each file is written atomically.
     """
     series = series_of(list(found["rows"]), dict(found["rows"]))
-    sections = list(questions(found, series))
+    sections = list(page_sections(found, series))
     drawings = [drawing for section in sections for drawing in section.drawings]
     words = {"found": found, "sections": sections, "facts": facts(found)}
     page = template("ladder.html.jinja").render(
@@ -86,141 +85,140 @@ def write_ladder(found: Found, directory: Path) -> Path:
 
 
 def facts(found: Found) -> list[tuple[str, str]]:
-    """Return names and texts: what was run, on what."""
+    """Return names and texts on the runs and their environment."""
     changes = " ".join(f"--{key} {value}" for key, value in found["overrides"].items())
     return [
         ("recipe", found["recipe"]),
         ("changed in all runs", changes or "nothing"),
         ("seeds", ", ".join(map(str, found["seeds"]))),
-        ("runs", f"{found['cells']}; {found['hours']:.2f} hours, one after the other"),
-        ("summed up", found["created"]),
+        ("runs", f"{found['cells']}; {found['hours']:.2f} hours of training in total"),
+        ("report written", found["created"]),
         *((name, ", ".join(values)) for name, values in found["environment"].items()),
     ]
 
 
-def questions(found: Found, series: Mapping[str, Series]) -> Iterator[Section]:
+def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Section]:
     """Yield the page's sections."""
-    head = ["", *map(str, found["sizes"]), f"{found['target']}, foretold", "power of size"]
+    head = ["", *map(str, found["sizes"]), f"{found['target']} (forecast)", "exponent of size"]
     for name, heading, shown, note in (
-        ("rate", "Which learning rate", RATES,
-         "The best rate is the vertex of a parabola in log rate, its interval by bootstrap over "
-         "seeds; up to the largest stable rate, from the best one on, every run learned. "
-         "Intervals are for 80 %; foretold ones for a value as it would be measured there."),
-        ("loss", "Which placement, and what loss", SHOWN[2:3], baseline_note(found)),
-        ("sensitivity", "How much the rate matters", SHOWN[3:4],
-         "The mean over rates, uniform in their logarithm, of the smaller of the final loss and "
-         "the loss at initialisation, less the smallest loss (arXiv 2309.14322); over the rates "
-         "that all rungs have in common, by the first seed."),
-        ("trouble", "What would break first", MEASURED,
-         "Of the runs at the best rate that was tried: the largest over a few watched steps, of "
-         "the gradient the smallest; geometric means over seeds. The update over the theory's "
-         "bound is one SGD step's on a label's logit, at initialisation."),
+        ("rate", "Learning rate", RATES,
+         "The best rate is the vertex of a parabola in log rate; its interval is by bootstrap over "
+         "seeds. From the best rate up to the largest stable one every run learned. Intervals are "
+         "80 % intervals; those of forecasts are for a measured value."),
+        ("loss", "Loss by placement", SHOWN[2:3], baseline_note(found)),
+        ("sensitivity", "Sensitivity to the learning rate", SHOWN[3:4],
+         "Sensitivity is the mean over log-uniform rates of min(final loss, initial loss), minus "
+         "the smallest loss (arXiv 2309.14322). It covers the rates that all rungs share, with the "
+         "first seed."),
+        ("trouble", "First expected failure", MEASURED,
+         "Measured in the runs at the best tested rate: the largest value over a few steps (the "
+         "smallest for the gradient), as geometric mean over seeds. The update over the theory's "
+         "bound is that of a label's logit by one SGD step at initialisation."),
     ):  # fmt: skip
-        there = [one for one in shown if any(points(found, row, one[0]) for row in found["rows"])]
-        rows = [line for key, title in there for line in table_lines(found, key, title)]
+        known = [one for one in shown if any(points(found, row, one[0]) for row in found["rows"])]
+        rows = [line for key, title in known for line in table_lines(found, key, title)]
         if name == "loss":
             rows += gap_lines(found)
-        drawings = [draw_over_size(found, series, key, title) for key, title in there]
+        drawings = [draw_over_size(found, series, key, title) for key, title in known]
         yield Section(name, heading, head, rows, note, drawings)
     yield held_out_section(found)
-    note = "Bars: 95 % confidence intervals over seeds; rates far from the best one have one seed."
+    note = "Bars: 95 % confidence intervals over seeds. Rates far from the best one have one seed."
     drawings = [draw_rung(found, rung, series) for rung in found["rungs"]]
-    yield Section("rungs", "Every rung", [], [], note, drawings)
+    yield Section("rungs", "Scores of every rung", [], [], note, drawings)
 
 
 def baseline_note(found: Found) -> str:
-    """Say how far the losses of the largest rung are below the trivial baseline's."""
+    """Describe the loss, and how far the largest rung is below the trivial baseline."""
     last = found["rungs"][-1]
-    note = ("Validation loss where the parabola is lowest; seeds of two rows are held against each "
-            "other pair by pair. ")  # fmt: skip
+    note = "Validation loss at the parabola's minimum. Rows are compared seed by seed. "
     if not last.get("baseline_loss"):
         return note
     shares = [f"{found['rows'][row]} {1 - part['loss']['value'] / last['baseline_loss']:.0%}"
               for row, part in last["rows"].items() if "loss" in part]  # fmt: skip
-    return (f"{note}The trivial baseline has {last['baseline_loss']:.4g}; on the largest rung the "
-            f"loss is below it by {', '.join(shares)}.")  # fmt: skip
+    return (f"{note}The trivial baseline's loss is {last['baseline_loss']:.4g}. At the largest "
+            f"rung the loss is below it by {', '.join(shares)}.")  # fmt: skip
 
 
 def reading(part: Found, key: str) -> Any:
-    """Return what a row has of a key, which may have a dot; None if it has nothing."""
+    """Return a row's value of a dotted key; None if it has none."""
     for name in key.split("."):
         part = part.get(name) or {}
     return part or None
 
 
 def points(found: Found, row: str, key: str) -> list[tuple[int, Any]]:
-    """Return the sizes at which a row has a value, with it."""
+    """Return the sizes at which a row has a value, with the value."""
     both = [(rung["size"], reading(rung["rows"].get(row, {}), key)) for rung in found["rungs"]]
     return [(size, value) for size, value in both if value is not None]
 
 
 def table_lines(found: Found, key: str, title: str) -> Iterator[list[str]]:
-    """Yield a line for each row: what was measured on every rung, and what is foretold."""
+    """Yield a line for each row: its values on every rung, and its forecast."""
     digits = 4 if key == "loss" else 3
     for row, name in found["rows"].items():
         known = dict(points(found, row, key))
-        cells = [written(known.get(size), digits) for size in found["sizes"]]
+        cells = [format_value(known.get(size), digits) for size in found["sizes"]]
         if key == "stable_rate":
             cells = [stable_text(rung["rows"].get(row, {})) for rung in found["rungs"]]
-        law = reading(found["foretold"]["rows"].get(row, {}), key)
-        yield [f"{name}, {title}", *cells, written(law, digits), exponent(law)]
+        law = reading(found["forecast"]["rows"].get(row, {}), key)
+        yield [f"{name}, {title}", *cells, format_value(law, digits), exponent(law)]
 
 
-def written(value: Any, digits: int) -> str:
-    """Write a value, with its interval where it has one."""
+def format_value(value: Any, digits: int) -> str:
+    """Format a value, with its interval if it has one."""
     if not isinstance(value, Mapping):
         return "–" if value is None else f"{value:.{digits}g}"
     return spread(value, digits) if value.get("low") else f"{value['value']:.{digits}g}"
 
 
 def stable_text(part: Found) -> str:
-    """Write a largest stable rate, and the next one that failed."""
+    """Format a largest stable rate, and the next rate, which failed."""
     if part.get("largest_stable") is None:
         return "–"
-    after = part["next_failed"]
-    said = "the largest tried" if after is None else f"{rate_text(after)} fails"
-    return f"{rate_text(part['largest_stable'])}; {said}"
+    failed = part["next_failed"]
+    ending = "the largest tested" if failed is None else f"{rate_text(failed)} fails"
+    return f"{rate_text(part['largest_stable'])}; {ending}"
 
 
 def exponent(law: Found | None) -> str:
-    """Write a law's exponent with its interval."""
+    """Format a law's exponent with its interval."""
     if not law:
         return "–"
     return f"{law['exponent']:.2f} ({law['exponent_low']:.2f} to {law['exponent_high']:.2f})"
 
 
 def gap_lines(found: Found) -> Iterator[list[str]]:
-    """Yield how far each row's loss is above the first one's, and where that goes."""
-    told = found["foretold"]["rows"]
-    first = next((row for row in found["rows"] if row in told), "")
-    for row, law in told[first]["gaps"].items() if first else ():
+    """Yield each row's loss relative to the first row's, and the trend of this gap."""
+    laws = found["forecast"]["rows"]
+    first = next((row for row in found["rows"] if row in laws), "")
+    for row, law in laws[first]["gaps"].items() if first else ():
         both = [[rung["rows"][name]["loss"]["value"] for name in (first, row)]
                 for rung in found["rungs"]]  # fmt: skip
         gaps = [percent(math.log(theirs / mine)) for mine, theirs in both]
         ends = f"{percent(law['value'])} ({percent(law['low'])} to {percent(law['high'])})"
         per_e = [percent(law[name]) for name in ("exponent", "exponent_low", "exponent_high")]
-        yield [f"{found['rows'][row]}, loss above {found['rows'][first]}'s", *gaps, ends,
-               f"{per_e[0]} ({per_e[1]} to {per_e[2]}) for e times the size"]  # fmt: skip
+        yield [f"{found['rows'][row]}, loss relative to {found['rows'][first]}", *gaps, ends,
+               f"{per_e[0]} ({per_e[1]} to {per_e[2]}) per factor e of size"]  # fmt: skip
 
 
 def held_out_section(found: Found) -> Section:
-    """Show what was foretold of rungs before they were trained, beside what came out."""
+    """Return the section with forecasts of rungs and their results."""
     titles, rows = dict(SHOWN), []
     for entry in found["held_out"]:
         digits = 4 if entry["what"] in ("loss", "gap") else 3
         title = titles.get(entry["what"]) or (
-            f"loss over that of {found['rows'].get(entry['against'], entry['against'])}"
+            f"loss relative to {found['rows'].get(entry['against'], entry['against'])}"
         )
         below = ", ".join(map(str, entry["from"]))
-        rivals = [written(rival["value"], 3) for rival in entry.get("rivals", {}).values()]
+        rivals = [format_value(rival["value"], 3) for rival in entry.get("rivals", {}).values()]
         rows.append([
             f"{entry['size']} from {below}: {found['rows'].get(entry['row'], entry['row'])}, "
-            f"{title}", written(entry, digits), written(entry["measured"], digits),
+            f"{title}", format_value(entry, digits), format_value(entry["measured"], digits),
             "yes" if entry["holds"] else "no", *(rivals or ["–", "–"]),
         ])  # fmt: skip
-    head = ["rung", "foretold", "measured", "in the interval", "the rate below",
+    head = ["rung", "forecast", "measured", "in the interval", "the rate below",
             "rate times 1/size"]  # fmt: skip
-    return Section("held-out", "Foretold and measured", head, rows, found["held_out_text"])
+    return Section("held-out", "Accuracy of the forecasts", head, rows, found["held_out_text"])
 
 
 def draw_rung(found: Found, rung: Found, series: Mapping[str, Series]) -> Drawing:
@@ -233,32 +231,32 @@ def draw_rung(found: Found, rung: Found, series: Mapping[str, Series]) -> Drawin
 
 
 def draw_over_size(found: Found, series: Mapping[str, Series], key: str, title: str) -> Drawing:
-    """Draw something of every row over size on two logarithmic axes, and what is foretold of it.
+    """Draw a quantity of every row over size on two logarithmic axes, with its forecast.
 
-    A dashed line is the fitted law, a hollow marker what it foretells of the target.
+    The dashed line is the fitted law, the hollow marker its forecast for the target.
     """
     plot = Plot(key.replace(".", "-").replace("_", "-") + "-over-size", SIZE, title=title)
     axes, sizes, target = plot.main, found["sizes"], found["target"]
     limits: list[float] = []
     with rc_context(STYLE):
-        for position, (row, looks) in enumerate(series.items()):
-            # Rows stand side by side at each size.
+        for position, (row, style) in enumerate(series.items()):
+            # Rows are shifted slightly, so that they do not overlap.
             shift = 1 + 0.03 * (position - (len(series) - 1) / 2)
             known = [(size * shift, *ends(value), f"{size}")
                      for size, value in points(found, row, key)]  # fmt: skip
-            plot.line(looks, [p[0] for p in known], [p[1] for p in known], marker=looks.marker)
-            law = reading(found["foretold"]["rows"].get(row, {}), key)
+            plot.line(style, [p[0] for p in known], [p[1] for p in known], marker=style.marker)
+            law = reading(found["forecast"]["rows"].get(row, {}), key)
             if law:
                 start = law["value"] * (sizes[0] / target) ** law["exponent"]
                 line: dict[str, Any] = {"linewidth": 0.7, "linestyle": (0, (3, 2))}
-                plot.line(looks, [sizes[0], target], [start, law["value"]], **line)
-                mark: dict[str, Any] = {"marker": looks.marker, "fillstyle": "none"}
-                plot.line(looks, [target * shift], [law["value"]], **mark)
-                known.append((target * shift, *ends(law), f"{target}, foretold"))
+                plot.line(style, [sizes[0], target], [start, law["value"]], **line)
+                mark: dict[str, Any] = {"marker": style.marker, "fillstyle": "none"}
+                plot.line(style, [target * shift], [law["value"]], **mark)
+                known.append((target * shift, *ends(law), f"{target} (forecast)"))
             for x, value, low, high, _ in known:
-                plot.belongs(looks, axes.plot([x, x], [low, high], color=looks.light, linewidth=1))
+                plot.belongs(style, axes.plot([x, x], [low, high], color=style.light, linewidth=1))
                 limits += [max(low, value / FAR), value, min(high, value * FAR)]
-            plot.hover(looks, [(x, value, f"{size}: {value:.3g} ({low:.3g} to {high:.3g})")
+            plot.hover(style, [(x, value, f"{size}: {value:.3g} ({low:.3g} to {high:.3g})")
                                for x, value, low, high, size in known])  # fmt: skip
         axes.set_xscale("log")
         axes.set(xlabel=found["axis"], xlim=(sizes[0] / 1.25, target * 1.25))
@@ -269,14 +267,14 @@ def draw_over_size(found: Found, series: Mapping[str, Series], key: str, title: 
         log_y(axes)
         wide = max(limits) / min(limits)
         axes.set_ylim(min(limits) / wide**0.05, max(limits) * wide**0.05)
-        # Within a factor of three there are too few round numbers.
+        # Within a factor of three there are too few major ticks.
         few = FuncFormatter(lambda value, _: f"{value:.3g}") if wide < 3 else NullFormatter()
         axes.yaxis.set_minor_formatter(few)
     return plot.finish()
 
 
 def ends(value: Any) -> tuple[float, float, float]:
-    """Return a value with the ends of its interval; equal to it where none is known."""
+    """Return a value and its interval; the interval of an unknown error has no width."""
     if not isinstance(value, Mapping):
         return value, value, value
     if value.get("low"):
@@ -286,12 +284,12 @@ def ends(value: Any) -> tuple[float, float, float]:
 
 
 def write_table(found: Found) -> str:
-    """Return every number over size as a row of CSV: measured ones, then foretold ones."""
+    """Return all numbers over size as CSV: measured values, then forecasts."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
-    told = found["foretold"]
-    for kind, rung in [*(("measured", rung) for rung in found["rungs"]), ("foretold", told)]:
+    measured = [("measured", rung) for rung in found["rungs"]]
+    for kind, rung in [*measured, ("forecast", found["forecast"])]:
         for row, part in rung["rows"].items():
             shared = {"axis": found["axis"], "size": rung["size"], "row": row, "kind": kind}
             for key, _ in SHOWN:

@@ -1,9 +1,9 @@
-"""How figures look, and how they leave: as SVG, inside a page or as a file, and as a PDF file.
+"""Style of figures, and their formats: SVG in a page or a file, and PDF.
 
-One colour, marker and dash per placement, the same in every figure and table. The colours are the
-outcome of a search: every pair of them is further apart than 12 in CIEDE2000, with any colour
-vision, and each stands out from its page by a contrast of 3. A test holds this. Figures are drawn
-in the light page's colours, which the style sheet replaces on a dark one.
+Each placement has one colour, marker and dash in every figure and table. A search chose the
+colours: every pair differs by more than 12 in CIEDE2000 with any colour vision, and each has a
+contrast of at least 3 with its page, as a test checks. Figures are drawn in the colours of light
+pages; the style sheet replaces them on dark pages.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from magneto.figures import STYLE as SHARED
 
 COORDINATE = re.compile(r"-?\d+\.\d{3,}")
 SOLID = ()
-"""Dash of a line that has none."""
+"""Dash of a solid line."""
 STYLE: dict[Any, Any] = SHARED | {"axes.grid": True, "axes.facecolor": "none"}
-# Of a legend, in inches: a letter of a title, a line with its spaces, and a row.
+# Sizes of a legend in inches: letter of a title, line with spaces, row.
 LEGEND_LETTER, LEGEND_LINE, LEGEND_ROW = 0.066, 0.55, 0.15
 
 
 @dataclass(frozen=True)
 class Series:
-    """How one placement is shown, the same in every figure.
+    """Style of one placement in all figures.
 
     Attributes:
-        index: Position among the placements; names its group in an SVG.
-        name: Of the placement.
-        title: What a legend calls it.
+        index: Position among the placements, and name of its group in an SVG.
+        name: Name of the placement.
+        title: Name in legends.
         light: Colour on a light page.
         dark: Colour on a dark page.
         marker: matplotlib's name of its marker, or its (points, style, angle).
@@ -75,7 +75,7 @@ ROWS: dict[str, tuple[str, str, Any, tuple[float, ...]]] = {
     "gated": ("#2808c5", "#96bd92", "p", _DOTS),
     "hybrid-star": ("#75496f", "#e70e00", "h", _LONGEST),
 }
-# For rows that users bring: neither a marker nor a dash is one of those above.
+# For users' own rows: markers and dashes that the rows above do not use.
 _COLOURS = (
     ("#7205f8", "#15e2fd"),
     ("#12845a", "#25a082"),
@@ -87,14 +87,9 @@ _DASHES = ((1, 3), (7, 1.5, 1, 1.5, 1, 1.5), (3, 3))
 
 
 def series_of(placements: Sequence[str], titles: dict[str, str]) -> dict[str, Series]:
-    """Give every placement its looks; one without a row of its own takes the next of the others.
-
-    Args:
-        placements: Names of the rows, in order.
-        titles: Their titles.
-    """
+    """Return the style of every placement; unknown ones take the next free style."""
     own = [name for name in placements if name not in ROWS]
-    # 60 of them differ, for 4, 5 and 3 have no common factor.
+    # 60 styles are distinct, because 4, 5 and 3 have no common factor.
     rows = ROWS | {
         name: (
             *_COLOURS[position % len(_COLOURS)],
@@ -110,9 +105,9 @@ def series_of(placements: Sequence[str], titles: dict[str, str]) -> dict[str, Se
 
 
 def swatch(series: Series) -> str:
-    """Return a small SVG of a series' line and marker, for a legend."""
+    """Return a small SVG of a series' line and marker for a legend."""
     marker = MarkerStyle(series.marker)
-    # Markers are about one unit wide: 9 of the swatch's units.
+    # A marker is about one unit wide, which becomes 9 units of the swatch.
     place = marker.get_transform() + Affine2D().scale(9, -9).translate(14, 7)
     polygons: Any = marker.get_path().to_polygons(transform=place)
     shape = " ".join("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in p) + "Z" for p in polygons)
@@ -130,10 +125,10 @@ class Drawing:
 
     Attributes:
         name: Unique id.
-        title: What it is of; "" where the heading says it.
-        svg: For a page or a file of its own.
-        hits: Points the reader can point at, in the SVG's coordinates.
-        figure: What was drawn, laid out.
+        title: Title; "" if the heading suffices.
+        svg: SVG for a page or a file.
+        hits: Points with tooltips, in the SVG's coordinates.
+        figure: The figure after layout.
     """
 
     name: str
@@ -143,12 +138,12 @@ class Drawing:
     figure: Figure
 
     def pdf(self) -> bytes:
-        """Return the same as a PDF file; to embed its fonts takes longer than all else."""
+        """Return the figure as PDF. Embedding its fonts is slow."""
         return save(self.figure, self.name, "pdf")
 
 
 def save(figure: Figure, name: str, kind: str) -> bytes:
-    """Return a figure in a file format; the same figure gives the same bytes."""
+    """Return a figure in a file format; equal figures give equal bytes."""
     out = io.BytesIO()
     date = "CreationDate" if kind == "pdf" else "Date"
     with rc_context({**STYLE, "svg.hashsalt": name}):
@@ -157,13 +152,13 @@ def save(figure: Figure, name: str, kind: str) -> bytes:
 
 
 class Plot:
-    """A figure being drawn: its axes, which artists belong to which series, its hover points.
+    """A figure in progress: its axes, the artists of each series, and its tooltips.
 
     Args:
-        name: Unique in the page: ids of the SVG are made of it.
+        name: Unique in the page; part of the SVG's ids.
         size: Width and height in inches.
-        heights: Relative heights of axes above one another, which share x.
-        title: Stands above the axes; "" for none.
+        heights: Relative heights of stacked axes with a common x.
+        title: Title above the axes; "" for none.
     """
 
     def __init__(
@@ -176,7 +171,7 @@ class Plot:
         self.name = name
         self.title = title
         with rc_context(STYLE):
-            # One point of the SVG is one pixel at 72 dots per inch.
+            # At 72 dots per inch one point of the SVG is one pixel.
             self.figure = Figure(figsize=size, dpi=72, layout="constrained")
             grid = {"height_ratios": list(heights), "hspace": 0.02}
             axes = self.figure.subplots(
@@ -191,15 +186,15 @@ class Plot:
 
     @property
     def main(self) -> Axes:
-        """The lowest axes, whose x is labelled."""
+        """The lowest axes, with the x label."""
         return self.axes[-1]
 
-    def line(self, series: Series, x: Sequence[float], y: Sequence[float], **looks: Any) -> None:
-        """Draw a series in the main axes, in its own looks where no others are given."""
-        self.belongs(series, self.main.plot(x, y, **{**series.line, **looks}))
+    def line(self, series: Series, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
+        """Draw a series in the main axes; `style` overrides the series' style."""
+        self.belongs(series, self.main.plot(x, y, **{**series.line, **style}))
 
     def belongs(self, series: Series, artists: Iterable[Artist]) -> None:
-        """Make artists part of a series, to be hidden with it."""
+        """Assign artists to a series, with which they are hidden."""
         self._shown[series.index] = series
         for artist in artists:
             self._groups += 1
@@ -208,7 +203,7 @@ class Plot:
     def hover(
         self, series: Series, points: list[tuple[float, float, str]], axes: Axes | None = None
     ) -> None:
-        """Add points (x, y, text) that the reader can point at or step through."""
+        """Add tooltips (x, y, text)."""
         if points:
             self._hover.append((axes or self.main, series, points))
 
@@ -216,11 +211,11 @@ class Plot:
         """Add the legend and return the drawing."""
         self._legend()
         svg = for_page(save(self.figure, self.name, "svg").decode())
-        self.figure.set_layout_engine("none")  # it is laid out
+        self.figure.set_layout_engine("none")  # the layout is done
         return Drawing(self.name, self.title, svg, self.hits(), self.figure)
 
     def _legend(self) -> None:
-        """Add the series that are shown below the axes, and make room for them."""
+        """Add a legend of the drawn series below the axes."""
         rows = [self._shown[index] for index in sorted(self._shown)]
         if not rows:
             return
@@ -242,7 +237,7 @@ class Plot:
             self.belongs(row, [line, text])
 
     def hits(self) -> list[dict[str, Any]]:
-        """Return the hover points in the SVG's coordinates; to be called after `svg`."""
+        """Return the tooltips in the SVG's coordinates; call it after `save`."""
         height = self.figure.get_figheight() * 72
         hits = []
         for axes, series, points in self._hover:
@@ -257,9 +252,9 @@ class Plot:
 
 
 def for_page(svg: str) -> str:
-    """Cut a matplotlib SVG down to what can stand in a page beside others.
+    """Reduce a matplotlib SVG for a page with several figures.
 
-    Only what is referred to keeps its id; coordinates are rounded.
+    Only elements that are referred to keep their ids; coordinates are rounded.
     """
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box
@@ -268,7 +263,7 @@ def for_page(svg: str) -> str:
                    flags=re.DOTALL)  # fmt: skip
     inner = re.sub(r'id="series\.(\d+)\.\d+"', r'class="series" data-series="\1"', inner)
     inner = re.sub(r' id="[\w.]+_\d+"', "", inner).replace("xlink:href", "href")
-    # In tags alone: text between them says what it says.
+    # In tags only; text stays unchanged.
     inner = re.sub(r"<[^>]*>", lambda tag: COORDINATE.sub(lambda x: f"{float(x[0]):.2f}", tag[0]),
                    inner).replace("\n", " ").strip()  # fmt: skip
     return f'<svg xmlns="http://www.w3.org/2000/svg" {box[0]} stroke-linejoin="round">{inner}\n'

@@ -1,7 +1,7 @@
-"""Comparisons and runs as pages, texts, tables and figures, each in one folder.
+"""Reports of comparisons and runs: pages, texts, tables and figures.
 
-A page is one file that needs no network: figures are inline SVG, the script is a few dozen lines.
-Beside it lie the same figures as files, for whoever writes about them.
+A page is a single file that needs no network: figures are inline SVG, and the script is short. The
+same figures are also written as files.
 """
 
 from __future__ import annotations
@@ -60,11 +60,10 @@ def write_report(comparison: Mapping[str, Any], directory: Path, downloads: bool
     """Write the page, the text, the tables and the figures; return the page's path.
 
     Args:
-        comparison: What `comparison.collect` returns; under "measured" it may hold what
-            `comparison.measure` returns. Cells without a result are shown as such.
-        directory: Where; each file is written aside and renamed.
-        downloads: Whether figures and curves are written as files of their own too; without them
-            the page does not link to any.
+        comparison: Result of `comparison.collect`, optionally with that of `comparison.measure`
+            under "measured". Cells may have no result.
+        directory: Output folder; each file is written atomically.
+        downloads: Whether to write figures and curves as files, and to link to them.
     """
     titles = {row["placement"]: row["title"] for row in comparison["summary"]}
     series = series_of(comparison["placements"], titles)
@@ -92,12 +91,12 @@ def write_report(comparison: Mapping[str, Any], directory: Path, downloads: bool
 
 
 def as_markdown(comparison: Mapping[str, Any]) -> str:
-    """Return the answer and the tables as Markdown."""
+    """Return the conclusions and tables as Markdown."""
     return template("report.md.jinja").render(**describe(comparison))
 
 
 def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what both the page and the text say, as words and tables."""
+    """Return the contents of page and text."""
     groups = group_cells(comparison)
     decimals = decimals_for([group.mean for group in groups.values()])
     rates = sorted(float(rate) for rate in comparison["learning_rates"])
@@ -118,7 +117,7 @@ def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
         "facts": facts(comparison),
         "config": yaml.safe_dump(comparison["config"], sort_keys=False).rstrip(),
         "runs": run_rows(cells, decimals),
-        "judged": judged_sentence(comparison),
+        "significance": significance_sentence(comparison),
         "baseline": baseline_sentence(comparison),
         "failed": any(group.failed for group in groups.values()),
         "curves_heading": f"{curve_kind(with_curves(comparison))} loss".strip().capitalize(),
@@ -126,7 +125,7 @@ def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def template(name: str) -> Template:
-    """Return a template; what stands in a page is escaped."""
+    """Return a template; values in HTML pages are escaped."""
     environment = Environment(
         loader=PackageLoader("magneto.lab.report"),
         autoescape=lambda name: name is not None and ".html" in name,
@@ -146,7 +145,7 @@ def write_figures(drawings: Sequence[Drawing], directory: Path) -> None:
 
 
 def script_json(drawings: Sequence[Drawing]) -> str:
-    """Write the points of all figures as JSON that can stand inside a script element."""
+    """Return the points of all figures as JSON for a script element."""
     hits = {drawing.name: drawing.hits for drawing in drawings}
     return json.dumps(hits, separators=(",", ":")).replace("<", "\\u003c")
 
@@ -156,9 +155,9 @@ class Entry:
     """One entry of a table.
 
     Attributes:
-        text: What it says.
-        key: What its column is sorted by; None comes last.
-        best: Whether it is the best of its kind.
+        text: Its text.
+        key: Sort key of its column; None comes last.
+        best: Whether it is marked as the best.
     """
 
     text: str
@@ -167,7 +166,7 @@ class Entry:
 
 
 def subtitle(comparison: Mapping[str, Any]) -> str:
-    """Say what was compared: layers, width, steps, seeds and the size of the grid."""
+    """Return the model's size, the steps and the grid's size in one line."""
     config = comparison["config"]
     model, training = config.get("model") or {}, config.get("training") or {}
     depth = f"{model['layers']} layers" if model.get("layers") else ""
@@ -181,25 +180,25 @@ def subtitle(comparison: Mapping[str, Any]) -> str:
         for name, key in counts
     ]
     grid.append(seeds_text(comparison))
-    return ", ".join([said for said in (depth, width, steps) if said] + [" × ".join(grid)])
+    return ", ".join([*filter(None, (depth, width, steps)), " × ".join(grid)])
 
 
 def seeds_text(comparison: Mapping[str, Any]) -> str:
-    """Say over how many seeds: "3 seeds", "1 seed, 5 near each row's best rate"."""
+    """Return the number of seeds, such as "1 seed (5 at each row's best rate and next to it)"."""
     everywhere = set(comparison["seeds"])
     near = everywhere | set(comparison.get("seeds_near_best") or ())
-    said = f"{len(everywhere)} seed{'s' if len(everywhere) > 1 else ''}"
-    more = f", {len(near)} at each row's best learning rate and its neighbours"
-    return said + (more if len(near) > len(everywhere) else "")
+    count = f"{len(everywhere)} seed{'s' if len(everywhere) > 1 else ''}"
+    more = f" ({len(near)} at each row's best rate and next to it)"
+    return count + (more if len(near) > len(everywhere) else "")
 
 
 def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
-    """Say why rows learned at no rate, as far as a probe at their smallest rate found a reason."""
+    """Return the probe's reasons, at the smallest rate, for rows that learned at no rate."""
     reasons = (comparison.get("measured") or {}).get("reasons", {})
     rate = rate_text(min(map(float, comparison["learning_rates"])))
     return [
-        f"Why {title_of(row)} did not learn, by a probe at {rate}: "
-        + ("; ".join(found) if found else "nothing in its first steps foretells it")
+        f"Probe of {title_of(row)} at learning rate {rate}: "
+        + ("; ".join(found) if found else "its first steps show no reason for not learning")
         + "."
         for row, found in reasons.items()
     ]
@@ -208,7 +207,7 @@ def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
 def summary_rows(
     comparison: Mapping[str, Any], groups: Groups, decimals: int
 ) -> list[dict[str, Any]]:
-    """Return a row for each placement; the best of several scores is marked."""
+    """Return a table row for each placement; the best of several scores is marked."""
     rows = [Summary(**row) for row in comparison["summary"]]
     known = [row.score for row in rows if row.score is not None]
     known = known if len(known) > 1 else []
@@ -224,7 +223,7 @@ def summary_rows(
 
 
 def summary_entries(row: Summary, groups: Groups, decimals: int) -> list[Entry]:
-    """Return best rate, score there, largest stable rate, next rate, sensitivity, failed runs."""
+    """Return the entries: best rate, its score, stable rate, next rate, sensitivity, failures."""
     best, count = row.best_learning_rate, len(row.stable_seeds)
     partial = "" if best is None else part(groups[row.placement, float(best)])
     beyond = " (above the largest stable)" if row.best_beyond_stable else ""
@@ -241,34 +240,34 @@ def summary_entries(row: Summary, groups: Groups, decimals: int) -> list[Entry]:
 
 
 def failed_text(row: Summary) -> str:
-    """Say how many runs of a placement failed, and how: "3 of 18: 1 diverged, 2 did not learn"."""
-    kinds = [(row.diverged, DIVERGED), (row.stuck, STUCK)]
-    there = [(count, kind) for count, kind in kinds if count]
-    if len(there) == 1:
-        return f"{there[0][0]} of {row.ended} {there[0][1]}"
-    said = ", ".join(f"{count} {kind}" for count, kind in there)
-    return f"{row.diverged + row.stuck} of {row.ended}{f': {said}' if said else ''}"
+    """Format the failures of a placement: "3 of 18: 1 diverged, 2 did not learn"."""
+    counts = [(row.diverged, DIVERGED), (row.stuck, STUCK)]
+    kinds = [(count, kind) for count, kind in counts if count]
+    if len(kinds) == 1:
+        return f"{kinds[0][0]} of {row.ended} {kinds[0][1]}"
+    listed = ", ".join(f"{count} {kind}" for count, kind in kinds)
+    return f"{row.diverged + row.stuck} of {row.ended}{f': {listed}' if listed else ''}"
 
 
 def next_text(row: Summary) -> str:
-    """Say what the next rate was that was tried, and how many of its seeds failed."""
+    """Format the next tested rate and its number of failed seeds."""
     if row.next_rate is None:
         return "none" if row.largest_stable_rate is not None else "–"
     failed, count = row.failed_there
     if not failed:
-        return f"{rate_text(row.next_rate)}: no result yet of every run"
+        return f"{rate_text(row.next_rate)}: results are missing"
     return f"{rate_text(row.next_rate)}: {failed} of {count} failed"
 
 
 def grid_rows(
     comparison: Mapping[str, Any], groups: Groups, rates: Sequence[float], decimals: int
 ) -> list[dict[str, Any]]:
-    """Return a row for each placement; in each column the best mean of a whole group is marked."""
+    """Return a table row for each placement; the best mean without failures is marked per rate."""
     best: dict[float, float] = {}
     choose = max if comparison["higher_is_better"] else min
     for rate in rates:
-        there = [groups[name, rate] for name in comparison["placements"]]
-        means = [g.mean for g in there if g.mean is not None and not g.failed]
+        column = [groups[name, rate] for name in comparison["placements"]]
+        means = [g.mean for g in column if g.mean is not None and not g.failed]
         if means:
             best[rate] = choose(means)
     rows = []
@@ -287,7 +286,7 @@ def grid_rows(
 
 
 def group_text(group: Group, decimals: int) -> str:
-    """Write the mean of the seeds that learned, and what became of the others."""
+    """Format the mean of the seeds that learned, and the failures of the others."""
     lost = failures(group)
     if group.mean is None and lost:
         return f"{lost}{part(group)}"
@@ -296,7 +295,7 @@ def group_text(group: Group, decimals: int) -> str:
 
 
 def brief_group_text(group: Group, decimals: int) -> str:
-    """Write the same mean in a few characters: "6.127 (4/5)" is that of four seeds of five."""
+    """Format the mean briefly: "6.127 (4/5)" is the mean of 4 seeds that learned, of 5."""
     if group.mean is None:
         kinds = {(True, False): "diverged", (False, True): "not learned", (True, True): "failed"}
         return kinds.get((group.diverged > 0, group.stuck > 0), "-") + part(group)
@@ -306,7 +305,7 @@ def brief_group_text(group: Group, decimals: int) -> str:
 
 
 def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return how one SGD step's change of the output grows with depth, measured and bounded."""
+    """Return the growth of one SGD step's change with depth, measured and bounded."""
     measured = comparison.get("measured") or {}
     titles = {row["placement"]: row["title"] for row in comparison["summary"]}
     rows: dict[str, dict[str, str]] = {}
@@ -323,14 +322,14 @@ def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
             },
         )
         ends = [end for end in found["ratio_range"] if end is not None]
-        said = " to ".join(f"{end:.0f}" if abs(end) >= 10 else f"{end:.2f}" for end in ends)
-        interval = f" ({said})" if len(ends) == 2 else ""
+        limits = " to ".join(f"{end:.0f}" if abs(end) >= 10 else f"{end:.2f}" for end in ends)
+        interval = f" ({limits})" if len(ends) == 2 else ""
         row[found["reading"]] = f"× {found['ratio']:.2f}{interval}"
     return list(rows.values())
 
 
 def layer_rows(comparison: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Return each layer's name with the RMS of its output in every placement."""
+    """Return the RMS of each layer's output in every placement."""
     activations = (comparison.get("measured") or {}).get("activations", {})
     columns = [activations.get(name, {}) for name in comparison["placements"]]
     names = dict.fromkeys(layer for column in columns for layer in column)
@@ -342,7 +341,7 @@ def layer_rows(comparison: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
 
 def run_rows(cells: Sequence[Mapping[str, Any]], decimals: int) -> list[dict[str, Any]]:
-    """Return a row for each run."""
+    """Return a table row for each run."""
     return [
         {
             "placement": cell["placement"],
@@ -359,40 +358,34 @@ def run_rows(cells: Sequence[Mapping[str, Any]], decimals: int) -> list[dict[str
     ]
 
 
-def judged_sentence(comparison: Mapping[str, Any]) -> str:
-    """Say how rows are told apart, where several of them have several seeds; "" elsewhere."""
+def significance_sentence(comparison: Mapping[str, Any]) -> str:
+    """Describe the significance test; "" unless several rows have several seeds."""
     if sum(len(row["scores"]) > 1 for row in comparison["summary"]) < 2:
         return ""
     return (
-        "Two rows differ beyond noise if Welch's t test over their seeds says so by Holm's method "
-        "over all pairs of rows: of reports on rows of equal "
-        "means and like spread at most 5 % name a difference. "
+        "Differences are significant by Welch's t test over seeds at 5 %, with Holm's correction "
+        "over all pairs of rows. "
     )
 
 
 def baseline_sentence(comparison: Mapping[str, Any]) -> str:
-    """Say what a run had to beat to count as one that learned; "" without a baseline."""
+    """Describe the trivial baseline and the threshold for learning; "" without a baseline."""
     if comparison.get("baseline") is None:
         return ""
     side = "above" if comparison["higher_is_better"] else "below"
     return (
-        f"The trivial baseline of this task has {comparison['metric']} "
-        f"{comparison['baseline']:.4g} on the same data; a run that does not end {side} "
-        f"{comparison['threshold']:.4g} ({MARGIN:.0%} of the way from it to the best possible "
-        "score) did not learn."
+        f"The trivial baseline has {comparison['metric']} {comparison['baseline']:.4g} on the same "
+        f"data. A run learned if it ends {side} {comparison['threshold']:.4g}, {MARGIN:.0%} of the "
+        "way from the baseline to the best possible score."
     )
 
 
 def facts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return names and texts: what was compared, by which programs, on what machine.
-
-    Args:
-        comparison: What `comparison.collect` returns.
-    """
+    """Return names and texts on the runs, the packages and the machine."""
     cells = comparison["cells"]
     done = [cell for cell in cells if cell["status"] != "missing"]
     hours = sum(cell["seconds"] or 0 for cell in done) / 3600
-    spent = f"{hours:.1f} hours" if hours >= 0.1 else f"{hours * 60:.1f} minutes"
+    duration = f"{hours:.1f} hours" if hours >= 0.1 else f"{hours * 60:.1f} minutes"
     near = ", ".join(map(str, comparison.get("seeds_near_best") or ()))
     overrides = " ".join(f"--{key} {value}" for key, value in comparison["overrides"].items())
     return [
@@ -400,8 +393,8 @@ def facts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("changed in all runs", overrides or "nothing"),
         ("seeds", ", ".join(str(seed) for seed in comparison["seeds"])),
         *([("seeds near the best rate", near)] if near else []),
-        ("runs", f"{len(done)} of {len(cells)}; {spent} of training, one after the other"),
-        ("summed up", str(comparison["created"])),
+        ("runs", f"{len(done)} of {len(cells)}; {duration} of training in total"),
+        ("report written", str(comparison["created"])),
         *(
             (name, ", ".join(values) if isinstance(values, list) else str(values))
             for name, values in comparison["environment"].items()
@@ -410,13 +403,13 @@ def facts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def write_csv(comparison: Mapping[str, Any]) -> str:
-    """Return every cell of the grid as a row of CSV."""
+    """Return all cells of the grid as CSV."""
     shared = {name: comparison[name] for name in ("recipe", "metric")}
     return _csv(COLUMNS, (shared | dict(cell) for cell in comparison["cells"]))
 
 
 def write_curves(comparison: Mapping[str, Any]) -> str:
-    """Return every point of every loss curve as a row of CSV."""
+    """Return all points of all loss curves as CSV."""
     return _csv(
         CURVE_COLUMNS,
         (
@@ -437,18 +430,18 @@ def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 @dataclass(frozen=True)
 class RunPage:
-    """What is said of a run.
+    """Contents of a run's page.
 
     Attributes:
-        name: Of the run.
-        subtitle: What was trained, in a line.
-        answer: How it ended, in sentences; the first is set large.
-        metrics: (name, last value or None, the baseline's or None).
-        rows: Of its metrics.jsonl.
-        baseline: A trivial answer's metrics.
-        figures: What the task shows of its model.
+        name: Name of the run.
+        subtitle: Task and settings in a line.
+        answer: Sentences on the result; the first is emphasised.
+        metrics: (name, last value or None, trivial baseline's value or None).
+        rows: Rows of its metrics.jsonl.
+        baseline: Metrics of the trivial baseline.
+        figures: Figures of the task on its model.
         facts: Names and texts: versions, machine, commits.
-        config: Its recipe, as YAML.
+        config: Its recipe as YAML.
     """
 
     name: str
@@ -463,12 +456,7 @@ class RunPage:
 
 
 def write_run_page(page: RunPage, directory: Path) -> Path:
-    """Write the page and its figures; return the page's path.
-
-    Args:
-        page: What it says.
-        directory: Where; each file is written aside and renamed.
-    """
+    """Write a run's page and its figures, each file atomically; return the page's path."""
     curves = draw_run(page.rows, page.baseline)
     write_figures(curves, directory / FIGURES)
     figures = []
@@ -476,7 +464,7 @@ def write_run_page(page: RunPage, directory: Path) -> Path:
         ending, kind = (".svg", "svg+xml") if isinstance(figure.image, str) else (".png", "png")
         image = figure.image.encode() if isinstance(figure.image, str) else figure.image
         write_bytes(directory / FIGURES / f"{figure.name}{ending}", image)
-        # As an address that holds all of it: two pictures share no ids so.
+        # As data URLs, so that figures do not share ids.
         source = f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
         figures.append({"figure": figure, "file": f"{figure.name}{ending}", "source": source})
     metrics = [

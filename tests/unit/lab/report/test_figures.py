@@ -62,7 +62,7 @@ def test_the_baseline_is_drawn_or_named_at_the_frame() -> None:
     assert "trivial baseline 6<" in scores_of(assemble(cells, Judge("loss", False, 6.0)))
     far = scores_of(assemble(cells, Judge("loss", False, 60.0)))
     assert "trivial baseline 60, above the frame" in far
-    assert "loss of the first steps 8" in scores_of(assemble(cells, Judge("loss", False)))
+    assert "initial loss 8" in scores_of(assemble(cells, Judge("loss", False)))
     accuracy = [run(1e-3, 0.5), run(1e-2, 0.6)]
     assert "trivial baseline 0.1, below" in scores_of(
         assemble(accuracy, Judge("accuracy", True, 0.1))

@@ -45,7 +45,9 @@ def test_pictures_lie_beside_the_page(tmp_path: Path) -> None:
 
 def test_a_run_of_which_nothing_is_known(tmp_path: Path) -> None:
     text = write_run_page(page(metrics=[], rows=[], figures=[]), tmp_path).read_text()
-    assert "Curves" not in text and "What the model does" not in text and "It finished." in text
+    assert (
+        "Curves" not in text and "Predictions of the model" not in text and "It finished." in text
+    )
 
 
 ROWS = [

@@ -1,5 +1,5 @@
 "use strict";
-// Show and hide placements, sort tables, take a figure, and read values off the figures.
+// Hide placements, sort tables, download figures, and show values in tooltips.
 const hits = JSON.parse(document.getElementById("hits").textContent);
 const tip = document.getElementById("tip");
 const buttons = [...document.querySelectorAll(".legend button")];
@@ -12,7 +12,7 @@ function hide(button, away) {
   document.body.classList.toggle("hide-" + index, away);
 }
 
-// What is hidden stands in the address, so that a view can be sent to others.
+// The address lists hidden placements, so that a view can be shared.
 const address = new URL(location.href);
 const absent = address.searchParams.getAll("hide");
 for (const button of buttons) {
@@ -28,7 +28,7 @@ for (const button of buttons) {
   });
 }
 
-// A heading sorts its column: numbers by size, what has none last.
+// A heading sorts its column; entries without a number come last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
@@ -49,7 +49,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
-// The drawing is taken as it is shown, also where this page stands alone.
+// Downloads contain the figure as shown, and work without the figure files.
 for (const link of document.querySelectorAll('a[href^="figures/"][href$=".svg"]')) {
   link.addEventListener("click", () => {
     const svg = link.closest("figure").querySelector("svg").cloneNode(true);
@@ -59,7 +59,7 @@ for (const link of document.querySelectorAll('a[href^="figures/"][href$=".svg"]'
   });
 }
 
-// On paper everything is open.
+// Open all details for printing.
 const folds = [...document.querySelectorAll("details")];
 let closed = [];
 addEventListener("beforeprint", () => {
@@ -111,7 +111,7 @@ for (const plot of document.querySelectorAll(".plot")) {
     if (best) show(plot, ...best); else clear();
   }
   plot.addEventListener("pointermove", seek);
-  // A finger that is lifted leaves what it has found; a touch elsewhere clears it.
+  // After a touch the tooltip stays; a touch elsewhere clears it.
   plot.addEventListener("pointerdown", seek);
   plot.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") clear(); });
   plot.addEventListener("blur", clear);

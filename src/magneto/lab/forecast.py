@@ -1,8 +1,8 @@
-"""What the rungs of a ladder show, read from their folders alone, and what they foretell.
+"""Results of a ladder's rungs, read from their folders, and forecasts for larger sizes.
 
-A rung is read from sweep.json, rung.json and each cell's outcome.json and probe.jsonl. Everything
-that depends on size is a power law (`trend`); what a larger rung will show is foretold from the
-rungs below it, and held against it once it is there.
+A rung is read from sweep.json, rung.json and each run's outcome.json and probe.jsonl. Every
+dependence on size is fitted by a power law (`trend`). Each rung is forecast from the smaller rungs
+before it is trained, and the forecast is compared with the result.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from magneto.lab.trend import Law, Prior, find_vertex, fit_law, reaches
 from magneto.lab.verdict import HALF_FP16, THRESHOLDS
 
 RUNG_FILE = "rung.json"
-# Standard errors of log rates: where the best rate is at the end of those tried, where the next one
-# fails, and of a rate known to lie between two that were tried, a factor of 3 apart.
+# Standard errors of log rates: of a best rate at the end of the tested rates, and of a rate that
+# lies between two tested rates a factor of 3 apart.
 AT_EDGE, BETWEEN = math.log(3), math.log(3) / math.sqrt(12)
-# A loss within this share of the baseline is of a model that has hardly begun to learn.
+# A model whose loss is within this share of the baseline has barely begun to learn.
 PLATEAU = 0.1
-# Standard deviation of a loss's logarithm over seeds where one seed shows none: what the five seeds
-# of docs/reports/placements-24 have at their best rates.
+# Assumed standard deviation of a loss's logarithm over seeds, used for single seeds: that of the
+# five seeds of docs/reports/placements-24 at their best rates.
 ONE_SEED = 0.01
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something measured that foretells trouble.
+    """A measured quantity that warns of failure.
 
     Attributes:
-        name: In files.
-        title: In sentences and figures.
-        limit: From where on there is trouble; None where nobody knows. A share of it is meant for
-            the optimizer's epsilon, which the recipe sets.
-        above: Whether the trouble lies above the limit.
-        trouble: What would break.
+        name: Name in files.
+        title: Name in sentences and figures.
+        limit: Value from which failure is expected; None if unknown, or if the recipe sets it (the
+            optimizer's epsilon).
+        above: Whether failure is expected above the limit.
+        trouble: The expected failure.
     """
 
     name: str
@@ -54,30 +54,30 @@ class Quantity:
     trouble: str
 
 
-# The limit of logits is the size beyond which Wortsman et al. (arXiv 2309.14322) saw runs diverge,
-# and epsilon's is theirs too; the others are those of the probe.
+# The limits of logits and of epsilon are those of Wortsman et al. (arXiv 2309.14322), beyond which
+# runs diverged; the others are the probe's.
 QUANTITIES = (
     Quantity("attention_logit", "largest attention logit", 1e4, True, "attention logits diverge"),
     Quantity("top_rms", "RMS of activations at the top", HALF_FP16, True,
              "activations leave the range of fp16"),
     Quantity("embedding_gradient", "RMS of the gradient at the embedding", None, False,
-             "gradients at the embedding fall to Adam's epsilon"),
+             "gradients at the embedding fall below Adam's epsilon"),
     Quantity("update", "relative update of weights", THRESHOLDS["update"].undecided, True,
-             "a step changes weights by a tenth"),
+             "a step changes the weights by 10 %"),
     Quantity("update_to_bound", "update over the theory's bound", None, True, ""),
 )  # fmt: skip
-# What is assumed of a law before a rung is seen. Rates: between no change with size and 1/size. A
-# loss falls slowly with size; a gap between two rows may go either way.
+# Priors of the power laws. The best rate is between constant and proportional to 1/size. The loss
+# falls slowly with size. A gap between two rows may grow or shrink.
 RATES = Prior(-0.5, 0.5, 0.3)
 LOSS, GAP = Prior(-0.05, 0.1, 0.01), Prior(0.0, 0.02, 0.005)
 SENSITIVITY, MEASURED = Prior(0.0, 0.5, 0.5), Prior(0.0, 1.0, 0.3)
 
 
 def read_rung(place: Path, size: int) -> dict[str, Any]:
-    """Return what one rung shows, as plain values; rows without a result are there, and empty.
+    """Return the results of one rung as plain values; rows without a result are empty.
 
     Args:
-        place: Its folder.
+        place: Folder of the rung.
         size: Its width or depth.
     """
     sweep, about = read_sweep(place), read_object(place / RUNG_FILE, "baseline", "metric")
@@ -103,17 +103,16 @@ def read_rung(place: Path, size: int) -> dict[str, Any]:
             **(shown or {}),
             "measured": {name: pair for name, pair in measured.items() if pair},
         }
-    kept = {name: value for name, value in about.items() if name != "updates"}
-    return {"size": size, **kept, "rows": found}
+    shared = {name: value for name, value in about.items() if name != "updates"}
+    return {"size": size, **shared, "rows": found}
 
 
 def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
-    """Return what a row's cells say of its best and its largest stable rate; None if none learned.
+    """Return the best and the largest stable rate of a row's cells; None if no run learned.
 
-    Only rates at which every seed learned that ran there, and as many as anywhere, may be best; but
-    where a budget ended before the best rate's neighbours had as many, the first seeds that they
-    share decide. The largest stable rate is the largest up to which, from the best one on, every
-    run learned.
+    The best rate is one at which every seed learned. If a budget ended before the neighbouring
+    rates had as many seeds, only the first seeds that they share count. The largest stable rate is
+    the largest rate such that every run learned from the best rate up to it.
     """
     done = [cell for cell in cells if cell.status != MISSING]
     losses: dict[float, dict[int, float | None]] = {}
@@ -152,10 +151,10 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
 def shared_seeds(
     losses: Mapping[float, Mapping[int, float | None]], good: Sequence[float]
 ) -> tuple[dict[float, list[float]], float, int] | None:
-    """Return the losses to compare, the best rate among them, and of how many seeds they are.
+    """Return the losses to compare, the best rate among them, and their number of seeds.
 
-    These are the first seeds, as many as let the best rate be held against the next good one on
-    either side; None where no good rate has the first one.
+    It is the largest number of first seeds that the best rate shares with the good rates next to
+    it; None if no good rate has the first seed.
     """
     tried, found = sorted(losses), None
     for seeds in range(max((len(losses[rate]) for rate in good), default=0), 0, -1):
@@ -175,17 +174,17 @@ def shared_seeds(
 def of_first_seeds(
     losses: Mapping[float, Mapping[int, float | None]], count: int
 ) -> dict[float, list[float]]:
-    """Return the losses of the rates that have one for each of the first so many seeds."""
-    first = sorted({seed for held in losses.values() for seed in held})[:count]
-    shared = {rate: [held.get(seed) for seed in first] for rate, held in losses.items()}
-    return {rate: [loss for loss in held if loss is not None] for rate, held in shared.items()
-            if None not in held}  # fmt: skip
+    """Return the losses of the rates that have a loss for each of the first `count` seeds."""
+    first = sorted({seed for own in losses.values() for seed in own})[:count]
+    shared = {rate: [own.get(seed) for seed in first] for rate, own in losses.items()}
+    return {rate: [loss for loss in own if loss is not None] for rate, own in shared.items()
+            if None not in own}  # fmt: skip
 
 
 def read_probe(run: Path) -> dict[str, float]:
-    """Return a run's measured quantities; nothing of a run that was not watched.
+    """Return the largest values of a run's quantities over the measured steps; {} if unmeasured.
 
-    Each is the largest over the watched steps; of the gradient it is the smallest.
+    For the gradient it is the smallest value.
     """
     path = run / PROBE_FILE
     if not path.is_file():
@@ -220,9 +219,9 @@ def sensitivity(
 ) -> float | None:
     """Return the learning-rate sensitivity (arXiv 2309.14322) over a range of rates.
 
-    It is the mean over rates, uniform in their logarithm, of the smaller of the final loss and the
-    loss at initialisation, less the smallest loss of the range. Between rates that were tried the
-    loss is taken to be linear; a run that failed counts as the loss at initialisation.
+    It is the mean over log-uniform rates of min(final loss, initial loss), minus the smallest loss
+    of the range. The loss is interpolated linearly between tested rates; a failed run counts as
+    its initial loss.
     """
     points = []
     for cell in cells:
@@ -239,13 +238,14 @@ def sensitivity(
 
 
 def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
-    """Put each row's sensitivity into each rung, over the rates that all rungs have tried."""
+    """Add each row's sensitivity to each rung, over the range of rates tested on all rungs."""
     for row in rungs[0]["rows"]:
-        held = [rung["rows"][row]["cells"] for rung in rungs if row in rung["rows"]]
-        if not all(held):
+        tables = [rung["rows"][row]["cells"] for rung in rungs if row in rung["rows"]]
+        if not all(tables):
             continue
-        seed = held[0][0]["seed"]
-        rates = [sorted({c["learning_rate"] for c in cells if c["seed"] == seed}) for cells in held]
+        seed = tables[0][0]["seed"]
+        rates = [sorted({c["learning_rate"] for c in cells if c["seed"] == seed})
+                 for cells in tables]  # fmt: skip
         low, high = max(r[0] for r in rates), min(r[-1] for r in rates)
         for rung in rungs:
             if row in rung["rows"]:
@@ -254,19 +254,19 @@ def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
                 rung["rows"][row]["sensitivity_over"] = [low, high]
 
 
-def foretell(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
-    """Return what rungs foretell of a larger one.
+def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
+    """Forecast the results at a larger size.
 
     Args:
-        rungs: What `read_rung` gives, rising, at least one.
-        size: The larger rung's.
+        rungs: Results of `read_rung`, smallest first, at least one.
+        size: Size to forecast for.
 
     Returns:
-        "size", "from" (sizes) and "rows": of each row that has learned on every rung, laws as
-        mappings of `Law`'s fields: "best_rate", "loss", "stable_rate" (None where no rung saw a
-        rate fail), "measured" by name; "stable_below", the largest stable rate of the last rung;
-        "rivals", what two trivial rules say of the best rate; and "gaps", of each other row, the
-        law of its loss over this one's (logarithms; above 0 where the other is behind).
+        "size", "from" (sizes of the rungs) and "rows". Each row that learned on every rung has
+        laws as mappings of `Law`'s fields: "best_rate", "loss", "stable_rate" (None if no rate
+        failed), "measured" by name; "stable_below", the largest stable rate of the last rung;
+        "rivals", the best rate by two trivial rules; and "gaps", the law of each other row's loss
+        over this one's (logarithms; above 0 if the other row is worse).
     """
     last = rungs[-1]
     able = [row for row in last["rows"] if all(learned(rung, row) for rung in rungs)]
@@ -308,7 +308,7 @@ def law_of(
 
 
 def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int) -> dict[str, Any]:
-    """Fit how far another row's loss is above one's, as a share, over sizes; seeds are pairs."""
+    """Fit the logarithm of another row's loss over one row's by size; seeds are paired."""
     points = []
     for rung in rungs:
         mine, theirs = rung["rows"][row], rung["rows"][other]
@@ -321,20 +321,20 @@ def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int)
     return asdict(fit_law(points, size, GAP, logs=False))
 
 
-def held_out(rung: Mapping[str, Any], foretold: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return foretold beside measured of a rung that was foretold before it was trained."""
+def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Compare a rung's forecast, made before its training, with its results."""
     rows = []
-    for row, told in foretold["rows"].items():
+    for row, laws in prediction["rows"].items():
         if not learned(rung, row):
-            ends = {end: told["best_rate"][end] for end in ("value", "low", "high")}
+            ends = {end: laws["best_rate"][end] for end in ("value", "low", "high")}
             rows.append({"row": row, "what": "best_rate", **ends, "measured": None,
                          "holds": False})  # fmt: skip
             continue
         held = rung["rows"][row]
         for what in ("best_rate", "stable_rate", "loss"):
-            if told[what] is None or held[what] is None:
+            if laws[what] is None or held[what] is None:
                 continue
-            low, value, high = (told[what][end] for end in ("low", "value", "high"))
+            low, value, high = (laws[what][end] for end in ("low", "value", "high"))
             truth = held[what]["value"]
             entry = {"row": row, "what": what, "value": value, "low": low, "high": high,
                      "measured": truth, "holds": low <= truth <= high,
@@ -342,19 +342,19 @@ def held_out(rung: Mapping[str, Any], foretold: Mapping[str, Any]) -> list[dict[
             if what == "best_rate":
                 entry["rivals"] = {name: {"value": guess,
                                           "off": math.exp(abs(math.log(guess / truth)))}
-                                   for name, guess in told["rivals"].items()}  # fmt: skip
+                                   for name, guess in laws["rivals"].items()}  # fmt: skip
             rows.append(entry)
-    rows += held_out_gaps(rung, foretold["rows"])
+    rows += held_out_gaps(rung, prediction["rows"])
     for entry in rows:
-        entry |= {"size": rung["size"], "from": foretold["from"]}
+        entry |= {"size": rung["size"], "from": prediction["from"]}
     return rows
 
 
-def held_out_gaps(rung: Mapping[str, Any], foretold: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the loss of each other row over the first row's: foretold, and measured on a rung."""
-    first, *others = [row for row in foretold if learned(rung, row)] or [""]
+def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield forecast and measured ratios of each other row's loss to the first row's."""
+    first, *others = [row for row in laws if learned(rung, row)] or [""]
     for row in others:
-        law, mine = foretold[first]["gaps"][row], rung["rows"][first]["loss"]["value"]
+        law, mine = laws[first]["gaps"][row], rung["rows"][first]["loss"]["value"]
         low, value, high = (math.exp(law[end]) for end in ("low", "value", "high"))
         truth = rung["rows"][row]["loss"]["value"] / mine
         yield {"row": row, "against": first, "what": "gap", "value": value, "low": low,
@@ -362,20 +362,22 @@ def held_out_gaps(rung: Mapping[str, Any], foretold: Mapping[str, Any]) -> Itera
                "off": math.exp(abs(math.log(value / truth)))}  # fmt: skip
 
 
-def breaking(rungs: Sequence[Mapping[str, Any]], told: Mapping[str, Any], size: int) -> list[dict]:
-    """Return what would reach its limit as size grows, the nearest first.
+def expected_failures(
+    rungs: Sequence[Mapping[str, Any]], laws: Mapping[str, Any], size: int
+) -> list[dict]:
+    """Return the quantities with limits, sorted by the size at which they reach them.
 
     Args:
-        rungs: What was measured.
-        told: What is foretold of one row at `size`.
+        rungs: Results of the rungs.
+        laws: Forecast of one row at `size`.
         size: The target.
     """
     found = []
     for one in QUANTITIES:
         limit = rungs[-1]["adam_eps"] if one.name == "embedding_gradient" else one.limit
-        if limit is None or one.name not in told["measured"]:
+        if limit is None or one.name not in laws["measured"]:
             continue
-        law = Law(**told["measured"][one.name])
+        law = Law(**laws["measured"][one.name])
         at = reaches(law, limit, size)
         beyond = law.value >= limit if one.above else law.value <= limit
         towards = at is not None and (law.exponent > 0) == one.above
@@ -387,8 +389,8 @@ def breaking(rungs: Sequence[Mapping[str, Any]], told: Mapping[str, Any], size: 
             "size": at if towards else (float(rungs[0]["size"]) if beyond else None),
             "before_target": beyond,
         })  # fmt: skip
-    if told["stable_rate"]:
-        best, stable = told["best_rate"], told["stable_rate"]
+    if laws["stable_rate"]:
+        best, stable = laws["best_rate"], laws["stable_rate"]
         slope = stable["exponent"] - best["exponent"]
         apart = math.log(stable["value"] / best["value"])
         power = -apart / slope if slope < 0 else math.inf
@@ -403,114 +405,117 @@ def breaking(rungs: Sequence[Mapping[str, Any]], told: Mapping[str, Any], size: 
 
 
 def answer(
-    axis: str, size: int, told: Mapping[str, Any], troubles: Mapping[str, Sequence[Mapping]]
+    axis: str,
+    size: int,
+    prediction: Mapping[str, Any],
+    troubles: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> list[str]:
-    """Say in sentences what is foretold of the target, the answer first.
+    """Return the forecast for the target in sentences, the main one first.
 
     Args:
         axis: "width" or "depth".
         size: The target.
-        told: What `foretell` gives for it.
-        troubles: What `breaking` gives for each row.
+        prediction: Result of `forecast` for the target.
+        troubles: Result of `expected_failures` for each row.
     """
-    rows = told["rows"]
+    rows = prediction["rows"]
     if not rows:
-        return ["No row has learned on every rung: nothing can be foretold."]
+        return ["No row learned on every rung, so there is no forecast."]
     first = min(rows, key=lambda row: rows[row]["loss"]["value"])
     rate, loss = rows[first]["best_rate"], rows[first]["loss"]
-    lead = "is foretold" if len(rows) == 1 else "is foretold to have the lowest loss"
-    lines = [f"At {axis} {size} {title_of(first)} {lead}, {spread(loss)}, at learning rate "
-             f"{spread(rate)}."]  # fmt: skip
-    kinds: dict[str, list[str]] = {"Within noise of it": [], "Beyond noise behind it": []}
+    claim = "reaches loss" if len(rows) == 1 else "has the lowest loss,"
+    lines = [f"Forecast for {axis} {size}, with 80 % intervals: {title_of(first)} {claim} "
+             f"{spread(loss)} at learning rate {spread(rate)}."]  # fmt: skip
+    kinds: dict[str, list[str]] = {"Possibly as good": [], "Worse": []}
     for other, law in rows[first]["gaps"].items():
-        kind = "Within noise of it" if law["low"] <= 0 else "Beyond noise behind it"
-        part = (f"{title_of(other)} ({percent(law['value'])}: {percent(law['low'])} to "
+        kind = "Possibly as good" if law["low"] <= 0 else "Worse"
+        part = (f"{title_of(other)} ({percent(law['value'])} loss, {percent(law['low'])} to "
                 f"{percent(law['high'])}; {trend(law)})")  # fmt: skip
         kinds[kind].append(part)
     lines += [f"{kind}: {', '.join(parts)}." for kind, parts in kinds.items() if parts]
     rates = ", ".join(f"{title_of(row)} {spread(found['best_rate'])}"
                       for row, found in rows.items() if row != first)  # fmt: skip
     if rates:
-        lines.append(f"Best rates of the others there: {rates}.")
+        lines.append(f"Best learning rates of the others: {rates}.")
     stable = [f"{title_of(row)} {spread(found['stable_rate'])}"
               for row, found in rows.items() if found["stable_rate"]]  # fmt: skip
     if stable:
-        lines.append(f"Largest stable rates there: {', '.join(stable)}.")
-    return lines + [first_trouble_text(axis, size, row, troubles[row]) for row in rows]
+        lines.append(f"Largest stable learning rates: {', '.join(stable)}.")
+    return lines + [first_failure_text(axis, size, row, troubles[row]) for row in rows]
 
 
-def first_trouble_text(axis: str, size: int, row: str, found: Sequence[Mapping[str, Any]]) -> str:
-    """Say what would break first as a row grows, and why."""
+def first_failure_text(axis: str, size: int, row: str, found: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on the first expected failure of a growing row."""
     title = title_of(row)
     if not found:
-        return f"{title}: nothing was measured that foretells trouble."
-    there = [entry for entry in found if entry["before_target"]]
-    one = there[0] if there else max(found, key=lambda entry: entry["share"])
-    value = f"{one['title']} {one['value']:.2g} ({one['low']:.2g} to {one['high']:.2g})"
-    law = f"it goes with {axis} to the power {one['exponent']:.2f}"
-    if there:
-        return (f"{title} breaks first by this: {one['trouble']}, at {axis} {one['size']:.0f} or "
-                f"before {size} ({value}, limit {one['limit']:.2g}; {law}).")  # fmt: skip
-    return (f"{title}: nothing that was measured reaches its limit by {axis} {size}; nearest is "
-            f"{value}, limit {one['limit']:.2g} ({law}).")  # fmt: skip
+        return f"{title}: no quantity was measured that could warn of a failure."
+    reached = [entry for entry in found if entry["before_target"]]
+    one = reached[0] if reached else max(found, key=lambda entry: entry["share"])
+    value = (f"{one['title']} {one['value']:.2g} ({one['low']:.2g} to {one['high']:.2g}), limit "
+             f"{one['limit']:.2g}, growth as {axis}^{one['exponent']:.2f}")  # fmt: skip
+    if reached:
+        return (f"{title}: first expected failure at {axis} {one['size']:.0f}, because "
+                f"{one['trouble']} (at {axis} {size}: {value}).")  # fmt: skip
+    return (f"{title}: no measured quantity reaches its limit by {axis} {size}. The nearest is "
+            f"{value}.")  # fmt: skip
 
 
 def trend(law: Mapping[str, float]) -> str:
-    """Say where a gap goes as size grows, if that is beyond its interval."""
+    """Describe the change of a gap with size, if it exceeds its interval."""
     if law["exponent_low"] > 0:
-        return "falls behind as size grows"
+        return "the gap grows with size"
     if law["exponent_high"] < 0:
-        return "gains as size grows"
-    return "its trend over size is not resolved"
+        return "the gap shrinks with size"
+    return "no clear trend with size"
 
 
 def spread(law: Mapping[str, float], digits: int = 3) -> str:
-    """Write a value with its interval."""
+    """Format a value with its interval."""
     low, value, high = (f"{law[name]:.{digits}g}" for name in ("low", "value", "high"))
     return f"{value} ({low} to {high})"
 
 
 def percent(gap: float) -> str:
-    """Write the logarithm of a ratio as a difference in percent."""
+    """Format the logarithm of a ratio as a difference in percent."""
     return f"{100 * math.expm1(gap):+.1f} %"
 
 
-def cannot_tell(
-    axis: str, target: int, rungs: Sequence[Mapping[str, Any]], told: Mapping[str, Any]
+def limitations(
+    axis: str, target: int, rungs: Sequence[Mapping[str, Any]], prediction: Mapping[str, Any]
 ) -> list[str]:
-    """Say what a ladder leaves open."""
+    """Return the limitations of a ladder in sentences."""
     lines = []
     if len(rungs) < 3:
-        lines.append(f"{len(rungs)} rungs fix no exponent: it is held near what is assumed "
-                     "beforehand, and the intervals say so.")  # fmt: skip
+        lines.append(f"{len(rungs)} rungs do not determine an exponent. It stays near its assumed "
+                     "value, and the intervals include this uncertainty.")  # fmt: skip
     far = target / rungs[-1]["size"]
     if far > 4:
-        lines.append(f"The target is {far:.3g} times the largest rung: no power law is known to "
-                     "hold so far.")  # fmt: skip
+        lines.append(f"The target is {far:.3g} times the largest rung. No power law is known to "
+                     "hold that far.")  # fmt: skip
     edges: dict[str, list[str]] = {}
     for rung in rungs:
         for row, found in rung["rows"].items():
             if found.get("edge"):
                 edges.setdefault(found["edge"], []).append(f"{title_of(row)} at {rung['size']}")
     for edge, where in edges.items():
-        why = ("is the largest at which every seed learned" if edge == "stability"
-               else f"is the {edge} that was tried")  # fmt: skip
-        lines.append(f"The best rate {why}, so no parabola places it: {', '.join(where)}.")
+        reason = ("is the largest at which every seed learned" if edge == "stability"
+                  else f"is the {edge} tested rate")  # fmt: skip
+        lines.append(f"The best rate {reason}, so no parabola was fitted: {', '.join(where)}.")
     for row in rungs[-1]["rows"]:
         failed = [str(rung["size"]) for rung in rungs if not learned(rung, row)]
         if failed:
-            lines.append(f"{title_of(row)} learned at no rate at {axis} {', '.join(failed)}, so "
-                         "nothing is foretold of it.")  # fmt: skip
-        elif told["rows"].get(row) and not told["rows"][row]["stable_rate"]:
-            lines.append(f"No rate failed with {title_of(row)}: its largest stable rate is not "
-                         "known.")  # fmt: skip
+            lines.append(f"{title_of(row)} has no forecast, because it learned at no rate at "
+                         f"{axis} {', '.join(failed)}.")  # fmt: skip
+        elif prediction["rows"].get(row) and not prediction["rows"][row]["stable_rate"]:
+            lines.append(f"The largest stable rate of {title_of(row)} is unknown, because no rate "
+                         "failed.")  # fmt: skip
     seeds = min((row["seeds"] for rung in rungs for row in rung["rows"].values() if "seeds" in row),
                 default=0)  # fmt: skip
     if seeds == 1:
-        lines.append("One seed shows no noise: intervals have only what is assumed of it.")
+        lines.append("One seed shows no noise. The intervals use an assumed noise.")
     if seeds:
-        lines.append("Largest stable rates are by one seed beyond the best rate's neighbours, and "
-                     "lie between two rates that were tried.")  # fmt: skip
+        lines.append("Largest stable rates lie between two tested rates. Away from the best rate "
+                     "they rest on one seed.")  # fmt: skip
     near = [
         f"{title_of(row)} at {rung['size']}"
         for rung in rungs
@@ -520,23 +525,24 @@ def cannot_tell(
         and found["loss"]["value"] > (1 - PLATEAU) * rung["baseline_loss"]
     ]
     if near:
-        lines.append(f"Within {PLATEAU:.0%} of the trivial baseline's loss, where it is compared "
-                     f"who leaves that plateau first: {', '.join(near)}.")  # fmt: skip
+        lines.append(f"These losses are within {PLATEAU:.0%} of the trivial baseline's, so they "
+                     "compare only which row starts to learn first: "
+                     f"{', '.join(near)}.")  # fmt: skip
     return lines
 
 
 def held_out_text(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Say how what was foretold of held-out rungs stood beside what was measured."""
+    """Summarise the accuracy of the forecasts of held-out rungs."""
     if not entries:
-        return "No rung was foretold before it was trained."
+        return "No rung has a forecast that was made before its training."
     holds = sum(entry["holds"] for entry in entries)
-    text = (f"Of {len(entries)} values foretold of rungs before they were trained, {holds} lay in "
-            "their 80 % intervals")  # fmt: skip
+    text = (f"{holds} of {len(entries)} forecasts of rungs, made before their training, lay in "
+            "their 80 % intervals.")  # fmt: skip
     rates = [entry for entry in entries if entry.get("rivals")]
     if rates:
-        off = {"foretold": median(entry["off"] for entry in rates)}
+        errors = {"the forecast": median(entry["off"] for entry in rates)}
         for name in rates[0]["rivals"]:
-            off[name] = median(entry["rivals"][name]["off"] for entry in rates)
-        said = ", ".join(f"{name} {value:.2f}" for name, value in off.items())
-        text += f"; the best rate was off by a factor of, in the median: {said}"
-    return text + "."
+            errors[name] = median(entry["rivals"][name]["off"] for entry in rates)
+        listed = ", ".join(f"{value:.2f} for {name}" for name, value in errors.items())
+        text += f" The median error factor of the best rate was {listed}."
+    return text
