@@ -121,14 +121,14 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
     rows = [
         ("model", f"{found['parameters']:,} parameters; {parts}"),
         ("batch", f"{found['batch_size']:,} examples per step; micro-batches of "
-         f"{found['micro_batch']} per GPU, {found['gradient_accumulation_steps']} per step"),
+         f"{found['micro_batch']} per GPU, {found['gradient_accumulation_steps']} per step; "
+         f"{'epochs' if not found['steps'] else format(found['steps'], ',') + ' steps'}"),
     ]  # fmt: skip
     for name, each in found["activations"].items():
-        rows.append((name, f"{size(each['kept'])} of activations, peak with gradients "
+        hours = f", {each['hours']:,.3g} hours in all" if found["steps"] else ""
+        rows.append(("activations", f"{name}: {size(each['kept'])}, peak with gradients "
                      f"{size(each['peak'])}; {each['step_flops']:.3g} FLOP and "
-                     f"{each['step_seconds']:.3g} s per step"))  # fmt: skip
-        if found["steps"]:
-            rows.append(("", f"{found['steps']:,} steps, {each['hours']:,.3g} hours"))
+                     f"{each['step_seconds']:.3g} s per step{hours}"))  # fmt: skip
     rows.append(("assumed", f"{found['utilisation']:.0%} of {found['peak_flops'] / 1e12:g} TFLOP/s "
                  "per GPU; communication hidden behind computation"))  # fmt: skip
     if not found["steps"]:

@@ -118,8 +118,8 @@ def stability(summaries: Sequence[Summary]) -> list[str]:
     found = "; ".join(f"{s.title} {s.largest_stable_rate:g} ({next_result(s)})" for s in stable)
     count = len(summaries[0].stable_seeds)
     seeds = "one seed" if count == 1 else f"{count} seeds"
-    sentences = [f"Largest stable learning rates ({seeds} at every rate), with failures at the next "
-                 f"tested rate in brackets: {found}."]  # fmt: skip
+    sentences = [f"Largest stable learning rates ({seeds} at every rate), with failures at the "
+                 f"next tested rate in brackets: {found}."]  # fmt: skip
     if len(summaries) > 1 and count < ENOUGH_SEEDS:
         sentences.append("These seeds are too few to compare largest stable rates.")
     fails = [f"{s.title} in {s.others_failed[0]} of {s.others_failed[1]}"

@@ -173,9 +173,9 @@ def _kept(run: ShortRun) -> Finding:
     else:
         factor = value ** (1 / max(len(worst) - 1, 1))
         text = (
-            f"rank collapse at initialisation: variation between positions at the top of "
-            f"{len(worst)} layers is {percent(value)} of that of layer 1 (x{factor:.2f} per layer; "
-            f"token similarity {percent(similarity)}), too little to learn from"
+            f"{'rank' if level == LEVELS[-1] else 'partial rank'} collapse at initialisation: "
+            f"variation between positions at the top of {len(worst)} layers is {percent(value)} of "
+            f"that of layer 1 (x{factor:.2f} per layer; token similarity {percent(similarity)})"
         )
     return Finding("kept", level, value, text)
 
