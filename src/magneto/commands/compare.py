@@ -282,7 +282,7 @@ def table(comparison: dict[str, Any]) -> str:
     groups = group_cells(comparison)
     decimals = decimals_for([group.mean for group in groups.values()])
     rates = comparison["learning_rates"]
-    rows = [[f"{comparison['metric']} at rate", *map(rate_text, rates)]]
+    rows = [[comparison["metric"], *map(rate_text, rates)]]
     for summary in comparison["summary"]:
         mine = [groups[summary["placement"], rate] for rate in rates]
         rows.append([summary["title"], *(brief_group_text(group, decimals) for group in mine)])

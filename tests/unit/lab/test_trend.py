@@ -36,7 +36,7 @@ def test_a_best_rate_at_the_edge_is_said_and_has_the_error_of_an_edge(
     assert math.isnan(found.losses[0]), "one seed shows no noise"
 
 
-def test_the_vertexs_interval_holds_the_best_rate_as_often_as_it_says() -> None:
+def test_the_vertexs_interval_holds_the_best_rate_as_often_as_it_claims() -> None:
     draws = np.random.default_rng(1)
     held = []
     for _ in range(300):
@@ -70,7 +70,7 @@ def test_one_rung_gives_what_is_assumed_beforehand() -> None:
 
 @pytest.mark.parametrize("rungs", [1, 2, 3, 5])
 @pytest.mark.parametrize("scatter", [0.3, 0.6])
-def test_foretold_intervals_hold_as_often_as_they_say(rungs: int, scatter: float) -> None:
+def test_forecast_intervals_hold_as_often_as_they_claim(rungs: int, scatter: float) -> None:
     """Also where rungs scatter twice as much as is assumed, once there are enough to see it."""
     draws = np.random.default_rng(rungs)
     sizes = 64 * 2.0 ** np.arange(rungs + 1)
