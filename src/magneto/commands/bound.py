@@ -59,20 +59,20 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     command = parser()
-    given = command.parse(words)
-    row = find_placement(given.placement)
+    args = command.parse(words)
+    row = find_placement(args.placement)
     family = find_family(row)
-    depths = read_depths(command, given)
-    if len(depths) == 1 and (given.cross_attention or given.cross_gain is not None):
+    depths = read_depths(command, args)
+    if len(depths) == 1 and (args.cross_attention or args.cross_gain is not None):
         command.error("cross-attention needs both --encoder-layers and --decoder-layers")
-    v, w = (read_scales(command, f"--{name}", getattr(given, name), depths) for name in "vw")
+    v, w = (read_scales(command, f"--{name}", getattr(args, name), depths) for name in "vw")
     # Scales given per sublayer hold for one depth only.
     grows = not any(isinstance(part, list) for part in (*v.values(), *w.values()))
     deeper: list[dict[Stack, int]] = [{stack: layers * factor for stack, layers in depths.items()}
               for factor in (DOUBLINGS if grows else DOUBLINGS[:1])]  # fmt: skip
     deeper = [each for each in deeper if each == depths or max(each.values()) <= MOST_LAYERS]
-    scales = [stack_scales(row, each, v, w, given.cross_gain) for each in deeper]
-    cross = given.cross_attention or "second"
+    scales = [stack_scales(row, each, v, w, args.cross_gain) for each in deeper]
+    cross = args.cross_attention or "second"
     bounds = {form: [bound_terms(row, each, cross, form) for each in scales]
               for form in family.backward}  # fmt: skip
     totals = {form: [each["bound"] for each in terms] for form, terms in bounds.items()}
@@ -111,20 +111,20 @@ def main(words: Sequence[str]) -> int:
         lines += [["growth", "", "", *times], ["exponent", "", "", *powers]]
     title = f"{row.title}: bound on the first model update / (learning rate x width)\n"
     return answer(
-        given, value, [title, aligned(lines), "", family.source, *filter(None, [family.note])]
+        args, value, [title, aligned(lines), "", family.source, *filter(None, [family.note])]
     )
 
 
-def read_depths(command: Parser, given: Any) -> dict[Stack, int]:
+def read_depths(command: Parser, args: Any) -> dict[Stack, int]:
     """Return the layers of a single stack, or of encoder and decoder."""
     stacks: dict[Stack, int | None] = {
-        "encoder": given.encoder_layers,
-        "decoder": given.decoder_layers,
+        "encoder": args.encoder_layers,
+        "decoder": args.decoder_layers,
     }
     depths: dict[Stack, int] = {s: layers for s, layers in stacks.items() if layers is not None}
-    if given.layers is not None and depths:
+    if args.layers is not None and depths:
         command.error("--layers excludes --encoder-layers and --decoder-layers")
-    depths = depths or {"encoder": 12 if given.layers is None else given.layers}
+    depths = depths or {"encoder": 12 if args.layers is None else args.layers}
     for layers in depths.values():
         if not 1 <= layers <= MOST_LAYERS:
             command.error(f"a stack has 1 to {MOST_LAYERS} layers, not {layers}")

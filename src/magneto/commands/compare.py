@@ -88,53 +88,53 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
-    given, overrides = parser().parse_with_overrides(words)
-    name_source(overrides, given.data)
-    if given.jobs is not None and given.jobs < 1:
-        raise ConfigError([f"--jobs must be 1 or more, not {given.jobs}"])
-    if wrong := [word for word in given.cluster_option if "=" not in word]:
+    args, overrides = parser().parse_with_overrides(words)
+    name_source(overrides, args.data)
+    if args.jobs is not None and args.jobs < 1:
+        raise ConfigError([f"--jobs must be 1 or more, not {args.jobs}"])
+    if wrong := [word for word in args.cluster_option if "=" not in word]:
         raise ConfigError([f"--cluster-option takes KEY=VALUE, not {wrong[0]!r}"])
     grid: dict[str, list[Any]] = {
-        RATE: sorted(numbers("--lrs", given.lrs, float)),
-        SEED: numbers("--seeds", given.seeds),
+        RATE: sorted(numbers("--lrs", args.lrs, float)),
+        SEED: numbers("--seeds", args.seeds),
     }
-    others = other_fields(given.grid, overrides)
+    others = other_fields(args.grid, overrides)
     first = {name: values[0] for name, values in others.items()}
-    grid = {**others, **placements(given, {**overrides, **first}), **grid}
-    sweep = Sweep(given.recipe, dict(overrides), grid, given.keep_weights)
-    folder = given.out or Path("runs") / f"compare-{Path(given.recipe).stem}"
+    grid = {**others, **placements(args, {**overrides, **first}), **grid}
+    sweep = Sweep(args.recipe, dict(overrides), grid, args.keep_weights)
+    folder = args.out or Path("runs") / f"compare-{Path(args.recipe).stem}"
     from magneto.lab.comparison import collect, with_more_seeds
     from magneto.lab.grid import is_done, open_sweep
     from magneto.lab.plan import prepare_task
 
     sweep = open_sweep(folder, sweep)
-    report, measured = ProgressBars(), not given.no_measurements and PLACEMENT in grid
+    progress, measured = ProgressBars(), not args.no_measurements and PLACEMENT in grid
     if not all(is_done(folder, cell) for cell in sweep.cells()):
-        prepare_task(sweep.load(sweep.cells()[0]), report)
-    complete = run(folder, sweep, given, report)
-    more = numbers("--more-seeds", given.more_seeds) if given.more_seeds else []
+        prepare_task(sweep.load(sweep.cells()[0]), progress)
+    complete = run(folder, sweep, args, progress)
+    more = numbers("--more-seeds", args.more_seeds) if args.more_seeds else []
     # With more seeds another rate may become the best.
     while more and complete and (grown := with_more_seeds(folder, sweep, more)) != sweep:
         sweep = open_sweep(folder, grown)
-        complete = run(folder, sweep, given, report)
+        complete = run(folder, sweep, args, progress)
     comparison = plain(collect(folder, sweep, "magneto compare " + shlex.join(words)))
     page = write(folder, comparison, downloads=not measured)
     best = link_best(folder, sweep, comparison)
     if measured:
-        add_measurements(folder, sweep, comparison, report)
+        add_measurements(folder, sweep, comparison, progress)
         page = write(folder, comparison)
     keys = ("answer", "summary", "metric", "placements", "learning_rates", "seeds")
     value = {"folder": str(folder), "report": str(page), "complete": complete,
              "best_run": str(best) if best else None,
              **{key: comparison[key] for key in keys}}  # fmt: skip
-    answer(given, value, closing(comparison, page, best))
+    answer(args, value, closing(comparison, page, best))
     if not complete:
-        report.say(INCOMPLETE)
+        progress.say(INCOMPLETE)
     return 0 if complete else 1
 
 
 def add_measurements(
-    folder: Path, sweep: Sweep, comparison: dict[str, Any], report: ProgressBars
+    folder: Path, sweep: Sweep, comparison: dict[str, Any], progress: ProgressBars
 ) -> None:
     """Measure updates and activations; print the reason if that fails.
 
@@ -143,18 +143,18 @@ def add_measurements(
     from magneto.lab.comparison import measure
 
     try:
-        report.say("Measuring the size of each row's first update, to compare it with the theory. "
-                   "This takes minutes; --no-measurements skips it.")  # fmt: skip
+        progress.say("Measuring the size of each row's first update, to compare it with theory. "
+                     "This takes minutes; --no-measurements skips it.")  # fmt: skip
         failed = [row["placement"] for row in comparison["summary"]
                   if not row["finished"] + row["missing"]]  # fmt: skip
-        comparison["measured"] = measure(folder, sweep, failed, report)
+        comparison["measured"] = measure(folder, sweep, failed, progress)
     except Exception as error:
         lines = user_lines(error)
         if not lines:
             raise
-        report.say(f"Updates and activations could not be measured: {lines[0]}")
+        progress.say(f"Updates and activations could not be measured: {lines[0]}")
     finally:
-        report.finish()
+        progress.finish()
 
 
 def write(folder: Path, comparison: dict[str, Any], downloads: bool = True) -> Path:
@@ -233,39 +233,39 @@ def field_values(word: str) -> tuple[str, list[str]]:
     return name, split(values)
 
 
-def placements(given: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
+def placements(args: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
     """Return the placements as a field of the grid; {} for a model without placement.
 
     Raises:
         ConfigError: If the recipe is wrong, or --placements is given for such a model.
     """
-    recipe = load_recipe(given.recipe, {RATE: 1.0, **changes})
+    recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
     if placement_name(recipe.model):
-        named = split(given.placements or "all")
+        named = split(args.placements or "all")
         return {PLACEMENT: list(PLACEMENTS) if named == ["all"] else named}
-    if given.placements:
-        raise ConfigError([f"--placements: the model of {given.recipe} has no norm placement; "
+    if args.placements:
+        raise ConfigError([f"--placements: the model of {args.recipe} has no norm placement; "
                            "compare other fields with --grid FIELD=A,B"])  # fmt: skip
     return {}
 
 
-def run(folder: Path, sweep: Sweep, given: Any, report: ProgressBars) -> bool:
+def run(folder: Path, sweep: Sweep, args: Any, progress: ProgressBars) -> bool:
     """Run the unfinished cells; return whether all are finished."""
     from magneto.lab.sweep import default_jobs, run_cluster, run_local
 
-    jobs = default_jobs() if given.jobs is None else given.jobs
-    if given.cluster:
-        options = dict(word.split("=", 1) for word in given.cluster_option)
-        started = run_cluster(folder, jobs, given.cluster, options)
-        report.say(f"Started {len(started)} jobs; waiting. They continue if this command stops.")
+    jobs = default_jobs() if args.jobs is None else args.jobs
+    if args.cluster:
+        options = dict(word.split("=", 1) for word in args.cluster_option)
+        started = run_cluster(folder, jobs, args.cluster, options)
+        progress.say(f"Started {len(started)} jobs; waiting. They continue if this command stops.")
         for job in started:
             job.result()
 
-    def progress(done: int, total: int) -> None:
-        report.update("training runs", done, total)
+    def show(done: int, total: int) -> None:
+        progress.update("training runs", done, total)
 
-    complete = run_local(folder, sweep, 0 if given.cluster else jobs, progress)
-    report.finish()
+    complete = run_local(folder, sweep, 0 if args.cluster else jobs, show)
+    progress.finish()
     return complete
 
 

@@ -78,29 +78,29 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
-    given = parser().parse(words)
+    args = parser().parse(words)
     from magneto.hf.export import whole_directory
     from magneto.hf.weights.conversion import WRITTEN
     from magneto.weights import check_finite
 
     hf.register()
     hide_bars()
-    source = local(given.source)
-    args = read_object(given.config) if given.config else {}
-    with whole_directory(given.directory) as directory:
-        model, values = read(given.source, source, args)
-        check_finite(model.state_dict(), given.source)
-        if given.tokenizer or given.labels:
-            check_beit3(model, given.to)
-        if given.labels:
-            values |= hf.class_names(read_answers(given.labels))
-        if given.tokenizer:
-            values |= write_tokenizer(model, given.tokenizer, directory)
-        loader = write(model, given.to, directory, values)
-        if source.is_dir() and given.to not in WRITTEN:
+    source = local(args.source)
+    settings = read_object(args.config) if args.config else {}
+    with whole_directory(args.directory) as directory:
+        model, values = read(args.source, source, settings)
+        check_finite(model.state_dict(), args.source)
+        if args.tokenizer or args.labels:
+            check_beit3(model, args.to)
+        if args.labels:
+            values |= hf.class_names(read_answers(args.labels))
+        if args.tokenizer:
+            values |= write_tokenizer(model, args.tokenizer, directory)
+        loader = write(model, args.to, directory, values)
+        if source.is_dir() and args.to not in WRITTEN:
             copy_tokenizer(source, directory)
-    value = {"directory": str(given.directory), "model": loader}
-    return answer(given, value, [f"{given.directory}: {loader}"])
+    value = {"directory": str(args.directory), "model": loader}
+    return answer(args, value, [f"{args.directory}: {loader}"])
 
 
 def hide_bars() -> None:
@@ -125,9 +125,9 @@ def export_parser() -> Parser:
 
 def export(words: Sequence[str]) -> int:
     """Run `magneto export`."""
-    given = export_parser().parse(words)
-    opened = load_run(given.run, given.weights, {"training.device": "cpu"})
-    recipe, directory = opened.recipe, given.directory
+    args = export_parser().parse(words)
+    opened = load_run(args.run, args.weights, {"training.device": "cpu"})
+    recipe, directory = opened.recipe, args.directory
     hide_bars()
     name = hf.export_model(recipe.task, opened.model, recipe.data, directory)
     how = "" if recipe.task not in TASKS else ".from_pretrained(DIR, trust_remote_code=True)"
@@ -137,7 +137,7 @@ def export(words: Sequence[str]) -> int:
         lines.append("transformers does not support this tokenizer; load it with "
                      f'magneto.data.tokenizer.load_tokenizer("{directory}")')  # fmt: skip
     value = {"directory": str(directory), "weights": str(opened.weights), "auto": name}
-    return answer(given, value, lines)
+    return answer(args, value, lines)
 
 
 def local(source: str) -> Path:
@@ -171,7 +171,7 @@ def download(source: str, *patterns: str) -> Path:
                                 f"({type(error).__name__})") from error  # fmt: skip
 
 
-def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+def read(name: str, source: Path, settings: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model in Magneto's format, and its configuration's token numbers and labels."""
     from magneto.hf.export import auto_class
     from magneto.hf.weights.conversion import (
@@ -183,11 +183,11 @@ def read(name: str, source: Path, args: dict[str, Any]) -> tuple[nn.Module, dict
     )
 
     if source.is_file():
-        return load_weight_file(source, args), {}
+        return load_weight_file(source, settings), {}
     if is_weight_directory(source):
         if not user_path(name).exists():
             download(name, WEIGHTS)
-        return load_weight_file(source, args), {}
+        return load_weight_file(source, settings), {}
     if (source / "recipe.yaml").is_file():
         raise ConfigError([f"{source} is a run; use magneto export"])
     place = source if user_path(name).exists() else name

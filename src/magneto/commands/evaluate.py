@@ -103,18 +103,18 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
-    given, overrides = parser().parse_with_overrides(words)
-    if given.limit is not None and given.limit < 1:
-        raise ConfigError([f"--limit must be 1 or more, not {given.limit}"])
-    if given.keep is not None and not re.fullmatch(r"[A-Za-z0-9._-]+", given.keep):
-        raise ConfigError([f"--keep {given.keep!r}: use only letters, digits, '-', '_' and '.'"])
+    args, overrides = parser().parse_with_overrides(words)
+    if args.limit is not None and args.limit < 1:
+        raise ConfigError([f"--limit must be 1 or more, not {args.limit}"])
+    if args.keep is not None and not re.fullmatch(r"[A-Za-z0-9._-]+", args.keep):
+        raise ConfigError([f"--keep {args.keep!r}: use only letters, digits, '-', '_' and '.'"])
     from magneto.runs import run_task
 
-    special = "tasks" if given.tasks is not None else "features" if given.features else None
-    run_task(given.run, overrides, f"evaluate --{special}" if special else None)
-    kind = special or open_run(given.run).task
+    special = "tasks" if args.tasks is not None else "features" if args.features else None
+    run_task(args.run, overrides, f"evaluate --{special}" if special else None)
+    kind = special or open_run(args.run).task
     for option, kinds in {"keep": () if special else (kind,), **SUPPORTED}.items():
-        if getattr(given, option) is not None and kind not in kinds:
+        if getattr(args, option) is not None and kind not in kinds:
             described = f"--{special}" if special else f"{kind} runs"
             raise ConfigError([f"--{option} has no effect with {described}; omit it (--json prints "
                                "the metrics)"])  # fmt: skip
@@ -126,14 +126,14 @@ def main(words: Sequence[str]) -> int:
         "translation": evaluate_translation,
     }.get(kind, evaluate_metrics)
     with ExitStack() as stack:
-        if given.data and is_standard_input(given.data):
+        if args.data and is_standard_input(args.data):
             if several_processes() and not special:
                 raise ConfigError(["--data -: several processes cannot share standard input; name "
                                    "a file"])  # fmt: skip
-            given.data = str(stack.enter_context(standard_input_as_file()))
+            args.data = str(stack.enter_context(standard_input_as_file()))
         if several_processes() and not special:
-            stack.enter_context(joined_processes(given.run, overrides))
-        return evaluate(given, overrides)
+            stack.enter_context(joined_processes(args.run, overrides))
+        return evaluate(args, overrides)
 
 
 @contextmanager
@@ -146,45 +146,45 @@ def joined_processes(run: Path, overrides: dict[str, str]) -> Iterator[None]:
         yield
 
 
-def evaluate_metrics(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
+def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Compute a run's metrics on its validation data, or on each split of --splits."""
     from magneto.runs import load_run, other_data
 
-    check_answers(given)
-    if given.data:
-        overrides = {**other_data(given.run, given.data), **overrides}
-    speech = open_run(given.run, overrides).task == "transducer"
-    report, normaliser = ProgressBars(quiet=not is_main_process()), None
-    if given.normaliser:
+    check_answers(args)
+    if args.data:
+        overrides = {**other_data(args.run, args.data), **overrides}
+    speech = open_run(args.run, overrides).task == "transducer"
+    progress, normaliser = ProgressBars(quiet=not is_main_process()), None
+    if args.normaliser:
         from magneto.speech.task import text_normaliser
 
-        normaliser = text_normaliser(given.normaliser)
+        normaliser = text_normaliser(args.normaliser)
     found: dict[str, dict[str, Any]] = {}
-    for split in given.splits.split(",") if given.splits else [""]:
-        changed = split_settings(given.run, overrides, split)
-        opened: Any = load_run(given.run, given.weights, changed)
+    for split in args.splits.split(",") if args.splits else [""]:
+        changed = split_settings(args.run, overrides, split)
+        opened: Any = load_run(args.run, args.weights, changed)
         if speech:
-            opened = replace(opened, task=opened.task.with_search(search_of(given)))
-        metrics, predictions = opened.evaluate(given.limit, report)
+            opened = replace(opened, task=opened.task.with_search(search_of(args)))
+        metrics, predictions = opened.evaluate(args.limit, progress)
         if not is_main_process():
             continue
         if speech:
-            metrics |= recognition_metrics(given, split, list(chain(*predictions)), normaliser)
-        if given.answers is not None:
+            metrics |= recognition_metrics(args, split, list(chain(*predictions)), normaliser)
+        if args.answers is not None:
             rows = [{"question_id": number, "answer": answer}
                     for number, answer in opened.task.given_answers(predictions)]  # fmt: skip
-            given.answers.parent.mkdir(parents=True, exist_ok=True)
-            write_json(given.answers, rows)
-        keep(given, overrides, opened.weights, metrics, split)
+            args.answers.parent.mkdir(parents=True, exist_ok=True)
+            write_json(args.answers, rows)
+        keep(args, overrides, opened.weights, metrics, split)
         found[split] = {"weights": str(opened.weights), **metrics}
-    report.finish()
+    progress.finish()
     if not is_main_process():
         return 0
     how = {"normaliser": normaliser.title} if normaliser else {}
-    how |= {"search": given.search} if speech else {}
-    value = {"run": str(given.run), **how, **found.get("", {"splits": found})}
+    how |= {"search": args.search} if speech else {}
+    value = {"run": str(args.run), **how, **found.get("", {"splits": found})}
     lines = [*metric_lines(found), *(f"{name}: {is_}" for name, is_ in how.items())]
-    return answer(given, value, lines)
+    return answer(args, value, lines)
 
 
 def metric_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -204,7 +204,7 @@ def metric_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def recognition_metrics(
-    given: argparse.Namespace,
+    args: argparse.Namespace,
     split: str,
     answers: Sequence[tuple[str, str, str]],
     normaliser: TextNormaliser | None,
@@ -212,8 +212,8 @@ def recognition_metrics(
     """Return the interval and further rates of transcripts; write them for --write."""
     from magneto.speech.task import error_rate_half_width, normalised_rates, word_errors
 
-    if given.write:
-        path = given.write / f"{split or 'validation'}.jsonl"
+    if args.write:
+        path = args.write / f"{split or 'validation'}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = (dict(zip(("id", "reference", "hypothesis"), each, strict=True)) for each in answers)
         write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
@@ -239,29 +239,29 @@ def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[
 
 
 def keep(
-    given: argparse.Namespace,
+    args: argparse.Namespace,
     overrides: Mapping[str, Any],
     weights: Path,
     metrics: Mapping[str, Any],
     split: str = "",
 ) -> None:
     """Write the metrics and their conditions into the run, for --keep."""
-    if not given.keep:
+    if not args.keep:
         return
-    folder = given.run / SCORES
+    folder = args.run / SCORES
     folder.mkdir(exist_ok=True)
-    conditions = {"weights": weights.name, "limit": given.limit, "overrides": overrides}
+    conditions = {"weights": weights.name, "limit": args.limit, "overrides": overrides}
     conditions["manifest"] = read_json(weights / MANIFEST)  # for `magneto table` to compare
-    name = f"{given.keep}-{split.replace('/', '-')}" if split else given.keep
+    name = f"{args.keep}-{split.replace('/', '-')}" if split else args.keep
     write_json(folder / f"{name}.json", plain({"metrics": metrics, **conditions}))
 
 
-def check_answers(given: argparse.Namespace) -> None:
+def check_answers(args: argparse.Namespace) -> None:
     """Raise ConfigError if --answers would be incomplete or cannot be written."""
-    path = given.answers
+    path = args.answers
     if path is None:
         return
-    if given.limit is not None:
+    if args.limit is not None:
         raise ConfigError(["--answers: the leaderboard needs the answers to all questions; omit "
                            "--limit"])  # fmt: skip
     if path.is_dir():
@@ -272,7 +272,7 @@ def check_answers(given: argparse.Namespace) -> None:
         raise ConfigError([f"--answers {path}: no permission to write in {above}"])
 
 
-def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
+def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Translate, and score by BLEU and chrF.
 
     The loss covers the sentences that pass the recipe's filters; BLEU and chrF cover all.
@@ -287,39 +287,39 @@ def evaluate_translation(given: argparse.Namespace, overrides: dict[str, Any]) -
         score_lines,
     )
 
-    report, how = ProgressBars(quiet=not is_main_process()), beam_search_of(given)
-    directions = given.directions.split(",") if given.directions else None
-    data: Any = open_run(given.run, overrides).data
-    if given.data:
-        known = read_tags(Path(run_tokenizer(given.run)))
-        texts = read_test_texts(given.data, data, known, directions, given.limit)
+    progress, how = ProgressBars(quiet=not is_main_process()), beam_search_of(args)
+    directions = args.directions.split(",") if args.directions else None
+    data: Any = open_run(args.run, overrides).data
+    if args.data:
+        known = read_tags(Path(run_tokenizer(args.run)))
+        texts = read_test_texts(args.data, data, known, directions, args.limit)
         overrides |= {"data.languages": ",".join(known)}
     else:
-        texts = select_directions(read_validation_texts(data, given.limit), directions)
+        texts = select_directions(read_validation_texts(data, args.limit), directions)
     overrides |= {"data.directions": ",".join(f"{a}>{b}" for a, b in texts.texts)}
     overrides |= {"data.select_by": "loss"}  # the translations are scored below
-    opened: Any = load_run(given.run, given.weights, overrides)
-    source = given.data or data.source
-    metrics, _ = opened.evaluate(given.limit, report)
+    opened: Any = load_run(args.run, args.weights, overrides)
+    source = args.data or data.source
+    metrics, _ = opened.evaluate(args.limit, progress)
     if not is_main_process():
         return 0
-    report.say(f"{source} ({texts.split}): {texts.describe()}")
+    progress.say(f"{source} ({texts.split}): {texts.describe()}")
     translator = TextTranslator(opened.model, opened.task.vocabulary, data.max_length, how)
-    scores, written = score_directions(translator, texts.texts, report)
-    report.finish()
-    for direction, lines in written.items() if given.write else ():
-        given.write.mkdir(parents=True, exist_ok=True)
+    scores, written = score_directions(translator, texts.texts, progress)
+    progress.finish()
+    for direction, lines in written.items() if args.write else ():
+        args.write.mkdir(parents=True, exist_ok=True)
         text = "".join(" ".join(line.splitlines()) + "\n" for line in lines)
-        write_text(given.write / f"{'-'.join(direction)}.txt", text)
-    result = {"run": str(given.run), "weights": str(opened.weights), "data": source, **metrics}
+        write_text(args.write / f"{'-'.join(direction)}.txt", text)
+    result = {"run": str(args.run), "weights": str(opened.weights), "data": source, **metrics}
     result |= describe_scores(texts.split, scores, data.pivot_language)
     result["search"] = {name: getattr(how, name) for name in ("beams", "length_penalty", "longest")}
     averages = {name: result[f"{name}_average"]["both"] for name in ("bleu", "chrf")}
-    keep(given, overrides, opened.weights, {**metrics, **averages})
-    return answer(given, result, score_lines(result, scores))
+    keep(args, overrides, opened.weights, {**metrics, **averages})
+    return answer(args, result, score_lines(result, scores))
 
 
-def judge_features(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
+def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run `magneto evaluate RUN --features`.
 
     A probe is trained on training images and scored on validation images, of the run's own data or
@@ -331,49 +331,49 @@ def judge_features(given: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from magneto.runs import load_run
     from magneto.vision.frozen_features import collect_features, score_features, score_lines
 
-    if given.data:
-        other = {"data.source": given.data, "data.validation_source": None, "data.classes": None}
+    if args.data:
+        other = {"data.source": args.data, "data.validation_source": None, "data.classes": None}
         overrides = {**other, **overrides}
-    opened: Any = load_run(given.run, given.weights, overrides)
-    report = ProgressBars()
-    train, held = collect_features(opened.task, opened.model, given.limit, report)
-    scores = score_features(train, held, report)
-    report.finish()
+    opened: Any = load_run(args.run, args.weights, overrides)
+    progress = ProgressBars()
+    train, held = collect_features(opened.task, opened.model, args.limit, progress)
+    scores = score_features(train, held, progress)
+    progress.finish()
     for part in (train, held):
         if part.broken:
-            report.say(f"{part.broken} images could not be read and were left out")
+            progress.say(f"{part.broken} images could not be read and were left out")
     value = {
-        "run": str(given.run), "weights": str(opened.weights),
+        "run": str(args.run), "weights": str(opened.weights),
         "training_images": len(train.labels), "validation_images": len(held.labels),
         "scores": scores,
     }  # fmt: skip
     head = (f"{opened.weights}: {len(train.labels):,} training images, "
             f"{len(held.labels):,} validation images")  # fmt: skip
-    return answer(given, value, [head, *score_lines(scores)])
+    return answer(args, value, [head, *score_lines(scores)])
 
 
-def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> int:
+def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     """Run `magneto evaluate RUN --tasks ...` on built-in suites and the harness's tasks."""
     from magneto.language.in_context import context_length, evaluate_suite, score_lines
     from magneto.language.suites import load_questions
     from magneto.runs import load_run
 
-    names = [name.strip() for name in given.tasks.split(",") if name.strip()]
-    num_fewshot = numbers("--num-fewshot", given.num_fewshot)
-    seeds = numbers("--seeds", given.seeds)
-    if given.include is not None and not given.include.is_dir():
-        raise ConfigError([f"--include: no folder {given.include}"])
-    manager = harness_manager(names, given.include)
+    names = [name.strip() for name in args.tasks.split(",") if name.strip()]
+    num_fewshot = numbers("--num-fewshot", args.num_fewshot)
+    seeds = numbers("--seeds", args.seeds)
+    if args.include is not None and not args.include.is_dir():
+        raise ConfigError([f"--include: no folder {args.include}"])
+    manager = harness_manager(names, args.include)
     theirs = [name for name in names if name not in SUITES]
-    if given.data and Path(given.data).is_file() and len(names) - len(theirs) > 1:
+    if args.data and Path(args.data).is_file() and len(names) - len(theirs) > 1:
         raise ConfigError(["--data: one file cannot serve several tasks; name their folder"])
-    suites = [load_questions(SUITES[name], given.data) for name in names if name in SUITES]
-    report = ProgressBars()
-    opened: Any = load_run(given.run, given.weights, overrides)
+    suites = [load_questions(SUITES[name], args.data) for name in names if name in SUITES]
+    progress = ProgressBars()
+    opened: Any = load_run(args.run, args.weights, overrides)
     model, tokenizer = opened.model, opened.task.tokenizer
-    length = context_length(model.config, opened.recipe.data.max_length, given.max_length)
+    length = context_length(model.config, opened.recipe.data.max_length, args.max_length)
     scores = [
-        evaluate_suite(model, tokenizer, each, count, seeds, length, given.limit, report)
+        evaluate_suite(model, tokenizer, each, count, seeds, length, args.limit, progress)
         for each in suites
         for count in num_fewshot
     ]
@@ -384,7 +384,7 @@ def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> in
         wrapped = harness.harness_model(model, tokenizer, length)
         for count in num_fewshot:
             found = harness.harness_scores(
-                wrapped, theirs, count, seeds[0], manager, limit=given.limit
+                wrapped, theirs, count, seeds[0], manager, limit=args.limit
             )
             others[str(count)] = {
                 task: {
@@ -392,9 +392,9 @@ def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> in
                 }
                 for task, metrics in found["results"].items()
             }
-    report.finish()
+    progress.finish()
     value = {
-        "run": str(given.run), "length": length,
+        "run": str(args.run), "length": length,
         "sources": {
             each.suite.name: {"questions": each.source, "demonstrations": each.pool_source}
             for each in suites
@@ -406,7 +406,7 @@ def answer_questions(given: argparse.Namespace, overrides: dict[str, str]) -> in
         for count, tasks in others.items() for task, metrics in tasks.items()
         for metric, number in metrics.items()
     ]  # fmt: skip
-    return answer(given, value, lines)
+    return answer(args, value, lines)
 
 
 def harness_manager(names: Sequence[str], include: Path | None) -> Any:

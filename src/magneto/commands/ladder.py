@@ -71,10 +71,10 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
-    given, overrides = parser().parse_with_overrides(words)
-    name_source(overrides, given.data)
-    requested = read_ladder_options(given, overrides)
-    budget = None if given.budget is None else read_time("--budget", given.budget)
+    args, overrides = parser().parse_with_overrides(words)
+    name_source(overrides, args.data)
+    requested = read_ladder_options(args, overrides)
+    budget = None if args.budget is None else read_time("--budget", args.budget)
     from magneto.lab.ladder import (
         LADDER_FILE,
         collect_ladder,
@@ -87,20 +87,22 @@ def main(words: Sequence[str]) -> int:
     from magneto.lab.report.ladder import write_ladder
     from magneto.lab.sweep import default_jobs
 
-    folder = given.out or Path("runs") / f"ladder-{Path(given.recipe).stem}"
-    jobs, report = given.jobs or default_jobs(), ProgressBars()
+    folder = args.out or Path("runs") / f"ladder-{Path(args.recipe).stem}"
+    jobs, progress = args.jobs or default_jobs(), ProgressBars()
 
     def prepare(ladder: Ladder) -> Ladder:
-        prepare_task(ladder.first_recipe(ladder.sizes[-1]), report)
+        prepare_task(ladder.first_recipe(ladder.sizes[-1]), progress)
         if budget is None:
             return ladder
-        timed = {size: time_cell(ladder.first_recipe(size), jobs, report) for size in ladder.sizes}
-        return fit_budget(ladder, budget * jobs, timed, fewer_seeds=given.seeds is None)
+        timed = {
+            size: time_cell(ladder.first_recipe(size), jobs, progress) for size in ladder.sizes
+        }
+        return fit_budget(ladder, budget * jobs, timed, fewer_seeds=args.seeds is None)
 
-    if given.seeds is None and (folder / LADDER_FILE).is_file():  # the budget may have fewer
+    if args.seeds is None and (folder / LADDER_FILE).is_file():  # the budget may have fewer
         requested = replace(requested, seeds=read_ladder(folder).seeds)
     ladder = open_ladder(folder, requested, prepare)
-    complete = run_ladder(folder, ladder, jobs, report)
+    complete = run_ladder(folder, ladder, jobs, progress)
     found = collect_ladder(folder, ladder, "magneto ladder " + shlex.join(words))
     write_json(folder / "foretelling.json", found)
     page = write_ladder(found, folder)
@@ -108,13 +110,13 @@ def main(words: Sequence[str]) -> int:
     places = {"folder": str(folder), "report": str(page), "complete": complete}
     lines = [table(found), "", *found["answer"], found["held_out_text"], *found["notes"],
              *found["limitations"], f"\nreport: {page}"]  # fmt: skip
-    answer(given, {**places, **{key: found[key] for key in keys}}, lines)
+    answer(args, {**places, **{key: found[key] for key in keys}}, lines)
     if not complete:
-        report.say(INCOMPLETE)
+        progress.say(INCOMPLETE)
     return 0 if complete else 1
 
 
-def read_ladder_options(given: Any, overrides: dict[str, Any]) -> Ladder:
+def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
     """Return the ladder that the options describe.
 
     Raises:
@@ -122,53 +124,53 @@ def read_ladder_options(given: Any, overrides: dict[str, Any]) -> Ladder:
     """
     from magneto.lab.ladder import Ladder
 
-    if (given.widths is None) == (given.depths is None):
+    if (args.widths is None) == (args.depths is None):
         raise ConfigError(["give the sizes of the rungs by either --widths or --depths, such as "
                            "--widths 32,64,128"])  # fmt: skip
-    axis, listed = ("depth", given.depths) if given.depths else ("width", given.widths or "")
+    axis, listed = ("depth", args.depths) if args.depths else ("width", args.widths or "")
     option = f"--{axis}s"
     sizes = sorted(numbers(option, listed))
     if len(sizes) < 2 or sizes[0] < 1:
         raise ConfigError([f"{option} {listed}: give two or more sizes, each 1 or more"])
-    if given.target <= sizes[-1]:
+    if args.target <= sizes[-1]:
         raise ConfigError([f"--target must be above the largest rung, {sizes[-1]}, not "
-                           f"{given.target}"])  # fmt: skip
-    if given.jobs is not None and given.jobs < 1:
-        raise ConfigError([f"--jobs must be 1 or more, not {given.jobs}"])
+                           f"{args.target}"])  # fmt: skip
+    if args.jobs is not None and args.jobs < 1:
+        raise ConfigError([f"--jobs must be 1 or more, not {args.jobs}"])
     if clash := [name for name in DEPTHS if axis == "depth" and name in overrides]:
         raise ConfigError([f"--{clash[0]}: use {option} for this field"])
     rates, seeds = (
-        sorted(numbers("--lrs", given.lrs, float)),
-        numbers("--seeds", given.seeds or SEEDS),
+        sorted(numbers("--lrs", args.lrs, float)),
+        numbers("--seeds", args.seeds or SEEDS),
     )
     if rates[0] <= 0:
-        raise ConfigError([f"--lrs must be above 0, not {given.lrs}"])
-    others = other_fields(given.grid, overrides)
+        raise ConfigError([f"--lrs must be above 0, not {args.lrs}"])
+    others = other_fields(args.grid, overrides)
     changes = {**overrides, **{name: values[0] for name, values in others.items()}}
-    recipe = load_recipe(given.recipe, {RATE: 1.0, **changes})
-    if given.placements is None and placement_name(recipe.model):
-        given.placements = PLACEMENTS
-    rows = {**others, **placements(given, changes)}
+    recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
+    if args.placements is None and placement_name(recipe.model):
+        args.placements = PLACEMENTS
+    rows = {**others, **placements(args, changes)}
     fields: dict[str, Any] = {**overrides}
     fields.setdefault("training.evaluate_every", 0)
-    if given.budget is not None:
+    if args.budget is not None:
         fields.setdefault("training.evaluate_limit", BATCHES)
     notes = []
-    short = given.budget is not None and "data.tokenizer" not in overrides
+    short = args.budget is not None and "data.tokenizer" not in overrides
     if short and recipe.task == "causal-lm" and recipe.data.tokenizer == "bpe":
         fields, notes = {**fields, **BYTES}, [BYTES_NOTE]
-    return Ladder(given.recipe, fields, axis, sizes, given.target, rows, rates, seeds,
-                  race=given.race, notes=notes)  # fmt: skip
+    return Ladder(args.recipe, fields, axis, sizes, args.target, rows, rates, seeds,
+                  race=args.race, notes=notes)  # fmt: skip
 
 
-def time_cell(recipe: Recipe, jobs: int, report: ProgressBars) -> tuple[float, float]:
+def time_cell(recipe: Recipe, jobs: int, progress: ProgressBars) -> tuple[float, float]:
     """Return a run's seconds per step, and its seconds for everything else."""
     from magneto.commands.plan import try_steps
 
     task = recipe.build_task()
     threads = max(1, (os.cpu_count() or 1) // jobs)
     alone = replace(recipe, training=replace(recipe.training, threads=threads))
-    step = try_steps(alone, task, report)["seconds_per_step"]
+    step = try_steps(alone, task, progress)["seconds_per_step"]
     batches = min(len(task.validation_batches()), recipe.training.evaluate_limit or 10**9)
     return step, OVERHEAD_SECONDS + EVALUATION_SHARE * step * batches
 

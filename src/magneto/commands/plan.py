@@ -62,18 +62,18 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run `magneto plan`."""
     made = parser()
-    given, overrides = made.parse_with_overrides(words)
+    args, overrides = made.parse_with_overrides(words)
     for name in ("gpus", "gpus_per_node", "gpu_memory", "examples", "utilisation"):
-        value, most = getattr(given, name), 1 if name == "utilisation" else math.inf
+        value, most = getattr(args, name), 1 if name == "utilisation" else math.inf
         if value is not None and not (0 < value <= most and math.isfinite(value)):
             above = "above 0 and at most 1" if name == "utilisation" else "above 0"
             made.error(f"--{name.replace('_', '-')} must be {above}, not {value}")
-    recipe = load_recipe(given.recipe, overrides)
+    recipe = load_recipe(args.recipe, overrides)
     config = recipe.training
-    pieces = given.gpus * config.gradient_accumulation_steps
+    pieces = args.gpus * config.gradient_accumulation_steps
     if config.batch_size < pieces:
         raise ValueError(
-            f"a batch of {config.batch_size} cannot be divided among {given.gpus} GPUs x "
+            f"a batch of {config.batch_size} cannot be divided among {args.gpus} GPUs x "
             f"{config.gradient_accumulation_steps} micro-batches; set --training.batch_size "
             f"{pieces} or more, or fewer --gpus"
         )
@@ -81,35 +81,33 @@ def main(words: Sequence[str]) -> int:
     from magneto.lab.plan import Plan, micro_batch, trace_recipe
     from magneto.training.config import resolve_steps
 
-    micro = micro_batch(config, given.gpus, config.gradient_accumulation_steps)
-    traced = trace_recipe(
-        lambda changes: load_recipe(given.recipe, {**overrides, **changes}), micro
-    )
-    memory, task = given.gpu_memory * GB, recipe.build_task()
-    plan = Plan(task, config, given.gpus, given.gpus_per_node, memory, traced)
+    micro = micro_batch(config, args.gpus, config.gradient_accumulation_steps)
+    traced = trace_recipe(lambda changes: load_recipe(args.recipe, {**overrides, **changes}), micro)
+    memory, task = args.gpu_memory * GB, recipe.build_task()
+    plan = Plan(task, config, args.gpus, args.gpus_per_node, memory, traced)
     steps, chosen = None, plan.advise()
-    if config.epochs is None or given.examples is not None:
-        steps = resolve_steps(config, given.examples).steps
-    peaks = nominal_peaks(given.gpu)
+    if config.epochs is None or args.examples is not None:
+        steps = resolve_steps(config, args.examples).steps
+    peaks = nominal_peaks(args.gpu)
     assert peaks is not None  # the parser knows no other names
     peak, state = peaks[config.precision != "bf16"], traced[False][0].state
     found: dict[str, Any] = {
-        "recipe": given.recipe, "gpus": given.gpus, "gpu_memory": memory,
+        "recipe": args.recipe, "gpus": args.gpus, "gpu_memory": memory,
         "parameters": state.weights // 4, "state": asdict(state),
         "batch_size": config.batch_size, "micro_batch": micro,
         "gradient_accumulation_steps": config.gradient_accumulation_steps,
-        "steps": steps, "peak_flops": peak, "utilisation": given.utilisation, "activations": {},
+        "steps": steps, "peak_flops": peak, "utilisation": args.utilisation, "activations": {},
         "ways": [asdict(way) for way in plan.ways()],
         "advice": chosen and {**asdict(chosen), "options": chosen.options()},
     }  # fmt: skip
     for recompute, (step, _) in traced.items():
         flops = step.flops / micro * config.batch_size
-        seconds = flops / (peak * given.utilisation * given.gpus)
+        seconds = flops / (peak * args.utilisation * args.gpus)
         found["activations"][NAMES[recompute]] = {
             "kept": step.kept, "peak": step.peak, "step_flops": flops, "step_seconds": seconds,
             "hours": steps and seconds * steps / 3600,
         }  # fmt: skip
-    return answer(given, found, plan_lines(found))
+    return answer(args, found, plan_lines(found))
 
 
 def plan_lines(found: Mapping[str, Any]) -> list[str]:
@@ -148,9 +146,9 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
     return [*labelled(rows), "", aligned(table), "", reserve, f"advice: {advice}"]
 
 
-def dry_run(recipe: Recipe, report: ProgressBars, as_json: bool) -> int:
+def dry_run(recipe: Recipe, progress: ProgressBars, as_json: bool) -> int:
     """Run `magneto train RECIPE --dry-run`."""
-    found = try_steps(recipe, recipe.build_task(), report)
+    found = try_steps(recipe, recipe.build_task(), progress)
     if as_json and is_main_process():
         print_json(found)
     elif is_main_process():
@@ -158,7 +156,7 @@ def dry_run(recipe: Recipe, report: ProgressBars, as_json: bool) -> int:
     return 0
 
 
-def try_steps(recipe: Recipe, task: Task, report: ProgressBars) -> dict[str, Any]:
+def try_steps(recipe: Recipe, task: Task, progress: ProgressBars) -> dict[str, Any]:
     """Measure some steps of a recipe; return memory and the time of the whole training.
 
     The data is prepared and cached as for a training. No run directory is created.
@@ -172,10 +170,10 @@ def try_steps(recipe: Recipe, task: Task, report: ProgressBars) -> dict[str, Any
 
     seconds = list[float]()
     with join_world(recipe.training) as world, keep_freed_memory(world.device):
-        task.prepare(report)
+        task.prepare(progress)
         check_memory(task, recipe.training, world, recipe.seed)
         nowhere = Path(os.devnull) / "run"  # nothing is written
-        state = build_state(task, recipe.training, nowhere, recipe.seed, world, report)
+        state = build_state(task, recipe.training, nowhere, recipe.seed, world, progress)
         with closing(state):
             batches = state.batches.start(0)
             while len(seconds) <= STEPS and (sum(seconds) <= SECONDS or len(seconds) < 2):
@@ -184,8 +182,8 @@ def try_steps(recipe: Recipe, task: Task, report: ProgressBars) -> dict[str, Any
                 state.read_pending()  # waits for the device
                 state.pending = []
                 seconds.append(time.perf_counter() - started)
-                report.update("trying steps", len(seconds), STEPS + 1)
-        report.finish()
+                progress.update("trying steps", len(seconds), STEPS + 1)
+        progress.finish()
         step_seconds, steps = median(seconds[1:]), state.config.steps
         units = state.throughput.units * world.world_size / len(seconds)
         return {

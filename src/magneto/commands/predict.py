@@ -85,22 +85,22 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     made = parser()
-    given, overrides = made.parse_with_overrides(words)
-    if given.top < 1:
-        made.error(f"--top must be 1 or more, not {given.top}")
-    reads = run_task(given.run, overrides, "predict").reads
+    args, overrides = made.parse_with_overrides(words)
+    if args.top < 1:
+        made.error(f"--top must be 1 or more, not {args.top}")
+    reads = run_task(args.run, overrides, "predict").reads
     if reads == "rows":
-        return predict_rows(given, overrides)
+        return predict_rows(args, overrides)
     if reads == "texts":
-        return predict_texts(given, overrides)
-    return predict_images(given, overrides, "" if reads == "images" else reads)
+        return predict_texts(args, overrides)
+    return predict_images(args, overrides, "" if reads == "images" else reads)
 
 
-def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind: str) -> int:
+def predict_images(args: argparse.Namespace, overrides: Mapping[str, str], kind: str) -> int:
     """Print the labels of images, or answers to a question about them."""
-    names, text = split_words(given.inputs, kind)
+    names, text = split_words(args.inputs, kind)
     paths = image_paths(names)
-    opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
+    opened: Any = load_run(args.run, args.weights, overrides, verb="predict")
     group = opened.task.images_together if kind else 1
     if len(paths) % group:
         raise ConfigError([f"a {kind} needs {group} images, but {len(paths)} are given; name the "
@@ -111,7 +111,7 @@ def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind
         return opened.task.predict(opened.model, inputs)
 
     broken, taken = list[dict[str, str]](), set[str]()
-    found = [(path, each.labels[: given.top], write_pictures(path, each, given.out, taken))
+    found = [(path, each.labels[: args.top], write_pictures(path, each, args.out, taken))
              for path, each in predict_readable(paths, group, ask, broken)]  # fmt: skip
     images = [
         {
@@ -127,8 +127,8 @@ def predict_images(given: argparse.Namespace, overrides: Mapping[str, str], kind
                  *(f"  {file}" for file in files)])
         for path, labels, files in found
     )  # fmt: skip
-    value = {"run": str(given.run), "weights": str(opened.weights)}
-    return answer(given, {**value, "images": images, "broken": broken}, lines)
+    value = {"run": str(args.run), "weights": str(opened.weights)}
+    return answer(args, {**value, "images": images, "broken": broken}, lines)
 
 
 def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
@@ -185,7 +185,7 @@ def predict_readable(
     Raises:
         ValueError: If no image could be read.
     """
-    report, size = ProgressBars(), BATCH * group
+    progress, size = ProgressBars(), BATCH * group
     for start in range(0, len(paths), size):
         some = paths[start : start + size]
         images, reasons = dict[int, Any](), dict[int, str]()
@@ -203,14 +203,14 @@ def predict_readable(
         broken += [{"path": str(some[n]), "reason": reasons[n]} for n in sorted(reasons)]
         if images:
             yield from zip([some[n] for n in images], ask([*images.values()]), strict=True)
-        report.update("reading images", start + len(some), len(paths))
-    report.finish()
+        progress.update("reading images", start + len(some), len(paths))
+    progress.finish()
     for each in broken:
-        report.say(f"{each['path']}: {each['reason']}")
+        progress.say(f"{each['path']}: {each['reason']}")
     if len(broken) == len(paths):
         raise ValueError(f"none of {len(paths)} files could be read as an image")
     if broken:
-        report.say(f"{len(broken)} of {len(paths)} images could not be read")
+        progress.say(f"{len(broken)} of {len(paths)} images could not be read")
 
 
 def write_pictures(path: Path, prediction: Prediction, out: Path, taken: set[str]) -> list[Path]:
@@ -226,59 +226,59 @@ def write_pictures(path: Path, prediction: Prediction, out: Path, taken: set[str
     return files
 
 
-def predict_texts(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
+def predict_texts(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     """Print the label of each text, with its probabilities for --probabilities."""
     from magneto.language.labelled_texts import ROWS
 
-    opened: Any = load_run(given.run, given.weights, overrides, verb="predict")
-    task, counts, report = opened.task, Counts(), ProgressBars()
-    if given.probabilities and task.data_config.regression:
-        raise ConfigError([f"--probabilities: {given.run} predicts numbers, not classes"])
-    piped = not given.inputs or is_standard_input(given.inputs[0])
+    opened: Any = load_run(args.run, args.weights, overrides, verb="predict")
+    task, counts, progress = opened.task, Counts(), ProgressBars()
+    if args.probabilities and task.data_config.regression:
+        raise ConfigError([f"--probabilities: {args.run} predicts numbers, not classes"])
+    piped = not args.inputs or is_standard_input(args.inputs[0])
     if piped and sys.stdin is not None and sys.stdin.isatty():
-        report.say("Reading texts from standard input, one per line.")
+        progress.say("Reading texts from standard input, one per line.")
     texts: list[dict[str, Any]] = []
     cut = 0
-    for rows in text_groups(given.inputs, task.data_config, counts):
+    for rows in text_groups(args.inputs, task.data_config, counts):
         predictions = task.predict(opened.model, rows)
         cut += sum(each.truncated for each in predictions)
         counts[ROWS] += len(rows)
         for row, each in zip(rows, predictions, strict=True):
-            shares = dict(each.probabilities) if given.probabilities else {}
+            shares = dict(each.probabilities) if args.probabilities else {}
             own_texts = (row.text,) if row.pair is None else (row.text, row.pair)
-            if given.json:
+            if args.json:
                 pair = {} if row.pair is None else {"pair": row.pair}
-                more = {"probabilities": shares} if given.probabilities else {}
+                more = {"probabilities": shares} if args.probabilities else {}
                 texts.append({"text": row.text, "label": each.label, **pair, **more})
                 continue
             words = " ".join(f"{name}={share:.4f}" for name, share in shares.items())
-            cells = [each.label, *([words] if given.probabilities else [])]
+            cells = [each.label, *([words] if args.probabilities else [])]
             print("\t".join([*cells, *(" ".join(t.split()) for t in own_texts)]), flush=piped)
-        report.update("predicting texts", counts[ROWS], None)
-    report.finish()
+        progress.update("predicting texts", counts[ROWS], None)
+    progress.finish()
     if not counts[ROWS]:
-        raise ValueError(f"no text in {'standard input' if piped else ', '.join(given.inputs)}")
-    report.say(counts.describe(ROWS))
+        raise ValueError(f"no text in {'standard input' if piped else ', '.join(args.inputs)}")
+    progress.say(counts.describe(ROWS))
     if cut:
         most = task.data_config.max_length
-        report.say(f"{cut} of {counts[ROWS]} texts were truncated to {most} tokens")
-    if given.json:
-        print_json({"run": str(given.run), "weights": str(opened.weights), "texts": texts})
+        progress.say(f"{cut} of {counts[ROWS]} texts were truncated to {most} tokens")
+    if args.json:
+        print_json({"run": str(args.run), "weights": str(opened.weights), "texts": texts})
     return 0
 
 
-def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int:
+def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     """Print the predictions of a user's own task for each row of tables."""
     import torch
 
     from magneto.data.formats import read_file
     from magneto.data.stream import make_batch, map_tensors
 
-    if not given.inputs:
+    if not args.inputs:
         raise ConfigError(["name a table: magneto predict RUN rows.csv"])
-    opened = load_run(given.run, given.weights, overrides, verb="predict")
-    counts, report, answers = Counts(), ProgressBars(), list[Any]()
-    for name in given.inputs:
+    opened = load_run(args.run, args.weights, overrides, verb="predict")
+    counts, progress, answers = Counts(), ProgressBars(), list[Any]()
+    for name in args.inputs:
         with ExitStack() as stack:
             if is_standard_input(name):
                 first = open_standard_input().readline()
@@ -297,12 +297,12 @@ def predict_rows(given: argparse.Namespace, overrides: Mapping[str, str]) -> int
         for start in range(0, len(table), SORTED):
             some = range(start, min(start + SORTED, len(table)))
             answers += make_batch(ask, some, lambda number, name=name: f"{name}, row {number + 1}")
-            report.update("predicting rows", len(answers), None)
-    report.finish()
-    report.say(f"{len(answers):,} rows{counts.describe()}")
-    value = {"run": str(given.run), "weights": str(opened.weights), "rows": answers}
+            progress.update("predicting rows", len(answers), None)
+    progress.finish()
+    progress.say(f"{len(answers):,} rows{counts.describe()}")
+    value = {"run": str(args.run), "weights": str(opened.weights), "rows": answers}
     lines = (each if isinstance(each, str) else json.dumps(each) for each in answers)
-    return answer(given, value, lines)
+    return answer(args, value, lines)
 
 
 def text_groups(
@@ -369,48 +369,48 @@ def generate_parser() -> Parser:
 
 def generate(words: Sequence[str]) -> int:
     """Run `magneto generate`."""
-    given = generate_parser().parse(words)
-    run_task(given.run, {}, "generate")
-    captions = open_run(given.run).task == "image-captioning"
-    return describe_images(given) if captions else continue_text(given)
+    args = generate_parser().parse(words)
+    run_task(args.run, {}, "generate")
+    captions = open_run(args.run).task == "image-captioning"
+    return describe_images(args) if captions else continue_text(args)
 
 
-def continue_text(given: argparse.Namespace) -> int:
+def continue_text(args: argparse.Namespace) -> int:
     """Continue a prompt."""
     from magneto import hf
 
-    opened: Any = load_run(given.run, given.weights, {}, verb="generate")
+    opened: Any = load_run(args.run, args.weights, {}, verb="generate")
     how = hf.Sampling(
-        new_tokens=given.new_tokens,
-        temperature=given.temperature,
-        top_k=given.top_k,
-        top_p=given.top_p,
-        beams=1 if given.beams is None else given.beams,
-        count=given.count,
-        seed=given.seed,
+        new_tokens=args.new_tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        beams=1 if args.beams is None else args.beams,
+        count=args.count,
+        seed=args.seed,
     )
-    prompt = given.prompt
+    prompt = args.prompt
     if is_standard_input(prompt):
         prompt = open_standard_input().read().decode("utf-8", errors="replace").rstrip("\n")
     texts = hf.generate(opened.model, opened.task.tokenizer, prompt, how)
-    value = {"run": str(given.run), "prompt": prompt, "texts": texts}
-    return answer(given, value, ["\n\n".join(texts)])
+    value = {"run": str(args.run), "prompt": prompt, "texts": texts}
+    return answer(args, value, ["\n\n".join(texts)])
 
 
-def describe_images(given: argparse.Namespace) -> int:
+def describe_images(args: argparse.Namespace) -> int:
     """Describe an image, or the images of a folder."""
     from magneto.vision_language.caption_decoding import CaptionSearch
 
-    if not given.prompt:
+    if not args.prompt:
         raise ConfigError(["name an image or a folder of images: magneto generate RUN photo.jpg"])
-    beams = 3 if given.beams is None else given.beams
-    how = CaptionSearch(beams=beams, length_penalty=given.length_penalty)
-    paths = image_paths([given.prompt])
-    opened: Any = load_run(given.run, given.weights, {}, verb="generate")
+    beams = 3 if args.beams is None else args.beams
+    how = CaptionSearch(beams=beams, length_penalty=args.length_penalty)
+    paths = image_paths([args.prompt])
+    opened: Any = load_run(args.run, args.weights, {}, verb="generate")
     broken: list[dict[str, str]] = []
     write = partial(opened.task.caption, opened.model, how=how)
     captions = dict(predict_readable(paths, 1, write, broken))
     found = [{"path": str(path), "caption": caption} for path, caption in captions.items()]
     several = len(paths) > 1
     lines = (f"{path}: {caption}" if several else caption for path, caption in captions.items())
-    return answer(given, {"run": str(given.run), "images": found, "broken": broken}, lines)
+    return answer(args, {"run": str(args.run), "images": found, "broken": broken}, lines)

@@ -88,32 +88,32 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     command = parser()
-    given, overrides = command.parse_with_overrides(words)
-    name_source(overrides, given.data)
-    if given.steps < 1:
-        command.error(f"--steps must be 1 or more, not {given.steps}")
-    if given.seeds is not None and given.seeds < (1 if given.depths else 0):
-        command.error(f"--seeds must be {1 if given.depths else 0} or more, not {given.seeds}")
-    if given.trial is not None and read_time("--trial", given.trial) and given.depths:
+    args, overrides = command.parse_with_overrides(words)
+    name_source(overrides, args.data)
+    if args.steps < 1:
+        command.error(f"--steps must be 1 or more, not {args.steps}")
+    if args.seeds is not None and args.seeds < (1 if args.depths else 0):
+        command.error(f"--seeds must be {1 if args.depths else 0} or more, not {args.seeds}")
+    if args.trial is not None and read_time("--trial", args.trial) and args.depths:
         command.error("--trial trains the recipe; omit it with --depths")
-    if given.coordinates and (given.depths or given.trial or given.placements):
+    if args.coordinates and (args.depths or args.trial or args.placements):
         command.error("--coordinates excludes --depths, --trial and --placements")
-    recipes = load_each(given.recipe, overrides, given.placements)
-    report, started = ProgressBars(), time.perf_counter()
-    look = measure_depths if given.depths else look_at_each
-    look = measure_widths if given.coordinates else look
-    found, lines = look(recipes, given, report)
-    report.finish()
+    recipes = load_each(args.recipe, overrides, args.placements)
+    progress, started = ProgressBars(), time.perf_counter()
+    look = measure_depths if args.depths else look_at_each
+    look = measure_widths if args.coordinates else look
+    found, lines = look(recipes, args, progress)
+    progress.finish()
     value = plain({
-        "recipe": given.recipe,
+        "recipe": args.recipe,
         "command": "magneto probe " + shlex.join(words),
         "seconds": round(time.perf_counter() - started, 1),
         **found,
     })  # fmt: skip
-    if given.out:
-        given.out.mkdir(parents=True, exist_ok=True)
-        write_json(given.out / "probe.json", value)
-    return answer(given, value, lines)
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        write_json(args.out / "probe.json", value)
+    return answer(args, value, lines)
 
 
 def load_each(name: str, overrides: dict[str, str], placements: str | None) -> list[Recipe]:
@@ -128,20 +128,20 @@ def load_each(name: str, overrides: dict[str, str], placements: str | None) -> l
 
 
 def look_at_each(
-    recipes: list[Recipe], given: Any, report: ProgressBars
+    recipes: list[Recipe], args: Any, progress: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
     """Diagnose every recipe; return the results as plain values and as lines of text."""
     from magneto.lab.diagnosis import diagnose, run_trial
 
-    seeds = 3 if given.seeds is None else given.seeds
+    seeds = 3 if args.seeds is None else args.seeds
     found: list[Diagnosis] = []
     trials: list[Trial] = []
     for recipe in recipes:
-        made = diagnose(recipe, steps=given.steps, seeds=seeds, progress=report)
-        report.say(f"{made.placement.title}: {made.verdict.level}")
+        made = diagnose(recipe, steps=args.steps, seeds=seeds, progress=progress)
+        progress.say(f"{made.placement.title}: {made.verdict.level}")
         found.append(made)
-        if given.trial:
-            trials.append(run_trial(recipe, read_time("--trial", given.trial), report))
+        if args.trial:
+            trials.append(run_trial(recipe, read_time("--trial", args.trial), progress))
     value: dict[str, Any] = {"probes": [made.to_mapping() for made in found]}
     if trials:
         value["trials"] = [asdict(trial) for trial in trials]
@@ -149,24 +149,24 @@ def look_at_each(
 
 
 def measure_depths(
-    recipes: list[Recipe], given: Any, report: ProgressBars
+    recipes: list[Recipe], args: Any, progress: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
     """Measure the update's growth with depth, with the bound's; return values and lines."""
     from magneto.lab.update import bounds_over, growth, measure_growth, measured_shape
 
-    depths = sorted(numbers("--depths", given.depths))
+    depths = sorted(numbers("--depths", args.depths))
     if len(depths) < 2 or depths[0] < 1 or depths[-1] > MOST_LAYERS:
         raise ConfigError([f"--depths takes two or more numbers from 1 to {MOST_LAYERS}, not "
-                           f"{given.depths}"])  # fmt: skip
-    stack: Stack = given.stack
+                           f"{args.depths}"])  # fmt: skip
+    stack: Stack = args.stack
     if not placement_name(recipes[0].model):
-        raise ConfigError([f"--depths: the model of {given.recipe} has no norm placement"])
+        raise ConfigError([f"--depths: the model of {args.recipe} has no norm placement"])
     updates = [
         update
         for recipe in recipes
         for update in measure_growth(
-            measured_shape(recipe.model), depths=depths, seeds=range(given.seeds or 5), stack=stack,
-            progress=report,
+            measured_shape(recipe.model), depths=depths, seeds=range(args.seeds or 5), stack=stack,
+            progress=progress,
         )
     ]  # fmt: skip
     grown = growth(updates)
@@ -185,26 +185,26 @@ def measure_depths(
 
 
 def measure_widths(
-    recipes: list[Recipe], given: Any, report: ProgressBars
+    recipes: list[Recipe], args: Any, progress: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
     """Measure the growth of the layers' changes with width; return values and lines."""
     from magneto.lab.coordinates import draw_coordinates, measure_coordinates
 
-    widths = sorted({*numbers("--coordinates", given.coordinates)})
+    widths = sorted({*numbers("--coordinates", args.coordinates)})
     if len(widths) < 2 or widths[0] < 1:
-        raise ConfigError([f"--coordinates takes two or more widths, not {given.coordinates}"])
+        raise ConfigError([f"--coordinates takes two or more widths, not {args.coordinates}"])
     if not placement_name(recipes[0].model):
-        raise ConfigError([f"--coordinates: the model of {given.recipe} has no Transformer stack"])
-    found = measure_coordinates(recipes[0], widths, given.steps, report)
-    if given.out:
-        given.out.mkdir(parents=True, exist_ok=True)
-        write_bytes(given.out / "coordinates.svg", draw_coordinates(found, given.steps))
+        raise ConfigError([f"--coordinates: the model of {args.recipe} has no Transformer stack"])
+    found = measure_coordinates(recipes[0], widths, args.steps, progress)
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        write_bytes(args.out / "coordinates.svg", draw_coordinates(found, args.steps))
     value = {
         "widths": widths,
-        "steps": given.steps,
+        "steps": args.steps,
         "coordinates": [{**asdict(each), "exponent": each.exponent} for each in found],
     }
-    return value, coordinate_lines(found, widths, given.steps)
+    return value, coordinate_lines(found, widths, args.steps)
 
 
 def coordinate_lines(

@@ -29,21 +29,21 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     made = parser()
-    given = made.parse(words)
-    if given.all and given.name is None:
+    args = made.parse(words)
+    if args.all and args.name is None:
         made.error("--all needs a recipe: magneto recipes causal-lm/tiny --all")
-    if given.name is None:
+    if args.name is None:
         rows = {name: headline(name) for name in recipe_names()}
         width = max(map(len, rows))
-        return answer(given, rows, (f"{name:<{width}}  {line}" for name, line in rows.items()))
-    recipe = load_recipe(given.name)
-    if not given.all:
-        text = recipe_path(given.name).read_text(encoding="utf-8")
-        return answer(given, recipe.to_mapping(), text.splitlines())
+        return answer(args, rows, (f"{name:<{width}}  {line}" for name, line in rows.items()))
+    recipe = load_recipe(args.name)
+    if not args.all:
+        text = recipe_path(args.name).read_text(encoding="utf-8")
+        return answer(args, recipe.to_mapping(), text.splitlines())
     values = dotted(recipe.to_mapping())
     found = list(task_fields(recipe.task))
     return answer(
-        given,
+        args,
         {f.name: {**asdict(f), "value": values.get(f.name)} for f in found},
         (line for field in found for line in lines(field, values.get(field.name))),
     )

@@ -35,24 +35,24 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
-    given, overrides = parser().parse_with_overrides(words)
-    report = ProgressBars()
-    recipe, task = open_task(given.run, overrides)
-    task.problems.write_to(given.run, report)
-    task.prepare(report)
+    args, overrides = parser().parse_with_overrides(words)
+    progress = ProgressBars()
+    recipe, task = open_task(args.run, overrides)
+    task.problems.write_to(args.run, progress)
+    task.prepare(progress)
     figures: Sequence[Figure] = ()
     try:
-        figures = draw_figures(given.run, given.weights, recipe, task)
+        figures = draw_figures(args.run, args.weights, recipe, task)
     except (FileNotFoundError, DamagedError) as error:
-        report.say(f"The report has no predictions of the model: {error}")
-    report.finish()
+        progress.say(f"The report has no predictions of the model: {error}")
+    progress.finish()
     from magneto.lab.report.report import write_run_page
 
     page = write_run_page(
-        describe(given.run, recipe, task, figures), given.out or given.run / "report"
+        describe(args.run, recipe, task, figures), args.out or args.run / "report"
     )
     value = {"page": str(page), "figures": [figure.name for figure in figures]}
-    return answer(given, value, [f"report: {page}"])
+    return answer(args, value, [f"report: {page}"])
 
 
 def draw_figures(run: Path, weights: str, recipe: Recipe, task: Task) -> Sequence[Figure]:

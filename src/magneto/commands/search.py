@@ -45,30 +45,30 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     made = parser()
-    given, overrides = made.parse_with_overrides(words)
-    if given.top < 1:
-        made.error(f"--top must be 1 or more, not {given.top}")
-    open_run(given.run, overrides)  # reports mistakes before torch is imported
+    args, overrides = made.parse_with_overrides(words)
+    if args.top < 1:
+        made.error(f"--top must be 1 or more, not {args.top}")
+    open_run(args.run, overrides)  # reports mistakes before torch is imported
     import numpy as np
 
     from magneto.runs import load_run
 
-    opened: Any = load_run(given.run, given.weights, overrides, verb="search")
-    report = ProgressBars()
+    opened: Any = load_run(args.run, args.weights, overrides, verb="search")
+    progress = ProgressBars()
 
     def embed(inputs: Sequence[Any]) -> np.ndarray:
         return np.stack([each.numpy() for each in opened.task.predict(opened.model, inputs)])
 
-    query = embed([read_query(given.query)])[0]
-    among = existing_path(given.among)
-    names, vectors = load_index(among, opened.weights, overrides, embed, report)
-    report.finish()
+    query = embed([read_query(args.query)])[0]
+    among = existing_path(args.among)
+    names, vectors = load_index(among, opened.weights, overrides, embed, progress)
+    progress.finish()
     similarity = vectors @ query
-    best = (-similarity).argsort(kind="stable")[: given.top]
+    best = (-similarity).argsort(kind="stable")[: args.top]
     found = [{"score": round(float(similarity[n]), 4), "found": names[n]} for n in best]
-    value = {"run": str(given.run), "weights": str(opened.weights), "query": given.query,
+    value = {"run": str(args.run), "weights": str(opened.weights), "query": args.query,
              "searched": len(names), "results": found}  # fmt: skip
-    return answer(given, value, (f"{each['score']:7.4f}  {each['found']}" for each in found))
+    return answer(args, value, (f"{each['score']:7.4f}  {each['found']}" for each in found))
 
 
 def read_query(query: str) -> Any:
@@ -104,7 +104,7 @@ def load_index(
     weights: Path,
     overrides: Mapping[str, str],
     embed: Callable[[Sequence[Any]], np.ndarray],
-    report: ProgressBars,
+    progress: ProgressBars,
 ) -> tuple[list[str], np.ndarray]:
     """Return the searched paths or texts and their vectors, from the cache if it is current.
 
@@ -113,7 +113,7 @@ def load_index(
         weights: Weights of the run, part of the cache's key.
         overrides: Fields of its recipe, part of the cache's key.
         embed: From images or texts to vectors, (inputs, width).
-        report: Shows progress and unreadable images.
+        progress: Shows progress and unreadable images.
 
     Raises:
         ValueError: If nothing could be read.
@@ -142,7 +142,7 @@ def load_index(
     own = sorted(weights.rglob("*")) if weights.is_dir() else [weights]
     states = file_states([*files, *(path for path in own if path.is_file())])
     index = cache_directory() / f"search-{fingerprint(states, overrides)}"
-    if not is_cached(index, report):
+    if not is_cached(index, progress):
         known, parts = [], []
         for start in range(0, len(names), BATCH):
             some = list[Any]()
@@ -151,10 +151,10 @@ def load_index(
                     some.append(read(name))
                     known.append(name)
                 except BadRecord as error:
-                    report.say(f"{error} (left out)")
+                    progress.say(f"{error} (left out)")
             if some:
                 parts.append(embed(some))
-            report.update("indexing", min(start + BATCH, len(names)), len(names))
+            progress.update("indexing", min(start + BATCH, len(names)), len(names))
         if not known:
             raise ValueError(f"none of {len(names)} files in {among} could be read as an image")
         with create_cached(index) as directory:

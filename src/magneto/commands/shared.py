@@ -58,11 +58,11 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse words; every option must be known."""
-        given, rest = self.parse_known_intermixed_args(words)
+        args, rest = self.parse_known_intermixed_args(words)
         if rest:
             kind = "unknown option" if rest[0].startswith("-") else "unexpected argument"
             self.error(f"{kind} {rest[0]}{self._hint(rest[0])}")
-        return given
+        return args
 
     def parse_with_overrides(
         self, words: Sequence[str]
@@ -82,8 +82,8 @@ class Parser(argparse.ArgumentParser):
                     self.error(f"--{key} needs a value")
                 value = queue.pop(0)
             overrides[key] = value
-        given = self.parse(own)
-        return given, overrides
+        args = self.parse(own)
+        return args, overrides
 
     def _hint(self, word: str) -> str:
         option = word.split("=")[0]
@@ -157,9 +157,9 @@ def print_json(value: Any) -> None:
     print(json.dumps(plain(value), default=str))
 
 
-def answer(given: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
+def answer(args: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
     """Print one JSON object if --json is given, else lines of text; return the exit code."""
-    if given.json:
+    if args.json:
         print_json(value)
         return 0
     for line in lines:

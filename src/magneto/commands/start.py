@@ -40,33 +40,33 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
-    given, overrides = parser().parse_with_overrides(words)
+    args, overrides = parser().parse_with_overrides(words)
     from magneto.commands.plan import try_steps
     from magneto.start.advice import advise
     from magneto.start.candidates import candidates
 
-    found = candidates(given.data)
+    found = candidates(args.data)
     names = [each.task for each in found]
-    if given.kind is not None and given.kind not in names:
-        raise ConfigError([f"--as {given.kind}: {given.data} suits {', '.join(names)} only"])
-    chosen = next(each for each in found if given.kind in (None, each.task))
-    report = Bars()
-    advice = advise(given.data, chosen, overrides, report)
-    tried = try_steps(advice.recipe, advice.task, report)
-    report.finish()
-    out = given.out or Path("runs") / name_of(given.data)
-    line = train_command(given.data, advice, out)
+    if args.kind is not None and args.kind not in names:
+        raise ConfigError([f"--as {args.kind}: {args.data} suits {', '.join(names)} only"])
+    chosen = next(each for each in found if args.kind in (None, each.task))
+    progress = Bars()
+    advice = advise(args.data, chosen, overrides, progress)
+    tried = try_steps(advice.recipe, advice.task, progress)
+    progress.finish()
+    out = args.out or Path("runs") / name_of(args.data)
+    line = train_command(args.data, advice, out)
     value = {
-        "data": given.data, "task": chosen.task, "reason": chosen.reason,
+        "data": args.data, "task": chosen.task, "reason": chosen.reason,
         "also": [each.task for each in found if each is not chosen],
         "facts": dict(advice.summary.facts), "simple": dict(advice.baselines),
         "options": advice.options, "parameters": tried["parameters"],
         "steps": tried["steps"], "seconds": tried["seconds"], "command": line,
     }  # fmt: skip
-    answer(given, value, [f"{given.data}: {chosen.reason} -> {chosen.task}\n",
+    answer(args, value, [f"{args.data}: {chosen.reason} -> {chosen.task}\n",
                           *lines(advice, tried), "",
-                          *closing(given, chosen, found, line)])  # fmt: skip
-    if not given.go:
+                          *closing(args, chosen, found, line)])  # fmt: skip
+    if not args.go:
         return 0
     from magneto.commands.train import main as train
 
@@ -120,10 +120,10 @@ def format_score(scores: Mapping[str, float], metric: str) -> str:
                      for name in names)  # fmt: skip
 
 
-def closing(given: Any, chosen: Any, found: Sequence[Any], line: str) -> list[str]:
+def closing(args: Any, chosen: Any, found: Sequence[Any], line: str) -> list[str]:
     """Return the next commands."""
-    others = [f"for another task: magneto start {shlex.quote(given.data)} --as {each.task}"
+    others = [f"for another task: magneto start {shlex.quote(args.data)} --as {each.task}"
               for each in found if each is not chosen]  # fmt: skip
-    if given.go:
+    if args.go:
         return []
     return ["to train it (or add --go):", f"  {line}", *others]

@@ -101,16 +101,16 @@ def parser() -> Parser:
     return made.with_json()
 
 
-def main(given_words: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    given = parser().parse(given_words)
-    preset, report = PRESETS.get(given.preset, ANY), ProgressBars()
-    runs = read_runs(given.folders, preset, given.weights)
+    args = parser().parse(arguments)
+    preset, progress = PRESETS.get(args.preset, ANY), ProgressBars()
+    runs = read_runs(args.folders, preset, args.weights)
     best, shared = best_scores(runs), shared_scores(runs)
-    if given.baselines:
-        best += baseline_scores(runs, preset, report)
-    report.finish()
-    if given.paper:
+    if args.baselines:
+        best += baseline_scores(runs, preset, progress)
+    progress.finish()
+    if args.paper:
         pairs = ((row, zip(preset.splits, scores, strict=False))
                  for row, scores in preset.paper.items())  # fmt: skip
         best += [Score(f"{row} (paper)", name, (value,)) for row, all_ in pairs
@@ -130,7 +130,7 @@ def main(given_words: Sequence[str]) -> int:
             for run in runs if not run.scores
         ],
     }  # fmt: skip
-    return answer(given, value, [first, *notes, *(f"\n{each}" for each in others)])
+    return answer(args, value, [first, *notes, *(f"\n{each}" for each in others)])
 
 
 def finished_points(runs: Sequence[Measured]) -> dict[tuple[str, str, Point], list[Measured]]:
@@ -198,7 +198,9 @@ def averages(scores: Sequence[Score], columns: Sequence[str]) -> list[Score]:
     return found
 
 
-def baseline_scores(runs: Sequence[Measured], preset: Preset, report: ProgressBars) -> list[Score]:
+def baseline_scores(
+    runs: Sequence[Measured], preset: Preset, progress: ProgressBars
+) -> list[Score]:
     """Return the trivial baselines on the runs' validation data."""
     found: dict[tuple[str, str], Score] = {}
     for own, run in {run.own: run for run in runs}.items():
@@ -208,7 +210,7 @@ def baseline_scores(runs: Sequence[Measured], preset: Preset, report: ProgressBa
 
             baselines = baseline_metrics(task.texts)
         else:
-            task.prepare(report)
+            task.prepare(progress)
             baselines = {"baseline": task.baseline()}
         title = preset.tasks.get(run.recipe.task, "{data} {metric}")
         for row, metrics in baselines.items():

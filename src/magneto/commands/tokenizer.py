@@ -87,17 +87,17 @@ def main(words: Sequence[str]) -> int:
     if not words or words[0] != "train":
         hint = f", not {words[0]!r}{nearest(words[0], ['train'])}" if words else ""
         raise ConfigError([f"the first word after magneto tokenizer must be train{hint}"])
-    given = parser().parse(words[1:])
-    report = ProgressBars()
-    piped = standard_input_as_file() if is_standard_input(given.data) else nullcontext(given.data)
+    args = parser().parse(words[1:])
+    progress = ProgressBars()
+    piped = standard_input_as_file() if is_standard_input(args.data) else nullcontext(args.data)
     with piped as source:
         made = train_tokenizer(
-            str(source), given.text_field, given.kind, given.vocab_size, given.out, given.sample,
-            report,
+            str(source), args.text_field, args.kind, args.vocab_size, args.out, args.sample,
+            progress,
         )  # fmt: skip
-    report.finish()
+    progress.finish()
     line = f"{made.path}: {made.vocab_size} tokens; use it with --data.tokenizer {made.path}"
-    return answer(given, {"tokenizer": str(made.path), "vocab_size": made.vocab_size}, [line])
+    return answer(args, {"tokenizer": str(made.path), "vocab_size": made.vocab_size}, [line])
 
 
 def train_tokenizer(

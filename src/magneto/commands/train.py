@@ -71,9 +71,9 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
-    given, overrides = parser().parse_with_overrides(words)
-    run, recipe, resume = read_options(given, overrides)
-    report = ProgressBars(quiet=not is_main_process())
+    args, overrides = parser().parse_with_overrides(words)
+    run, recipe, resume = read_options(args, overrides)
+    progress = ProgressBars(quiet=not is_main_process())
     from magneto.lab.plan import check_weights_first
     from magneto.lab.probe import ProbeHook
     from magneto.training.distributed import pick_device, pick_strategy
@@ -81,7 +81,7 @@ def main(words: Sequence[str]) -> int:
     from magneto.training.loop import train
     from magneto.training.task import strategy_error
 
-    hooks = [] if given.probe_every is None else [ProbeHook(given.probe_every).hook]
+    hooks = [] if args.probe_every is None else [ProbeHook(args.probe_every).hook]
     task = recipe.build_task()
     if refused := strategy_error(task, recipe.training.distributed):
         raise ValueError(refused)
@@ -89,10 +89,10 @@ def main(words: Sequence[str]) -> int:
     pick_device(recipe.training.device)
     if alone and not resume:
         check_weights_first(recipe)
-    if given.dry_run:
-        return dry_run(recipe, report, given.json)
+    if args.dry_run:
+        return dry_run(recipe, progress, args.json)
     check_trackers(recipe.training)
-    with locked(run, report, new=not resume, patient=given.auto_resume):
+    with locked(run, progress, new=not resume, patient=args.auto_resume):
         result = train(
             task,
             recipe.training,
@@ -100,43 +100,43 @@ def main(words: Sequence[str]) -> int:
             seed=recipe.seed,
             resume=resume,
             hooks=hooks,
-            report=report,
+            report=progress,
             recipe=recipe.to_mapping(),
             save_recipe=lambda: recipe.save(run / RUN_FILE),
         )
-    if given.json and is_main_process():
+    if args.json and is_main_process():
         print_json({"run": str(run), **asdict(result)})
     return EXIT_CODES[result.status]
 
 
-def read_options(given: argparse.Namespace, overrides: dict[str, str]) -> tuple[Path, Recipe, bool]:
+def read_options(args: argparse.Namespace, overrides: dict[str, str]) -> tuple[Path, Recipe, bool]:
     """Return the run's directory, its recipe, and whether to resume it.
 
     Raises:
         ConfigError: If options are missing or contradict each other, or the recipe is wrong.
         FileNotFoundError: If the recipe or the run does not exist.
     """
-    name_source(overrides, given.data)
-    if given.distributed:
-        overrides["training.distributed"] = given.distributed
-    if given.wandb:
+    name_source(overrides, args.data)
+    if args.distributed:
+        overrides["training.distributed"] = args.distributed
+    if args.wandb:
         overrides["training.tracker"] = "wandb"
-    if given.resume:
-        if given.recipe or given.auto_resume:
+    if args.resume:
+        if args.recipe or args.auto_resume:
             raise ConfigError(["--resume RUN uses the run's recipe; omit RECIPE and --auto-resume"])
-        if given.out is not None:
+        if args.out is not None:
             raise ConfigError(["--resume RUN writes to the run's directory; omit --out"])
-        run = Path(given.resume)
+        run = Path(args.resume)
         return run, open_run(run, overrides), True
-    if not given.recipe:
+    if not args.recipe:
         raise ConfigError(["give a recipe (`magneto recipes` lists them) or --resume RUN"])
-    if given.auto_resume and given.out is None:
+    if args.auto_resume and args.out is None:
         raise ConfigError(["--auto-resume needs --out DIR"])
-    recipe, run = load_recipe(given.recipe, overrides), given.out
+    recipe, run = load_recipe(args.recipe, overrides), args.out
     if run is None:
         name = Path(recipe.name).stem if "." in recipe.name else recipe.name
         run = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    return run, recipe, given.auto_resume and (run / RUN_FILE).is_file()
+    return run, recipe, args.auto_resume and (run / RUN_FILE).is_file()
 
 
 @contextmanager

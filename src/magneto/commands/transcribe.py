@@ -93,12 +93,12 @@ def recognition_search_options(made: Any) -> None:
     )  # fmt: skip
 
 
-def search_of(given: argparse.Namespace, count: int = 1) -> Search:
+def search_of(args: argparse.Namespace, count: int = 1) -> Search:
     """Return the search that the options describe, with `count` hypotheses."""
     from magneto.speech.decoding import GreedySearch, ModifiedBeamSearch
 
-    how = SearchOptions(beams=given.beams, symbols_per_frame=given.symbols_per_frame)
-    if given.search == "modified":
+    how = SearchOptions(beams=args.beams, symbols_per_frame=args.symbols_per_frame)
+    if args.search == "modified":
         return ModifiedBeamSearch(width=how.beams, count=count)
     return GreedySearch(how.symbols_per_frame)
 
@@ -106,57 +106,57 @@ def search_of(given: argparse.Namespace, count: int = 1) -> Search:
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     made = parser()
-    given, overrides = made.parse_with_overrides(words)
-    check(made, given)
-    opened: Any = load_run(given.run, given.weights, overrides, "transcribe")
+    args, overrides = made.parse_with_overrides(words)
+    check(made, args)
+    opened: Any = load_run(args.run, args.weights, overrides, "transcribe")
     data: SpeechDataConfig = opened.recipe.data
-    window = given.window or min(WINDOW, data.max_duration)
+    window = args.window or min(WINDOW, data.max_duration)
     from magneto.speech.long_audio import Transcriber
 
     transcriber = Transcriber(
-        opened.model, opened.task.vocabulary, data, search_of(given, given.n_best or 1),
-        window, OVERLAP * window, 1 if given.raw else given.batch_size,
+        opened.model, opened.task.vocabulary, data, search_of(args, args.n_best or 1),
+        window, OVERLAP * window, 1 if args.raw else args.batch_size,
     )  # fmt: skip
     with ExitStack() as stack:
-        paths = [Path(name) for name in given.files]
-        if STDIN in given.files and not given.raw:
+        paths = [Path(name) for name in args.files]
+        if STDIN in args.files and not args.raw:
             paths = [stack.enter_context(recording_from_standard_input())]
-        if not transcribe(transcriber, given, paths):
-            source = "standard input" if STDIN in given.files else f"{len(paths)} recordings"
+        if not transcribe(transcriber, args, paths):
+            source = "standard input" if STDIN in args.files else f"{len(paths)} recordings"
             raise ValueError(f"no sound in {source}")
     return 0
 
 
-def check(made: Parser, given: argparse.Namespace) -> None:
+def check(made: Parser, args: argparse.Namespace) -> None:
     """Refuse wrong options before a model is loaded."""
-    given.files = [STDIN if is_standard_input(name) else name for name in given.files]
-    piped, several = STDIN in given.files, len(given.files) > 1
-    if given.n_best is not None:
-        if given.search == "greedy":
+    args.files = [STDIN if is_standard_input(name) else name for name in args.files]
+    piped, several = STDIN in args.files, len(args.files) > 1
+    if args.n_best is not None:
+        if args.search == "greedy":
             made.error("--n-best needs beam search: --search modified")
-        if not 1 <= given.n_best <= given.beams:
-            made.error(f"--n-best must be 1 to --beams ({given.beams}), not {given.n_best}")
-        if given.raw or given.kind == "srt":
+        if not 1 <= args.n_best <= args.beams:
+            made.error(f"--n-best must be 1 to --beams ({args.beams}), not {args.n_best}")
+        if args.raw or args.kind == "srt":
             made.error("--n-best excludes --raw and --srt")
     if piped and several:
         made.error("standard input (-) excludes other recordings")
     if piped and (sys.stdin is None or sys.stdin.isatty()):
         made.error("standard input must be a recording: ... | magneto transcribe RUN -")
-    if given.raw and not piped:
+    if args.raw and not piped:
         made.error("--raw needs standard input: arecord ... | magneto transcribe RUN - --raw")
-    if sys.stdout is None and given.out is None:
+    if sys.stdout is None and args.out is None:
         made.error("standard output is closed; give --out DIR")
-    if given.kind == "srt" and several and given.out is None:
+    if args.kind == "srt" and several and args.out is None:
         made.error("--srt with several recordings needs --out DIR")
-    if given.window is not None and not 0 < given.window < math.inf:
-        made.error(f"--window must be above 0, not {given.window}")
-    if given.batch_size < 1:
+    if args.window is not None and not 0 < args.window < math.inf:
+        made.error(f"--window must be above 0, not {args.window}")
+    if args.batch_size < 1:
         made.error("--batch-size must be 1 or more")
-    for name in given.files:
+    for name in args.files:
         if name != STDIN:
             check_file(name, "recording")
-    stems = [Path(name).stem for name in given.files]
-    if given.out is not None and len(set(stems)) < len(stems):
+    stems = [Path(name).stem for name in args.files]
+    if args.out is not None and len(set(stems)) < len(stems):
         made.error("--out needs recordings with different names")
 
 
@@ -171,7 +171,7 @@ def recording_from_standard_input() -> Iterator[Path]:
         yield path
 
 
-def transcribe(transcriber: Transcriber, given: argparse.Namespace, paths: Sequence[Path]) -> bool:
+def transcribe(transcriber: Transcriber, args: argparse.Namespace, paths: Sequence[Path]) -> bool:
     """Write the transcript of each recording; words of raw sound are written at once.
 
     Returns:
@@ -180,44 +180,44 @@ def transcribe(transcriber: Transcriber, given: argparse.Namespace, paths: Seque
     Raises:
         ValueError: If --n-best is given and a recording is longer than a window.
     """
-    report, rate = ProgressBars(), transcriber.rate
-    headers = [] if given.raw else [header_seconds(str(path)) for path in paths]
+    progress, rate = ProgressBars(), transcriber.rate
+    headers = [] if args.raw else [header_seconds(str(path)) for path in paths]
     lengths = [seconds for seconds, _ in headers]
 
     def samples(name: str, path: Path, problem: str) -> Iterator[np.ndarray]:
         problems = [problem] if problem else []
         yield from sound_pieces(path, rate, problems.append)
         for each in dict.fromkeys(problems):
-            report.say(f"{name}: {each}")
+            progress.say(f"{name}: {each}")
 
-    sounds = [raw_pieces(open_standard_input(), rate, rate)] if given.raw else []
+    sounds = [raw_pieces(open_standard_input(), rate, rate)] if args.raw else []
     sounds += [samples(name, path, problem) for name, path, (_, problem)
-               in zip(given.files, paths, headers, strict=False)]  # fmt: skip
-    at_once = given.raw and given.out is None and given.kind != "srt"
+               in zip(args.files, paths, headers, strict=False)]  # fmt: skip
+    at_once = args.raw and args.out is None and args.kind != "srt"
     words: list[Word] = []
     has_sound = False
     for part in transcriber.transcribe(sounds):
-        if given.n_best is not None and not part.texts:
-            raise ValueError(f"--n-best: {given.files[part.recording]} is longer than a window of "
+        if args.n_best is not None and not part.texts:
+            raise ValueError(f"--n-best: {args.files[part.recording]} is longer than a window of "
                              f"{transcriber.size / rate:g} s (--window)")  # fmt: skip
         has_sound = has_sound or part.seconds >= transcriber.least_seconds
         words += part.words
-        if at_once and given.kind == "txt":
+        if at_once and args.kind == "txt":
             text = "".join(f"{word.text} " for word in words)
             print(text, end="\n" if part.last else "", flush=True)
             words = []
         elif part.last or (at_once and words):
-            write(given, part.recording, words, part.texts)
+            write(args, part.recording, words, part.texts)
             words = []
         if headers:
             done = min(sum(lengths[: part.recording]) + part.seconds, sum(lengths))
-            report.update("transcribing seconds", round(done), round(sum(lengths)))
-    report.finish()
+            progress.update("transcribing seconds", round(done), round(sum(lengths)))
+    progress.finish()
     return has_sound
 
 
 def write(
-    given: argparse.Namespace,
+    args: argparse.Namespace,
     number: int,
     words: Sequence[Word],
     hypotheses: Sequence[tuple[str, float]],
@@ -225,32 +225,32 @@ def write(
     """Print the transcript of a recording, or write it into its file.
 
     Args:
-        given: The command's options.
+        args: The command's options.
         number: Index of the recording.
         words: Its words.
         hypotheses: Texts with their scores, for --n-best.
     """
-    name, text = given.files[number], " ".join(word.text for word in words)
-    if given.kind == "srt":
+    name, text = args.files[number], " ".join(word.text for word in words)
+    if args.kind == "srt":
         written = as_srt(words)
-    elif given.kind == "jsonl":
+    elif args.kind == "jsonl":
         times = [asdict(word) | {"start": round(word.start, 3), "end": round(word.end, 3)}
                  for word in words]  # fmt: skip
         record: dict[str, Any] = {"file": name, "text": text, "words": times}
-        if given.n_best is not None:
+        if args.n_best is not None:
             record["transcripts"] = [{"text": t, "score": score} for t, score in hypotheses]
         written = json.dumps(plain(record), ensure_ascii=False) + "\n"
-    elif given.n_best is not None:
+    elif args.n_best is not None:
         written = "".join(f"{number + 1}\t{score:.4f}\t{t}\n" for t, score in hypotheses)
     else:
-        several = len(given.files) > 1 and given.out is None
+        several = len(args.files) > 1 and args.out is None
         written = f"{name}\t{text}\n" if several else f"{text}\n"
-    if given.out is None:
+    if args.out is None:
         print(written, end="", flush=True)
         return
-    given.out.mkdir(parents=True, exist_ok=True)
+    args.out.mkdir(parents=True, exist_ok=True)
     stem = "stdin" if name == STDIN else Path(name).stem
-    write_text(given.out / f"{stem}.{given.kind}", written)
+    write_text(args.out / f"{stem}.{args.kind}", written)
 
 
 def as_srt(words: Sequence[Word]) -> str:

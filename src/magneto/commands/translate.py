@@ -58,94 +58,94 @@ def search_options(made: Any) -> None:
     add("--batch-size", type=int, default=64, metavar="N", help="sentences per batch (default: 64)")
 
 
-def search_of(given: Any, count: int = 1) -> Any:
+def search_of(args: Any, count: int = 1) -> Any:
     """Return the `magneto.hf.BeamSearch` that the options describe."""
     from magneto.hf import BeamSearch
 
     return BeamSearch(
-        beams=given.beams,
-        length_penalty=given.length_penalty,
+        beams=args.beams,
+        length_penalty=args.length_penalty,
         count=count,
-        longest=given.longest,
-        batch_size=given.batch_size,
+        longest=args.longest,
+        batch_size=args.batch_size,
     )
 
 
 def main(words: Sequence[str]) -> int:
     """Run the command."""
     made = parser()
-    given, overrides = made.parse_with_overrides(words)
-    piped = is_standard_input(given.file)
-    if given.n_best is not None and not 1 <= given.n_best <= given.beams:
-        made.error(f"--n-best must be 1 to --beams ({given.beams}), not {given.n_best}")
+    args, overrides = made.parse_with_overrides(words)
+    piped = is_standard_input(args.file)
+    if args.n_best is not None and not 1 <= args.n_best <= args.beams:
+        made.error(f"--n-best must be 1 to --beams ({args.beams}), not {args.n_best}")
     if sys.stdout is None or (piped and sys.stdin is None):
         made.error("standard input or output is closed")
     if not piped:
-        check_file(given.file, "file")
-    run_task(given.run, overrides, "translate")
+        check_file(args.file, "file")
+    run_task(args.run, overrides, "translate")
     from magneto.training.task import ASSETS
 
-    if not (given.run / ASSETS).is_dir():
-        raise FileNotFoundError(f"no vocabulary in {given.run}; the run has not started")
-    opened: Any = load_run(given.run, given.weights, overrides)
+    if not (args.run / ASSETS).is_dir():
+        raise FileNotFoundError(f"no vocabulary in {args.run}; the run has not started")
+    opened: Any = load_run(args.run, args.weights, overrides)
     vocabulary = opened.task.vocabulary
-    if given.to is None:
+    if args.to is None:
         made.error(f"give the target language: --to {'|'.join(vocabulary.languages)}")
-    vocabulary.tag(given.to)
-    how = search_of(given, given.n_best or 1)
+    vocabulary.tag(args.to)
+    how = search_of(args, args.n_best or 1)
     from magneto.translation.translator import TextTranslator
 
     translator = TextTranslator(opened.model, vocabulary, opened.recipe.data.max_length, how)
-    with nullcontext(open_standard_input()) if piped else open(given.file, "rb") as source:
-        translate_lines(translator, given, ProgressBars(), source, sys.stdout.buffer)
+    with nullcontext(open_standard_input()) if piped else open(args.file, "rb") as source:
+        translate_lines(translator, args, ProgressBars(), source, sys.stdout.buffer)
     return 0
 
 
 def translate_lines(
-    translator: TextTranslator, given: Any, report: ProgressBars, source: Any, target: IO[bytes]
+    translator: TextTranslator, args: Any, progress: ProgressBars, source: Any, target: IO[bytes]
 ) -> None:
     """Translate lines until the source ends; write translations as soon as they are ready.
 
     Args:
         translator: The model with its vocabulary.
-        given: The command's options.
-        report: Shows progress and counts of unusual lines.
+        args: The command's options.
+        progress: Shows progress and counts of unusual lines.
         source: A byte stream with `read1`.
         target: Receives the translations.
     """
     from magneto.translation.translator import is_visible
 
-    counts, most = Counts(), given.batch_size * SORTED_BATCHES
+    counts, most = Counts(), args.batch_size * SORTED_BATCHES
     too_long = f"truncated to {translator.max_length} tokens"
 
     def show(done: int) -> None:
-        report.update("translating lines", counts[LINES] + done, None)
+        progress.update("translating lines", counts[LINES] + done, None)
 
     try:
         for texts in arriving(source, counts, most):
-            scored = given.json or given.n_best is not None
-            found = translator.translate(texts, given.to, scored, show)
+            scored = args.json or args.n_best is not None
+            found = translator.translate(texts, args.to, scored, show)
             for text, each in zip(texts, found, strict=True):
                 counts[LINES] += 1
                 counts["empty"] += not is_visible(text)
                 if each.truncated:
                     counts.record(too_long, f"line {counts[LINES]}", "the rest is ignored")
-                target.write(output_lines(given, counts[LINES], text, each).encode("utf-8"))
+                target.write(output_lines(args, counts[LINES], text, each).encode("utf-8"))
             target.flush()
     finally:
-        report.finish()
-    report.say(counts.describe(LINES))
+        progress.finish()
+    progress.say(counts.describe(LINES))
 
 
-def output_lines(given: Any, number: int, text: str, found: TranslationResult) -> str:
+def output_lines(args: Any, number: int, text: str, found: TranslationResult) -> str:
     """Format a line's translations as text, JSON or an n-best list."""
     made = [" ".join(each.splitlines()) for each in found.texts]
-    if given.json:
+    if args.json:
         best = [{"text": each, "score": score}
                 for each, score in zip(made, found.scores, strict=True)]  # fmt: skip
         record = {"line": number, "source": text, "translations": best}
         return json.dumps(plain(record), ensure_ascii=False) + "\n"
-    if given.n_best is not None:
+    if args.n_best is not None:
         scored = zip(made, found.scores, strict=True)
         return "".join(f"{number}\t{score:.4f}\t{each}\n" for each, score in scored)
     return f"{made[0]}\n"
