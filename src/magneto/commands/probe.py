@@ -100,9 +100,9 @@ def main(words: Sequence[str]) -> int:
         command.error("--coordinates excludes --depths, --trial and --placements")
     recipes = load_each(args.recipe, overrides, args.placements)
     progress, started = ProgressBars(), time.perf_counter()
-    look = measure_depths if args.depths else look_at_each
-    look = measure_widths if args.coordinates else look
-    found, lines = look(recipes, args, progress)
+    measure = measure_depths if args.depths else diagnose_each
+    measure = measure_widths if args.coordinates else measure
+    found, lines = measure(recipes, args, progress)
     progress.finish()
     value = plain({
         "recipe": args.recipe,
@@ -127,7 +127,7 @@ def load_each(name: str, overrides: dict[str, str], placements: str | None) -> l
     return [load_recipe(name, {**overrides, "model.placement": row}) for row in rows]
 
 
-def look_at_each(
+def diagnose_each(
     recipes: list[Recipe], args: Any, progress: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
     """Diagnose every recipe; return the results as plain values and as lines of text."""

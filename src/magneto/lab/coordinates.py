@@ -88,16 +88,16 @@ def measure_coordinates(
         model = initial_model(task, config, sized.seed)
         piece = to_device(first_piece(task, config, sized.seed), device)
 
-        def look(task: Any = task, model: nn.Module = model, piece: Any = piece) -> dict:
+        def record(task: Any = task, model: nn.Module = model, piece: Any = piece) -> dict:
             model.eval()
             with torch.no_grad(), outputs(model) as found:
                 task.loss(model, piece)
             model.train()
             return found
 
-        before = look()
+        before = record()
         short_run(task, model, config, seed=sized.seed, steps=steps, rates=())
-        after = look()
+        after = record()
         for name, value in before.items():
             initial.setdefault(name, {})[width] = rms(value)
             change.setdefault(name, {})[width] = rms(after[name] - value)

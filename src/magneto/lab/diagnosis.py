@@ -184,7 +184,7 @@ def run_trial(recipe: Recipe, seconds: float, report: ProgressBars | None = None
     )  # fmt: skip
     times: list[float] = []
 
-    def look(state: TrainingState) -> None:
+    def stop_in_time(state: TrainingState) -> None:
         times.append(time.perf_counter())
         if times[-1] - times[0] < seconds or state.step == state.config.steps:
             return
@@ -195,7 +195,8 @@ def run_trial(recipe: Recipe, seconds: float, report: ProgressBars | None = None
 
     with tempfile.TemporaryDirectory() as folder:
         run, quiet = Path(folder) / "trial", report or ProgressBars(quiet=True)
-        result = train(task, config, run, seed=recipe.seed, hooks=[Hook(1, look)], report=quiet)
+        hooks = [Hook(1, stop_in_time)]
+        result = train(task, config, run, seed=recipe.seed, hooks=hooks, report=quiet)
         found = outcome(result, run)
     if result.status == "interrupted":
         if result.reason != OVER:

@@ -73,28 +73,31 @@ LOSS, GAP = Prior(-0.05, 0.1, 0.01), Prior(0.0, 0.02, 0.005)
 SENSITIVITY, MEASURED = Prior(0.0, 0.5, 0.5), Prior(0.0, 1.0, 0.3)
 
 
-def read_rung(place: Path, size: int) -> dict[str, Any]:
+def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
     """Return the results of one rung as plain values; rows without a result are empty.
 
     Args:
-        place: Folder of the rung.
+        rung_folder: Folder of the rung.
         size: Its width or depth.
     """
-    sweep, about = read_sweep(place), read_object(place / RUNG_FILE, "baseline", "metric")
+    sweep, about = (
+        read_sweep(rung_folder),
+        read_object(rung_folder / RUNG_FILE, "baseline", "metric"),
+    )
     judge = Judge(about["metric"], about["higher_is_better"], about["baseline"])
     rows: dict[str, list[Cell]] = {}
     for cell in sweep.cells():
         rows.setdefault(cell.row, []).append(cell)
     found = {}
     for row, cells in rows.items():
-        scored = [score_cell(place, cell, judge) for cell in cells]
+        scored = [score_cell(rung_folder, cell, judge) for cell in cells]
         shown = sum_up(scored)
         at_best = (
             []
             if shown is None
             else [cell for cell in cells if float(cell.values[RATE]) == shown["best_tried"]]
         )
-        readings = [read_probe(cell_directory(place, cell)) for cell in at_best]
+        readings = [read_probe(cell_directory(rung_folder, cell)) for cell in at_best]
         measured = {one.name: geometric([r[one.name] for r in readings if one.name in r])
                     for one in QUANTITIES}  # fmt: skip
         measured["update_to_bound"] = geometric(about["updates"].get(row, ()))
@@ -164,8 +167,8 @@ def shared_seeds(
             continue
         best = min(able, key=lambda rate, full=full: fmean(full[rate]))
         found = full, best, seeds
-        place = tried.index(best)
-        near = [rate for rate in tried[max(place - 1, 0) : place + 2] if rate in good]
+        index = tried.index(best)
+        near = [rate for rate in tried[max(index - 1, 0) : index + 2] if rate in good]
         if all(rate in full for rate in near):
             break
     return found
@@ -272,21 +275,21 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
     able = [row for row in last["rows"] if all(learned(rung, row) for rung in rungs)]
     rows = {}
     for row in able:
-        held = [rung["rows"][row] for rung in rungs]
-        placed = [(rung["size"], shown) for rung, shown in zip(rungs, held, strict=True)]
+        results = [rung["rows"][row] for rung in rungs]
+        placed = [(rung["size"], shown) for rung, shown in zip(rungs, results, strict=True)]
         stable = [(s, shown["stable_rate"]) for s, shown in placed if shown["stable_rate"]]
         measured = {
             one.name: law_of([(s, shown["measured"][one.name]) for s, shown in placed], size,
                              MEASURED)
             for one in QUANTITIES
-            if all(one.name in shown["measured"] for shown in held)
+            if all(one.name in shown["measured"] for shown in results)
         }  # fmt: skip
-        rate = held[-1]["best_rate"]["value"]
+        rate = results[-1]["best_rate"]["value"]
         rows[row] = {
             "best_rate": law_of([(s, h["best_rate"]) for s, h in placed], size, RATES),
             "loss": law_of([(s, h["loss"]) for s, h in placed], size, LOSS),
             "stable_rate": law_of(stable, size, RATES) if stable else None,
-            "stable_below": held[-1]["largest_stable"],
+            "stable_below": results[-1]["largest_stable"],
             "measured": measured,
             "rivals": {"the rate below": rate, "rate times 1/size": rate * last["size"] / size},
             "gaps": {other: gap_law(rungs, row, other, size) for other in able
@@ -330,12 +333,12 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
             rows.append({"row": row, "what": "best_rate", **ends, "measured": None,
                          "holds": False})  # fmt: skip
             continue
-        held = rung["rows"][row]
+        results = rung["rows"][row]
         for what in ("best_rate", "stable_rate", "loss"):
-            if laws[what] is None or held[what] is None:
+            if laws[what] is None or results[what] is None:
                 continue
             low, value, high = (laws[what][end] for end in ("low", "value", "high"))
-            truth = held[what]["value"]
+            truth = results[what]["value"]
             entry = {"row": row, "what": what, "value": value, "low": low, "high": high,
                      "measured": truth, "holds": low <= truth <= high,
                      "off": math.exp(abs(math.log(value / truth)))}  # fmt: skip

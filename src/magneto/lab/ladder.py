@@ -249,20 +249,20 @@ def planned(ladder: Ladder, size: int) -> int:
 def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) -> bool:
     """Run every rung, the smallest first; return whether all cells are finished."""
     for size in ladder.sizes:
-        place = ladder.folder(folder, size)
+        rung_folder = ladder.folder(folder, size)
         below = [read_rung(ladder.folder(folder, s), s) for s in ladder.sizes if s < size]
         file = ladder.forecast_file(folder, size)
         if below and not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, plain(forecast(below, size)))
         while cells := afforded(folder, ladder, size, missing_cells(folder, ladder, size)):
-            before = read_sweep(place).further if (place / SPEC_FILE).exists() else []
+            before = read_sweep(rung_folder).further if (rung_folder / SPEC_FILE).exists() else []
             new = [values for values in cells if values not in before]
-            sweep = open_sweep(place, ladder.sweep(size, [*before, *new]))
-            describe_rung(place, sweep, report)
+            sweep = open_sweep(rung_folder, ladder.sweep(size, [*before, *new]))
+            describe_rung(rung_folder, sweep, report)
             what = f"{ladder.axis} {size}: training runs"
             complete = run_local(
-                place, sweep, jobs or default_jobs(),
+                rung_folder, sweep, jobs or default_jobs(),
                 lambda done, total, what=what: report.update(what, done, total),
             )  # fmt: skip
             report.finish()
@@ -271,16 +271,16 @@ def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) ->
     return True
 
 
-def describe_rung(place: Path, sweep: Sweep, report: ProgressBars) -> None:
+def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None:
     """Write a rung's baselines, and its first update relative to the theory's bound."""
-    if (place / RUNG_FILE).exists():
+    if (rung_folder / RUNG_FILE).exists():
         return
     recipe = sweep.load(sweep.cells()[0])
     task = recipe.build_task()
     task.prepare(report)
     updates = {row: update_to_bound(sweep.load(cell)) for row, cell in first_cells(sweep).items()}
     judge = Judge.of(task, recipe.training.evaluate_limit)
-    write_json(place / RUNG_FILE, {
+    write_json(rung_folder / RUNG_FILE, {
         **asdict(judge),
         "baseline_loss": task.baseline(recipe.training.evaluate_limit).get("loss"),
         "adam_eps": recipe.training.eps,
@@ -314,8 +314,8 @@ def update_to_bound(recipe: Recipe) -> list[float]:
 
 def missing_cells(folder: Path, ladder: Ladder, size: int) -> list[dict[str, Any]]:
     """Return a rung's next cells, from its results and its forecast."""
-    place, file = ladder.folder(folder, size), ladder.forecast_file(folder, size)
-    mine = read_rung(place, size)["rows"] if (place / RUNG_FILE).exists() else {}
+    rung_folder, file = ladder.folder(folder, size), ladder.forecast_file(folder, size)
+    mine = read_rung(rung_folder, size)["rows"] if (rung_folder / RUNG_FILE).exists() else {}
     forecasts = read_object(file, "rows")["rows"] if file.exists() else {}
     cells = []
     for values in rows_of(ladder):
@@ -328,7 +328,7 @@ def missing_cells(folder: Path, ladder: Ladder, size: int) -> list[dict[str, Any
         stable = below["stable_below"] if below else None
         wanted = next_cells(tried, start, ladder.seeds, stable, bool(below))
         cells += [{**values, RATE: rate, SEED: seed} for rate, seed in wanted]
-    return [values for values in cells if not is_done(place, Cell(values))]
+    return [values for values in cells if not is_done(rung_folder, Cell(values))]
 
 
 def rows_of(ladder: Ladder) -> list[dict[str, Any]]:
@@ -361,30 +361,30 @@ def next_cells(
     begin = [(rate, seed) for rate in start for seed in (seeds if every_seed else seeds[:1])]
     if left := [cell for cell in begin if cell not in known]:
         return left
-    ended = {place: cell.loss for place, cell in known.items() if cell.loss is not None}
-    looked = sorted(rate for rate, seed in known if seed == first)
+    ended = {key: cell.loss for key, cell in known.items() if cell.loss is not None}
+    tested = sorted(rate for rate, seed in known if seed == first)
     failed = {rate for (rate, _), cell in known.items() if cell.status != FINISHED}
-    learned = [rate for rate in looked if rate not in failed]
+    learned = [rate for rate in tested if rate not in failed]
     if not learned:
         # Move towards the lower loss.
-        best = min(looked, key=lambda rate: ended.get((rate, first), math.inf))
-        beyond = {looked[-1]: beside(best, 1), looked[0]: beside(best, -1)}.get(best, 0.0)
+        best = min(tested, key=lambda rate: ended.get((rate, first), math.inf))
+        beyond = {tested[-1]: beside(best, 1), tested[0]: beside(best, -1)}.get(best, 0.0)
         return [(beyond, first)] if LOWEST <= beyond <= HIGHEST else []
-    whole = {rate: fmean(ended[rate, seed] for seed in seeds) for rate in learned
-             if all((rate, seed) in known for seed in seeds)}  # fmt: skip
-    means = whole or {rate: ended[rate, first] for rate in learned}
+    complete = {rate: fmean(ended[rate, seed] for seed in seeds) for rate in learned
+                if all((rate, seed) in known for seed in seeds)}  # fmt: skip
+    means = complete or {rate: ended[rate, first] for rate in learned}
     best = min(means, key=lambda rate: means[rate])
     wanted = []
-    for rate in (best, *around(best, looked)):
+    for rate in (best, *around(best, tested)):
         lost = (rate, first) in known and (rate, first) not in ended
         if LOWEST <= rate <= HIGHEST and not lost:
             wanted += [(rate, seed) for seed in seeds]
     decisive = [cell for cell in dict.fromkeys(wanted) if cell not in known]
-    return decisive or next_stable(looked, failed, best, stable, first)
+    return decisive or next_stable(tested, failed, best, stable, first)
 
 
 def next_stable(
-    looked: Sequence[float],
+    tested: Sequence[float],
     failed: Collection[float],
     best: float,
     below: float | None,
@@ -393,13 +393,13 @@ def next_stable(
     """Return the next cells of the search for the largest stable rate.
 
     The search begins at the rate of the rung below. It ends when the next larger rate of the grid
-    fails. `looked` are the tested rates, ascending; `failed` are those at which a run failed.
+    fails. `tested` are the tested rates, ascending; `failed` are those at which a run failed.
     """
     if below and below > best:
         guess = [rate for rate in (below, beside(below, 1)) if rate <= HIGHEST]
-        if left := [(rate, seed) for rate in guess if rate not in looked]:
+        if left := [(rate, seed) for rate in guess if rate not in tested]:
             return left
-    upwards = [rate for rate in looked if rate >= best]
+    upwards = [rate for rate in tested if rate >= best]
     steady = list(takewhile(lambda rate: rate not in failed, upwards))
     largest = steady[-1]
     above = upwards[len(steady)] if len(steady) < len(upwards) else None
@@ -460,10 +460,10 @@ def afforded(
     return order[: max(count, least)]
 
 
-def seconds_of(place: Path) -> list[float]:
+def seconds_of(rung_folder: Path) -> list[float]:
     """Return the seconds of each finished cell of a rung."""
     found = []
-    for path in sorted(place.glob("cells/*/outcome.json")):
+    for path in sorted(rung_folder.glob("cells/*/outcome.json")):
         result = read_object(path, "status", "step")
         if result["status"] != "interrupted":
             found.append(float(result["seconds"]))

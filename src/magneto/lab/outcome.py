@@ -190,9 +190,9 @@ class Group:
     @classmethod
     def of(cls, cells: Iterable[Scored]) -> Group:
         """Return the group of some cells."""
-        held = list(cells)
-        status = [cell.status for cell in held]
-        scores = (finite(cell.score) for cell in held if cell.status == FINISHED)
+        own = list(cells)
+        status = [cell.status for cell in own]
+        scores = (finite(cell.score) for cell in own if cell.status == FINISHED)
         return cls(
             tuple(score for score in scores if score is not None),
             *(status.count(kind) for kind in (FINISHED, STUCK, DIVERGED, MISSING)),
@@ -239,10 +239,10 @@ def group_cells(comparison: Mapping[str, Any]) -> dict[tuple[str, float], Group]
 def failures(group: Group) -> str:
     """Describe a group's failures: "diverged", "1 of 3 did not learn"; "" if there are none."""
     kinds = [(group.diverged, DIVERGED), (group.stuck, STUCK)]
-    there = [(count, kind) for count, kind in kinds if count]
-    if len(there) == 1 and group.failed == group.seeds:
-        return there[0][1]
-    return ", ".join(f"{count} of {group.seeds} {kind}" for count, kind in there)
+    counts = [(count, kind) for count, kind in kinds if count]
+    if len(counts) == 1 and group.failed == group.seeds:
+        return counts[0][1]
+    return ", ".join(f"{count} of {group.seeds} {kind}" for count, kind in counts)
 
 
 def part(group: Group) -> str:
@@ -353,7 +353,7 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
     stable = list(takewhile(lambda rate: shared_at[rate].all_learned, rates))
     largest = stable[-1] if stable else None
     following = rates[len(stable)] if seeds and len(stable) < len(rates) else None
-    there = Group.of(()) if following is None else shared_at[following]
+    at_next = Group.of(()) if following is None else shared_at[following]
     others = Group.of(c for c in mine if c.seed not in seeds and c.learning_rate in stable)
     return Summary(
         placement=placement,
@@ -369,7 +369,7 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
         stable_seeds=seeds,
         largest_stable_rate=largest,
         next_rate=following,
-        failed_there=(there.failed, there.seeds),
+        failed_there=(at_next.failed, at_next.seeds),
         others_failed=(others.failed, others.seeds),
         best_beyond_stable=best is not None and (largest is None or best > largest),
         sensitivity=sensitivity(mine, seeds) if every.finished else None,

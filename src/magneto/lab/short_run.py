@@ -95,7 +95,7 @@ def try_first_step(
     kept = [parameter.clone() for parameter in model.parameters()]
     piece = to_device(piece, world.device)
 
-    def look() -> tuple[float, Tensor]:
+    def evaluate() -> tuple[float, Tensor]:
         torch.manual_seed(0)  # the same dropout
         autocast = torch.autocast(
             world.device.type, torch.bfloat16, enabled=config.precision == "bf16"
@@ -104,7 +104,7 @@ def try_first_step(
             loss = task.loss(model, piece)
         return (loss.total / loss.count.clamp(min=1)).item(), outputs[-1]
 
-    loss, before = look()
+    loss, before = evaluate()
     tried = [FirstStep(0.0, loss, 0.0)]
     probe = Probe(model)
     for rate in rates:
@@ -113,7 +113,7 @@ def try_first_step(
         probe.mark()
         optimizer.step()
         update = fmean(layer.update_ratio or 0.0 for layer in probe.read())
-        loss, after = look()
+        loss, after = evaluate()
         moved = ((after - before).norm() / before.norm()).item()
         tried.append(FirstStep(rate, loss, moved, update))
         for parameter, value in zip(model.parameters(), kept, strict=True):

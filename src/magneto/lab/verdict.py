@@ -119,8 +119,8 @@ class Verdict:
 
 def judge(run: ShortRun) -> Verdict:
     """Judge a short run of at least one step."""
-    looks = (_kept, _moved, _update, _distinct, _imbalance, _attention, _range, _loss)
-    return Verdict(tuple(look(run) for look in looks))
+    checks = (_kept, _moved, _update, _distinct, _imbalance, _attention, _range, _loss)
+    return Verdict(tuple(check(run) for check in checks))
 
 
 def stacks(layers: Sequence[LayerReading]) -> list[list[LayerReading]]:
