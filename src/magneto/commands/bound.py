@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from magneto.commands.shared import Parser, aligned, answer
+from magneto.commands.shared import Parser, add_option, aligned, answer
 from magneto.theory.bounds import (
     CROSS_ATTENTION,
     Scales,
@@ -33,21 +34,17 @@ def parser() -> Parser:
         "(see the theory page of the documentation).",
         "magneto bound --placement sub --layers 24",
     )
-    add = made.add_argument
-    add("--placement", default="sub", metavar="NAME", help="norm placement (default: sub)")
-    add("--layers", type=int, metavar="N", help="layers of a single stack (default: 12)")
-    add("--encoder-layers", type=int, metavar="N", help="encoder layers of an encoder-decoder")
-    add("--decoder-layers", type=int, metavar="M", help="decoder layers of an encoder-decoder")
+    add = partial(add_option, made)
+    add("--placement", "sub", "norm placement", "NAME")
+    add("--layers", None, "layers of a single stack (default: 12)", kind=int)
+    add("--encoder-layers", None, "encoder layers of an encoder-decoder", kind=int)
+    add("--decoder-layers", None, "decoder layers of an encoder-decoder", "M", int)
     scale = "one number, or one per sublayer (A,B,...); ENCODER/DECODER for an encoder-decoder"
-    add("--v", help=f"scale of out_proj and fc2: {scale} (default: the placement's gain)")
-    add("--w", help="scale of v_proj and fc1, in the same format (default: the placement's gain)")
-    add(
-        "--cross-gain",
-        type=float,
-        metavar="G",
-        help="scale of cross-attention's projections (default: that of the other sublayers)",
-    )
-    add(
+    add("--v", None, f"scale of out_proj and fc2: {scale} (default: the placement's gain)")
+    add("--w", None, "scale of v_proj and fc1, in the same format (default: the placement's gain)")
+    what = "scale of cross-attention's projections (default: that of the other sublayers)"
+    add("--cross-gain", None, what, "G", float)
+    made.add_argument(
         "--cross-attention",
         choices=tuple(CROSS_ATTENTION),
         help="position of cross-attention among a decoder layer's sublayers: the second, or "

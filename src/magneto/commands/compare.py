@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from magneto.commands.shared import Parser, aligned, answer, name_source, numbers
+from magneto.commands.shared import Parser, add_option, aligned, answer, name_source, numbers
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.lab.grid import PLACEMENT, RATE, SEED, Sweep, cell_directory
@@ -34,55 +35,29 @@ def parser() -> Parser:
         "magneto compare causal-lm/tiny --placements post,pre,sub --lrs 1e-3,3e-3 --seeds 1,2,3",
         recipe=True,
     )
-    add = made.add_argument
-    add("recipe", help="name or path of a recipe")
-    add(
-        "--placements",
-        metavar="A,B",
-        help="norm placements, module:NAME for your own (default: all; omit it for a model "
-        "without placement)",
+    made.add_argument("recipe", help="name or path of a recipe")
+    add = partial(add_option, made)
+    several = partial(made.add_argument, action="append", default=[])
+    what = "norm placements, module:NAME for your own (default: all; omit it for a model without "
+    add("--placements", None, what + "placement)", "A,B")
+    add("--lrs", "1e-3,3e-3,1e-2", "peak learning rates", "X,Y")
+    add("--seeds", "1", "seeds", "N,M")
+    what = "further seeds for each row's best learning rate and the rates next to it"
+    add("--more-seeds", None, what, "N,M")
+    what = "also vary this field of the recipe; may be repeated"
+    several("--grid", metavar="FIELD=A,B", help=what)
+    add("--jobs", None, "parallel runs (default: one per GPU, or per core)", kind=int)
+    made.add_argument(
+        "--cluster", choices=("slurm", "local"), help="start the jobs through submitit"
     )
-    add(
-        "--lrs",
-        default="1e-3,3e-3,1e-2",
-        metavar="X,Y",
-        help="peak learning rates (default: 1e-3,3e-3,1e-2)",
+    several("--cluster-option", metavar="KEY=VALUE", help="option for submitit; may be repeated")
+    made.add_argument(
+        "--no-measurements", action="store_true", help="skip measuring updates and activations"
     )
-    add("--seeds", default="1", metavar="N,M", help="seeds (default: 1)")
-    add(
-        "--more-seeds",
-        default="",
-        metavar="N,M",
-        help="further seeds for each row's best learning rate and the rates next to it",
+    made.add_argument(
+        "--keep-weights", action="store_true", help="keep the weights of all runs, not only best"
     )
-    add(
-        "--grid",
-        action="append",
-        default=[],
-        metavar="FIELD=A,B",
-        help="also vary this field of the recipe; may be repeated",
-    )
-    add("--jobs", type=int, metavar="N", help="parallel runs (default: one per GPU, or per core)")
-    add("--cluster", choices=("slurm", "local"), help="start the jobs through submitit")
-    add(
-        "--cluster-option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="option for submitit; may be repeated",
-    )
-    add(
-        "--no-measurements",
-        action="store_true",
-        help="skip the measurement of updates and activations",
-    )
-    add("--keep-weights", action="store_true", help="keep the weights of all runs, not only best")
-    add(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder of the comparison (default: runs/compare-RECIPE)",
-    )
+    add("--out", None, "folder of the comparison (default: runs/compare-RECIPE)", "DIR", Path)
     return made.with_data().with_json()
 
 

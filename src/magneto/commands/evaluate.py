@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from magneto.commands.shared import (
     Parser,
+    add_option,
     aligned,
     answer,
     is_main_process,
@@ -70,34 +72,31 @@ def parser() -> Parser:
         "  magneto evaluate runs/first --tasks hellaswag --num-fewshot 0,1,4 --data items/",
         recipe=True,
     ).with_run()
-    add = made.add_argument
-    add("--limit", type=int, metavar="N",
-        help="maximum batches, questions, or sentences per direction (default: all)")  # fmt: skip
-    add("--keep", metavar="NAME", help="also write the metrics to RUN/scores/NAME.json (with "
-        "--splits: NAME-SPLIT.json) for `magneto table`")  # fmt: skip
-    add("--features", action="store_true", help="image models: train a linear probe and k nearest "
-        "neighbours on the frozen features of every layer")  # fmt: skip
-    add("--answers", type=Path, metavar="FILE", help="visual question answering: write the "
-        "answers in the format of the VQA leaderboard")  # fmt: skip
-    add("--write", type=Path, metavar="DIR", help="write translations or transcripts there")
-    add = made.add_argument_group("multiple-choice suites").add_argument
-    add("--tasks", metavar="A,B", help=f"{', '.join(SUITES)}, or any task of lm-evaluation-harness")
-    add("--num-fewshot", default="0", metavar="N,M",
-        help="numbers of demonstrations in the prompt (default: 0)")  # fmt: skip
-    add("--seeds", default="1,2,3", metavar="N,M",
-        help="seeds for drawing the demonstrations (default: 1,2,3)")  # fmt: skip
-    add("--max-length", type=int, metavar="N",
-        help="maximum tokens of a prompt (default: the training length)")  # fmt: skip
-    add("--include", type=Path, metavar="DIR", help="folder with task files (.yaml) of the harness")
+    add = partial(add_option, made)
+    what = "maximum batches, questions, or sentences per direction (default: all)"
+    add("--limit", None, what, kind=int)
+    what = "also write the metrics to RUN/scores/NAME.json (with --splits: NAME-SPLIT.json)"
+    add("--keep", None, f"{what} for `magneto table`", "NAME")
+    made.add_argument("--features", action="store_true", help="image models: train a linear probe "
+        "and k nearest neighbours on the frozen features of every layer")  # fmt: skip
+    what = "visual question answering: write the answers in the format of the VQA leaderboard"
+    add("--answers", None, what, "FILE", Path)
+    add("--write", None, "write translations or transcripts there", "DIR", Path)
+    add = partial(add_option, made.add_argument_group("multiple-choice suites"))
+    add("--tasks", None, f"{', '.join(SUITES)}, or any task of lm-evaluation-harness", "A,B")
+    add("--num-fewshot", "0", "numbers of demonstrations in the prompt", "N,M")
+    add("--seeds", "1,2,3", "seeds for drawing the demonstrations", "N,M")
+    add("--max-length", None, "maximum tokens of a prompt (default: training length)", kind=int)
+    add("--include", None, "folder with task files (.yaml) of the harness", "DIR", Path)
     group = made.add_argument_group("translation runs")
-    group.add_argument("--directions", metavar="A-B,C-D", help="translation directions (default: "
-                       "all trained ones); write A>B for codes with a dash")  # fmt: skip
+    what = "translation directions (default: all trained ones); write A>B for codes with a dash"
+    add_option(group, "--directions", None, what, "A-B,C-D")
     search_options(group)
     group = made.add_argument_group("speech recognition runs")
-    group.add_argument("--splits", metavar="A,B", help="evaluate each of these splits")
+    add_option(group, "--splits", None, "evaluate each of these splits", "A,B")
     recognition_search_options(group)
-    group.add_argument("--normaliser", metavar="NAME", help="also report error rates of "
-                       "normalised texts: whisper-english or whisper-basic")  # fmt: skip
+    what = "also report error rates of normalised texts: whisper-english or whisper-basic"
+    add_option(group, "--normaliser", None, what, "NAME")
     return made.with_data().with_json()
 
 

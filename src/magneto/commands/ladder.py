@@ -6,11 +6,20 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magneto.commands.compare import INCOMPLETE, other_fields, placements
-from magneto.commands.shared import Parser, aligned, answer, name_source, numbers, read_time
+from magneto.commands.shared import (
+    Parser,
+    add_option,
+    aligned,
+    answer,
+    name_source,
+    numbers,
+    read_time,
+)
 from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.lab.grid import RATE
@@ -44,28 +53,31 @@ def parser() -> Parser:
         "magneto ladder causal-lm/tiny --widths 32,64,128 --target 512 --budget 10m",
         recipe=True,
     )
-    add = made.add_argument
-    add("recipe", help="name or path of a recipe")
-    add("--widths", metavar="N,M", help="widths of the rungs; heads and feed-forward width scale "
-        "with them")  # fmt: skip
-    add("--depths", metavar="N,M", help="numbers of layers of the rungs, instead of --widths")
-    add("--target", type=int, required=True, metavar="N",
-        help="width (or number of layers) to forecast for")  # fmt: skip
-    add("--placements", metavar="A,B", help=f"norm placements, or all (default: {PLACEMENTS}; "
-        "omit it for a model without placement)")  # fmt: skip
-    add("--lrs", default="1e-3,3e-3,1e-2,3e-2", metavar="X,Y", help="first learning rates of the "
-        "smallest rung (default: 1e-3,3e-3,1e-2,3e-2); the ladder adds others")  # fmt: skip
-    add("--seeds", metavar="N,M", help="seeds of each decisive run (default: 1,2,3; fewer if the "
-        "budget is short)")  # fmt: skip
-    add("--grid", action="append", default=[], metavar="FIELD=A,B",
-        help="also vary this field of the recipe, as further rows")  # fmt: skip
-    add("--budget", metavar="TIME", help="total time, such as 10m or 2h: reduces the steps of all "
-        "runs to fit, and trains language models on bytes")  # fmt: skip
-    add("--race", action="store_true",
-        help="stop runs at half of their steps if they are behind by more than noise")  # fmt: skip
-    add("--jobs", type=int, metavar="N", help="parallel runs (default: one per GPU, or per core)")
-    add("--out", type=Path, metavar="DIR",
-        help="folder of the ladder (default: runs/ladder-RECIPE)")  # fmt: skip
+    made.add_argument("recipe", help="name or path of a recipe")
+    add = partial(add_option, made)
+    what = "widths of the rungs; heads and feed-forward width scale with them"
+    add("--widths", None, what, "N,M")
+    add("--depths", None, "numbers of layers of the rungs, instead of --widths", "N,M")
+    made.add_argument(
+        "--target", type=int, required=True, metavar="N",
+        help="width (or number of layers) to forecast for",
+    )  # fmt: skip
+    what = f"norm placements, or all (default: {PLACEMENTS}; omit it for a model without placement)"
+    add("--placements", None, what, "A,B")
+    what = "first learning rates of the smallest rung; the ladder adds others"
+    add("--lrs", "1e-3,3e-3,1e-2,3e-2", what, "X,Y")
+    what = "seeds of each decisive run (default: 1,2,3; fewer if the budget is short)"
+    add("--seeds", None, what, "N,M")
+    made.add_argument(
+        "--grid", action="append", default=[], metavar="FIELD=A,B",
+        help="also vary this field of the recipe, as further rows",
+    )  # fmt: skip
+    what = "total time, such as 10m or 2h: reduces the steps of all runs to fit, and trains "
+    add("--budget", None, what + "language models on bytes", "TIME")
+    what = "stop runs at half of their steps if they are behind by more than noise"
+    made.add_argument("--race", action="store_true", help=what)
+    add("--jobs", None, "parallel runs (default: one per GPU, or per core)", kind=int)
+    add("--out", None, "folder of the ladder (default: runs/ladder-RECIPE)", "DIR", Path)
     return made.with_data().with_json()
 
 

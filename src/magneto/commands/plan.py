@@ -11,11 +11,19 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, aligned, answer, is_main_process, print_json
+from magneto.commands.shared import (
+    Parser,
+    add_option,
+    aligned,
+    answer,
+    is_main_process,
+    print_json,
+)
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe, load_recipe
 from magneto.training.logging import PEAKS, nominal_peaks
@@ -44,18 +52,17 @@ def parser() -> Parser:
         "magneto plan causal-lm/24l --gpus 64 --gpu-memory 80",
         recipe=True,
     )
-    add = made.add_argument
-    add("recipe", help="name (see `magneto recipes`) or path of a recipe")
-    add("--gpus", type=int, default=1, metavar="N", help="number of GPUs (default: 1)")
-    add("--gpus-per-node", type=int, default=8, metavar="N", help="GPUs per node (default: 8)")
-    add("--gpu-memory", type=float, default=80.0, metavar="GB",
-        help="memory of a GPU in GB (default: 80)")  # fmt: skip
-    add("--gpu", default="H100", choices=list(PEAKS),
-        help="GPU model, for its peak FLOP/s (default: H100)")  # fmt: skip
-    add("--utilisation", type=float, default=0.4, metavar="SHARE",
-        help="assumed share of the peak FLOP/s (default: 0.4)")  # fmt: skip
-    add("--examples", type=int, metavar="N",
-        help="examples per epoch, for recipes with training.epochs")  # fmt: skip
+    add = partial(add_option, made)
+    made.add_argument("recipe", help="name (see `magneto recipes`) or path of a recipe")
+    add("--gpus", 1, "number of GPUs")
+    add("--gpus-per-node", 8, "GPUs per node")
+    add("--gpu-memory", 80.0, "memory of a GPU in GB", "GB")
+    made.add_argument(
+        "--gpu", default="H100", choices=list(PEAKS),
+        help="GPU model, for its peak FLOP/s (default: H100)",
+    )  # fmt: skip
+    add("--utilisation", 0.4, "assumed share of the peak FLOP/s", "SHARE")
+    add("--examples", None, "examples per epoch, for recipes with training.epochs", kind=int)
     return made.with_json()
 
 

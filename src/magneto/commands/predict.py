@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from magneto.commands.shared import (
     STDIN,
     Parser,
+    add_option,
     answer,
     arriving,
     check_file,
@@ -69,16 +70,11 @@ def parser() -> Parser:
         help="images or folders of images, followed by the question or statement if any; texts in "
         "quotes or files of texts; - for standard input",
     )  # fmt: skip
-    made.add_argument(
-        "--top", type=int, default=5, metavar="K", help="labels per image (default: 5)"
-    )
+    add_option(made, "--top", 5, "labels per image", "K")
     made.add_argument(
         "--probabilities", action="store_true", help="print the probability of every class (texts)"
     )
-    made.add_argument(
-        "--out", type=Path, default=Path("predictions"), metavar="DIR",
-        help="folder for segmented images (default: predictions/)",
-    )  # fmt: skip
+    add_option(made, "--out", Path("predictions"), "folder for segmented images", "DIR", Path)
     return made.with_json()
 
 
@@ -350,20 +346,16 @@ def generate_parser() -> Parser:
         "prompt", nargs="?", default="",
         help="text to continue; or an image, or a folder of images; - for standard input",
     )  # fmt: skip
-    add = made.add_argument
-    add("--new-tokens", type=int, default=100, metavar="N",
-        help="maximum tokens to generate (default: 100)")  # fmt: skip
-    add("--temperature", type=float, default=0.8, metavar="T",
-        help="sampling temperature (default: 0.8; 0: greedy)")  # fmt: skip
-    add("--top-k", type=int, default=50, metavar="K", help="top-k sampling (default: 50; 0: off)")
-    add("--top-p", type=float, default=1.0, metavar="P",
-        help="nucleus sampling (default: 1.0, off)")  # fmt: skip
-    add("--beams", type=int, metavar="N",
-        help="beam width; above 1 replaces sampling (default: 1; captions: 3)")  # fmt: skip
-    add("--length-penalty", type=float, default=0.6, metavar="X",
-        help="captions: exponent of the length that divides a score (default: 0.6)")  # fmt: skip
-    add("--count", type=int, default=1, metavar="N", help="number of continuations (default: 1)")
-    add("--seed", type=int, default=0, metavar="N", help="seed of the sampling (default: 0)")
+    add = partial(add_option, made)
+    add("--new-tokens", 100, "maximum tokens to generate")
+    add("--temperature", 0.8, "sampling temperature; 0: greedy", "T")
+    add("--top-k", 50, "top-k sampling; 0: off", "K")
+    add("--top-p", 1.0, "nucleus sampling; 1: off", "P")
+    what = "beam width; above 1 replaces sampling (default: 1; captions: 3)"
+    add("--beams", None, what, kind=int)
+    add("--length-penalty", 0.6, "captions: exponent of the length that divides a score")
+    add("--count", 1, "number of continuations")
+    add("--seed", 0, "seed of the sampling")
     return made.with_json()
 
 

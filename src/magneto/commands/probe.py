@@ -7,12 +7,21 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, aligned, answer, name_source, numbers, read_time
+from magneto.commands.shared import (
+    Parser,
+    add_option,
+    aligned,
+    answer,
+    name_source,
+    numbers,
+    read_time,
+)
 from magneto.config import ConfigError
 from magneto.files import plain, write_bytes, write_json
 from magneto.progress import ProgressBars
@@ -42,46 +51,24 @@ def parser() -> Parser:
         "magneto probe causal-lm/tiny --model.layers 24 --placements post,sub",
         recipe=True,
     )
-    add = made.add_argument
-    add("recipe", help="name or path of a recipe")
-    add("--placements", metavar="A,B", help="norm placements, module:NAME for your own "
-        "(default: the recipe's)")  # fmt: skip
-    add("--steps", type=int, default=5, metavar="N", help="training steps (default: 5)")
-    add(
-        "--trial",
-        metavar="TIME",
-        help="then train for this time (60s, 5m), and compare with the task's trivial baseline",
-    )
-    add(
-        "--depths",
-        metavar="N,M",
-        help="only measure how the output's change in one step grows with these numbers of "
-        "layers, at width 64 on random inputs",
-    )
-    add(
-        "--stack",
-        choices=("encoder", "decoder"),
-        default="decoder",
+    add = partial(add_option, made)
+    made.add_argument("recipe", help="name or path of a recipe")
+    what = "norm placements, module:NAME for your own (default: the recipe's)"
+    add("--placements", None, what, "A,B")
+    add("--steps", 5, "training steps")
+    what = "then train for this time (60s, 5m), and compare with the task's trivial baseline"
+    add("--trial", None, what, "TIME")
+    what = "only measure how the output's change in one step grows with these numbers of layers"
+    add("--depths", None, f"{what}, at width 64 on random inputs", "N,M")
+    made.add_argument(
+        "--stack", choices=("encoder", "decoder"), default="decoder",
         help="stack for --depths: encoder, or causal decoder (default: decoder)",
-    )
-    add(
-        "--coordinates",
-        metavar="N,M",
-        help="only measure how the change of each layer's output grows with these widths (muP's "
-        "coordinate check)",
-    )
-    add(
-        "--seeds",
-        type=int,
-        metavar="N",
-        help="number of seeds for the growth with depth (default: 3; with --depths: 5)",
-    )
-    add(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="write probe.json there, and for --coordinates a figure",
-    )
+    )  # fmt: skip
+    what = "only measure how the change of each layer's output grows with these widths"
+    add("--coordinates", None, f"{what} (muP's coordinate check)", "N,M")
+    what = "number of seeds for the growth with depth (default: 3; with --depths: 5)"
+    add("--seeds", None, what, kind=int)
+    add("--out", None, "write probe.json there, and for --coordinates a figure", "DIR", Path)
     return made.with_data().with_json()
 
 

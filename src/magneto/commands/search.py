@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, answer, decode_input
+from magneto.commands.shared import Parser, add_option, answer, decode_input
 from magneto.config import ConfigError
 from magneto.data.files import existing_path, read_lines
 from magneto.data.problems import BadRecord, Counts, guarded
@@ -36,9 +36,7 @@ def parser() -> Parser:
     ).with_run()
     made.add_argument("query", help="text in quotes, or an image")
     made.add_argument("among", help="folder of images, or a text file with one text per line")
-    made.add_argument(
-        "--top", type=int, default=5, metavar="K", help="number of results (default: 5)"
-    )
+    add_option(made, "--top", 5, "number of results", "K")
     return made.with_json()
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from difflib import get_close_matches
@@ -108,23 +108,47 @@ class Parser(argparse.ArgumentParser):
     def with_run(self, kind: str = "") -> Parser:
         """Add the run and --weights."""
         self.add_argument("run", type=Path, help=f"directory of a {kind}run")
+        what = "best, final, averaged, last or a step number"
+        own = "the first that exists of best, final and last"
         self.add_argument(
-            "--weights",
-            default="auto",
-            metavar="NAME",
-            help="best, final, averaged, last or a step number (default: the first that exists "
-            "of best, final and last)",
+            "--weights", default="auto", metavar="NAME", help=f"{what} (default: {own})"
         )
         return self
 
     def with_data(self) -> Parser:
         """Add --data."""
-        self.add_argument(
-            "--data",
-            metavar="SOURCE",
-            help="PATH, hf:NAME or builtin:NAME (default: the recipe's data.source)",
-        )
+        what = "PATH, hf:NAME or builtin:NAME (default: the recipe's data.source)"
+        self.add_argument("--data", metavar="SOURCE", help=what)
         return self
+
+
+def add_option(
+    made: Any,
+    name: str,
+    default: Any,
+    help: str,
+    metavar: str | None = None,
+    kind: Callable[[str], Any] | None = None,
+) -> None:
+    """Add an option with a value; its help ends with the default, unless that is None.
+
+    Args:
+        made: A parser or a group of its options.
+        name: The option.
+        default: Its default.
+        help: What the option does.
+        metavar: Placeholder of the value; by default N or X for numbers.
+        kind: Type of the value; by default that of the default.
+    """
+    kind = kind or (str if default is None else type(default))
+    shown = f"{default:g}" if isinstance(default, float) else default
+    made.add_argument(
+        name,
+        type=kind,
+        default=default,
+        metavar=metavar or {int: "N", float: "X"}.get(kind),
+        help=help.replace("%", "%%") + ("" if default is None else f" (default: {shown})"),
+    )
 
 
 def name_source(overrides: dict[str, Any], data: str | None) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from magneto.commands.shared import (
     Parser,
+    add_option,
     answer,
     is_standard_input,
     standard_input_as_file,
@@ -54,29 +56,13 @@ def parser() -> Parser:
         default="byte-bpe",
         help="byte-level BPE, or SentencePiece's unigram or bpe (default: byte-bpe)",
     )
-    made.add_argument(
-        "--vocab-size",
-        type=int,
-        default=32000,
-        metavar="N",
-        help="number of tokens, special tokens included (default: 32000)",
-    )
+    add = partial(add_option, made)
+    add("--vocab-size", 32000, "number of tokens, special tokens included")
     made.add_argument(
         "--out", metavar="PATH", type=Path, required=True, help=".json or .model file, or folder"
     )
-    made.add_argument(
-        "--text-field",
-        default="text",
-        metavar="NAME",
-        help="field with the text in records (default: text)",
-    )
-    made.add_argument(
-        "--sample",
-        type=int,
-        default=SAMPLE,
-        metavar="N",
-        help=f"number of random lines that SentencePiece is trained on (default: {SAMPLE})",
-    )
+    add("--text-field", "text", "field with the text in records", "NAME")
+    add("--sample", SAMPLE, "number of random lines that SentencePiece is trained on")
     return made.with_json()
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from magneto.commands.shared import (
     STDIN,
     Parser,
+    add_option,
     check_file,
     is_standard_input,
     open_standard_input,
@@ -51,24 +53,24 @@ def parser() -> Parser:
         "  arecord -q -f S16_LE -r 16000 -t raw | magneto transcribe runs/first - --raw",
         recipe=True,
     ).with_run("speech recognition ")
-    add = made.add_argument
-    add("files", nargs="+", metavar="FILE", help="recordings; - for standard input")
+    made.add_argument("files", nargs="+", metavar="FILE", help="recordings; - for standard input")
     kinds = made.add_mutually_exclusive_group()
     for option, kind, what in (
         ("--srt", "srt", "print SubRip subtitles"),
         ("--json", "jsonl", "print a JSON object per recording, with the times of words"),
     ):
         kinds.add_argument(option, dest="kind", action="store_const", const=kind, help=what)
-    add("--out", type=Path, metavar="DIR", help="write a file per recording there")
-    add("--raw", action="store_true", help="standard input has samples without a header (16 bits, "
-        "little-endian, mono, the run's sample rate); words are printed at once")  # fmt: skip
-    add("--window", type=float, metavar="SECONDS", help="length of a window in seconds (default: "
-        "20, or the longest training recording if that is shorter)")  # fmt: skip
+    add = partial(add_option, made)
+    add("--out", None, "write a file per recording there", "DIR", Path)
+    made.add_argument("--raw", action="store_true", help="standard input has samples without a "
+        "header (16 bits, little-endian, mono, the run's sample rate); words are printed at "
+        "once")  # fmt: skip
+    what = "length of a window (default: 20, or the longest training recording if that is shorter)"
+    add("--window", None, what, "SECONDS", float)
     recognition_search_options(made)
-    add("--beams", type=int, default=4, metavar="N", help="beam width (default: 4)")
-    add("--n-best", type=int, metavar="K",
-        help="print K hypotheses per recording: its number, score, text")  # fmt: skip
-    add("--batch-size", type=int, default=8, metavar="N", help="windows per batch (default: 8)")
+    add("--beams", 4, "beam width")
+    add("--n-best", None, "print K hypotheses per recording: its number, score, text", "K", int)
+    add("--batch-size", 8, "windows per batch")
     made.set_defaults(kind="txt")
     return made
 
@@ -87,10 +89,8 @@ def recognition_search_options(made: Any) -> None:
         "--search", choices=("greedy", "modified"), default="greedy",
         help="greedy, or modified: beam search with at most one label per frame (default: greedy)",
     )  # fmt: skip
-    made.add_argument(
-        "--symbols-per-frame", type=int, default=SYMBOLS_PER_FRAME, metavar="N",
-        help=f"maximum labels per frame in greedy search (default: {SYMBOLS_PER_FRAME})",
-    )  # fmt: skip
+    what = "maximum labels per frame in greedy search"
+    add_option(made, "--symbols-per-frame", SYMBOLS_PER_FRAME, what)
 
 
 def search_of(args: argparse.Namespace, count: int = 1) -> Search:

@@ -6,11 +6,13 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from magneto.commands.shared import (
     STDIN,
     Parser,
+    add_option,
     arriving,
     check_file,
     is_standard_input,
@@ -37,25 +39,26 @@ def parser() -> Parser:
         "magneto translate runs/first --to de < in.txt > out.txt",
         recipe=True,
     ).with_run("translation ")
-    add = made.add_argument
-    add("file", nargs="?", default=STDIN, help="lines to translate (default: -, standard input)")
-    add("--to", metavar="LANGUAGE", help="code of the target language")
-    add("--n-best", type=int, metavar="K",
-        help="print K translations per line: line number, score, translation")  # fmt: skip
+    add = partial(add_option, made)
+    made.add_argument(
+        "file", nargs="?", default=STDIN, help="lines to translate (default: -, standard input)"
+    )
+    add("--to", None, "code of the target language", "LANGUAGE")
+    what = "print K translations per line: line number, score, translation"
+    add("--n-best", None, what, "K", int)
     search_options(made)
-    add("--json", action="store_true", help="print one JSON object per line, with scores")
+    what = "print one JSON object per line, with scores"
+    made.add_argument("--json", action="store_true", help=what)
     return made
 
 
 def search_options(made: Any) -> None:
     """Add the options of beam search."""
-    add = made.add_argument
-    add("--beams", type=int, default=5, metavar="N", help="beam width (default: 5)")
-    add("--length-penalty", type=float, default=1.0, metavar="X",
-        help="exponent of the length that divides a score (default: 1.0)")  # fmt: skip
-    add("--longest", type=int, default=200, metavar="N",
-        help="maximum tokens of a translation (default: 200)")  # fmt: skip
-    add("--batch-size", type=int, default=64, metavar="N", help="sentences per batch (default: 64)")
+    add = partial(add_option, made)
+    add("--beams", 5, "beam width")
+    add("--length-penalty", 1.0, "exponent of the length that divides a score")
+    add("--longest", 200, "maximum tokens of a translation")
+    add("--batch-size", 64, "sentences per batch")
 
 
 def search_of(args: Any, count: int = 1) -> Any:
