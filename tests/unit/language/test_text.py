@@ -127,7 +127,7 @@ def test_too_little_text(tmp_path: Path) -> None:
         prepare_text(config, SILENT)
     (tmp_path / "b.jsonl").write_text('{"words": "a b"}\n' * 9)
     config = TextDataConfig(source=str(tmp_path / "b.jsonl"), tokenizer="bytes")
-    with pytest.raises(ValueError, match=r"has 0 documents \(9 malformed .* in 'text'"):
+    with pytest.raises(ValueError, match=r"has 0 documents \(9 malformed .* in field 'text'"):
         prepare_text(config, SILENT)
     with pytest.raises(ValueError, match=r"validation_fraction must be(.|\n)*vocab_size.*257"):
         TextDataConfig(validation_fraction=0.0, vocab_size=100)
