@@ -158,7 +158,7 @@ def test_recordings(tmp_path: Path) -> None:
     changes = {"validation_source": str(speech_source(tmp_path / "held")), "cmvn": "none"}
     task, said = task_of("transducer/tiny", source, **changes)
     assert f"8 {MALFORMED} [{source}, line 9: nested too deeply; {source}, record 9: " in said
-    assert "channel inf is no whole number" in said
+    assert "channel inf is not a whole number" in said
     assert "5 missing recordings" in said
     assert "1 recording without the channel that is named" in said
     for piece in read_a_batch(task, 6):

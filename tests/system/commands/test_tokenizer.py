@@ -50,7 +50,7 @@ def test_it_says_what_it_read_and_when_learning_begins(
     learning, read = capsys.readouterr().err.splitlines()
     assert learning == "training a tokenizer on 200 texts, which can take minutes"
     assert read.startswith(f"{corpus}: 200 documents (1 malformed record")
-    assert f"[{corpus}, line 201: no text in 'body']" in read
+    assert f"[{corpus}, line 201: no text in field 'body']" in read
 
 
 def test_the_command_and_its_mistakes(

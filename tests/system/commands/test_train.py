@@ -141,7 +141,7 @@ def test_a_recipe_that_was_damaged_or_changed_by_hand_is_refused(run: Path, caps
     path.write_text(text[: text.index("batch_size")])
     before = everything(run)
     line = refused(capsys, "train", "--resume", run)
-    assert "recipe.yaml is cut short" in line and "learning_rates" in line
+    assert "recipe.yaml is incomplete" in line and "learning_rates" in line
     assert everything(run) == before
     path.write_text(text.replace("heads: 2", "heads: 4"))
     (run / "result.json").unlink()
