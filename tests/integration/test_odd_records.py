@@ -160,7 +160,7 @@ def test_recordings(tmp_path: Path) -> None:
     assert f"8 {MALFORMED} [{source}, line 9: nested too deeply; {source}, record 9: " in said
     assert "channel inf is not a whole number" in said
     assert "5 missing recordings" in said
-    assert "1 recording without the channel that is named" in said
+    assert "1 recording without the requested channel" in said
     for piece in read_a_batch(task, 6):
         assert piece.frames > 0
 

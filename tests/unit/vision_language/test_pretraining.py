@@ -187,7 +187,7 @@ def test_a_batch_has_a_share_of_each(shared: MaskedDataModelling) -> None:
     assert len(other["images"]) == 21 and other["masked"].alone_patches == 24
     stream = shared.train_stream(24, 3)
     assert "images: examples" in stream.names(0, 1, [0]) and "pairs: " in stream.names(0, 1, [0])
-    with pytest.raises(ValueError, match="8 images and is cut in 9 pieces"):
+    with pytest.raises(ValueError, match="8 images for 9 pieces"):
         stream.batch(0, 9)
     with pytest.raises(ValueError, match=r"must be a multiple of 3, .*: 24 for example"):
         shared.train_stream(25, 3)
