@@ -15,9 +15,7 @@ import numpy as np
 
 from magneto.data.problems import Counts
 from magneto.language.labelled_texts import ROWS
-from magneto.vision.config import IGNORED
 from magneto.vision.input_size import derive_sizes, sample_images
-from magneto.vision.segmentation import MaskReading, largest_class
 
 # Share of texts that are not truncated.
 UNCUT_SHARE = 0.99
@@ -161,13 +159,11 @@ def masked_images(task: Any, given: Given) -> DataSummary:
     """Summarise images with masks."""
     splits = task.splits
     seen = image_input(splits.train, given)
-    largest = largest_class(splits.train, MaskReading(IGNORED))
     side = seen.options["model.image_size"]
     facts = [split_sizes(len(splits.train), len(splits.validation), "image"),
-             ("classes", f"{largest + 1}, from the values in the masks; 255 is ignored"),
+             ("classes", f"{task.classes}, from the values in the masks; 255 is ignored"),
              *seen.facts, *problem_rows(splits.counts)]  # fmt: skip
-    options = {**seen.options, "model.channels": 3, "model.classes": largest + 1,
-               "model.stride": side}  # fmt: skip
+    options = {**seen.options, "model.classes": task.classes, "model.stride": side}
     return DataSummary(facts, options, seen.remarks)
 
 

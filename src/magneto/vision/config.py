@@ -371,8 +371,8 @@ class SegmenterConfig(FineTunedImageConfig):
     """Height and width of training crops and of evaluation windows in pixels, at least two patches.
     None: the median of the images' shorter sides, at most 64; with `pretrained` that run's."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
-    """Number of classes of a pixel. None: as many as the data names, or as a sample of the masks
-    has."""
+    """Number of classes of a pixel. None: as many as the data names, or as the masks have (at most
+    2,000 of each split are read)."""
     feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read; the last must be the top layer
     (3, 5, 7, 11 of 12; 7, 11, 15, 23 of 24). None: spread evenly."""

@@ -16,9 +16,8 @@ from magneto.vision.config import ImageEncoderConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
 
-# Images of a sample, those of it whose colours are looked at, and those of which a fixed size is
-# compared with their own.
-SAMPLE, COLOUR_SAMPLE, COMPARED = 200, 50, 20
+# Images of a sample, and those of which a fixed size is compared with their own.
+SAMPLE, COMPARED = 200, 20
 # Images are larger or smaller than the model's by more than this factor: a line says so.
 MUCH = 3
 # A model for small computers has at most this image size, and this number of patches a side.
@@ -65,7 +64,7 @@ def sample_images(split: ImageSplit) -> ImageSample:
             if height * width > MOST_PIXELS:
                 huge = f"{split.name(index)} has {width} x {height} pixels"
                 grey = False
-            elif grey and len(sizes) <= COLOUR_SAMPLE:
+            elif grey:
                 pixels = picture.pixels(8 if min(height, width) > 8 * LARGEST_SIDE else 1)
                 grey = bool((pixels == pixels[..., :1]).all())
         except BrokenImage:
@@ -136,7 +135,7 @@ def resolve_input(
     else:
         sample = sample_images(split)
         side = sample.median_side
-        source = f"from the images, whose median shorter side is {side} pixels"
+        source = f"for images whose median shorter side is {side} pixels"
         size, patch = derive_sizes(side, config.image_size, config.patch_size)
         channels = config.channels or (1 if sample.grey else 3)
         values = {"image_size": size, "patch_size": patch, "channels": channels}

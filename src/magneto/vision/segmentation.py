@@ -25,12 +25,13 @@ from magneto.vision.config import IGNORED, SegmentationDataConfig, SegmenterConf
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import FineTuning, Prediction
 from magneto.vision.images import ImageSplit
-from magneto.vision.input_size import SAMPLE
 from magneto.vision.models import Segmenter, classes_of, pixel_logits, resize
 from magneto.vision.transforms import fitted
 
-# Masks that the baseline, and the check of a source, read.
-COUNTED, CHECKED = 500, 8
+# Masks that the baseline, the check of a source, and the search for its classes read.
+COUNTED, CHECKED, SAMPLE = 500, 8, 2000
+ONE_CLASS = ("the masks have no class but 0 (255 is no class): write the classes as 0, 1, 2, ..., "
+             "for example 1 for an object that has 255")  # fmt: skip
 # Validation images that figures are made of, and those that are drawn.
 SHOWN, OVERLAYS = 32, 4
 
@@ -63,8 +64,8 @@ class MaskReading:
         unknown = stored[(found >= self.classes) & (found != IGNORED)]
         if unknown.size:
             raise BrokenImage(
-                f"its mask has {unknown[0]}, there are {self.classes} classes: data.ignored or "
-                "data.reduce_zero_label says which numbers are none"
+                f"its mask has {unknown[0]}, there are {self.classes} classes: set model.classes, "
+                "or data.ignored or data.reduce_zero_label for numbers that are no class"
             )
         return found
 
@@ -82,13 +83,20 @@ def read_pair(split: ImageSplit, index: int, masks: MaskReading) -> tuple[np.nda
     return pixels, mask
 
 
-def largest_class(split: ImageSplit, masks: MaskReading) -> int:
-    """Return the largest class in a sample of a split's masks, 0 if they have none."""
+def largest_class(splits: Sequence[ImageSplit], masks: MaskReading) -> int:
+    """Return the largest class in the masks of splits; of a large split, in a sample.
+
+    Raises:
+        ValueError: If they have no class but 0.
+    """
     largest = 0
-    for index in evenly_spaced(len(split), SAMPLE).tolist():
-        with suppress(BrokenImage):
-            found = masks(split.mask(index))
-            largest = max(largest, int(found[found != IGNORED].max(initial=0)))
+    for split in splits:
+        for index in evenly_spaced(len(split), SAMPLE).tolist():
+            with suppress(BrokenImage):
+                found = masks(split.mask(index))
+                largest = max(largest, int(found[found != IGNORED].max(initial=0)))
+    if not largest:
+        raise ValueError(ONE_CLASS)
     return largest
 
 
@@ -173,7 +181,7 @@ class Segmentation(FineTuning):
         if known := data.classes or self.splits.classes:
             return len(known)
         masks = MaskReading(IGNORED, data.reduce_zero_label, data.ignored)
-        return max(2, largest_class(self.splits.train, masks) + 1)
+        return largest_class((self.splits.train, self.splits.validation), masks) + 1
 
     @cached_property
     def masks(self) -> MaskReading:

@@ -70,6 +70,30 @@ def test_photographs_have_colours_and_masks_have_classes(tmp_path: Path) -> None
     assert sizes_of(segmentation)[:2] == [21, 3]
 
 
+def test_no_image_s_colours_and_no_mask_s_class_are_overlooked(tmp_path: Path) -> None:
+    """The last of many folders alone has colours; one mask of many has the largest class."""
+    for name in "abcdefgh":
+        for number in range(10):
+            pixels = np.full((8, 8, 3), ord(name) + 8 * number, np.uint8)
+            pixels[..., 0] += 100 * (name == "h")
+            write(tmp_path / "folders" / name / f"{number}.png", encoded(pixels))
+    recipe = {"data__source": str(tmp_path / "folders")}
+    assert sizes_of(small_task("image-classification", **recipe))[2] == 3
+    write_pairs(tmp_path / "pairs", [(4, 4)] * 600, classes=2)
+    write(tmp_path / "pairs/annotations/150.png", encoded(np.full((4, 4), 2, np.uint8)))
+    pairs = {"data__source": str(tmp_path / "pairs"), "model__classes": None}
+    assert small_recipe("segmentation", **pairs).build_task().classes == 3
+
+
+def test_masks_of_0_and_255_are_refused(tmp_path: Path) -> None:
+    """255 is no class: every pixel that counts would be of class 0, and every answer right."""
+    write_pairs(tmp_path, [(20, 30)] * 4, classes=2)
+    for path in (tmp_path / "annotations").iterdir():
+        write(path, encoded(np.tile(np.array([0, 255], np.uint8), (20, 15))))
+    with pytest.raises(ValueError, match="no class but 0"):
+        small_task("segmentation", data__source=str(tmp_path), model__classes=None)
+
+
 def test_another_run_s_sizes_come_first(tmp_path: Path) -> None:
     """28 x 28 pixels are read as the 8 x 8 of the encoder, or of the tokenizer."""
     source, run = grey_squares(tmp_path / "images", 28)["data__source"], tmp_path / "run"
