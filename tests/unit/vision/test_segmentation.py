@@ -44,7 +44,7 @@ def test_what_numbers_in_masks_mean() -> None:
     assert MaskReading(11, ignored=(11,))(np.array([10, 11, 255])).tolist() == [10, 255, 255]
     reduced = MaskReading(3, reduce_zero_label=True, ignored=(4,))
     assert reduced(np.array([0, 1, 3, 4])).tolist() == [255, 0, 2, 255]
-    with pytest.raises(BrokenImage, match=r"has 11, there are 11 classes: data\.ignored"):
+    with pytest.raises(BrokenImage, match=r"has 11, there are 11 classes: .*data\.ignored"):
         MaskReading(11)(np.array([[3, 11]], np.uint8))
 
 
