@@ -1,4 +1,4 @@
-"""Finished runs, which many tests of commands look at, or copy; what a command answers."""
+"""Finished runs, shared by the tests of commands, and a helper that runs a command."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ NEW = f"""train image-classification/tiny --model.width 16 --model.layers 1 --mo
 
 @pytest.fixture(scope="session")
 def language_run(book: Path) -> Path:
-    """A finished run of six steps; nobody writes there."""
+    """A finished, read-only run of six steps."""
     run = book.parent / "run"
     assert main(["train", "causal-lm/tiny", "--data", str(book), "--out", str(run), *SMALL]) == 0
     return run
@@ -24,7 +24,7 @@ def language_run(book: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another, of an image classifier, with checkpoints after 4 and 6 steps."""
+    """A finished run of an image classifier, with checkpoints after 4 and 6 steps."""
     pytest.importorskip("sklearn")
     run = tmp_path_factory.mktemp("digits") / "run"
     assert main([*NEW, "--out", str(run)]) == 0

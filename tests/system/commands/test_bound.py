@@ -1,4 +1,4 @@
-"""`magneto bound`, as a user calls it."""
+"""`magneto bound`: values, tables and mistakes."""
 
 import json
 from math import log, sqrt
@@ -16,7 +16,7 @@ def answer(capsys: pytest.CaptureFixture[str], line: str) -> dict:
 
 
 def test_json_tells_what_was_computed(capsys: pytest.CaptureFixture[str]) -> None:
-    """The page's numbers; by hand where each stack has scales of its own."""
+    """The values are those of the page, or computed by hand if each stack has its own scales."""
     made = answer(capsys, "--encoder-layers 6 --decoder-layers 6 --cross-gain 1")
     assert made["bound"] == made["forms"]["paper"] == pytest.approx(5.5970, abs=5e-4)
     made = answer(capsys, "--encoder-layers 6 --decoder-layers 12 --placement sub")

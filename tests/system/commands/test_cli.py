@@ -1,4 +1,4 @@
-"""The command line as a user meets it: a run, its mistakes, one JSON object."""
+"""The command line: help, mistakes, errors of libraries, interruption, closed streams."""
 
 import errno
 import io
@@ -116,9 +116,9 @@ print(json.dumps([loaded, answers]))
 
 
 def test_help_and_mistakes_are_answered_before_torch_is_imported(tmp_path: Path) -> None:
-    """It takes seconds; nothing of it is needed to check words, a recipe or a run's name.
+    """Checking words, a recipe or a run's name does not need torch, whose import takes seconds.
 
-    For help nothing but the standard library is: no numpy, no command's module, no YAML.
+    Help needs only the standard library: no numpy, no command's module, no YAML.
     """
     others = [
         ["train", "causal-lm/tiny", "--training.lr", "1"],
@@ -210,7 +210,7 @@ def test_a_fault_of_ours_is_not_hidden() -> None:
 
 
 def test_what_an_encoding_has_no_sign_for_is_printed_as_an_escape() -> None:
-    """Also the bytes of a file's name that are no UTF-8."""
+    """This includes bytes of a file name that are not UTF-8."""
     for encoding, sign, printed in (("ascii", "ü", b"\\xfc"), ("utf-8", "\udcff", b"\\udcff")):
         stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
         with pytest.MonkeyPatch.context() as patch:
@@ -223,7 +223,7 @@ def test_what_an_encoding_has_no_sign_for_is_printed_as_an_escape() -> None:
 
 @pytest.mark.parametrize("streams", ["<&- >&- 2>&-", "2>&-"])
 def test_closed_streams_end_nothing(book: Path, streams: str, tmp_path: Path) -> None:
-    """Else the next file that is opened would be number 2, and lines would be written into it."""
+    """Otherwise the next opened file would be number 2, and lines would be written into it."""
     out = tmp_path / "t.json"
     words = f"-m magneto tokenizer train --data {book} --vocab-size 264 --out {out}"
     command = f"exec {sys.executable} {words} {streams}"

@@ -1,4 +1,4 @@
-"""`magneto compare` of images and texts, with and without measures."""
+"""`magneto compare` of images and texts, with and without measurements."""
 
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(module_cache: Path, without_pdf: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are made in this process, and updates measured of shallow stacks."""
+    """Run cells in this process, and measure updates of shallow stacks."""
     monkeypatch.setattr(sweep, "run_local", lambda folder, *rest: work(folder) >= 0)
     monkeypatch.setattr(comparison, "DEPTHS", (1, 2))
     monkeypatch.setattr(comparison, "SEEDS", (0, 1))
 
 
 def words(task: str, place: Path) -> list[str]:
-    """A task's tiny recipe, and what makes it smaller."""
+    """Return a task's tiny recipe with options that make it smaller."""
     folder = place / task
     folder.mkdir(exist_ok=True)
     changes = {**shrunken(task, folder), **SMALL}
@@ -45,7 +45,7 @@ def words(task: str, place: Path) -> list[str]:
 
 
 def test_a_comparison_is_measured_row_by_row(place: Path, capsys: pytest.CaptureFixture) -> None:
-    """Also where another field than the placement makes a row."""
+    """This includes rows of another field than the placement."""
     out = place / "compared"
     given = ["compare", *words("visual-question-answering", place), *COMPARED]
     assert main([*given, "--out", str(out)]) == 0

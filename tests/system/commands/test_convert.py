@@ -1,4 +1,4 @@
-"""`magneto convert`, through the command line."""
+"""`magneto convert`: conversion in both directions, and mistakes."""
 
 import io
 import json
@@ -34,7 +34,7 @@ def run(*words: object) -> int:
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GPT-2 with its tokenizer, as the hub would give it."""
+    """A GPT-2 with its tokenizer, in the hub's format."""
     folder = tmp_path_factory.mktemp("gpt2")
     train_bpe(["the cat sat on the mat " * 20], 280, folder / "trained.json")
     tokenizer = load_tokenizer(folder / "trained.json")
@@ -88,7 +88,7 @@ def test_torchscale_there_and_back(tmp_path: Path) -> None:
 
 
 def test_a_fairseq_checkpoint_brings_its_arguments(tmp_path: Path) -> None:
-    """Or they are given; a pickle is not executed."""
+    """The arguments may also be given by --config. A pickle is not executed."""
     ours = model()
     state, args = write_weights(ours, "torchscale")
     held = {"model": {f"decoder.{n}": t for n, t in state.items()}, "args": Namespace(**args)}
@@ -189,7 +189,7 @@ def test_what_transformers_refuses_is_one_line(gpt2: Path, tmp_path: Path, capsy
 
 
 def test_no_code_of_a_folder_is_run(tmp_path: Path, capsys, monkeypatch) -> None:
-    """Whatever is answered on standard input, where transformers would ask."""
+    """No answer on standard input, where transformers would ask, changes that."""
     folder, ran = tmp_path / "theirs", tmp_path / "ran"
     folder.mkdir()
     code = f"open({str(ran)!r}, 'w').close()\nclass Code: pass\n"
@@ -203,7 +203,7 @@ def test_no_code_of_a_folder_is_run(tmp_path: Path, capsys, monkeypatch) -> None
 
 
 def test_beit3_of_questions_with_its_tokenizer_and_answers(tmp_path: Path, capsys) -> None:
-    """There by the authors' names, loaded with a processor; and back."""
+    """Convert from the original names, load with a processor, and convert back."""
     pytest.importorskip("sentencepiece")
     torch.manual_seed(0)
     config = QuestionAnsweringConfig(

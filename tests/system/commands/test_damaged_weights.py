@@ -1,4 +1,4 @@
-"""Weights are looked at before they are used: one flipped bit, and nobody computes with them."""
+"""Every command checks weights before it uses them; one flipped bit is refused."""
 
 import json
 import shutil
@@ -62,7 +62,7 @@ def test_no_command_uses_weights_that_are_not_finite(language_run: Path, tmp_pat
 
 
 def spoil(path: Path) -> None:
-    """Put a NaN and an infinity into the norm on top."""
+    """Write a NaN and an infinity into the final norm."""
     tensors = load_file(path)
     name = next(name for name in tensors if name.endswith("decoder.final_norm.weight"))
     tensors[name][:2] = torch.tensor([float("nan"), float("inf")])

@@ -1,4 +1,4 @@
-"""`magneto evaluate` by several processes, and by questions with options."""
+"""`magneto evaluate` with several processes, and on multiple-choice suites."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from tests.system.commands.conftest import outcome
 
 
 def count_scored() -> None:
-    """Evaluate as the command does, and say on stderr how many batches this process scored."""
+    """Run the command, and print on stderr the number of batches of this process."""
     scored, score = [], ImageClassification.score
 
     def counted(task, model, batch):
@@ -43,7 +43,7 @@ def test_ranks_share_the_batches_and_one_prints(digits_run: Path, capsys) -> Non
 def test_what_one_process_measures_waits_for_no_other(
     digits_run: Path, capsys, monkeypatch
 ) -> None:
-    """And standard input, of which each would read a part, is refused."""
+    """Standard input, which processes cannot share, is refused."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("magneto.commands.evaluate.joined_processes", pytest.fail)
     alone = "magneto.commands.evaluate.judge_features"
@@ -55,7 +55,7 @@ def test_what_one_process_measures_waits_for_no_other(
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, language_run: Path) -> Path:
-    """A folder with a link to a run, and questions."""
+    """A folder with a link to a run, and question files."""
     folder = tmp_path_factory.mktemp("in_context")
     (folder / "run").symlink_to(language_run)
     data = folder / "data"

@@ -1,4 +1,4 @@
-"""`magneto export`: the Auto class and pipeline give what our own model gives."""
+"""`magneto export`: Auto classes and pipelines give the results of the run's model."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def exported(place: Path, name: str, recipe: str, data: Path, *words: str) -> tu
 
 @torch.no_grad()
 def test_text_classifier(place: Path, capsys) -> None:
-    """Of pairs, with token types: put together as in training, and named."""
+    """Pairs with token types are assembled as in training, and classes are named."""
     rows = [
         {"text": sentence(n), "other": sentence(n + n % 3), "label": ["no", "yes", "maybe"][n % 3]}
         for n in range(120)

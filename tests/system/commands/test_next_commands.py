@@ -1,4 +1,4 @@
-"""Every task's tiny recipe, in small: it trains, and what it prints as next commands can be run."""
+"""Every task's tiny recipe trains, and its printed next commands run."""
 
 import io
 import json
@@ -43,7 +43,7 @@ def folder_of_images(place: Path) -> str:
 
 
 def fill(word: str, place: Path) -> list[str]:
-    """Return what stands in the place of a word in capitals."""
+    """Return the words that replace a placeholder in capitals."""
     if word in ("IMAGE", "LEFT", "RIGHT"):
         Image.new("RGB", (48, 48), "red").save(place / "red.png")
         return [str(place / "red.png")]

@@ -1,4 +1,4 @@
-"""`magneto plan` knows every recipe without data; `magneto train --dry-run` takes some steps."""
+"""`magneto plan` of every recipe without data, and `magneto train --dry-run`."""
 
 import json
 import math
@@ -24,13 +24,13 @@ SMALL = ["plan", "causal-lm/small", "--model.layers", "2", "--model.width", "64"
 
 @pytest.fixture(autouse=True)
 def nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No data, no network."""
+    """Provide neither data nor a network."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
 
 
 def planned(name: str, changes: dict[str, Any]) -> Task:
-    """Return a recipe's task as a plan has it."""
+    """Return a recipe's task as a plan builds it."""
     fields = without_data(load_recipe(name, changes))
     return load_recipe(name, {**changes, **fields}).build_task()
 
@@ -54,7 +54,7 @@ def test_every_task_has_a_batch_without_data(name: str, cache: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_the_batch_is_like_one_of_data(name: str) -> None:
-    """Of the same parts and types."""
+    """It has the same parts and types."""
     recipe = load_recipe(name)
     real = recipe.build_task()
     real.prepare()
@@ -151,7 +151,7 @@ WORDS = ["train", "text-classification/tiny", "--data.tokenizer", "bytes", "--mo
 
 
 def test_control_c_ends_it_at_once(rows: Path, monkeypatch, capsys) -> None:
-    """There is no checkpoint to wait for."""
+    """A dry run has no checkpoint to write."""
     steps = []
 
     def step(*given: Any) -> None:

@@ -1,4 +1,4 @@
-"""`magneto predict`: labels of images, segmentation as pictures, and what is no image."""
+"""`magneto predict` on images: labels, segmented images, and files that are not images."""
 
 import io
 import json
@@ -31,7 +31,7 @@ def images(tmp_path: Path) -> Path:
 
 
 def test_a_table(run: Path, images: Path, capsys, monkeypatch) -> None:
-    """Of a folder, an image, and one from standard input."""
+    """The inputs are a folder, an image, and standard input."""
     content = io.BytesIO((images / "a.png").read_bytes())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content))
     capsys.readouterr()

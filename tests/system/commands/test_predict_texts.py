@@ -1,4 +1,4 @@
-"""`magneto predict` by a classifier of text: lines, tables, quotes; probabilities on request."""
+"""`magneto predict` on texts: lines, tables, quoted texts, and probabilities."""
 
 import io
 import json
@@ -15,7 +15,7 @@ MODEL = ["--model.width", "32", "--model.layers", "1", "--model.heads", "2",
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Whether a text is of a or of b."""
+    """A run that separates texts of a from texts of b."""
     folder = tmp_path_factory.mktemp("texts")
     lines = (f"{'ab'[i % 2]},{'ab'[i % 2] * (1 + i % 7)} {i}\n" for i in range(200))
     (folder / "rows.csv").write_text("kind,words\n" + "".join(lines))
@@ -75,7 +75,7 @@ def test_evaluation_on_a_table_from_standard_input(
 
 
 class Typed:
-    """Standard input of somebody who waits for an answer before the next line."""
+    """Standard input of a user who waits for an answer before the next line."""
 
     def __init__(self, capsys: pytest.CaptureFixture) -> None:
         self.lines, self.capsys, self.seen = [b"\xef\xbb\xbfaaa 1\r\n", b"bbb 2\n"], capsys, ""
@@ -86,7 +86,7 @@ class Typed:
 
 
 def test_each_line_that_is_typed_is_answered(run: Path, capsys, monkeypatch) -> None:
-    """Not only when there are many, or none is to come; without a byte-order mark."""
+    """Lines are answered at once, without waiting for more, and without a byte-order mark."""
     typed = Typed(capsys)
     capsys.readouterr()
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=typed, isatty=lambda: True))

@@ -39,7 +39,7 @@ def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) 
 def test_json_is_one_object_and_the_file_is_the_same(
     book: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """A trial is held against the trivial baseline."""
+    """A trial is compared with the trivial baseline."""
     words = ["--data", str(book), "--seeds", "0", "--json", "--out", str(tmp_path / "out")]
     words += ["--trial", "0.1s", "--training.evaluate_limit", "1"]
     code, out, _ = outcome(capsys, *SMALL, *words)

@@ -1,4 +1,4 @@
-"""`magneto recipes` lists, prints and explains every recipe, and so do pages that are current."""
+"""`magneto recipes` lists, prints and describes every recipe; generated pages are current."""
 
 import importlib
 import json
@@ -32,7 +32,7 @@ def test_recipes_all(capsys: pytest.CaptureFixture) -> None:
 
 
 def test_the_committed_pages_are_up_to_date(tmp_path: Path, monkeypatch, capsys) -> None:
-    """They show every command's options and every field; old ones are written anew."""
+    """They list every command's options and every field; outdated pages are rewritten."""
     monkeypatch.syspath_prepend(str(DOCS))
     generate_reference = importlib.import_module("generate_reference")
     assert generate_reference.main(["--check"]) == 0, capsys.readouterr().out

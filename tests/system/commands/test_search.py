@@ -1,4 +1,4 @@
-"""`magneto search`: images by a text, texts by an image, and an index that is kept."""
+"""`magneto search`: image search by text, text search by image, and the cached index."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def retriever(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def search(capsys: pytest.CaptureFixture, *words: object) -> tuple[dict, str]:
-    """Return what is found, and what is said beside."""
+    """Return the JSON output and stderr of a search."""
     capsys.readouterr()
     assert main(["search", *map(str, words), "--json"]) == 0
     said = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""`magneto transcribe` of files and of sound as it comes; `magneto evaluate` by splits."""
+"""`magneto transcribe` of files and live audio; `magneto evaluate --splits`."""
 
 import io
 import json
@@ -41,7 +41,7 @@ def transcribed(run: Path, capsys, *words: str) -> str:
 
 
 def talkative(run: Path, monkeypatch) -> None:
-    """Let the model write a label at every frame: two steps of training taught it nothing."""
+    """Make the barely trained model emit a label at every frame."""
     plain = Joiner.logits
 
     def eager(self, *given):
@@ -84,7 +84,7 @@ def test_n_best_lists(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
 
 
 class Watched(io.BytesIO):
-    """Standard input that notes what was printed by the time each piece is read."""
+    """Standard input that records what was printed before each read."""
 
     def __init__(self, content: bytes, capsys) -> None:
         super().__init__(content)
@@ -111,7 +111,7 @@ def test_raw_sound_gives_words_as_it_comes(run: Path, capsys, monkeypatch) -> No
 def test_a_recording_that_is_piped_in_is_decoded(
     run: Path, capsys, monkeypatch, tmp_path: Path
 ) -> None:
-    """With two channels and at another rate, in floating point where the format has it."""
+    """It has two channels, another sample rate, and floating-point samples if the format allows."""
     talkative(run, monkeypatch)
     samples, _ = soundfile.read(run.parent / "a.wav")
     for ending, name, words in (
@@ -165,7 +165,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
 
 
 def test_a_recording_without_sound(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
-    """It has an empty transcript; if none has any sound, that is a mistake."""
+    """Its transcript is empty. If no recording has sound, the command fails."""
     for name, samples in (("none", 0), ("click", 40)):
         soundfile.write(tmp_path / f"{name}.wav", np.full(samples, 0.1), 8000)
     (tmp_path / "x.wav").write_bytes(b"nothing")
@@ -232,7 +232,7 @@ def test_rates_of_normalised_texts(run: Path, capsys) -> None:
 def test_a_split_is_measured_whole_and_its_name_may_be_a_path(
     run: Path, capsys, tmp_path: Path
 ) -> None:
-    """A recipe's limit is of what training validates on."""
+    """A recipe's limit applies to validation during training only."""
     for split in ("train", "dev"):
         folder = tmp_path / "k" / "data" / split
         wavs = [write(folder / f"{split}{n}.wav", sample_rate=8000) for n in range(3)]

@@ -29,7 +29,7 @@ PRE, SUB = "Pre-LN, 4 layers", "Sub-LN, 4 layers"
 
 
 def comparison(folder: Path, recipe: str, results: Mapping[tuple, dict | None], **changes) -> Path:
-    """Write a comparison's folder with made-up outcomes.
+    """Write a comparison's folder with invented outcomes.
 
     Args:
         folder: Where.
@@ -59,7 +59,7 @@ def comparison(folder: Path, recipe: str, results: Mapping[tuple, dict | None], 
 
 
 def run(folder: Path, result: dict, **changes) -> Path:
-    """Write a run of its own with a made-up result."""
+    """Write a single run with an invented result."""
     (folder / "scores").mkdir(parents=True)
     load_recipe("image-classification/tiny", changes).save(folder / "recipe.yaml")
     (folder / "result.json").write_text(json.dumps({"status": "finished", **result}))
@@ -173,7 +173,7 @@ def test_a_run_of_its_own_is_a_row_and_runs_of_one_row_are_its_seeds(
 
 
 def test_rows_of_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two stacks, and of a task of one's own, whose data has no source."""
+    """These are models of two stacks, and a user's own task without a data source."""
     examples = Path(__file__).parents[3] / "examples"
     monkeypatch.syspath_prepend(examples)
     changes = {"model.encoder_layers": 3, "data.source": "texts/en-de"}
@@ -290,7 +290,7 @@ def test_what_no_leaderboard_gave_is_refused(answered: list[Path]) -> None:
 
 
 def test_rows_of_glue_are_placements_and_origins(tmp_path: Path) -> None:
-    """Both of MNLI's sets are of one point: the best by the first."""
+    """Both sets of MNLI show the same grid point, the best one on the first set."""
     results: dict[tuple, dict | None] = {
         ("post", 1e-4, 1): {"accuracy": 0.7, "accuracy_mismatched": 0.5},
         ("post", 3e-4, 1): {"accuracy": 0.6, "accuracy_mismatched": 0.9},
@@ -310,7 +310,7 @@ def test_rows_of_glue_are_placements_and_origins(tmp_path: Path) -> None:
 
 
 def test_the_papers_average() -> None:
-    """Its Sub-LN row: eight numbers, MNLI's two apart, RTE left out."""
+    """The paper's Sub-LN row has eight numbers, with both sets of MNLI and without RTE."""
     numbers = dict(zip(NUMBERS, (86.7, 86.7, 92.4, 91.2, 93.9, 62.9, 87.2, 89.2), strict=True))
     scores = [Score("Sub-LN", name, (v,)) for name, v in {**numbers, "rte accuracy": 1.0}.items()]
     [average] = averages(scores, NUMBERS)

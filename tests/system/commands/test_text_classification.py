@@ -18,7 +18,7 @@ SMALL = [
 def test_from_masked_language_model_to_scores_on_other_data(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """The whole way by the command line; the second run outlives the first."""
+    """All steps use the command line; the second run still works after the first is deleted."""
     pytest.importorskip("tokenizers")
     text = "\n\n".join(f"A paragraph about number {i}. " * 40 for i in range(60))
     (tmp_path / "text.txt").write_text(text)

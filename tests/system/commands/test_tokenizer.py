@@ -1,4 +1,4 @@
-"""Trained tokenizers give any text back, hold the special tokens, and say what is wrong."""
+"""`magneto tokenizer train`: lossless tokenizers with special tokens, and mistakes."""
 
 import json
 from pathlib import Path

@@ -34,7 +34,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 
 def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
-    """Return the one line that a command refuses with."""
+    """Return the one line of a refused command."""
     code, out, err = outcome(capsys, *words)
     lines = [line for line in err.splitlines() if line.startswith("magneto:")]
     assert code == 2 and out == "" and len(lines) == 1, err
@@ -78,7 +78,7 @@ def test_the_same_command_begins_and_goes_on(run: Path, capsys) -> None:
 
 
 def test_a_run_that_is_being_trained_is_refused(run: Path, tmp_path: Path, capsys) -> None:
-    """Also one that has written nothing yet but its lock's file."""
+    """This includes a run that has written only its lock file."""
     lock, begun = acquire_lock(run), acquire_lock(tmp_path / "begun")
     assert lock is not None and begun is not None
     before = everything(run)
@@ -94,7 +94,7 @@ def test_a_run_that_is_being_trained_is_refused(run: Path, tmp_path: Path, capsy
 
 
 def test_who_holds_a_folder_is_waited_for_where_it_is_asked(tmp_path: Path, monkeypatch) -> None:
-    """A job that is started again may come before its predecessor has ended."""
+    """A restarted job may begin before its predecessor has ended."""
     before, waited = acquire_lock(tmp_path), []
 
     def wait(run: Path, patience: float = 0.0) -> FileLock | None:
@@ -221,7 +221,7 @@ def test_a_kill_before_the_recipe_is_written_leaves_the_place_free(tmp_path: Pat
 
 @pytest.mark.distributed
 def test_a_lost_worker_is_started_again_by_the_same_command(tmp_path: Path) -> None:
-    """The first start of rank 1 is killed in step 3; torchrun starts all again, and they go on."""
+    """Rank 1 is killed in step 3; torchrun restarts all ranks, and they resume."""
     program = (
         "import os, sys; from magneto.cli import main; from magneto.training import loop; "
         "usual = loop.log; first = os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'; "
@@ -242,7 +242,7 @@ def test_a_lost_worker_is_started_again_by_the_same_command(tmp_path: Path) -> N
 
 @pytest.mark.distributed
 def test_two_ranks_hold_one_lock(tmp_path: Path, capsys) -> None:
-    """Without --out each rank would name the directory itself; refusals and results agree."""
+    """Without --out the ranks agree on one directory, and on refusals and results."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     command += ["2", "-m", "magneto", *NEW]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)

@@ -1,4 +1,4 @@
-"""`magneto translate` and `magneto evaluate` of translation: lines, directions, scores."""
+"""`magneto translate`, and `magneto evaluate` of translation runs."""
 
 import io
 import json
@@ -74,7 +74,7 @@ def test_no_line_is_lost_or_moved(run: Path, monkeypatch, capsysbinary) -> None:
 
 
 def test_what_is_odd_is_counted(run: Path, monkeypatch, capsysbinary) -> None:
-    """And what nobody sees is not translated."""
+    """Invisible lines are not translated."""
     text = b"a\n" + b"b " * 30 + b"\n\xff\xfe c\n" + b"c" * 22 + b"\n" + b"c" * 23 + b"\n"
     out, err = translated(run, text, monkeypatch, capsysbinary)
     assert out.count(b"\n") == 5
@@ -98,7 +98,7 @@ def test_n_best_and_json(run: Path, monkeypatch, capsysbinary) -> None:
 
 
 class Pieces:
-    """A pipe into which something comes now and then."""
+    """A pipe that receives data from time to time."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.pieces = list(pieces)
@@ -117,7 +117,7 @@ class Pieces:
 
 
 def translate_through(pipe: Pieces, run: Path) -> None:
-    """Translate what comes out of a pipe into it."""
+    """Translate the contents of a pipe; return the output."""
     given = SimpleNamespace(to="de", json=False, n_best=None, **OPTIONS)
     opened: Any = load_run(run, "auto", {"training.device": "cpu"})
     translator = TextTranslator(opened.model, opened.task.vocabulary, 24, search_of(given))
@@ -205,7 +205,7 @@ def test_validation_sentences_have_loss_and_scores(run: Path, capsys) -> None:
 
 
 def test_the_loss_is_of_the_directions_asked_for(run: Path, capsys) -> None:
-    """Of equally many tokens a sentence, since all lines are alike."""
+    """All lines are equal, so sentences have equally many tokens."""
     one, other, whole = (
         evaluated(run, capsys, "--directions", names)[0]
         for names in ("en-de", "fr>en", "en-de,fr-en")

@@ -1,4 +1,4 @@
-"""A recipe that trains in a blink."""
+"""A recipe that trains in a moment."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Cells of grids whose answer is known, and comparisons of them."""
+"""Invented cells of grids with known conclusions, and comparisons of them."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

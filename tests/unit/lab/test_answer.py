@@ -18,7 +18,7 @@ def summary_of(name: str, scores: np.ndarray) -> Summary:
 
 
 def said(grid: list[Scored], *names: str, higher: bool = False) -> list[str]:
-    """The answer to a grid, of rows in an order."""
+    """Return the conclusions for the given rows of a grid."""
     metric = "accuracy" if higher else "loss"
     return answer([summarise(grid, name, higher) for name in names], higher, metric)
 
@@ -55,7 +55,7 @@ def test_answer_says_how_far_behind_each_is() -> None:
 
 
 def test_equal_scores_of_two_seeds_show_no_spread() -> None:
-    """0.70 twice and 0.71 twice: a gap of which nobody can tell whether it is noise."""
+    """With 0.70 twice and 0.71 twice, the significance of the difference is unknown."""
     both = cells("pre", {1e-3: [0.70, 0.70]}) + cells("sub", {1e-3: [0.71, 0.71]})
     words = said(both, "pre", "sub", higher=True)
     assert words[0] == "Sub-LN has the best score: accuracy 0.71 at learning rate 0.001."
@@ -121,7 +121,7 @@ def test_nothing_finished() -> None:
 
 
 def test_a_run_without_a_result_is_none_that_learned() -> None:
-    """One seed of three is there at 0.01: its rate is not best, and nobody knows it is stable."""
+    """With one result of three seeds, 0.01 is neither the best rate nor known to be stable."""
     sub = cells("sub", {1e-3: [4.0, 4.1, 4.2], 1e-2: [3.0]})
     sub += [Scored("sub", 1e-2, seed, "missing") for seed in (1, 2)]
     found = summarise(sub, "sub", False)
@@ -138,7 +138,7 @@ def test_a_run_without_a_result_is_none_that_learned() -> None:
 
 
 def test_what_did_not_learn_is_not_stable() -> None:
-    """Post-LN sits at the loss of token frequencies at every rate."""
+    """Post-LN stays at the unigram loss at every rate."""
     post = cells("post", {1e-3: [BASELINE] * 2, 1e-2: [BASELINE] * 2, 1e-1: [BASELINE] * 2})
     sub = cells("sub", {1e-3: [4.0, 4.1], 1e-2: [BASELINE, 3.9], 1e-1: [3.0, 3.1]})
     none, some = (summarise(post + sub, name, False) for name in ("post", "sub"))

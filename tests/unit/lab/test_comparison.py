@@ -1,4 +1,4 @@
-"""A comparison of runs: its baselines, further seeds, measurements, and where it comes from."""
+"""Comparisons: baselines, additional seeds, measurements, and environments."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The coordinate check: powers of the width are found; by mup the changes are flat."""
+"""The coordinate check: exponents are recovered, and changes are flat with muP."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A grid's cells are the product of its values; one that would mix up runs is refused."""
+"""Grids: cells are the product of the values, and ambiguous grids are refused."""
 
 import json
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def test_fields_of_one_last_part_are_two_fields(tmp_path: Path) -> None:
 
 @pytest.fixture
 def mine(small: Callable[..., Recipe], tmp_path: Path) -> Callable[..., Sweep]:
-    """Return a function that writes a recipe of one's own, and gives a grid over it."""
+    """Return a function that writes a user's own recipe, and returns a grid over it."""
 
     def make(**changes: object) -> Sweep:
         small(**changes).save(tmp_path / "mine.yaml")
@@ -125,7 +125,7 @@ def test_a_grid_may_grow_and_no_other_one_takes_its_folder(tmp_path: Path) -> No
 
 
 def test_further_fields_are_rows_of_their_own() -> None:
-    """Cells of 6 and of 24 layers are no two seeds of one thing."""
+    """Cells of 6 and of 24 layers belong to different rows."""
     wide = replace(digits(), grid={"model.layers": ["6", "24"], **GRID})
     assert len(wide.cells()) == 4 and wide.load(wide.cells()[-1]).model.layers == 24
     rows = {cell.row for cell in wide.cells()}

@@ -1,4 +1,4 @@
-"""A ladder of invented runs whose best rates and laws are known, and how its cells are chosen."""
+"""A ladder of invented runs with known best rates and laws, and the choice of its cells."""
 
 import json
 import math
@@ -63,7 +63,7 @@ def made(sizes: list[int], **more: Any) -> Ladder:
 
 
 def truth(placement: str, width: int) -> tuple[float, float, float]:
-    """Return best rate, loss there and first rate that fails."""
+    """Return the best rate, its loss, and the first rate that fails."""
     best, loss, rate_ratio, loss_ratio, fails = TRUTH[placement]
     power = math.log(width / 64, 4)
     best *= rate_ratio**power
@@ -72,7 +72,7 @@ def truth(placement: str, width: int) -> tuple[float, float, float]:
 
 @pytest.fixture
 def invented(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Cells are written in place of being run; returns the names of those that were."""
+    """Write cells instead of running them; return the names of the cells that were run."""
     ran: list[str] = []
 
     def describe(place: Path, sweep: Any, report: Any) -> None:
@@ -187,7 +187,7 @@ def test_a_rung_is_forecast_once_before_its_training(tmp_path: Path, invented: l
 
 
 def scored(table: dict[tuple[float, int], float | None]) -> list[Scored]:
-    """Return cells; None diverged, a loss from the baseline on did not learn."""
+    """Return cells; None means diverged, and a loss at or above the baseline did not learn."""
     kinds = {True: "finished", False: "did not learn"}
     return [
         Scored("pre", rate, seed, "diverged" if loss is None else kinds[loss < BASELINE], loss=loss)
@@ -368,7 +368,7 @@ def test_mistakes_are_one_line(
 
 
 def test_a_budget_that_ended_before_the_neighbours_had_all_seeds_leaves_a_best_rate() -> None:
-    """One rate alone has the second seed: the first seed decides, and the best is at no edge."""
+    """Only one rate has the second seed, so the first seed decides; the best rate is inside."""
     table = {1e-3: [3.0], 3e-3: [2.6], 1e-2: [2.5, 2.52], 3e-2: [2.7], 1e-1: [7.5]}
     shown = sum_up(cells("pre", table))
     assert shown is not None and (shown["seeds"], shown["edge"]) == (1, "")

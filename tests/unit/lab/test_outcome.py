@@ -1,4 +1,4 @@
-"""What became of runs, and what a grid says of each placement, on grids whose answer is known."""
+"""Outcomes of runs and summaries of placements, on grids with known conclusions."""
 
 import math
 from dataclasses import replace
@@ -42,9 +42,9 @@ def ended(loss: float | None, curve: float = 3.0) -> dict:
 def test_what_became_of_a_run(
     loss: float | None, first: float | None, baseline: float | None, expected: str
 ) -> None:
-    """A loss has to be 2 % of the baseline below it; without one, below the beginning.
+    """A loss must be 2 % below the baseline, or below its initial value without a baseline.
 
-    Half as high again as at the beginning is diverged.
+    A loss of 1.5 times its initial value has diverged.
     """
     found, reason = verdict(ended(loss), Judge("loss", False, baseline), first)
     assert found == expected
@@ -68,7 +68,7 @@ def test_where_higher_is_better_the_margin_is_of_what_is_left(
      (0.9, 2.0, "did not learn"), (0.1, math.nan, "diverged")],
 )  # fmt: skip
 def test_overfitting_is_no_divergence(last: float, validation: float, status: str) -> None:
-    """Of a classifier; where the loss is the score, it alone has to be below the beginning."""
+    """This holds for classifiers; if the loss is the score, only that must fall."""
     found = ended(validation, last)
     found["metrics"]["accuracy"] = 0.8
     assert verdict(found, Judge("accuracy", True, 0.5), 0.7)[0] == status
@@ -102,7 +102,7 @@ def test_sensitivity_by_hand() -> None:
 
 
 def test_sensitivity_is_capped_at_the_loss_at_initialisation() -> None:
-    """One run that blew up before its first logged row does not raise the others' cap."""
+    """A run that diverged before its first logged row does not raise the others' cap."""
     table = cells("sub", {1e-3: [4.0], 1e-2: [None]}, first=6.0)
     overfit = [replace(cell, loss=9.0) if cell.score else cell for cell in table]
     assert summarise(overfit, "sub", False).sensitivity == 0
@@ -119,7 +119,7 @@ def test_a_seed_of_a_part_of_the_rates_does_not_change_the_sensitivity() -> None
 
 
 def test_rows_are_judged_as_stable_by_the_same_seeds() -> None:
-    """Seeds that were added near one row's best rate fail there; the other row has none of them."""
+    """Additional seeds near one row's best rate fail there; the other row has no such seeds."""
     table: dict[float, list[float | None]] = {1e-3: [4.0], 1e-2: [3.5], 1e-1: [None]}
     more = [
         Scored("sub", 1e-2, seed, status(score), score=score, loss=score, initial_loss=8.0)

@@ -1,4 +1,4 @@
-"""What a step needs, counted by hand; what GPUs hold and send; and what is proposed."""
+"""Memory of a step counted by hand, memory of several GPUs, and suggested options."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ ROW = 4 * WIDTH  # bytes of one row in fp32
 
 
 class Two(nn.Module):
-    """Two layers of one matrix each, and a matrix above them; maybe layers are recomputed."""
+    """Two layers of one matrix each, and a matrix above them, optionally with recomputation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Two(nn.Module):
 
 
 class Stack(Toy):
-    """The two layers on rows of a given number."""
+    """A task with the two layers and a given number of rows."""
 
     def __init__(self, looks: bool = False) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def test_activations_are_counted() -> None:
 
 
 def test_bf16_keeps_half() -> None:
-    """Kept too: the rows in bf16, and the copies of matrices, for their inputs' gradients."""
+    """Rows in bf16 and copies of the matrices are kept too, for the gradients."""
     kept = traced(precision="bf16").kept
     assert 3 * ROWS * ROW // 2 < kept < 3 * ROWS * ROW // 2 + 3 * 2 * WIDTH**2
 
@@ -113,7 +113,7 @@ def test_a_gpu_needs(strategy: str, shards: int, accumulation: int, needed: floa
 
 
 def plan(memory: float, gpus: int = 1, recomputed: int = 10, each: int = 100) -> Plan:
-    """Return a plan in which an example takes so many bytes beside 100."""
+    """Return a plan in which an example takes the given bytes in addition to 100."""
 
     def traced(each: int) -> tuple[StepMemory, StepMemory]:
         micro = micro_batch(CONFIG, gpus, 1)

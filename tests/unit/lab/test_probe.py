@@ -1,4 +1,4 @@
-"""The probe against the same quantities computed by hand, and its promise to change nothing."""
+"""The probe's quantities computed by hand, and models unchanged by the probe."""
 
 import math
 from dataclasses import asdict
@@ -69,7 +69,7 @@ def test_readings_by_hand() -> None:
 
 
 def test_attention_by_hand() -> None:
-    """The recomputed attention is what torch attends with; the first row has no choice."""
+    """The recomputed attention equals torch's; the first row has one key only."""
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 2, 4, 8) for _ in range(3))
     mask = build_mask(None, torch.zeros(2, 4, 16), 0, True)
@@ -175,7 +175,7 @@ IMAGES, PADDED = [(5, 0), (5, 0)], [(5, 3), (5, 6), (0, 4)]
 
 
 def step(model: torch.nn.Module, *inputs: object) -> list[LayerReading]:
-    """Take a step of SGD on the mean square of what comes out, and read."""
+    """Take a step of SGD on the output's sum of squares; return the readings."""
     probe = Probe(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with probe.watch():
@@ -192,7 +192,7 @@ def step(model: torch.nn.Module, *inputs: object) -> list[LayerReading]:
     [("post", "decoupled"), ("keel", "decoupled"), ("sub", "shared"), ("hybrid", "fusion")],
 )
 def test_images_alone_read_as_in_the_one_way_encoder(placement: str, design: str) -> None:
-    """Where experts have the same weights; an update is held against all of a layer's weights."""
+    """The experts have equal weights; updates are relative to all of a layer's weights."""
     model = made_equal(multiway(design, placement=placement))
     plain = one_way(model)
     vision, language, packing = tokens(IMAGES)
@@ -212,7 +212,7 @@ def test_images_alone_read_as_in_the_one_way_encoder(placement: str, design: str
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_pairs_by_hand(design: str) -> None:
-    """Tokens of both modalities count; each is told apart from its own modality's."""
+    """Tokens of both modalities count; variation is measured within each modality."""
     model = multiway(design)
     vision, language, packing = tokens(MIXED)
     found = step(model, vision, language, packing)
@@ -237,7 +237,7 @@ def test_pairs_by_hand(design: str) -> None:
 
 @pytest.mark.parametrize("sizes", [MIXED, PADDED, [(5, 3), (5, 3)], [(0, 3), (0, 6)]])
 def test_attention_of_one_sample_of_each_kind(sizes: list[tuple[int, int]]) -> None:
-    """Padding is no query, and an image alone does not speak for the pairs."""
+    """Padding is not a query, and single images are measured apart from pairs."""
     model = multiway("decoupled")
     vision, language, packing = tokens(sizes)
     probe = Probe(model)
@@ -258,7 +258,7 @@ def test_attention_of_one_sample_of_each_kind(sizes: list[tuple[int, int]]) -> N
 
 
 def test_a_modality_whose_tokens_are_the_same_has_collapsed() -> None:
-    """Experts give each modality a vector of its own, which is nothing that tells tokens apart."""
+    """A vector per modality, as from experts, is not variation between tokens."""
     model = multiway("decoupled")
     packing = pack([5, 5], [3, 6])
     streams = (torch.ones(10, 32), -torch.ones(9, 32))
@@ -275,7 +275,7 @@ def test_a_modality_that_is_not_there() -> None:
 
 
 def test_the_scale_of_experts_is_their_mean_square() -> None:
-    """A token goes through one of them. Equal ones have the bound of the one-way encoder."""
+    """A token passes through one expert. Equal experts have the one-way encoder's bound."""
     model = made_equal(multiway("decoupled"))
     found, expected = theory_of(model), theory_of(one_way(model))
     assert found.derived == expected.derived and found.derived

@@ -1,4 +1,4 @@
-"""The probe in training: its rows, its silence between them, its price."""
+"""The probe in training: its rows, unchanged runs, and its cost."""
 
 import math
 from collections.abc import Callable
@@ -92,7 +92,7 @@ def test_a_trouble_is_said_once(
 
 
 def test_a_watched_step_multiplies_little_more(small: Small, tmp_path: Path) -> None:
-    """By counting operations of matrix products: less than one further step's."""
+    """Its matrix products cost less than one further step."""
     counted = []
     for name, hooks in (("plain", []), ("watched", [ProbeHook(2).hook])):
         made = small(training__steps=4)
@@ -109,7 +109,7 @@ def test_a_watched_step_multiplies_little_more(small: Small, tmp_path: Path) -> 
 @pytest.mark.distributed
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "hybrid"])
 def test_two_ranks_write_what_one_writes(small: Small, tmp_path: Path, kind: str) -> None:
-    """Gradients and updates are everyone's; activations are those of the first rank."""
+    """Gradients and updates are global; activations are those of the first rank."""
     made = small()
     made.save(tmp_path / "recipe.yaml")
     words = ["-m", "magneto", "train", str(tmp_path / "recipe.yaml"), "--probe-every", "3", "--out"]
@@ -127,7 +127,7 @@ def test_two_ranks_write_what_one_writes(small: Small, tmp_path: Path, kind: str
 
 @pytest.mark.slow
 def test_a_compiled_model_is_watched_as_it_is(small: Small, tmp_path: Path) -> None:
-    """The first step that can be: later ones differ by rounding, which Adam makes larger."""
+    """The first measured step is compared; later ones differ by rounding, which Adam enlarges."""
     rows = []
     for compiled in (False, True):
         made = small(training__compile=str(compiled).lower())

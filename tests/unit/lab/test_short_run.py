@@ -1,4 +1,4 @@
-"""The short run is the run that training would begin, and the first step is taken back."""
+"""The short run equals the first steps of training, and trials of the first step are undone."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -26,7 +26,7 @@ def run_of(made: Recipe, steps: int) -> ShortRun:
 
 
 def test_it_takes_the_steps_that_training_takes(small: Small, tmp_path: Path) -> None:
-    """With the same words dropped, and of as many micro-batches."""
+    """Dropout and the number of micro-batches are the same."""
     extra = {"model__dropout": 0.2, "training__gradient_accumulation_steps": 2}
     made = small(training__steps=4, **extra)
     train(

@@ -1,4 +1,4 @@
-"""Known optima and power laws are recovered, and intervals hold as often as they say."""
+"""Known optima and power laws are recovered, and intervals have their nominal coverage."""
 
 import math
 
@@ -12,7 +12,7 @@ PRIOR = Prior(-0.5, 0.5, 0.3)
 
 
 def bowl(best: float, noise: list[list[float]]) -> dict[float, list[float]]:
-    """Return losses of rates, a parabola in log rate with its bottom, 3, at a rate."""
+    """Return losses by rate: a parabola in log rate with its minimum, 3, at the best rate."""
     return {
         rate: [3 + 0.1 * math.log(rate / best) ** 2 + one for one in row]
         for rate, row in zip(RATES, noise, strict=True)
@@ -71,7 +71,7 @@ def test_one_rung_gives_what_is_assumed_beforehand() -> None:
 @pytest.mark.parametrize("rungs", [1, 2, 3, 5])
 @pytest.mark.parametrize("scatter", [0.3, 0.6])
 def test_forecast_intervals_hold_as_often_as_they_claim(rungs: int, scatter: float) -> None:
-    """Also where rungs scatter twice as much as is assumed, once there are enough to see it."""
+    """This includes twice the assumed scatter, if there are enough rungs to detect it."""
     draws = np.random.default_rng(rungs)
     sizes = 64 * 2.0 ** np.arange(rungs + 1)
     held = []

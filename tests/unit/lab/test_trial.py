@@ -1,4 +1,4 @@
-"""A short trial says what training itself says, and stops when its time is over."""
+"""A trial agrees with training, and stops when its time is over."""
 
 from collections.abc import Callable
 

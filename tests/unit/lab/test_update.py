@@ -1,4 +1,4 @@
-"""The measured update: linear in the step, equal to the gradient's norm, growing as it should."""
+"""The measured update: linear in the step, equal to the gradient's norm, with known growth."""
 
 import math
 from dataclasses import replace

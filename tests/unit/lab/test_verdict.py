@@ -1,4 +1,4 @@
-"""Verdicts follow from measured numbers, on invented runs and on real models."""
+"""Verdicts from measured numbers, on invented runs and real models."""
 
 import csv
 import math
@@ -72,7 +72,7 @@ def test_what_tells_positions_apart(distinct: float, level: str) -> None:
 
 
 def test_a_residual_stream_that_grows_is_no_loss() -> None:
-    """Token similarity is high, yet nothing is lost: the common part has grown."""
+    """Token similarity is high because the common part has grown, not because variation is lost."""
     made = run(layer(1, activation_rms=10.0, distinct_rms=2.0))
     assert finding(made, "kept")[0] == "sound"
 
@@ -90,7 +90,7 @@ def test_the_worst_stack_counts() -> None:
 
 
 def test_the_first_step_is_judged_at_the_peak_rate() -> None:
-    """Not at the rate that a warm-up begins with."""
+    """The initial rate of the warm-up does not matter."""
     made = run(layer(1))
     warming = replace(made, steps=[replace(step, learning_rate=0.0) for step in made.steps])
     assert finding(warming, "moved")[:2] == ("sound", 1.0)
@@ -160,7 +160,7 @@ def test_both_directions(worse: str, level: list[str]) -> None:
 
 
 def test_the_published_tables_are_those_of_the_thresholds() -> None:
-    """Of the runs held out, which the documentation of the probe counts by verdict and outcome."""
+    """They count the held-out runs of the calibration by verdict and outcome."""
     rows = list(csv.DictReader(CALIBRATION.read_text("utf-8").splitlines()))[150:]
     counts = Counter()
     for row in rows:

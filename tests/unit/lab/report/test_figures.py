@@ -1,4 +1,4 @@
-"""What the figures show of failures, baselines and curves, and what their captions say."""
+"""Figures of failures, baselines and curves, and their captions."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every placement can be told from every other, with any colour vision; figures fit a page."""
+"""Styles of placements are distinct with any colour vision; figures fit a page."""
 
 import itertools
 import math
@@ -80,7 +80,7 @@ def ciede2000(first: tuple[float, ...], second: tuple[float, ...]) -> float:
     ],
 )
 def test_the_distance_is_the_published_one(first: tuple, second: tuple, known: float) -> None:
-    """Values of Sharma, Wu and Dalal 2005."""
+    """The values are those of Sharma, Wu and Dalal (2005)."""
     assert ciede2000(first, second) == pytest.approx(known, abs=1e-4)
 
 

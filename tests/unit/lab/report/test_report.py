@@ -1,4 +1,4 @@
-"""The report of a comparison whose numbers are known."""
+"""The report of a comparison with known numbers."""
 
 import csv
 import html
@@ -73,7 +73,7 @@ def comparison() -> dict[str, Any]:
 
 
 class Page(HTMLParser):
-    """What a page consists of."""
+    """The elements of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ def test_markdown_and_csv(made: Path) -> None:
 
 
 def test_a_terminal_shows_the_numbers_of_the_report() -> None:
-    """Also of a cell of which a seed failed: the mean of those that learned, and their number."""
+    """A cell with a failed seed shows the mean of the others and their number."""
     known = comparison()
     lines = [line.split("  ") for line in table(known).splitlines()]
     rows = {line[0]: [part.strip() for part in line[1:] if part] for line in lines if line[0]}
@@ -288,7 +288,7 @@ window.addEventListener("load", () => {
 
 @pytest.mark.slow
 def test_in_a_browser(made: Path) -> None:
-    """It renders without an error, series hide and show, keys step, and nothing is too wide."""
+    """It renders without errors, series can be hidden, keys move the tooltip; nothing overflows."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no Chromium on this machine")

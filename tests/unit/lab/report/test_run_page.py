@@ -1,4 +1,4 @@
-"""The page of a run whose numbers are known, and its curves."""
+"""The page of a run with known numbers, and its curves."""
 
 import math
 from pathlib import Path
