@@ -109,7 +109,7 @@ def test_a_run_that_lost_what_its_data_told_gets_nothing_else(run: Path) -> None
     dropped = load_run(run, "final", {"model.dropout": 0.5}).model
     assert not any(module.training for module in dropped.modules())
     shutil.rmtree(run / "assets" / "tokenizer")
-    with pytest.raises(FileNotFoundError, match="tokenizer is gone"):
+    with pytest.raises(FileNotFoundError, match="tokenizer is missing"):
         load_run(run, "auto", {})
     shutil.rmtree(run / "assets")
     with pytest.raises(FileNotFoundError, match=r"resolved.json is gone"):

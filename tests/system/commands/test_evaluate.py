@@ -115,7 +115,7 @@ def test_mistakes_are_one_line(place: Path, capsys, monkeypatch) -> None:
         ("--tasks winogrande --num-fewshot 0,x", "--num-fewshot takes comma-separated integers"),
         ("--tasks winogrande --limit 0", "--limit must be 1 or more"),
         ("--tasks winogrande --include nowhere", "--include: no folder nowhere"),
-        ("--tasks winogrande --num-fewshot 6", "there are only 5"),
+        ("--tasks winogrande --num-fewshot 6", "only 5 demonstrations"),
         (f"--tasks hellaswag,winogrande {one}", "one file cannot serve several tasks"),
     ):
         assert evaluate(place, *words.split()) == 2
