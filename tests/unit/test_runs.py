@@ -112,7 +112,7 @@ def test_a_run_that_lost_what_its_data_told_gets_nothing_else(run: Path) -> None
     with pytest.raises(FileNotFoundError, match="tokenizer is missing"):
         load_run(run, "auto", {})
     shutil.rmtree(run / "assets")
-    with pytest.raises(FileNotFoundError, match=r"resolved.json is gone"):
+    with pytest.raises(FileNotFoundError, match=r"resolved.json is missing"):
         load_run(run, "auto", {})
 
 
