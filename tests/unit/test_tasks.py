@@ -53,7 +53,7 @@ def test_masked_documents_do_not_meet(text: Path) -> None:
     task = language_task(text, mask_documents=True)
     model = task.build_model().eval()
     tokens = torch.tensor([[65, 66, 256, 67, 68, 69]])
-    mask = task._document_mask(tokens)
+    mask = task.attention_mask(tokens)
     alone = model(tokens[:, 3:])
     assert torch.allclose(model(tokens, mask)[:, 3:], alone, atol=1e-5)
     assert mask[0, 2].tolist() == [True] * 3 + [False] * 3
