@@ -22,7 +22,6 @@ from magneto.data.tokenizer import NOISE_TOKENIZER
 from magneto.files import user_path
 from magneto.functional.cross_entropy import without_autocast
 from magneto.nn.init import Projection
-from magneto.runs import load_run, resolved_recipe
 from magneto.vision.config import BUILTIN_TOKENIZER, ImageModelConfig, ImageTokenizerConfig
 from magneto.vision.models import ImageEncoder
 from magneto.vision.transforms import NORMALISATIONS
@@ -388,12 +387,16 @@ def tokenizer_run(name: str) -> tuple[Path, Any] | None:
     """Return the run of an image tokenizer and its model's configuration; None if built in."""
     if name in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         return None
+    from magneto.runs import resolved_recipe  # other users of this module open no run
+
     run = user_path(name)
     return run, resolved_recipe(run, {}).model
 
 
 def load_tokenizer(run: Path, model: ImageModelConfig) -> ImageTokenizer:
     """Open the tokenizer of a run, on the CPU; see `load_targets`."""
+    from magneto.runs import load_run
+
     task: Any = load_run(run, "auto", {"training.device": "cpu"}, VERB).model
     tokenizer: ImageTokenizer = task.tokenizer
     wrong = [
