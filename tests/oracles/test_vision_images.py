@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from magneto.vision import decoding
-from magneto.vision.augmentation import FILL, LARGEST, OPERATIONS, enhanced, resized_mask
+from magneto.vision.augmentation import FILL, LARGEST, OPERATIONS, enhance, resize_mask
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig
 from magneto.vision.decoding import PixelPicture
 from magneto.vision.segmentation import confusion, segmentation_scores
 from magneto.vision.targets import BlockMasking
-from magneto.vision.transforms import Box, centre_crop, cut
+from magneto.vision.transforms import Box, centre_crop, crop_and_resize
 from tests.unit.nn.grids import timm_module
 from tests.unit.vision.image_files import Image, encoded, photo, write_colours
 
@@ -100,7 +100,7 @@ def test_a_box_is_cut_out_and_then_resized() -> None:
     for box in (Box(100, 3, 90, 61), Box(0, 0, 500, 333), Box(7, 9, 480, 320)):
         part = pixels[box.top : box.top + box.height, box.left : box.left + box.width]
         wanted = np.asarray(Image.fromarray(part).resize((224, 224), BICUBIC))
-        assert np.array_equal(cut(PixelPicture(pixels), box, 224), wanted)
+        assert np.array_equal(crop_and_resize(PixelPicture(pixels), box, 224), wanted)
 
 
 def test_crops_and_colours_are_torchvisions() -> None:
@@ -117,13 +117,13 @@ def test_crops_and_colours_are_torchvisions() -> None:
             found = centre_crop(picture, size, resize)
             assert np.abs(found.astype(int) - np.asarray(middle)).max() <= 1
         part = functional.resized_crop(image, 100, 3, 90, 61, [224, 224], how)
-        assert np.array_equal(cut(picture, Box(100, 3, 90, 61), 224), np.asarray(part))
+        assert np.array_equal(crop_and_resize(picture, Box(100, 3, 90, 61), 224), np.asarray(part))
     for name, theirs in (("Brightness", functional.adjust_brightness),
                          ("Contrast", functional.adjust_contrast),
                          ("Color", functional.adjust_saturation)):  # fmt: skip
         for factor in (0.6, 1.4):
             wanted = np.asarray(theirs(image, factor))
-            assert np.array_equal(np.asarray(enhanced(image, name, factor)), wanted)
+            assert np.array_equal(np.asarray(enhance(image, name, factor)), wanted)
 
 
 def test_masks_are_resized_to_the_nearest() -> None:
@@ -131,7 +131,7 @@ def test_masks_are_resized_to_the_nearest() -> None:
     mask = (np.arange(60)[:, None] // 20 * 4 + np.arange(80) // 20).astype(np.uint8)
     for height, width in ((30, 40), (90, 120), (61, 79)):
         wanted = Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST)
-        found = resized_mask(mask, height, width, (0, 0, height, width))
+        found = resize_mask(mask, height, width, (0, 0, height, width))
         assert (found != np.asarray(wanted)).mean() < 0.03  # where two pixels are as near
 
 

@@ -47,7 +47,7 @@ from magneto.translation.model import TranslationModel  # noqa: E402
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig  # noqa: E402
 from magneto.vision.decoding import EncodedPicture  # noqa: E402
 from magneto.vision.models import ImageClassifier  # noqa: E402
-from magneto.vision.transforms import CentreCrop, Reading, validation_transform  # noqa: E402
+from magneto.vision.transforms import CentreCrop, InputFormat, validation_transform  # noqa: E402
 from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWriter  # noqa: E402
 from magneto.vision_language.config import (  # noqa: E402
     ImageCaptionerConfig,
@@ -284,7 +284,7 @@ def test_a_classifier_says_the_same_of_an_image(tmp_path: Path, newcomer: Newcom
     found = json.loads(newcomer.run(tmp_path, LOAD_IMAGES))
     assert list(found["labels"].values()) == ["apple", "grass", "sky", "3"]
     picture: Any = EncodedPicture((tmp_path / "asked.png").read_bytes())
-    transform: Any = validation_transform(data, Reading(8, 3, "imagenet"))
+    transform: Any = validation_transform(data, InputFormat(8, 3, "imagenet"))
     pixels = torch.from_numpy(transform(picture, None))[None]
     assert torch.equal(torch.tensor(found["pixels"]), pixels)
     logits = model(pixels)
@@ -401,8 +401,8 @@ def write_pictures(folder: Path) -> list[EncodedPicture]:
 def answers_of(name: str, model: Any, bpe: Any, pictures: list[Any]) -> dict[str, Any]:
     """What the model says of pictures and texts, which are read as a run's own code reads them."""
     config = model.config
-    whole: Any = WholeImage(Reading(16, 3, "imagenet"))
-    transform = CentreCrop(whole.reading, 20) if name == "pretraining" else whole
+    whole: Any = WholeImage(InputFormat(16, 3, "imagenet"))
+    transform = CentreCrop(whole.input_format, 20) if name == "pretraining" else whole
     images = torch.from_numpy(np.stack([transform(one, None) for one in pictures]))
     closing = [bpe.mask] if name.startswith("masked") else []
     texts = [frame_text(ids, bpe, config.max_length, closing) for ids in bpe.encode(TEXTS)]

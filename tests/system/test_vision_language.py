@@ -15,7 +15,7 @@ from magneto.vision_language.finetuning import (
     held_config,
     is_exported,
     load_pretrained,
-    pretrained_reading,
+    pretrained_inputs,
 )
 from magneto.vision_language.model import MaskedDataModel, VisionLanguageEncoder
 from tests.unit.vision_language.folders import COLOURS, png
@@ -249,7 +249,7 @@ def test_an_encoder_without_a_head(released: Path, tmp_path: Path) -> None:
     model = torch.nn.ModuleDict({"encoder": VisionLanguageEncoder(config)})
     assert "drawn anew: nothing" in load_pretrained(model, config)[1]
     with pytest.raises(FileNotFoundError, match=r"has no tokenizer: .* --tokenizer beit3\.spm"):
-        pretrained_reading(config)
+        pretrained_inputs(config)
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     config = FineTunedConfig(**SIZES, vocab_size=PIECES, pretrained=str(tmp_path))
     with pytest.raises(ValueError, match="is no model of vision and language"):

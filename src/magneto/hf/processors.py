@@ -18,9 +18,9 @@ from magneto.hf.configuration import SavedWithModule, auto_map
 from magneto.speech.batching import pad_features, padded_frames
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.features import UTTERANCE_NORMALISERS, FilterBank, Normaliser, SpeechFeatures
-from magneto.vision.decoding import PixelPicture, orientation, rgb, turned
+from magneto.vision.decoding import PixelPicture, apply_orientation, orientation, to_rgb
 from magneto.vision.models import classes_of
-from magneto.vision.transforms import CentreCrop, Reading, fitted, from_image
+from magneto.vision.transforms import CentreCrop, InputFormat, from_image, resize_to_fit
 from magneto.vision_language.samples import WholeImage
 
 
@@ -36,7 +36,7 @@ def pixels_of(picture: Any) -> np.ndarray:
         if array.dtype != np.uint8:
             raise TypeError(f"pictures are Pillow's, or arrays of uint8, not of {array.dtype}")
         picture = Image.fromarray(array)
-    return turned(from_image(rgb(picture)), orientation(picture))
+    return apply_orientation(from_image(to_rgb(picture)), orientation(picture))
 
 
 def is_several(images: Any) -> bool:
@@ -102,10 +102,12 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
 
     def values(self, pixels: np.ndarray) -> np.ndarray:
         """Return what the model reads of a picture's pixels (height, width, 3)."""
-        reading = Reading(self.image_size, self.channels, self.normalisation)
+        input_format = InputFormat(self.image_size, self.channels, self.normalisation)
         if not self.image_size:
-            return reading.normalise(fitted(pixels, self.fit))  # type: ignore[arg-type]
-        transform = CentreCrop(reading, self.resize) if self.resize else WholeImage(reading)
+            return input_format.normalise(resize_to_fit(pixels, self.fit))  # type: ignore[arg-type]
+        transform = (
+            CentreCrop(input_format, self.resize) if self.resize else WholeImage(input_format)
+        )
         return transform(PixelPicture(pixels), np.random.default_rng(0))
 
     def post_process_semantic_segmentation(

@@ -1,12 +1,12 @@
-"""What is done to training images at random: crops, colours, RandAugment, erasing.
+"""Augmentation of training images: crops, flips, colour jitter, RandAugment, random erasing.
 
-RandAugment (arXiv 1909.13719) has the operations and strengths of timm's increasing set, which timm
-calls "rand-m9-mstd0.5-inc1": for each of two operations, drawn with replacement and applied with
-probability 0.5, a magnitude is drawn around 9 and cut to 0 to 10.
+RandAugment (arXiv 1909.13719) has the operations and strengths of timm's increasing set,
+"rand-m9-mstd0.5-inc1" in timm: two operations are drawn with replacement, and each is applied with
+probability 0.5, at a magnitude drawn around 9 and clipped to 0 to 10.
 
-An image and its mask go the same way, colours are the image's alone, as in mmsegmentation's
-training pipeline for ADE20k: a random factor of size, a crop in which no class has nearly all, a
-mirror image, photometric distortion; what is missing at an edge is ignored.
+Images with masks are augmented as in mmsegmentation's training pipeline for ADE20k: random
+resizing, a crop in which no class has nearly all pixels, a horizontal flip, photometric distortion
+of the image; padding at an edge is ignored.
 """
 
 from __future__ import annotations
@@ -21,57 +21,54 @@ import numpy as np
 from magneto.vision.config import IGNORED, AugmentationConfig, PairedAugmentationConfig
 from magneto.vision.decoding import BrokenImage, Picture, pillow
 from magneto.vision.transforms import (
-    Reading,
+    InputFormat,
     centre_crop,
-    cut,
-    fitted_size,
+    crop_and_resize,
     from_image,
-    random_box,
+    random_crop_box,
+    size_to_fit,
     to_image,
 )
 
-# Of random erasing: ranges of the rectangle's share of the image, and of its height by its width,
-# as in timm; draws of one that fits.
+# Random erasing as in timm: ranges of the rectangle's share of the image and of its height by its
+# width, and attempts to draw one that fits.
 AREA, SHAPE, TRIES = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
-# Of RandAugment: the largest magnitude, operations drawn for an image, how likely one is applied.
+# RandAugment: largest magnitude, operations for each image, probability of each.
 LARGEST, DRAWN, PROBABILITY = 10.0, 2, 0.5
-# Of what comes from outside of the image: ImageNet's mean colour.
+# Colour of pixels from outside of the image: ImageNet's mean.
 FILL = (124, 116, 104)
-# Of a random crop: range of its width by its height (arXiv 1409.4842, section 6).
+# Range of a random crop's width by its height (arXiv 1409.4842, section 6).
 RATIO = (3 / 4, 4 / 3)
-# Colour jitter by its fields, with what Pillow's ImageEnhance calls them.
+# Fields of colour jitter, and the classes of Pillow's ImageEnhance for them.
 COLOURS = {"brightness": "Brightness", "contrast": "Contrast", "saturation": "Color", "hue": ""}
-# Of an image with its mask: draws of a crop; photometric distortion adds to a pixel at most,
-# multiplies within a range, and turns the hue by a part of the circle.
+# Images with masks: attempts at a crop; of photometric distortion the largest change of brightness,
+# the range of factors, and the largest shift of the hue.
 CROPS = 10
 BRIGHTNESS, FACTORS, HUE = 32, (0.5, 1.5), 0.1
 Operation = Callable[[Any, float, np.random.Generator], Any]
 """From an image, a strength from 0 to 1 and a generator, for the sign, to an image."""
 
 
-def jittered(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
-    """Change brightness, contrast, saturation and hue by factors of their own, in random order.
-
-    As torchvision's ColorJitter. A strength of 0 leaves that one out.
-    """
+def colour_jitter(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
+    """Apply colour jitter as torchvision's ColorJitter does, in random order."""
     changes = [(name, strength) for name in COLOURS if (strength := getattr(config, name))]
     for which in random.permutation(len(changes)):
         name, strength = changes[which]
         if name == "hue":
-            image = turned_hue(image, random.uniform(-1, 1) * strength)
+            image = shift_hue(image, random.uniform(-1, 1) * strength)
         else:
             factor = random.uniform(max(0.0, 1 - strength), 1 + strength)
-            image = enhanced(image, COLOURS[name], factor)
+            image = enhance(image, COLOURS[name], factor)
     return image
 
 
-def enhanced(image: Any, what: str, factor: float) -> Any:
-    """Return an image with one thing, a class of Pillow's ImageEnhance, multiplied by a factor."""
+def enhance(image: Any, what: str, factor: float) -> Any:
+    """Apply a class of Pillow's ImageEnhance with a factor."""
     return getattr(pillow("ImageEnhance"), what)(image).enhance(factor)
 
 
-def turned_hue(image: Any, part: float) -> Any:
-    """Return an image whose hue is turned by a part of the circle; a grey one has none."""
+def shift_hue(image: Any, part: float) -> Any:
+    """Shift the hue by a fraction of the colour circle; a grey image stays as it is."""
     if image.mode == "L" or part == 0:
         return image
     hue, saturation, value = image.convert("HSV").split()
@@ -79,10 +76,12 @@ def turned_hue(image: Any, part: float) -> Any:
     return pillow().merge("HSV", (hue, saturation, value)).convert("RGB")
 
 
-def erased(image: np.ndarray, probability: float, random: np.random.Generator) -> np.ndarray:
-    """Return an image, maybe with a rectangle of normal noise, one number per pixel and channel.
+def random_erasing(
+    image: np.ndarray, probability: float, random: np.random.Generator
+) -> np.ndarray:
+    """Replace a random rectangle by normal noise, with a probability.
 
-    It is normalised, float32 (channels, height, width), and changed in place.
+    The image is normalised, float32 (channels, height, width), and changed in place.
     """
     if random.random() >= probability:
         return image
@@ -99,8 +98,8 @@ def erased(image: np.ndarray, probability: float, random: np.random.Generator) -
     return image
 
 
-def rand_augmented(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
-    """Change an image, RGB or grey, by operations that are drawn and maybe applied."""
+def rand_augment(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
+    """Apply RandAugment to an RGB or grey image."""
     for which in random.integers(len(OPERATIONS), size=DRAWN):
         if random.random() >= PROBABILITY:
             continue
@@ -116,13 +115,13 @@ def _signed(value: float, random: np.random.Generator) -> float:
 
 def _factor(what: str) -> Operation:
     def change(image: Any, strength: float, random: np.random.Generator) -> Any:
-        return enhanced(image, what, max(0.1, 1 + _signed(0.9 * strength, random)))
+        return enhance(image, what, max(0.1, 1 + _signed(0.9 * strength, random)))
 
     return change
 
 
 def _affine(image: Any, matrix: tuple[float, ...]) -> Any:
-    """Move pixels: the one at (x, y) comes from (a x + b y + c, d x + e y + f)."""
+    """Apply an affine map: pixel (x, y) comes from (a x + b y + c, d x + e y + f)."""
     library = pillow()
     how, kind = library.Resampling.BICUBIC, library.Transform.AFFINE
     return image.transform(image.size, kind, matrix, how, fillcolor=_fill(image))
@@ -148,7 +147,7 @@ def _solarise(image: Any, strength: float, random: np.random.Generator) -> Any:
 
 
 def _solarise_add(image: Any, strength: float, random: np.random.Generator) -> Any:
-    """Add to the pixels of the darker half."""
+    """Brighten pixels below 128."""
     added = min(128, int(110 * strength))
     table = [min(255, level + added) if level < 128 else level for level in range(256)]
     return image.point(table * len(image.getbands()))
@@ -183,75 +182,78 @@ OPERATIONS: dict[str, Operation] = {
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What training images go through: crop, mirror, colours, RandAugment; then erasing."""
+    """Augmentation of training images: crop, flip, colour jitter, RandAugment, random erasing."""
 
-    reading: Reading
+    input_format: InputFormat
     config: AugmentationConfig
 
     def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        """Transform a picture."""
-        image = self.reading.normalise(self.pixels(picture, random))
-        return erased(image, self.config.erasing, random) if self.config.erasing else image
+        """Augment and normalise a picture."""
+        image = self.input_format.normalise(self.pixels(picture, random))
+        return random_erasing(image, self.config.erasing, random) if self.config.erasing else image
 
     def pixels(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
         """Return an augmented picture, uint8 (size, size, channels), before it is normalised."""
-        config, size = self.config, self.reading.size
+        config, size = self.config, self.input_format.size
         if config.crop == "centre":
             found = centre_crop(picture, size, size)
         else:
-            box = random_box(picture, config.crop_scale, RATIO, random)
-            found = cut(picture, box, size, reduce=True)
+            box = random_crop_box(picture, config.crop_scale, RATIO, random)
+            found = crop_and_resize(picture, box, size, reduce=True)
         if config.flip and random.random() < config.flip:
             found = found[:, ::-1]
         if not (config.rand_augment or any(getattr(config, name) for name in COLOURS)):
             return found
-        image = jittered(to_image(np.ascontiguousarray(found)), config, random)
-        return from_image(rand_augmented(image, config, random) if config.rand_augment else image)
+        image = colour_jitter(to_image(np.ascontiguousarray(found)), config, random)
+        return from_image(rand_augment(image, config, random) if config.rand_augment else image)
 
 
 @dataclass(frozen=True)
 class PairedAugmentation:
-    """What a training image and its mask go through; a crop is as large as the model reads.
+    """Augmentation of training images with their masks; a crop has the model's image size.
 
-    Before it is drawn an image is made to `fit` in (longer, shorter) side, its ratio kept.
+    Images are first resized to `fit` into (longer, shorter) side.
     """
 
-    reading: Reading
+    input_format: InputFormat
     config: PairedAugmentationConfig
     fit: tuple[int, int] | None = None
 
     def __call__(
         self, picture: Picture, mask: np.ndarray, random: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Transform a picture and its mask.
+        """Augment a picture and its mask.
 
         Returns:
-            float32 (channels, size, size), zero where there is no image; uint8 (size, size),
-            `IGNORED` there.
+            float32 (channels, size, size), zero outside of the image; uint8 (size, size), `IGNORED`
+            outside of the image.
 
         Raises:
             BrokenImage: If the picture can't be decoded, or the mask is of another size.
         """
         pixels = picture.pixels()
         if pixels.shape[:2] != mask.shape:
-            raise BrokenImage(f"its mask is of another size: {mask.shape}, not {pixels.shape[:2]}")
-        height, width = fitted_size(mask.shape[0], mask.shape[1], self.fit)
+            raise BrokenImage(f"its mask has the size {mask.shape}, the image {pixels.shape[:2]}")
+        height, width = size_to_fit(mask.shape[0], mask.shape[1], self.fit)
         factor = random.uniform(*self.config.resize)
         height, width = max(1, round(height * factor)), max(1, round(width * factor))
         top, left, part = self._crop(mask, height, width, random)
-        image = resized_part(pixels, height, width, (top, left, *part.shape))
+        image = resize_part(pixels, height, width, (top, left, *part.shape))
         if random.random() < self.config.flip:
             image, part = image[:, ::-1], part[:, ::-1]
-        image = distorted(np.ascontiguousarray(image), self.config.photometric, random)
-        found, places = self.reading.blank, np.full((self.reading.size,) * 2, IGNORED, np.uint8)
-        found[:, : part.shape[0], : part.shape[1]] = self.reading.normalise(image)
+        image = photometric_distortion(np.ascontiguousarray(image), self.config.photometric, random)
+        found, places = (
+            self.input_format.blank,
+            np.full((self.input_format.size,) * 2, IGNORED, np.uint8),
+        )
+        found[:, : part.shape[0], : part.shape[1]] = self.input_format.normalise(image)
         places[: part.shape[0], : part.shape[1]] = part
         return found, places
 
     def _crop(
         self, mask: np.ndarray, height: int, width: int, random: np.random.Generator
     ) -> tuple[int, int, np.ndarray]:
-        """Draw a crop of the image resized to (height, width); return its corner and mask."""
+        """Draw a crop of the image resized to (height, width); return its corner and its mask."""
         drawn = self._draw(mask, height, width, random)
         for _ in range(CROPS - 1):
             counts = np.bincount(drawn[2][drawn[2] != IGNORED], minlength=1)
@@ -263,24 +265,24 @@ class PairedAugmentation:
     def _draw(
         self, mask: np.ndarray, height: int, width: int, random: np.random.Generator
     ) -> tuple[int, int, np.ndarray]:
-        size = self.reading.size
+        size = self.input_format.size
         top = int(random.integers(max(height - size, 0) + 1))
         left = int(random.integers(max(width - size, 0) + 1))
         ends = min(size, height), min(size, width)
-        return top, left, resized_mask(mask, height, width, (top, left, *ends))
+        return top, left, resize_mask(mask, height, width, (top, left, *ends))
 
 
-def resized_mask(
+def resize_mask(
     mask: np.ndarray, height: int, width: int, part: tuple[int, int, int, int]
 ) -> np.ndarray:
-    """Return a part (top, left, height, width) of a mask resized to the nearest pixels."""
+    """Return a part (top, left, height, width) of a mask resized by nearest neighbours."""
     top, left, high, wide = part
     rows = ((np.arange(top, top + high) + 0.5) * mask.shape[0] / height).astype(np.int64)
     columns = ((np.arange(left, left + wide) + 0.5) * mask.shape[1] / width).astype(np.int64)
     return mask[rows[:, None], columns]
 
 
-def resized_part(
+def resize_part(
     pixels: np.ndarray, height: int, width: int, part: tuple[int, int, int, int]
 ) -> np.ndarray:
     """Return a part (top, left, height, width) of an image resized bilinearly."""
@@ -292,10 +294,12 @@ def resized_part(
     return from_image(to_image(pixels).resize((wide, high), how, box))
 
 
-def distorted(pixels: np.ndarray, probability: float, random: np.random.Generator) -> np.ndarray:
+def photometric_distortion(
+    pixels: np.ndarray, probability: float, random: np.random.Generator
+) -> np.ndarray:
     """Change brightness, contrast, saturation and hue, each with a probability.
 
-    Contrast comes before saturation and hue or after them, at random, as in SSD (arXiv 1512.02325).
+    Contrast comes before or after saturation and hue, at random, as in SSD (arXiv 1512.02325).
     """
     found = pixels.astype(np.float32)
     if random.random() < probability:
@@ -306,12 +310,12 @@ def distorted(pixels: np.ndarray, probability: float, random: np.random.Generato
     image = to_image(found.clip(0, 255).astype(np.uint8))
     saturation = random.uniform(*FACTORS) if random.random() < probability else 1.0
     hue = random.uniform(-HUE, HUE) if random.random() < probability else 0.0
-    found = from_image(turned_hue(saturated(image, saturation), hue))
+    found = from_image(shift_hue(scale_saturation(image, saturation), hue))
     return found if early else (found * np.float32(contrast)).clip(0, 255).astype(np.uint8)
 
 
-def saturated(image: Any, factor: float) -> Any:
-    """Return an image whose saturation is multiplied; a grey one has none."""
+def scale_saturation(image: Any, factor: float) -> Any:
+    """Multiply the saturation by a factor; a grey image stays as it is."""
     if image.mode == "L" or factor == 1:
         return image
     hue, saturation, value = image.convert("HSV").split()

@@ -1,8 +1,8 @@
 """Batches of images: shuffled and augmented for training, fixed for evaluation.
 
-A broken image never ends a run. In training another one, drawn by (seed, draw, index), takes its
-place; in evaluation it is a grey one, and marked, so that it counts as wrong. Either way it is True
-in the batch's "broken".
+A broken image never ends a run. In training another image replaces it, drawn by (seed, draw,
+index). In evaluation a blank image replaces it and counts as wrong. "broken" of a batch is True for
+both.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
-"""From an index and a generator to what a batch has of it, by name."""
+"""From an index and a generator to an example: arrays and numbers by name."""
 Read = Callable[[int, np.random.Generator], np.ndarray]
-"""From an index and a generator to an image, or to several, as the model reads them."""
+"""From an index and a generator to the image or images of a model's input."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
-"""From a batch, the numbers of its examples and their draws to what is given out."""
+"""From a batch, the numbers of its examples and their draws to the final batch."""
 OnBroken = Callable[[int, BrokenImage], None]
-"""Told the index of an example that is broken, and why; such as `ImageSplit.broken`."""
+"""Called with the index of a broken example and the error; such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
-"""From a picture to what the model reads, float32 (channels, height, width)."""
+"""From a picture to a model's input, float32 (channels, height, width)."""
 
-# Images drawn in place of a broken one, before it is said that something else is wrong.
+# Images drawn in place of a broken one before an error is raised.
 TRIES = 32
 
 
@@ -42,9 +42,9 @@ def read_or_replace(
     key: Sequence[int],
     broken: OnBroken = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
-    """Make one of `count` examples, and say which; if its image is broken, another in its place.
+    """Make one of `count` examples, or another one if its image is broken; return its number too.
 
-    The randomness is a function of the key (seed and draw) and the index.
+    Random numbers are a function of the key (seed and draw) and the index.
 
     Raises:
         ValueError: If `TRIES` images are broken, one after the other.
@@ -69,9 +69,9 @@ def read_or_blank(
     blank: np.ndarray,
     broken: OnBroken = lambda index, error: None,
 ) -> dict[str, Tensor]:
-    """Read the images of rows to evaluate on, stacked as "images"; nothing is drawn.
+    """Read the images of evaluation rows, stacked as "images", without randomness.
 
-    The blank one, of the form that `make` returns, stands for what is broken: True in "broken".
+    `blank`, of the shape that `make` returns, replaces broken images, which are True in "broken".
     """
     images, lost = [], []
     for row in rows:
@@ -98,17 +98,17 @@ def example_stream(
     """Return shuffled batches of examples of any kind.
 
     Args:
-        count: Examples there are.
-        example: Makes one, by name: arrays and numbers, which are stacked; may raise anything.
-        batch_size: Examples of a global batch.
-        seed: Of order and randomness.
-        repeats: Times that an example comes in a batch.
-        finish: What is done to a batch, or to a piece of one.
-        broken: Told of examples that are.
+        count: Number of examples.
+        example: Makes an example of arrays and numbers, which are stacked; may raise any error.
+        batch_size: Size of the global batch.
+        seed: Seed of order and augmentation.
+        repeats: Copies of each example in a batch.
+        finish: Applied to each batch, or to each piece of one.
+        broken: Called for each broken example.
 
     Returns:
-        A stream of the stacked examples, and "broken" (batch): True where another one stands in
-        place of a broken one.
+        A stream of the stacked examples with "broken" (batch): True if another example replaces a
+        broken one.
     """
 
     def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
@@ -136,7 +136,7 @@ def evaluation_images(
 ) -> LazyBatches:
     """Return the batches of a split in mixed order: "images", "labels" and "broken".
 
-    A blank image stands for a broken one; the transform draws nothing.
+    `blank` replaces broken images; the transform uses no randomness.
     """
 
     def read(index: int, random: np.random.Generator) -> np.ndarray:

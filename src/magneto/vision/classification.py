@@ -1,4 +1,4 @@
-"""Image classification: one label per image (paper, section 4.4 and table of ImageNet).
+"""Image classification: one label per image (paper, section 4.4 and ImageNet table).
 
 Training images are mixed with each other by mixup (arXiv 1710.09412) and CutMix (1905.04899).
 """
@@ -30,15 +30,17 @@ from magneto.vision.transforms import validation_transform
 
 # Bins of the expected calibration error, of equal width (arXiv 1706.04599).
 BINS = 15
-# Validation batches that figures are made of, and mistakes that are shown.
-PICTURED_BATCHES, MISTAKES = 16, 12
+# Validation batches of the figures, and number of mistakes in the figure of mistakes.
+FIGURE_BATCHES, MISTAKES = 16, 12
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """How a pair is mixed: an image's own label has a share, its neighbour's the rest.
+    """Mixing of a pair of images by mixup or CutMix.
 
-    CutMix takes a box, rows and columns, of the neighbour; without one all pixels are mixed.
+    Attributes:
+        share: Share of an image's own label; its neighbour's label has the rest.
+        box: CutMix's rows and columns that come from the neighbour. None: mixup of all pixels.
     """
 
     share: float = 1.0
@@ -48,15 +50,14 @@ class Mixing:
 def draw_mixing(
     random: np.random.Generator, mixup: float, cutmix: float, height: int, width: int
 ) -> Mixing:
-    """Draw how a pair is mixed: by one of the two, each with probability 0.5 where both are on.
+    """Draw the mixing of a pair: by mixup or CutMix, each with probability 0.5 if both are on.
 
     Args:
-        random: Draws.
-        mixup: Alpha of the Beta distribution of the share (0.8 in the paper's fine-tuning); 0 is
-            off.
-        cutmix: Likewise of the share of pixels that stay (1.0); 0 is off.
-        height: Of the images.
-        width: Of the images.
+        random: Random numbers.
+        mixup: Alpha of mixup's Beta distribution (0.8 in the paper's fine-tuning); 0: off.
+        cutmix: Alpha of CutMix's Beta distribution (1.0 in the paper's fine-tuning); 0: off.
+        height: Height of the images.
+        width: Width of the images.
     """
     if not mixup and not cutmix:
         return Mixing()
@@ -69,7 +70,7 @@ def draw_mixing(
     row, column = int(random.integers(height)), int(random.integers(width))
     top, bottom = max(0, row - high // 2), min(height, row + high // 2)
     left, right = max(0, column - wide // 2), min(width, column + wide // 2)
-    # What lies outside of the image is not cut: the share is that of the pixels.
+    # The box ends at the edge of the image: the share is that of its pixels.
     share = 1 - (bottom - top) * (right - left) / (height * width)
     return Mixing(share, (slice(top, bottom), slice(left, right)))
 
@@ -77,13 +78,12 @@ def draw_mixing(
 def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
     """Mix images 0 and 1 with each other, 2 and 3, ...; the last of an odd number stays as it is.
 
-    So a batch that is cut in pieces of an even number of images, for ranks or micro-batches, is
-    mixed as the whole is.
+    Pieces with an even number of images, for ranks or micro-batches, are mixed as the whole batch.
 
     Args:
         images: (batch, channels, height, width).
-        targets: Shares of classes, (batch, classes).
-        how: Of each pair, batch / 2 rounded up.
+        targets: Probabilities of the classes, (batch, classes).
+        how: Mixing of each pair, batch / 2 rounded up.
     """
     images, targets = images.clone(), targets.clone()
     for pair, mixing in enumerate(how[: len(images) // 2]):
@@ -98,12 +98,12 @@ def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tenso
 
 
 def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Tensor]:
-    """Return what a batch adds to the scores.
+    """Return the sums of a batch from which `classification_scores` makes metrics.
 
     Args:
-        logits: (batch, classes), float32; -inf where a class is no candidate.
-        labels: Classes that are right, (batch).
-        broken: (batch), True for an image that could not be read; its answer is wrong.
+        logits: (batch, classes), float32; -inf for a class that is not a candidate.
+        labels: Right classes, (batch).
+        broken: (batch), True for an image that could not be read; it counts as wrong.
     """
     best = logits.topk(min(5, logits.shape[1]), 1).indices
     hits = (best == labels[:, None]) & ~broken[:, None]
@@ -125,13 +125,13 @@ def classification_scores(sums: Mapping[str, Any], classes: int) -> dict[str, fl
     """Return the metrics of sums over all images.
 
     Args:
-        sums: Of `answer_sums`, and "loss".
-        classes: That the model has.
+        sums: Those of `answer_sums`, and "loss".
+        classes: Number of classes of the model.
 
     Returns:
-        "loss" and "accuracy"; "accuracy_top5" where there are more than five classes;
-        "calibration_error", the mean over images of the distance between confidence and accuracy in
-        the bin of their confidence; "broken" images, if there are any.
+        "loss" and "accuracy"; "accuracy_top5" for more than five classes; "calibration_error", the
+        expected calibration error over 15 bins of confidence; the number of "broken" images, if
+        there are any.
     """
     count = sums["count"]
     found = {"loss": sums["loss"] / count, "accuracy": sums["right"] / count}
@@ -143,7 +143,7 @@ def classification_scores(sums: Mapping[str, Any], classes: int) -> dict[str, fl
 
 
 class ImageClassification(FineTuning):
-    """Labelled images, an `ImageClassifier`, cross-entropy in nats per image."""
+    """Image classification with an `ImageClassifier`; the loss is in nats per image."""
 
     primary_metric = "accuracy"
     higher_is_better = True
@@ -165,40 +165,40 @@ class ImageClassification(FineTuning):
 
     @property
     def classes(self) -> int:
-        """How many the model has: as many as the data, if none are set."""
+        """Number of classes of the model: as many as the data has, if it is not set."""
         return self.model_config.classes or len(self.names)
 
     @cached_property
     def candidates(self) -> Tensor:
-        """Added to validation logits, (classes): -inf where a class is no candidate."""
+        """Mask added to validation logits, (classes): 0, or -inf for a class that is excluded."""
         size, present = self.classes, self.splits.validation.labels_of()
         if self.data_config.candidates == "all":
             return torch.zeros(size)
         return torch.full((size,), -torch.inf).index_fill(0, torch.from_numpy(present), 0.0)
 
     def check(self) -> None:
-        """See that model, data and the run to begin with fit together."""
+        """Check that model, data and the pre-trained run fit together."""
         super().check()
         splits, where = self.splits, self.data_config.source
         classes, known = len(splits.classes), self.classes
         parts = (splits.train, splits.validation)
         lacking = sum(int((part.labels_of() == UNLABELLED).sum()) for part in parts)
         if lacking:
-            raise ValueError(f"{where} has {lacking} images without a label; a folder per class "
-                             "gives them one, for example")  # fmt: skip
+            raise ValueError(f"{where} has {lacking} images without a label: put the images of "
+                             "each class into a folder, or use a table")  # fmt: skip
         if known < classes:
-            raise ValueError(f"{where} has {classes} classes, the model {known}: leave "
-                             "model.classes out")  # fmt: skip
+            raise ValueError(f"{where} has {classes} classes, the model {known}: do not set "
+                             "model.classes")  # fmt: skip
         self.check_pretrained()
 
     def build_model(self) -> ImageClassifier:
-        """Build the model; the encoder of another run is in `initial_weights`."""
+        """Build the model; `initial_weights` has the encoder of the pre-trained run."""
         return ImageClassifier(replace(self.model_config, classes=self.classes))
 
     def finish(self, seed: int) -> Finish:
-        """Give batches their soft targets, and mix pairs.
+        """Return the function that adds soft "targets" to a batch and mixes pairs.
 
-        On a worker, since to a GPU mixing is hundreds of small operations.
+        Workers call it: mixing would be hundreds of small operations on a GPU.
         """
         data, smoothing = self.data_config, self.model_config.label_smoothing
 
@@ -224,10 +224,10 @@ class ImageClassification(FineTuning):
         return {**super().dummy_batch(examples), "targets": targets, "labels": labels}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Sum the objective over images.
+        """Return the loss summed over images.
 
-        Logged with it: "accuracy" by the images' own labels, and "broken", the share of images that
-        could not be read, in whose place others stand.
+        Its logs are "accuracy" by the images' own labels, and "broken", the share of images that
+        could not be read and were replaced by others.
         """
         logits, targets = model(batch["images"]).float(), batch["targets"]
         objective = {
@@ -240,18 +240,18 @@ class ImageClassification(FineTuning):
         return Loss(objective(logits, targets, reduction="sum"), count, logs)
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Sum the cross-entropy; count right answers, the best five, and bins of confidence."""
+        """Return sums of the cross-entropy, of right answers, and of bins of confidence."""
         logits = model(batch["images"]).float() + self.candidates.to(batch["images"].device)
         sums = answer_sums(logits, batch["labels"], batch["broken"])
         loss = F.cross_entropy(logits, batch["labels"], reduction="sum")
         return Scores({**sums, "loss": loss})
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return loss, accuracy, the best five's accuracy and the calibration error."""
+        """Return the metrics of `classification_scores`."""
         return classification_scores(sums, self.classes)
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the loss of the classes' frequencies and the accuracy of the commonest."""
+        """Return the loss of the class frequencies and the accuracy of the most frequent class."""
         size, held = self.classes, self.splits.validation
         order = evaluation_order(len(held))[: limit and limit * self.evaluation_batch]
         train = count_numbers(self.splits.train.labels_of(), size)
@@ -267,17 +267,17 @@ class ImageClassification(FineTuning):
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[Picture]) -> list[Prediction]:
-        """Return the classes of images, the likeliest first.
+        """Return the classes of images with their probabilities, the most probable first.
 
         Args:
             model: With a run's weights, in evaluation mode.
-            inputs: That can be decoded.
+            inputs: Images that can be decoded.
         """
-        transform = validation_transform(self.data_config, self.reading_of())
+        transform = validation_transform(self.data_config, self.input_format_of())
         random = np.random.default_rng(0)
         images = torch.from_numpy(np.stack([transform(p, random) for p in inputs]))
         logits = model(images.to(next(model.parameters()).device)).float().cpu()
-        # Classes of the model that have no name are called by their numbers.
+        # Classes without a name are called by their numbers.
         names = [*self.names, *map(str, range(len(self.names), logits.shape[1]))]
         shares, order = logits.softmax(1).sort(dim=1, descending=True, stable=True)
         return [
@@ -286,19 +286,19 @@ class ImageClassification(FineTuning):
         ]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of the data; return the classes too."""
-        # A file of names may be another one later; so may the run that this one began with.
+        """Write a digest of the data; return the sizes of the images and the classes."""
+        # The file of names and the pre-trained run may change later.
         named = {"data.classes": self.names, "data.class_names": None, "model.pretrained": None}
         return super().save_assets(directory) | named
 
 
 @torch.no_grad()
 def figures(task: ImageClassification, model: Any) -> Sequence[Figure]:
-    """Return which classes are confused, the surest mistakes, where the last layer looks."""
+    """Return the confusion matrix, the most confident mistakes, and the last layer's attention."""
     from magneto.vision import figures as drawn
 
     batches = task.validation_batches()
-    images, labels = drawn.readable(batches, PICTURED_BATCHES, "images", "labels")
+    images, labels = drawn.readable(batches, FIGURE_BATCHES, "images", "labels")
     if not len(images):
         return []
     device, pieces = next(model.parameters()).device, images.split(task.evaluation_batch)
@@ -311,12 +311,12 @@ def figures(task: ImageClassification, model: Any) -> Sequence[Figure]:
     surest = wrong[sure[wrong].argsort(descending=True, stable=True)][:MISTAKES]
     if len(surest):
         words = [
-            f"is {drawn.short(task.names, int(labels[row]))}\n"
-            f"said {drawn.short(task.names, int(answers[row]))}, {float(sure[row]):.0%}"
+            f"label {drawn.short(task.names, int(labels[row]))}\n"
+            f"model {drawn.short(task.names, int(answers[row]))}, {float(sure[row]):.0%}"
             for row in surest
         ]
-        found.append(drawn.mistakes_figure(images[surest], words, task.reading))
+        found.append(drawn.mistakes_figure(images[surest], words, task.input_format))
     some = images[: drawn.IMAGES]
-    seen = torch.from_numpy(np.stack([task.reading.restore(image.numpy()) for image in some]))
+    seen = torch.from_numpy(np.stack([task.input_format.restore(image.numpy()) for image in some]))
     seen = seen.permute(0, 3, 1, 2) / 127.5 - 1
     return [*found, drawn.attention_figure(model, some, seen, model.pooled)]

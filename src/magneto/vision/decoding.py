@@ -1,7 +1,7 @@
-"""From the bytes of an image file to pixels: whatever the file is, 8-bit RGB comes out, upright.
+"""Decoding of image files to upright 8-bit RGB pixels, and of masks.
 
-JPEG is decoded by simplejpeg where it is installed, and by Pillow where simplejpeg refuses; all
-else by Pillow. Both are libjpeg-turbo underneath, and their pixels are compared in the tests.
+simplejpeg decodes JPEG files where it is installed; Pillow decodes what simplejpeg refuses and all
+other formats. Both use libjpeg-turbo, and a test compares their pixels.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from magneto.files import import_extra
 # A larger image is refused before it is decoded: Pillow's own limit on decompression bombs, in
 # pixels. 268 MB in memory.
 MOST_PIXELS = 89_478_485
-# Shares of a JPEG's size, as divisors, at which it can be decoded without decoding the whole.
+# Divisors of a JPEG's size at which it can be decoded without decoding the whole.
 SCALES = (8, 4, 2, 1)
 ORIENTATION = 0x0112  # in Exif
-# Grey images of 2 and 4 bits: Pillow spreads their numbers over 0 to 255, this far apart.
+# Steps between the values of grey images of 2 and 4 bits, which Pillow scales to 0 to 255.
 GREY_STEPS = {"L;2": 85, "L;4": 17}
-# Formats, by Pillow's names, of masks: in others their numbers may not be those that were written.
+# Lossless formats of masks, by Pillow's names.
 EXACT = ("PNG", "BMP")
-# What is transparent is seen on white, as in a browser.
+# Colour behind transparent pixels: white, as in a browser.
 BACKGROUND = (255, 255, 255, 255)
 
 
 class BrokenImage(BadRecord):
-    """An image that can't be read."""
+    """Error: an image can't be read."""
 
 
 class PixelPicture:
-    """A picture that is decoded already, uint8 (height, width, channels); see `EncodedPicture`."""
+    """Decoded image in memory, uint8 (height, width, channels); see `EncodedPicture`."""
 
     def __init__(self, pixels: np.ndarray) -> None:
         self.height, self.width = pixels.shape[:2]
         self._pixels = pixels
 
     def pixels(self, scale: int = 1) -> np.ndarray:
-        """Return the pixels; they have one size."""
+        """Return the pixels, whatever the scale."""
         return self._pixels
 
 
 class EncodedPicture:
-    """A picture in the bytes of a file; the first frame, if there are several.
+    """Image file whose pixels are decoded on demand; of several frames the first.
 
     Args:
-        content: Of the file.
-        refused: Told why, if simplejpeg refuses what Pillow then decodes.
+        content: Bytes of the file.
+        refused: Called with the reason if simplejpeg refuses a file that Pillow can decode.
 
     Raises:
-        BrokenImage: If it is no image that Pillow knows, or is larger than `MOST_PIXELS`.
+        BrokenImage: If Pillow can't identify the image, or it is larger than `MOST_PIXELS`.
     """
 
     def __init__(self, content: bytes, refused: Callable[[str], None] = lambda why: None) -> None:
@@ -67,11 +67,11 @@ class EncodedPicture:
             self.width, self.height = self.height, self.width
 
     def pixels(self, scale: int = 1) -> np.ndarray:
-        """Return RGB pixels, uint8 (height, width, 3), turned as the camera was held.
+        """Return RGB pixels, uint8 (height, width, 3), with Exif's orientation applied.
 
         Args:
-            scale: A JPEG may come smaller, by this divisor: one of `SCALES`. Look at the array's
-                shape for the size it has.
+            scale: Divisor of the size at which a JPEG may be decoded, one of `SCALES`. The array's
+                shape tells the size.
 
         Raises:
             BrokenImage: If it can't be decoded.
@@ -87,15 +87,15 @@ class EncodedPicture:
             found = decode_by_pillow(open_by_pillow(self.content), scale)
             if why:
                 self.refused(why)
-        return turned(found, self._orientation)
+        return apply_orientation(found, self._orientation)
 
 
 Picture = EncodedPicture | PixelPicture
-"""An image whose size is known, and whose pixels are decoded when they are asked for."""
+"""Image with a known size, whose pixels are decoded on demand."""
 
 
 def pillow(module: str = "Image") -> Any:
-    """Import a module of Pillow; without it the error names the extra that has it."""
+    """Import a module of Pillow; the error names the extra that installs it."""
     return import_extra(f"PIL.{module}", "vision", "images need Pillow")
 
 
@@ -109,23 +109,23 @@ def simplejpeg() -> Any:
 
 
 def open_by_pillow(content: bytes) -> Any:
-    """Open an image with Pillow, which reads its header alone; it may be a `BrokenImage`."""
+    """Open an image with Pillow, which reads only its header; raises `BrokenImage`."""
     with guarded(BrokenImage):
         library = pillow()
         try:
             image = library.open(io.BytesIO(content))
-        except library.UnidentifiedImageError as error:  # whose words have an address in them
+        except library.UnidentifiedImageError as error:  # its message contains a memory address
             raise BrokenImage("no image file that Pillow can identify") from error
         width, height = image.size
         if width * height > MOST_PIXELS:
-            raise BrokenImage(f"{width} x {height} pixels are more than {MOST_PIXELS:,}")
+            raise BrokenImage(f"{width} x {height} pixels exceed the limit of {MOST_PIXELS:,}")
         return image
 
 
 def orientation(image: Any) -> int:
-    """Return how an image is to be turned, 1 to 8, by its Exif data: 1 is upright."""
+    """Return Exif's orientation of an image, 1 to 8; 1 is upright."""
     if image.format == "TIFF":
-        return 1  # Pillow turns these itself
+        return 1  # Pillow applies the orientation itself
     try:
         found = image.getexif().get(ORIENTATION, 1)
     except Exception:  # damaged Exif data of a good image
@@ -133,8 +133,8 @@ def orientation(image: Any) -> int:
     return found if found in range(1, 9) else 1
 
 
-def turned(pixels: np.ndarray, way: int) -> np.ndarray:
-    """Turn and mirror pixels from one of Exif's orientations to upright."""
+def apply_orientation(pixels: np.ndarray, way: int) -> np.ndarray:
+    """Rotate and flip pixels from one of Exif's orientations to upright."""
     if way > 4:
         pixels = pixels.swapaxes(0, 1)
     if way in (3, 4, 7, 8):
@@ -148,8 +148,8 @@ def decode_jpeg(content: bytes, scale: int) -> np.ndarray | None:
     """Decode a JPEG by simplejpeg; None if it is not installed.
 
     Raises:
-        ValueError: If it refuses, which it does more than Pillow: a stray byte between two markers
-            is enough.
+        ValueError: If it refuses the file. It is stricter than Pillow: a stray byte between two
+            markers is enough.
     """
     library = simplejpeg()
     if library is None:
@@ -160,24 +160,24 @@ def decode_jpeg(content: bytes, scale: int) -> np.ndarray | None:
 
 
 def decode_by_pillow(image: Any, scale: int) -> np.ndarray:
-    """Decode an opened image to RGB, uint8 (height, width, 3), not turned yet."""
+    """Decode an opened image to RGB, uint8 (height, width, 3), without applying its orientation."""
     with guarded(BrokenImage):
         if scale > 1:
             image.draft(None, (image.width // scale, image.height // scale))
-        return np.asarray(rgb(image))
+        return np.asarray(to_rgb(image))
 
 
-def rgb(image: Any) -> Any:
+def to_rgb(image: Any) -> Any:
     """Convert an opened image of any mode to RGB.
 
-    16 bits become 8 by scaling, not by cutting; transparent parts are laid on white.
+    Pixels of 16 bits are scaled to 8; transparent parts become white.
     """
     if image.mode.startswith("I"):
         wide = np.asarray(image).astype(np.int64)
         grey = (wide.clip(0, 65535) + 128) // 257
         return pillow().fromarray(grey.astype(np.uint8)).convert("RGB")
     if image.mode == "F":
-        raise BrokenImage("pixels are floating-point numbers, whose range is not known")
+        raise BrokenImage("pixels are floating-point numbers of unknown range")
     if image.has_transparency_data:
         above = image.convert("RGBA")
         below = pillow().new("RGBA", above.size, BACKGROUND)
@@ -186,30 +186,32 @@ def rgb(image: Any) -> Any:
 
 
 def decode_mask(content: bytes) -> np.ndarray:
-    """Decode a mask: the numbers of classes as they are stored, uint8 (height, width).
+    """Decode a mask to the class numbers as stored, uint8 (height, width).
 
     Raises:
-        BrokenImage: If it can't be decoded, is neither PNG nor BMP, or holds colours or numbers
-            above 255.
+        BrokenImage: If it can't be decoded, is neither PNG nor BMP, or has colours or numbers above
+            255.
     """
     image = open_by_pillow(content)
     if image.format not in EXACT:
-        raise BrokenImage(f"a mask is PNG or BMP, not {image.format}: save it as PNG")
+        raise BrokenImage(f"a mask must be PNG or BMP, not {image.format}: save it as PNG")
     if image.mode not in ("L", "P", "1") and not image.mode.startswith("I"):
-        raise BrokenImage(f"a mask holds numbers of classes, not colours (mode {image.mode})")
+        raise BrokenImage(
+            f"a mask must have class numbers as pixels, not colours (mode {image.mode})"
+        )
     how = image.tile[0][3] if image.tile else ""  # in the file: "L;4", for example
     step = GREY_STEPS.get(str(how[0] if isinstance(how, tuple) else how), 1)
     with guarded(BrokenImage):
         found = np.asarray(image)
     if found.size and found.max() > 255:
-        raise BrokenImage(f"class {found.max()} is not in 0 to 255")
-    return turned(found.astype(np.uint8) // step, orientation(image))
+        raise BrokenImage(f"class {found.max()} is above 255")
+    return apply_orientation(found.astype(np.uint8) // step, orientation(image))
 
 
 class Pixels(MediaColumn):
-    """A column of decoded images in memory, whose brightest pixel can be `peak`.
+    """Column of decoded images in memory, with pixel values from 0 to `peak`.
 
-    They are uint8 (count, height, width, channels); masks (count, height, width).
+    The array is uint8 (count, height, width, channels); of masks (count, height, width).
     """
 
     def __init__(self, pixels: np.ndarray, peak: int = 255) -> None:
@@ -226,7 +228,7 @@ class Pixels(MediaColumn):
         return str(number)
 
     def name(self, number: int) -> str:
-        """Return the number in words."""
+        """Return the number as text for messages."""
         return f"image {number}"
 
     def sizes(self) -> np.ndarray:
@@ -239,12 +241,12 @@ class Pixels(MediaColumn):
 
 
 def open_image(value: Any, refused: Callable[[str], None]) -> Picture:
-    """Open what a column of images has in a row; it may be a `BrokenImage`."""
+    """Open the value of a column of images; raises `BrokenImage`."""
     with guarded(BrokenImage):
         return value if isinstance(value, PixelPicture) else EncodedPicture(value.read(), refused)
 
 
 def open_mask(value: Any) -> np.ndarray:
-    """Return what a column of masks has in a row; see `decode_mask`."""
+    """Decode the value of a column of masks; see `decode_mask`."""
     with guarded(BrokenImage, "its mask: "):
         return value.pixels() if isinstance(value, PixelPicture) else decode_mask(value.read())

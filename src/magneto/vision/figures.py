@@ -1,4 +1,4 @@
-"""Figures of what models of images do: images in rows, attention, classes that are confused."""
+"""Figures of image models: confusion matrices, mistakes, attention, codes, segmentations."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from magneto.figures import Panel, Section, confusion_matrix, image_grid, image_
 from magneto.training.task import Figure
 from magneto.vision.config import IGNORED
 from magneto.vision.models import ImageEncoder
-from magneto.vision.transforms import Reading, with_channels
+from magneto.vision.transforms import InputFormat, with_channels
 
-# Of the figure of codes: rows, and patches in each.
+# Figure of codes: rows, and patches in each row.
 CODES, PATCHES = 16, 16
-# Of others: images in a row, heads, mistakes in a row, letters of a class's name.
+# Other figures: images in a row, heads, mistakes in a row, letters of a class's name.
 IMAGES, HEADS, COLUMNS, LONGEST = 8, 6, 4, 20
-# Sides of panels, in inches: of a mistake, and at least of an overlay, which has so many pixels
-# to the inch.
+# Side of a panel in inches: of a mistake, and at least of a segmentation, with DPI pixels an inch.
 MISTAKE, OVERLAY, DPI = 1.8, 3.8, 94
-# Share of a class's colour in a pixel. Turn of the circle of colours from one class to the next:
-# the golden section, so that no two of few classes are alike.
-COVER, TURN = 0.55, 0.6180339887498949
+# Opacity of a class's colour. Step of the hue from one class to the next: the golden section, so
+# that no two of few classes look alike.
+OPACITY, HUE_STEP = 0.55, 0.6180339887498949
 
 
 def readable(batches: Iterable[dict[str, Tensor]], count: int, *names: str) -> list[Tensor]:
-    """Return tensors of the first `count` batches by name, without images that are broken."""
+    """Return tensors of the first `count` batches by name, without broken images."""
     kept = [[batch[name][~batch["broken"]] for name in names] for batch in islice(batches, count)]
     return [torch.cat(parts) for parts in zip(*kept, strict=True)]
 
@@ -40,18 +39,18 @@ def readable(batches: Iterable[dict[str, Tensor]], count: int, *names: str) -> l
 def codes_of(
     encode: Callable[[Tensor], Tensor], images: Tensor, device: torch.device, at_once: int = 64
 ) -> Tensor:
-    """Return the codes of images, on the CPU."""
+    """Return the codes of images on the CPU."""
     return torch.cat([encode(some.to(device)).cpu() for some in images.split(at_once)])
 
 
 def patches_of(images: Tensor, size: int) -> Tensor:
-    """Cut (count, channels, height, width) into (count, patches, channels, size, size)."""
+    """Split (count, channels, height, width) into (count, patches, channels, size, size)."""
     cut = F.unfold(images, size, stride=size).transpose(1, 2)
     return cut.unflatten(-1, (images.shape[1], size, size))
 
 
 def image_of(patches: Tensor) -> Tensor:
-    """Put (count, patches, channels, size, size) of square images together again."""
+    """Join (count, patches, channels, size, size) to square images."""
     side, size = round(patches.shape[1] ** 0.5), patches.shape[-1]
     columns = patches.flatten(2).transpose(1, 2)
     return F.fold(columns, (side * size, side * size), size, stride=size)
@@ -60,7 +59,7 @@ def image_of(patches: Tensor) -> Tensor:
 def mean_patches(images: Tensor, codes: Tensor, count: int, size: int) -> Tensor:
     """Return the mean of the patches of each code, (count, channels, size, size).
 
-    A code that no patch has is grey: 0.
+    A code without patches is grey: 0.
     """
     patches = patches_of(images, size).flatten(0, 1)
     sums = torch.zeros(count, *patches.shape[1:]).index_add(0, codes.flatten(), patches)
@@ -69,51 +68,51 @@ def mean_patches(images: Tensor, codes: Tensor, count: int, size: int) -> Tensor
 
 
 def tiles(rows: Sequence[Tensor]) -> bytes:
-    """Lay out rows of images (count, channels, height, width) in [-1, 1] as a PNG."""
+    """Draw rows of images, (count, channels, height, width) in [-1, 1], as a PNG."""
     return image_grid([row.movedim(1, -1).numpy() for row in rows])
 
 
 def short(names: Sequence[str], number: int) -> str:
-    """Return a class's name up to its first comma, cut where it is long."""
+    """Return a class's name up to its first comma, shortened."""
     word = names[number].partition(",")[0] if number < len(names) else str(number)
     return word if len(word) <= LONGEST else word[: LONGEST - 1] + "…"
 
 
 def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Figure:
-    """Draw which classes are taken for which; `what` is counted, such as "images"."""
+    """Draw a confusion matrix; `what` names what is counted, such as "images"."""
     words = [short(names, number) for number in range(len(counts))]
     drawn, hidden = confusion_matrix(counts, words)
     right, total = int(np.trace(counts)), int(counts.sum())
     more = f" {hidden} rarer classes are left out." if hidden else ""
     caption = (
-        f"Of {total:,} {what} of the validation data {right:,} are given their own class "
-        f"({right / max(total, 1):.1%}). A row has the {what} of a class, a column those of an "
-        f"answer; numbers are percent of the row, from 5 on.{more}"
+        f"The model gives {right:,} of {total:,} validation {what} their right class "
+        f"({right / max(total, 1):.1%}). Rows are right classes, columns the model's. Numbers are "
+        f"percent of the row, shown from 5 %.{more}"
     )
-    return Figure("confusion", "Which classes are confused", caption, drawn)
+    return Figure("confusion", "Confusion matrix", caption, drawn)
 
 
-def mistakes_figure(images: Tensor, words: Sequence[str], reading: Reading) -> Figure:
-    """Show wrong answers, the surest first, with words to each; there is at least one."""
+def mistakes_figure(images: Tensor, words: Sequence[str], input_format: InputFormat) -> Figure:
+    """Draw wrong predictions with a text each; there is at least one."""
     caption = (
-        f"The {len(images)} wrong answers that the model was surest of: the image's label, the "
-        "answer, and the probability that the model gave it."
+        f"The {len(images)} most confident wrong predictions: the image's label, and the model's "
+        "class with its probability."
     )
-    panels = [Panel(reading.restore(image.numpy()), said)
+    panels = [Panel(input_format.restore(image.numpy()), said)
               for image, said in zip(images, words, strict=True)]  # fmt: skip
     image = image_panels([Section(panels)], COLUMNS, MISTAKE)
-    return Figure("mistakes", "The surest mistakes", caption, image)
+    return Figure("mistakes", "Most confident mistakes", caption, image)
 
 
 @torch.no_grad()
 def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: slice) -> Figure:
-    """Show how much of each patch the last layer takes for some of its vectors.
+    """Draw the last layer's attention to each patch.
 
     Args:
-        model: On its device.
-        images: As the model reads them, (count, channels, height, width).
-        seen: The same from -1 to 1.
-        asking: The vectors that ask: the class token, or all patches.
+        model: The model, on its device.
+        images: Its input, (count, channels, height, width).
+        seen: The same images from -1 to 1.
+        asking: Positions whose queries are averaged: the class token, or all patches.
     """
     config, device = model.config, next(model.parameters()).device
     x = model.embed(images.to(device))
@@ -123,21 +122,24 @@ def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: 
     brightest = [2 * row / row.amax(1, keepdim=True) - 1 for row in rows]
     patch = seen.new_ones(1, 1, seen.shape[1], config.patch_size, config.patch_size)
     maps = [image_of(row[:, :, None, None, None] * patch) for row in brightest]
-    who = "the class token" if config.prefix and asking.stop == 1 else "the patches, on average,"
+    who = "the class token" if config.prefix and asking.stop == 1 else "the average patch"
     caption = (
-        f"Above: validation images. Below: how much attention {who} gives to each patch in the "
-        f"last layer, all heads together, then {len(rows) - 1} heads in a row each; the most "
-        f"attended patch is white. {float(asked.sum(-1).mean()):.0%} of the attention goes to "
+        f"First row: validation images. Second row: attention in the last layer that {who} gives "
+        f"to each patch, mean of all heads. Other rows: {len(rows) - 1} single heads. The patch "
+        f"with most attention is white. {float(asked.sum(-1).mean()):.0%} of the attention goes to "
         "patches."
     )
-    return Figure("attention", "Where the last layer looks", caption, tiles([seen, *maps]))
+    return Figure("attention", "Attention in the last layer", caption, tiles([seen, *maps]))
 
 
 def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
-    """Show patches that share a code: a row each, of codes from the commonest to the rarest used.
+    """Draw patches that share a code, a row for each of some codes from frequent to rare.
 
-    Of images in [-1, 1], (images, channels, height, width), and the codes of their patches,
-    (images, patches); there are `count` codes, a patch's side is `size` pixels.
+    Args:
+        images: In [-1, 1], (images, channels, height, width).
+        codes: Codes of their patches, (images, patches).
+        count: Number of codes.
+        size: Height and width of a patch in pixels.
     """
     patches, flat = patches_of(images, size).flatten(0, 1), codes.flatten()
     times = flat.bincount(minlength=count)
@@ -152,31 +154,31 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
         white = torch.ones(PATCHES - len(some), *some.shape[1:])
         rows.append(torch.cat((some, white)))
     numbers = ", ".join(f"{int(times[code]):,}" for code in chosen)
-    caption = (f"Each row: patches of validation images that have the same code, {len(chosen)} "
-               f"codes from the commonest to the rarest of {used} that occur (of {count}). "
-               f"Patches that have them: {numbers}.")  # fmt: skip
+    caption = (f"Each row: patches of validation images with the same code. {len(chosen)} codes, "
+               f"from the most frequent to the rarest of the {used} that occur ({count} in all). "
+               f"Patches of each code: {numbers}.")  # fmt: skip
     return Figure("codes", "Patches that share a code", caption, tiles(rows))
 
 
 def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
-    """Show images above the same with each patch the mean patch of its code; see `codes_figure`."""
+    """Draw images above their reconstructions from mean patches; arguments as in `codes_figure`."""
     rebuilt = image_of(mean_patches(images, codes, count, size)[codes])
     error = (rebuilt - images).square().mean() / (images - images.mean(0)).square().mean()
-    caption = ("Above: validation images. Below: each patch is the mean of all validation patches "
-               "that have its code. What the code leaves open of the pixels is "
-               f"{100 * error:.0f} % of their variance; the codes were not made to tell "
-               "them.")  # fmt: skip
+    caption = ("Above: validation images. Below: each patch is replaced by the mean of all "
+               "validation patches with its code. The codes do not explain "
+               f"{100 * error:.0f} % of the variance of the pixels; they were not trained "
+               "to.")  # fmt: skip
     picture = tiles([images[:IMAGES], rebuilt[:IMAGES]])
-    return Figure("reconstructions", "Images made of codes", caption, picture)
+    return Figure("reconstructions", "Reconstructions from codes", caption, picture)
 
 
 def guesses_figure(
     images: Tensor, codes: Tensor, hidden: Tensor, guesses: Tensor, count: int, size: int
 ) -> Figure:
-    """Show images, what the model sees of them, and both codes and guesses as mean patches.
+    """Draw images, their visible patches, and codes and predictions as mean patches.
 
-    As `codes_figure`; of the first images are the numbers of the `hidden` patches and the model's
-    `guesses` in their places, (some, hidden) each.
+    Args are those of `codes_figure`, and of the first images the numbers of the `hidden` patches
+    and the model's predictions for them, `guesses`, (some, hidden) each.
     """
     means, some = mean_patches(images, codes, count, size), len(hidden)
     right = (guesses == codes[:some].gather(1, hidden)).float().mean()
@@ -188,27 +190,27 @@ def guesses_figure(
         image_of(means[codes[:some]]),
         image_of(patches.scatter(1, index, means[guesses])),
     ]
-    caption = ("From above: validation images; what the model sees, hidden patches grey; each "
-               "patch as the mean patch of its code; the model's likeliest codes in the hidden "
-               f"places, as mean patches. Of these {guesses.numel()} guesses "
-               f"{100 * right:.0f} % are right.")  # fmt: skip
-    return Figure("guesses", "Hidden patches and what is guessed", caption, tiles(rows))
+    caption = ("Rows: validation images; the model's input, masked patches grey; each patch as "
+               "the mean patch of its code; the model's most probable codes of masked patches, as "
+               f"mean patches. {100 * right:.0f} % of these {guesses.numel()} predictions are "
+               "right.")  # fmt: skip
+    return Figure("guesses", "Masked patches and predictions", caption, tiles(rows))
 
 
 def class_colours(count: int) -> np.ndarray:
-    """Return a colour per class, uint8 (count, 3); the first ones do not depend on the count."""
+    """Return a colour for each class, uint8 (count, 3), independent of the count."""
     levels = ((0.85, 0.95), (0.55, 1.0), (0.9, 0.65))
-    rows = [colorsys.hsv_to_rgb(i * TURN % 1, *levels[i % 3]) for i in range(count)]
+    rows = [colorsys.hsv_to_rgb(i * HUE_STEP % 1, *levels[i % 3]) for i in range(count)]
     return (np.array(rows) * 255).round().astype(np.uint8)
 
 
 def overlay(pixels: np.ndarray, classes: np.ndarray, colours: np.ndarray) -> np.ndarray:
-    """Lay classes over an image.
+    """Blend the colours of classes with an image.
 
     Args:
         pixels: uint8 (height, width, channels).
-        classes: uint8 (height, width); where it is `IGNORED`, the image is seen as it is.
-        colours: Of `class_colours`.
+        classes: uint8 (height, width); `IGNORED` pixels keep their colour.
+        colours: Those of `class_colours`.
 
     Returns:
         uint8 (height, width, 3).
@@ -216,14 +218,14 @@ def overlay(pixels: np.ndarray, classes: np.ndarray, colours: np.ndarray) -> np.
     base = with_channels(pixels, 3).astype(np.float32)
     known = classes != IGNORED
     painted = colours[np.where(known, classes, 0)]
-    mixed = base + COVER * (painted - base)
+    mixed = base + OPACITY * (painted - base)
     return np.where(known[..., None], mixed, base).round().astype(np.uint8)
 
 
 def overlay_panels(
     panels: Sequence[Panel], shown: Sequence[np.ndarray], names: Sequence[str]
 ) -> bytes:
-    """Draw panels in a row, beside a legend of the classes that are shown, the largest first."""
+    """Draw panels in a row beside a legend of their classes, the largest first."""
     counts = np.bincount(np.concatenate([x.ravel() for x in shown]), minlength=256)[: len(names)]
     order = [number for number in np.argsort(-counts, kind="stable") if counts[number]]
     shares, colours = 100 * counts / max(counts.sum(), 1), class_colours(len(names)) / 255
@@ -233,7 +235,7 @@ def overlay_panels(
 
 
 def overlay_png(image: np.ndarray, classes: np.ndarray, names: Sequence[str]) -> bytes:
-    """Return a PNG of an image with its classes laid over it, and a legend; see `overlay`."""
+    """Return a PNG of an image with its segmentation and a legend; see `overlay`."""
     painted = overlay(image, classes, class_colours(len(names)))
     return overlay_panels([Panel(painted)], [classes], names)
 
@@ -241,7 +243,7 @@ def overlay_png(image: np.ndarray, classes: np.ndarray, names: Sequence[str]) ->
 def overlay_figure(
     name: str, pixels: np.ndarray, mask: np.ndarray, answer: np.ndarray, names: Sequence[str]
 ) -> Figure:
-    """Show an image, its mask and the model's answer, side by side; all as in `overlay`."""
+    """Draw an image, its mask and the model's segmentation side by side; see `overlay`."""
     colours, known = class_colours(len(names)), mask != IGNORED
     right = (answer == mask)[known].mean() if known.any() else 0.0
     panels = [Panel(with_channels(pixels, 3), "image"),
@@ -252,7 +254,7 @@ def overlay_figure(
     return Figure(
         f"segmentation-{word}",
         f"Segmentation of {last}",
-        f"The image, its mask and what the model says: {right:.1%} of the pixels that have a class "
-        "are right. The legend has each class's share of mask and answer together.",
+        f"The image, its mask and the model's segmentation, which is right for {right:.1%} of the "
+        "pixels with a class. The legend has each class's share of both.",
         overlay_panels(panels, [mask, answer], names),
     )

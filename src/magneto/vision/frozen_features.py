@@ -1,7 +1,6 @@
-"""What frozen features tell of a label: a linear probe and nearest neighbours, at every layer.
+"""Linear probe and nearest-neighbour accuracy of the frozen features of every layer.
 
-The best layer of a model that was trained without labels is often not the last one, so all are
-looked at: BEiT's last layer says little, its middle much.
+The best layer of a model trained without labels is often in the middle, as in BEiT.
 """
 
 from __future__ import annotations
@@ -22,18 +21,21 @@ from magneto.progress import SILENT, Progress
 from magneto.vision.image_task import ImageTask
 from magneto.vision.images import UNLABELLED
 
-# Neighbours that vote, and the temperature of their weights: DINO's (arXiv 2104.14294).
+# Number of neighbours and temperature of their weights, as in DINO (arXiv 2104.14294).
 NEIGHBOURS, TEMPERATURE = 20, 0.07
-# Of the linear probe, at most.
+# Largest number of iterations of the linear probe.
 ITERATIONS = 300
 POOLINGS = {"class_token": "[CLS]", "mean": "mean"}
 
 
 @dataclass(frozen=True)
 class Features:
-    """The features of some images, by pooling: float32 (layers + 1, images, width).
+    """Features of images at every layer.
 
-    The first layer is the embeddings. Images that could not be read are left out, and counted.
+    Attributes:
+        layers: By pooling, float32 (layers + 1, images, width); the first are the embeddings.
+        labels: Classes of the images, (images,).
+        broken: Number of images that could not be read and are left out.
     """
 
     layers: dict[str, Tensor]
@@ -43,12 +45,11 @@ class Features:
 
 @torch.no_grad()
 def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
-    """Return every layer's features of a batch.
+    """Return the features of a batch at every layer.
 
-    Each position's features are brought to mean 0 and variance 1 first, by a layer norm without
-    weights: the residual stream's scale differs from layer to layer, and between placements.
-    From (batch, channels, height, width) to float32 (layers + 1, batch, width) by pooling, on the
-    CPU.
+    A layer norm without weights normalises each position, because the scale of the residual stream
+    differs between layers and placements. From (batch, channels, height, width) to float32 (layers
+    + 1, batch, width) by pooling, on the CPU.
     """
     encoder, grid = model.encoder, model.config.grid
     x = model.embed(images)
@@ -71,7 +72,7 @@ def collect_features(
     device, found = next(model.parameters()).device, []
     for split in (task.splits.train, task.splits.validation):
         if (split.labels_of() == UNLABELLED).any():
-            raise ValueError("there are images without a label: give labelled ones, --data")
+            raise ValueError("some images have no label: use labelled images (--data)")
         parts: list[tuple[dict[str, Tensor], Tensor]] = []
         broken = 0
         for number, batch in enumerate(islice(task.fixed_batches(split), limit), 1):
@@ -91,12 +92,12 @@ def collect_features(
 def score_features(
     train: Features, held: Features, progress: Progress = SILENT
 ) -> list[dict[str, Any]]:
-    """Return what every layer's features of some images tell of others' labels.
+    """Return the accuracies of classifiers on frozen features.
 
     Returns:
-        Of each layer and pooling: "layer", 0 for the embeddings, then from 1 at the bottom;
-        "pooling", "class_token" or "mean" of the patches; accuracies of a "linear" classifier and
-        of the vote of the nearest "neighbours".
+        A row for each layer and pooling: "layer" (0: embeddings), "pooling" ("class_token" or
+        "mean" of the patches), and the accuracies of a "linear" classifier and of the nearest
+        "neighbours".
     """
     scores: list[dict[str, Any]] = []
     for pooling, layers in train.layers.items():
@@ -110,9 +111,9 @@ def score_features(
 
 
 def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
-    """Return the accuracy of scikit-learn's logistic regression, C = 1, on standardised features.
+    """Return the accuracy of logistic regression (C = 1) on standardised features.
 
-    It learns the labels of the known features, (images, width), and is asked for those wanted.
+    It is trained on `known` (images, width) with `labels` and tested on `asked` with `wanted`.
     """
     linear = import_extra("sklearn.linear_model", "vision", "a linear probe needs scikit-learn")
     mean, deviation = known.mean(0), known.std(0).clamp_min(1e-6)
@@ -120,14 +121,14 @@ def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor
         return float((wanted == labels[0]).float().mean())
     probe = linear.LogisticRegression(max_iter=ITERATIONS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it stops at ITERATIONS
+        warnings.simplefilter("ignore")  # it may stop at ITERATIONS
         probe.fit(((known - mean) / deviation).numpy(), labels.numpy())
     answers = probe.predict(((asked - mean) / deviation).numpy())
     return float(np.mean(answers == wanted.numpy()))
 
 
 def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
-    """Return the accuracy of the vote of the `NEIGHBOURS` nearest by cosine, nearer ones more.
+    """Return the accuracy of a weighted vote of the nearest neighbours by cosine similarity.
 
     Arguments are those of `linear_accuracy`.
     """
@@ -141,7 +142,7 @@ def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Ten
 
 
 def score_lines(scores: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a line per layer: accuracies of both methods for each way of pooling."""
+    """Return a table with a line for each layer: accuracies by method and pooling."""
     poolings = dict.fromkeys(score["pooling"] for score in scores)
     head = [f"{POOLINGS[p]} {method}" for p in poolings for method in ("linear", "k-NN")]
     lines = ["layer       " + "".join(f"{word:>14}" for word in head)]

@@ -1,4 +1,4 @@
-"""What the tasks over images share: the images, how a model reads them, what it says of one."""
+"""Base classes of image tasks: data, input format, fine-tuning from another run, predictions."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import Finish, evaluation_images, example_stream
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.input_size import FIELDS, resolve_input
-from magneto.vision.transforms import Reading, validation_transform
+from magneto.vision.transforms import InputFormat, validation_transform
 from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
 
-WANTED = "give an image-modelling or image-classification run"
+HINT = "give an image-modelling or image-classification run"
 PARTS = ("embedding.", "class_token.", "encoder.")
-# Of both runs' encoders alike: what the weights compute depends on them.
-SAME = {
+# Fields that must be equal in both encoders, since what the weights compute depends on them.
+SHARED_FIELDS = {
     *(field.name for field in fields(TransformerConfig)),
     *("patch_size", "channels", "stem", "class_token"),
 } - {"max_length"}
 
 LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
-# What is below the first layer.
+# Prefixes of the parameters below the first layer.
 EMBEDDING = ("embedding.", "class_token.", "encoder.position_embedding.", "encoder.input_norm.")
 
 
 def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
-    """Return patches, class token, positions and layers of the run that `pretrained` names.
+    """Return patch embedding, class token, positions and layers of the run that `pretrained` names.
 
-    Learned positions are interpolated to the model's grid, whose shapes alone are looked at. The
-    run's head, and a norm on top of its stack, are left.
+    Learned positions are interpolated to the model's grid. The run's head and final norm are left
+    out. Only the shapes of `model` are used.
 
     Raises:
         FileNotFoundError: If there is no such run, or it has no weights.
-        ValueError: If its encoder is another one; names the options that would fit.
+        ValueError: If its encoder has another shape; names the options that would fit.
     """
     run, held = pretrained_encoder(config)
-    check_same_encoder(run, held, config, SAME)
+    check_same_encoder(run, held, config, SHARED_FIELDS)
     stored = open_tensors(find_weights(run))
     wanted = {n: t for n, t in model.state_dict().items() if n.startswith(PARTS)}
     missing = sorted(wanted.keys() - stored.keys())
     if missing:
-        raise ValueError(f"{run} has no {missing[0]}: {WANTED}")
+        raise ValueError(f"{run} has no {missing[0]}: {HINT}")
     state = {name: stored[name].read() for name in wanted}
     return {n: in_memory(n, t) for n, t in resize_positions(state, held, config).items()}
 
@@ -66,21 +66,21 @@ def pretrained_encoder(config: Any) -> tuple[Path, Any]:
 
     Raises:
         FileNotFoundError: If there is no such run.
-        ValueError: If it is not a run of images.
+        ValueError: If it is not a run of an image task.
     """
     run = pretrained_run(config)
     held: Any = resolved_recipe(run, {}).model
     if getattr(held, "grid", None) is None:
-        raise ValueError(f"{run} is no run of images: {WANTED}")
+        raise ValueError(f"{run} is not a run of an image task: {HINT}")
     return run, held
 
 
 def layer_decay_multipliers(model: nn.Module, layers: int, decay: float) -> dict[str, float]:
-    """Return multiples of the learning rate by parameter's name (BEiT, arXiv 2106.08254).
+    """Return the multiple of the learning rate of each parameter by name (BEiT, arXiv 2106.08254).
 
-    Patches, class token and positions are group 0, layer l is group l + 1, and all above the layers
-    is the last group, which learns at the full rate; each group below learns at `decay` times the
-    rate of the one above it.
+    Embeddings (patches, class token, positions) are group 0, layer l is group l + 1, and everything
+    above the layers is the last group, which has the full rate. Each group below has `decay` times
+    the rate of the group above it.
     """
     if decay == 1:
         return {}
@@ -97,30 +97,30 @@ def layer_decay_multipliers(model: nn.Module, layers: int, decay: float) -> dict
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of an image.
+    """Prediction of a model for one image.
 
     Attributes:
-        labels: Names of classes and their shares, the largest first: probabilities of a label, or
-            the parts of the image that show them.
-        pictures: PNG files' bytes by name: the image with what was found drawn over it.
+        labels: Names of classes with their probability, or their share of the image's pixels, the
+            largest first.
+        pictures: Contents of PNG files by name: the image with its segmentation drawn over it.
     """
 
     labels: Sequence[tuple[str, float]]
     pictures: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def patches_read(sums: Mapping[str, Any]) -> float:
-    """Return how many patches an evaluation counted; ValueError if no image could be read."""
+def count_patches(sums: Mapping[str, Any]) -> float:
+    """Return the number of patches of an evaluation; ValueError if no image could be read."""
     if not sums["count"]:
-        raise ValueError("no validation image can be read: there is nothing to evaluate on")
+        raise ValueError("no validation image can be read")
     return sums["count"]
 
 
 class ImageTask(Task):
-    """A task over images, each cut in patches: an `ImageEncoderConfig` and an `ImageSourceConfig`.
+    """Task over images in patches: an `ImageEncoderConfig` and an `ImageSourceConfig`.
 
     Attributes:
-        evaluation_batch: Images of an evaluation batch.
+        evaluation_batch: Batch size of evaluation.
         resizes_images: Whether images are resized to the model's image size, not only cropped.
     """
 
@@ -138,21 +138,21 @@ class ImageTask(Task):
         return load_images(self.data_config, self.seed, self._progress, self.problems)
 
     @cached_property
-    def reading(self) -> Reading:
-        """The form in which the model reads the source's images."""
-        return self.reading_of(self.splits.train.peak)
+    def input_format(self) -> InputFormat:
+        """Input format of the source's images."""
+        return self.input_format_of(self.splits.train.peak)
 
-    def reading_of(self, peak: int = 255) -> Reading:
-        """Return the form in which the model reads images whose brightest pixel is `peak`."""
+    def input_format_of(self, peak: int = 255) -> InputFormat:
+        """Return the input format of images whose largest possible pixel value is `peak`."""
         size, _, channels = self.model_config.input_sizes
-        return Reading(size, channels, self.data_config.normalisation, peak)
+        return InputFormat(size, channels, self.data_config.normalisation, peak)
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """List the images; see that model and data fit together. The second time nothing is done.
+        """List the images, derive open sizes, check that model and data fit together; once.
 
         Raises:
-            FileNotFoundError: If there is no source.
-            ValueError: If something does not fit.
+            FileNotFoundError: If the source does not exist.
+            ValueError: If model and data do not fit together.
         """
         self._progress = progress
         if not self._checked:
@@ -165,17 +165,16 @@ class ImageTask(Task):
         self._checked = True
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return the run whose image size this model shares, and its model's configuration."""
+        """Return a run whose image size this model must share, and its model's configuration."""
         return None
 
     def check(self) -> None:
         """Raise ValueError if model and data do not fit together."""
         found, where = self.splits, self.data_config.source
-        validation_transform(self.data_config, self.reading)
+        validation_transform(self.data_config, self.input_format)
         if found.train.channels < self.model_config.channels:
-            raise ValueError(f"{where} has images of {found.train.channels} channel, the "
-                             f"model takes {self.model_config.channels}: set "
-                             "model.channels")  # fmt: skip
+            raise ValueError(f"{where} has images with {found.train.channels} channel: set "
+                             f"model.channels, now {self.model_config.channels}")  # fmt: skip
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images of the model's size."""
@@ -185,21 +184,21 @@ class ImageTask(Task):
 
     @cached_property
     def augmentation(self) -> Any:
-        """What is done to a training image."""
-        return Augmentation(self.reading, self.data_config.augmentation)
+        """Augmentation of training images."""
+        return Augmentation(self.input_format, self.data_config.augmentation)
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
-        """Return what a training batch has of an image."""
+        """Return the training example of an image."""
         train = self.splits.train
         image = self.augmentation(train.open(index), random)
         return {"images": image, "labels": train.label(index)}
 
     def finish(self, seed: int) -> Finish:
-        """Return what is done to a batch of examples."""
+        """Return the function that is applied to each batch of examples."""
         return lambda batch, numbers, draws: batch
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return examples of images in random order, augmented, and which are "broken"."""
+        """Return augmented examples in random order, with "broken" for unreadable images."""
         train, repeats = self.splits.train, self.data_config.augmentation.repeats
         finish = self.finish(seed)
         return example_stream(
@@ -207,20 +206,22 @@ class ImageTask(Task):
         )
 
     def fixed_batches(self, split: ImageSplit, normalisation: str | None = None) -> LazyBatches:
-        """Return the images of a split as in validation, in mixed order.
+        """Return batches of a split without augmentation, in mixed order.
 
-        Keys are "images", "labels" and "broken"; `normalisation` may be another than the model's.
+        Keys are "images", "labels" and "broken". `normalisation` replaces the model's.
         """
-        reading = replace(self.reading, normalisation=normalisation or self.reading.normalisation)
-        transform = validation_transform(self.data_config, reading)
-        return evaluation_images(split, transform, self.evaluation_batch, reading.blank)
+        input_format = replace(
+            self.input_format, normalisation=normalisation or self.input_format.normalisation
+        )
+        transform = validation_transform(self.data_config, input_format)
+        return evaluation_images(split, transform, self.evaluation_batch, input_format.blank)
 
     def validation_batches(self) -> LazyBatches:
-        """Return the validation images, in mixed order."""
+        """Return batches of the validation images, in mixed order."""
         return self.fixed_batches(self.splits.validation)
 
     def digests(self) -> list[str]:
-        """Return names of the content of the images, and of all else that a run is made of."""
+        """Return digests of the training and validation images."""
         return [self.splits.train.digest, self.splits.validation.digest]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
@@ -232,15 +233,15 @@ class ImageTask(Task):
 
 
 class FineTuning(ImageTask):
-    """A task that may begin with the encoder of another run, whose layers learn slower."""
+    """Image task that can be initialised from another run, with layer-wise learning-rate decay."""
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return the run to begin with, if one is named, and its model's configuration."""
+        """Return the pre-trained run, if one is named, and its model's configuration."""
         config = self.model_config
         return pretrained_encoder(config) if config.pretrained else None
 
     def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return patches, positions and encoder of another run, if one is named."""
+        """Return patch embedding, positions and encoder of the pre-trained run, if one is named."""
         if not self.model_config.pretrained:
             return {}
         with torch.device("meta"):
@@ -248,7 +249,7 @@ class FineTuning(ImageTask):
         return encoder_weights(model, self.model_config)
 
     def check_pretrained(self) -> None:
-        """See that the run to begin with fits; say it if it has learnt nothing."""
+        """Check that the pre-trained run fits, and warn if it learnt nothing."""
         if self.model_config.pretrained:
             self.initial_weights()
             warn_unlearnt(pretrained_run(self.model_config), self._progress)

@@ -1,19 +1,16 @@
-"""Images of any source, as splits that tasks read by index.
+"""Images of any source as training and validation splits, read by index.
 
-How a task uses them::
+Use::
 
-    splits = load_images(config, seed, progress)     # lists the source; decodes nothing
+    splits = load_images(config, seed, progress)     # lists the source without decoding
     split = splits.train
-    len(split), split.label(3), split.name(3)        # how many; class or -1; for messages
+    len(split), split.label(3), split.name(3)        # number of images; class or -1; name
     split.pixels(3)                                  # uint8 (height, width, 3), RGB, upright
     split.mask(3)                                    # uint8 (height, width), if split.has_masks
     splits.classes                                   # names, in the order of their numbers
 
-Batches are made by `magneto.vision.batches`: `example_stream` shuffles, augments and replaces
-what is broken, all as functions of (seed, epoch, index); `evaluation_images` gives fixed batches
-and says which images are broken. What happens to an image is a function of a `Picture` (its size is
-known, its pixels are decoded on demand) and a numpy Generator: `magneto.vision.transforms` and
-`.augmentation`. `split.digest` names the content, for `Task.save_assets`.
+`magneto.vision.batches` makes batches; `magneto.vision.transforms` and `.augmentation` make a
+model's input from a `Picture` (known size, pixels decoded on demand) and a numpy Generator.
 """
 
 from __future__ import annotations
@@ -38,23 +35,23 @@ from magneto.vision.config import IMAGE_FOLDERS, MASK_FOLDERS, MASK_SUFFIXES, Im
 from magneto.vision.decoding import BrokenImage, Picture, Pixels, open_image, open_mask
 from magneto.vision.transforms import from_image, to_image
 
-# The digits have 17 levels of grey: as bytes, this far apart.
+# Step between the 17 grey levels of the digits, as bytes.
 LEVEL = 15
-# Of scenes: height and width in pixels, and how many there are.
+# Scenes: height and width in pixels, and number of scenes by split.
 SIZE = 48
 SCENES = {"train": 1600, "validation": 400}
-# Digits of a scene, and their height and width in pixels.
+# Scenes: largest number of digits, and range of their height and width in pixels.
 MOST_DIGITS = 4
 DIGIT_SIZES = (12, 24)
-# A digit's pixel is ink above this share of black.
+# Share of black above which a digit's pixel counts as the digit in the mask.
 INK = 0.4
 NOISE = 12.0
 CLASSES = ["background", *map(str, range(10))]
 
 UNLABELLED = NO_CLASS
-# Labels that are whole numbers below this are numbers of classes; others are words.
+# Labels that are whole numbers below this limit are class numbers; others are names.
 MOST_CLASSES = 1_000_000
-# What can be wrong with an image.
+# Kinds of problems with images.
 BROKEN, MISSING_IMAGE = "broken image", "missing image"
 BY_PILLOW = "JPEG decoded by Pillow, since simplejpeg refuses it"
 WITHOUT_IMAGE = "records without an image left out"
@@ -63,10 +60,10 @@ NOT_PAIRED = "images without a mask left out"
 
 
 def digits() -> dict[str, Table]:
-    """Return scikit-learn's digits: 1797 images (8, 8, 1), 0 is paper, and their labels.
+    """Return scikit-learn's digits: 1797 images (8, 8, 1) with labels; 0 is the background.
 
     Raises:
-        ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
+        ModuleNotFoundError: If scikit-learn is not installed.
     """
     pixels, labels = _load_digits()
     classes = Classes(labels, [str(digit) for digit in range(10)])
@@ -82,13 +79,13 @@ def _load_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def scenes() -> dict[str, Table]:
-    """Return scenes of 48 x 48 pixels in colour, and masks of 11 classes: background and digits.
+    """Return colour scenes of 48 x 48 pixels with masks of 11 classes, the same for every seed.
 
-    A mask has 0 for the background and the digit + 1. Scenes to validate on are of other digits
-    than those to train on: one in five of the digits is theirs. They are the same for every seed.
+    A mask has 0 for the background and digit + 1. One in five of the digits is used for validation
+    scenes, the others for training scenes.
 
     Raises:
-        ModuleNotFoundError: If scikit-learn is not installed; names the extra that has it.
+        ModuleNotFoundError: If scikit-learn is not installed.
     """
     pixels, labels = _load_digits()
     held = np.arange(len(pixels)) % 5 == 0
@@ -112,7 +109,7 @@ def _compose(pixels: np.ndarray, labels: np.ndarray, count: int, seed: int) -> T
 def _scene(
     pixels: np.ndarray, labels: np.ndarray, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return an image and its mask: later digits cover earlier ones."""
+    """Draw a scene and its mask; later digits cover earlier ones."""
     mask = np.zeros((SIZE, SIZE), np.uint8)
     image = random.uniform(0, 110, 3) + np.zeros((SIZE, SIZE, 3))
     for _ in range(random.integers(1, MOST_DIGITS + 1)):
@@ -128,12 +125,12 @@ def _scene(
 
 @dataclass(frozen=True)
 class ImageSplit:
-    """Images of a split, by index: 0 to `len(split) - 1`.
+    """Images of a split, by index from 0 to `len(split) - 1`.
 
     Attributes:
-        table: With a column "image"; maybe "label", numbers of classes, int64 (`UNLABELLED` for
-            none), and "mask".
-        problems: Told of images that are not read as they should be.
+        table: Columns "image"; optionally "label", class numbers, int64 (`UNLABELLED` for none),
+            and "mask".
+        problems: Counts images that can't be read properly.
     """
 
     table: Table
@@ -144,17 +141,17 @@ class ImageSplit:
 
     @property
     def images(self) -> MediaColumn:
-        """The column of images."""
+        """Column of images."""
         return self.table.columns["image"]
 
     @property
     def peak(self) -> int:
-        """Value of the brightest pixel there can be."""
+        """Largest possible pixel value."""
         return self.images.peak if isinstance(self.images, Pixels) else 255
 
     @property
     def channels(self) -> int:
-        """Of every image: 1 or 3."""
+        """Number of channels of every image: 1 or 3."""
         return self.images.all.shape[-1] if isinstance(self.images, Pixels) else 3
 
     @property
@@ -167,27 +164,27 @@ class ImageSplit:
         return int(self.labels_of(np.array(index)))
 
     def labels_of(self, indices: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Return the labels of images, by default of all, int64; see `label`."""
+        """Return the labels of images (default: all), int64; see `label`."""
         rows = self.table.rows[indices]
         labels = self.table.columns.get("label")
         return np.full(rows.shape, UNLABELLED, np.int64) if labels is None else labels[rows]
 
     def name(self, index: int) -> str:
-        """Return an image's path or key, for messages."""
+        """Return an image's path or key for messages."""
         return self.images.name(int(self.table.rows[index]))
 
     def open(self, index: int) -> Picture:
-        """Open an image, whose pixels can then be decoded, at a smaller scale too.
+        """Open an image, without decoding its pixels.
 
         Raises:
-            BrokenImage: If it can't be read, or is no image.
+            BrokenImage: If it can't be read, or is not an image.
         """
         row = int(self.table.rows[index])
         refused = partial(self.problems.record, BY_PILLOW, self.images.name(row))
         return open_image(self.images[row], refused)
 
     def broken(self, index: int, error: BrokenImage) -> None:
-        """Note that an image is broken."""
+        """Count a broken image."""
         self.problems.record(BROKEN, self.name(index), str(error))
 
     def pixels(self, index: int) -> np.ndarray:
@@ -199,7 +196,7 @@ class ImageSplit:
         return self.open(index).pixels()
 
     def mask(self, index: int) -> np.ndarray:
-        """Return an image's mask: numbers of classes as stored, uint8 (height, width).
+        """Return an image's mask: class numbers as stored, uint8 (height, width).
 
         Raises:
             BrokenImage: If it can't be read or decoded.
@@ -208,27 +205,27 @@ class ImageSplit:
 
     @property
     def digest(self) -> str:
-        """A short name for the content: names, sizes and labels of all, bytes of some."""
+        """Digest of the content: names, sizes and labels of all images, bytes of some."""
         return self.table.digest
 
 
 def images_of(
     column: MediaColumn, numbers: np.ndarray | None = None, problems: DataProblems | None = None
 ) -> ImageSplit:
-    """Return the images of a column without labels, all or some; an image may come again."""
+    """Return images of a column without labels: all, or those of `numbers`."""
     table = table_of_columns({"image": column})
     return ImageSplit(table if numbers is None else table.take(numbers), problems or DataProblems())
 
 
 @dataclass(frozen=True)
 class ImageSplits:
-    """What a source has.
+    """Training and validation images of a source.
 
     Attributes:
-        train: To train on.
-        validation: To validate on.
+        train: Training images.
+        validation: Validation images.
         classes: Names of the classes in the order of their numbers; empty without labels.
-        counts: What was met while the source was listed.
+        counts: Counts of problems found while the source was listed.
     """
 
     train: ImageSplit
@@ -237,7 +234,7 @@ class ImageSplits:
     counts: Counts = field(default_factory=Counts)
 
     def describe(self) -> str:
-        """Say how much there is, and what was odd."""
+        """Return the numbers of images and classes, and of problems."""
         parts = {"training images": len(self.train), "validation images": len(self.validation),
                  "classes": len(self.classes)}  # fmt: skip
         return self.counts.describe_amounts(parts)
@@ -252,14 +249,14 @@ def load_images(
     """List the images of a source.
 
     Args:
-        config: Which, and what is held out.
-        seed: Of what is held out of a built-in set.
-        progress: Told of long work.
-        problems: Told of images that are not read as they should be; None tells nobody.
+        config: The source and its validation split.
+        seed: Seed of the images held out of a built-in set.
+        progress: Shows long work.
+        problems: Counts images that can't be read properly.
 
     Raises:
-        FileNotFoundError: If there is no such path.
-        ValueError: If there are no images, or classes that the training images have not.
+        FileNotFoundError: If the path does not exist.
+        ValueError: If there are no images, or validation images of an unknown class.
     """
     counts = Counts()
     there = _read(config.source, config, counts, progress)
@@ -290,12 +287,12 @@ def _read(
 
 
 def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
-    """Return the images of a table with their labels and masks, under these names.
+    """Return a table with columns "image", "label" and, if there are masks, "mask".
 
     Rows without an image are counted and left out.
 
     Raises:
-        ValueError: If it has no column of images, or not one that the recipe names.
+        ValueError: If there is no column of images, or not the one that the recipe names.
     """
     mask = table.find("mask", config.mask_column, media_names_of(table))
     image = find_images(table, config.image_column, mask)
@@ -320,12 +317,12 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 
 
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
-    """Return the name of the column of images; None if there is none.
+    """Return the name of the column of images, None if there is none.
 
     Args:
-        table: Where columns are of media, as of shards and the hub, images are one of these.
-        given: The name in the recipe, if any.
-        mask: Name of a column that has masks.
+        table: If it has columns of media, as from shards and the hub, images are one of these.
+        given: Name in the recipe, if any.
+        mask: Name of the column of masks.
     """
     media = media_names_of(table)
     plain = [name for name in media if name != mask]
@@ -339,10 +336,10 @@ def media_names_of(table: Table) -> list[str]:
 
 
 def with_images(table: Table, column: str, counts: Counts) -> Table:
-    """Return the rows of a table that have an image; the others are counted.
+    """Return the rows of a table with an image; count the others.
 
     Raises:
-        ValueError: If none has.
+        ValueError: If no row has an image.
     """
     images = table.columns.get(column)
     if images is None:
@@ -356,9 +353,9 @@ def with_images(table: Table, column: str, counts: Counts) -> Table:
 
 
 def as_classes(column: Any) -> Classes:
-    """Number labels that are words, in the order of the alphabet.
+    """Number class names in alphabetical order.
 
-    Where all are whole numbers, each is its own number, and the classes are called "0", "1", ...
+    If all labels are whole numbers, they are the class numbers and names.
     """
     if isinstance(column, Classes):
         return column
@@ -376,18 +373,17 @@ def as_classes(column: Any) -> Classes:
 
 def is_number(word: str) -> bool:
     """Return whether a label is a whole number below `MOST_CLASSES`."""
-    short = len(word) < len(str(MOST_CLASSES))  # thousands of digits are no number in Python
+    short = len(word) < len(str(MOST_CLASSES))  # Python refuses numbers of thousands of digits
     return short and word.isascii() and word.isdigit()
 
 
 def numbered(table: Table, classes: Sequence[str]) -> Table:
     """Return a table whose labels are numbers of the known classes.
 
-    Where a table has none of the known names, and all of its own are numbers of the known classes,
-    they are meant: the folders of ImageNet-V2 are called 0 to 999.
+    Labels may also be numbers of the known classes, as the folders 0 to 999 of ImageNet-V2.
 
     Raises:
-        ValueError: If an image is of another class.
+        ValueError: If an image has an unknown class.
     """
     labels: Classes = table.columns["label"]
     used = np.unique(labels.numbers[table.rows])
@@ -399,18 +395,18 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
     unknown = [name for name in names if name not in numbers]
     if unknown:
         first = table.columns["image"].name(int(table.rows[0]))
-        raise ValueError(f"{first} and others: class {unknown[0]!r} is none of "
-                         f"the {len(classes)} that are known")  # fmt: skip
+        raise ValueError(f"{first} and others: class {unknown[0]!r} is not one of the "
+                         f"{len(classes)} known classes")  # fmt: skip
     order = np.array([*(numbers.get(name, 0) for name in labels.names), UNLABELLED], np.int64)
     return replace(table, columns={**table.columns, "label": order[labels.numbers]})
 
 
 def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
-    """List images with masks, by split; nothing where a folder has no folders of masks.
+    """List images with masks by split; empty if the folder has no folders of masks.
 
-    Known are images/ with annotations/ or masks/, maybe each with training/ and validation/ (as
-    ADE20k), and train/ with trainannot/ (as CamVid). A mask is a file of the image's name, but for
-    its ending. A split without a folder of masks, as a test split may be, is counted and left out.
+    Layouts: images/ with annotations/ or masks/, optionally each with training/ and validation/ (as
+    ADE20k); train/ with trainannot/ (as CamVid). A mask has the image's name with another file
+    ending. A split without masks, such as a test split, is counted and left out.
 
     Raises:
         ValueError: If no image has a mask.
@@ -437,13 +433,13 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
 
 
 def _paired(images: Path, masks: Path, counts: Counts) -> Table:
-    """List the images that have a mask, and their masks."""
+    """List images that have a mask, with their masks."""
     known = {_stem(name): name for name in media_names(masks, "image", Counts())}
     names = list(media_names(images, "image", counts))
     paired = [name for name in names if _stem(name) in known]
     counts[NOT_PAIRED] += len(names) - len(paired)
     if not paired:
-        raise ValueError(f"no image in {images} has a mask of its name in {masks}")
+        raise ValueError(f"no image in {images} has a mask of the same name in {masks}")
     found = Files(masks, [known[_stem(name)] for name in paired])
     return table_of_columns({"image": Files(images, paired), "mask": found}, str(images), images)
 

@@ -1,4 +1,4 @@
-"""Masked image modelling: hidden patches' codes are guessed from the others (BEiT; paper, 4.5)."""
+"""Masked image modelling: prediction of the codes of masked patches (BEiT; paper, section 4.5)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.config import ImageModelConfig, ImageModellingDataConfig
-from magneto.vision.image_task import ImageTask, patches_read
+from magneto.vision.image_task import ImageTask, count_patches
 from magneto.vision.models import ImageEncoder
 from magneto.vision.targets import (
     SAMPLED_BATCHES,
@@ -34,11 +34,11 @@ from magneto.vision.targets import (
 
 
 class PatchAggregation(nn.Module):
-    """Patches of a middle layer beside the last layer's class token, in a small stack of their own.
+    """Patch aggregation: a small stack over a middle layer's patches and the last class token.
 
-    What the hidden patches need and the middle layer lacks has to come through the class token
-    (arXiv 2208.06366, section 3.2). Unlike in the released code its last norm, and a shared
-    relative bias where the model has one, are its own.
+    The information that the middle layer's patches lack has to come from the class token (arXiv
+    2208.06366, section 3.2). Unlike in the released code, its final norm and shared relative bias
+    are separate from the model's.
     """
 
     def __init__(self, config: ImageModelConfig) -> None:
@@ -47,36 +47,38 @@ class PatchAggregation(nn.Module):
         self.encoder = Encoder(replace(shape, positions="none", drop_path=0.0))
 
     def forward(self, middle: Tensor, last: Tensor) -> Tensor:
-        """From features of the middle and the last layer to those of the second guess."""
+        """Return the features of the second prediction from those of the middle and last layer."""
         return self.encoder(torch.cat((last[:, :1], middle[:, 1:]), dim=1))
 
 
 class MaskedImageModel(ImageEncoder):
-    """An encoder over patches, some of them hidden, and a head over the codes.
+    """Masked image model: an encoder over patches, and a head over codes at masked positions.
 
-    The head, the stack's last norm and one linear layer, sees the hidden places alone.
+    The head is the stack's final norm and one linear layer.
     """
 
     def __init__(self, config: ImageModelConfig) -> None:
         if config.codes is None:
-            raise ValueError("codes are not known: prepare the task, which asks the tokenizer")
+            raise ValueError(
+                "codes is not set: prepare the task, which reads it from the image tokenizer"
+            )
         super().__init__(config)
         self.mask_token = MaskToken(config.width)
         middle, last = config.aggregation_layer, config.layers - 1
         self.aggregation = None if middle is None else PatchAggregation(config)
-        # Layers that are read, counted from 0.
+        # Layers whose features are used, counted from 0.
         self.read = (last,) if middle is None else (middle - 1, last)
         self.head = NormalLinear(config.width, config.codes, bias=True, std=NORMAL_STD)
 
     def hide(self, patches: Tensor, hidden: Tensor) -> Tensor:
-        """Replace the hidden ones of (batch, patches, width); see `features`."""
+        """Replace masked patches, (batch, patches, width), by the mask token; see `features`."""
         places = torch.zeros(patches.shape[:2], dtype=torch.bool, device=patches.device)
         return self.mask_token(patches, places.scatter(1, hidden, True))
 
     def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
-        """Return what the head reads at the hidden places: of the guess, and of a second one.
+        """Return features at masked positions: of the prediction, and of patch aggregation.
 
-        From (batch, channels, height, width) and the numbers of the hidden patches, (batch, count),
+        From (batch, channels, height, width) and the numbers of the masked patches, (batch, count),
         to (batch, count, width) each.
         """
         x = self.class_token(self.hide(self.embedding(images), hidden))
@@ -88,10 +90,10 @@ class MaskedImageModel(ImageEncoder):
         return [features.gather(1, index) for features in found]
 
     def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
-        """Return the guess's logits, (batch, count, codes); or with codes, (batch, count), losses.
+        """Return logits (batch, count, codes), or with codes (batch, count) a list of losses.
 
-        These are of the model's own guess and of a second one, if there is one; their logits never
-        exist all at once.
+        The losses are those of the prediction and of patch aggregation's, if any. Their logits are
+        computed in chunks.
         """
         if codes is None:
             return self.head(self.features(images, hidden)[0])
@@ -103,9 +105,9 @@ class MaskedImageModel(ImageEncoder):
 
 
 class ImageModelling(ImageTask):
-    """Images, a `MaskedImageModel`, nats per hidden patch.
+    """Masked image modelling with a `MaskedImageModel`; the loss is in nats per masked patch.
 
-    The codes come from a frozen tokenizer, which sees the same crop in the same colours.
+    The codes come from a frozen image tokenizer, which has the same augmented image as input.
     """
 
     evaluation_batch = 64
@@ -115,13 +117,13 @@ class ImageModelling(ImageTask):
 
     @cached_property
     def masking(self) -> BlockMasking:
-        """What hides patches."""
+        """Sampler of masked patches."""
         grid = self.model_config.grid
         return BlockMasking(grid.rows, grid.columns, self.data_config.mask_ratio)
 
     @cached_property
     def targets(self) -> CodeTargets:
-        """The frozen tokenizer; on the CPU until it is the companion."""
+        """Frozen image tokenizer, on the CPU until training moves it."""
         config, data = self.model_config, self.data_config
         return load_targets(
             data.image_tokenizer, config, data.normalisation, self.seed,
@@ -129,54 +131,54 @@ class ImageModelling(ImageTask):
         )  # fmt: skip
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return the tokenizer's run, if it is one, and its model's configuration."""
+        """Return the run of the image tokenizer, if there is one, and its model's configuration."""
         return tokenizer_run(self.data_config.image_tokenizer)
 
     def codes(self) -> int:
-        """Return how many codes the model guesses among: the tokenizer's, if none are set."""
+        """Return the number of codes, which is the tokenizer's."""
         return self.targets.agreed_codes(self.model_config.codes)
 
     def check(self) -> None:
-        """See that images, model and tokenizer fit together."""
+        """Check that images, model and tokenizer fit together."""
         super().check()
         if self.data_config.augmentation.erasing:
-            raise ValueError("data.augmentation.erasing must be 0: what is erased has no code")
+            raise ValueError("data.augmentation.erasing must be 0: erased patches have no code")
         where, count = self.data_config.image_tokenizer, self.masking.count
         self._progress.say(f"{where}: {self.codes()} codes; {count} of {self.model_config.patches} "
-                           "patches are hidden")  # fmt: skip
+                           "patches are masked")  # fmt: skip
 
     def build_model(self) -> MaskedImageModel:
-        """Build the model, with as many codes as the tokenizer has if none are set."""
+        """Build the model, with as many codes as the tokenizer has."""
         codes = self.model_config.codes or self.codes()
         return MaskedImageModel(replace(self.model_config, codes=codes))
 
     def companion(self) -> nn.Module:
-        """Return the tokenizer."""
+        """Return the image tokenizer."""
         return self.targets
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
-        """Return an image and its hidden patches, other ones each time it comes."""
+        """Return an augmented image and the numbers of its masked patches, drawn anew each time."""
         image = self.augmentation(self.splits.train.open(index), random)
         return {"images": image, "hidden": self.masking.draw(random)}
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return black images with as many patches hidden as always."""
+        """Return black images with masked patches."""
         hidden = torch.arange(self.masking.count).repeat(examples, 1)
         return {**super().dummy_batch(examples), "hidden": hidden}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Sum the cross-entropy over the hidden patches, of the guess and a second one."""
+        """Return the cross-entropy summed over masked patches, with patch aggregation's, if any."""
         found = model(batch["images"], batch["hidden"], self._wanted(batch))
         total = torch.stack([loss.total for loss in found]).sum()
         logs = {"guess": found[0].total.detach()} if len(found) > 1 else {}
         return Loss(total, found[0].count, logs)
 
     def _wanted(self, batch: dict[str, Tensor]) -> Tensor:
-        """Return the codes of the hidden patches, (batch, count)."""
+        """Return the codes of the masked patches, (batch, count)."""
         return self.targets(batch["images"]).gather(1, batch["hidden"])
 
     def validation_batches(self) -> LazyBatches:
-        """Return the validation images in mixed order; the same patches are always hidden."""
+        """Return batches of validation images in mixed order, with fixed masked patches."""
         batches = self.fixed_batches(self.splits.validation)
 
         def make(rows: np.ndarray) -> dict[str, Tensor]:
@@ -187,9 +189,9 @@ class ImageModelling(ImageTask):
         return LazyBatches(batches.plans, make)
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Sum the cross-entropy over the hidden patches; count them, and those guessed right.
+        """Return sums of cross-entropy, of masked patches and of right predictions.
 
-        Images that could not be read are left out. Of two guesses the model's own counts.
+        Broken images are left out. Patch aggregation's predictions are not scored.
         """
         codes = self._wanted(batch)
         logits = model(batch["images"], batch["hidden"]).flatten(0, 1).float()
@@ -201,12 +203,12 @@ class ImageModelling(ImageTask):
         })  # fmt: skip
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return loss (nats per hidden patch), perplexity, and the share guessed right.
+        """Return loss (nats per masked patch), perplexity and accuracy.
 
         Raises:
             ValueError: If no image could be read.
         """
-        count = patches_read(sums)
+        count = count_patches(sums)
         loss = sums["loss"] / count
         return {
             "loss": loss,
@@ -215,7 +217,7 @@ class ImageModelling(ImageTask):
         }
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the codes' frequencies in a sample of the training images."""
+        """Return the metrics of the frequencies of codes in a sample of the training images."""
         self.prepare()
         size, targets = self.codes(), self.targets
         device = targets.scale.device
@@ -236,17 +238,17 @@ class ImageModelling(ImageTask):
         return self.summarise(sums, ())
 
     def digests(self) -> list[str]:
-        """Return names of the content of the images and of the tokenizer."""
+        """Return digests of the images and of the tokenizer."""
         return [*super().digests(), self.targets.digest()]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of images and tokenizer; return the number of codes too."""
+        """Write a digest of images and tokenizer; return the sizes of the images and the codes."""
         return super().save_assets(directory) | {"model.codes": self.codes()}
 
 
 @torch.no_grad()
 def figures(task: ImageModelling, model: Any) -> Sequence[Figure]:
-    """Return what is hidden, what is guessed, and where the class token looks."""
+    """Return figures of masked patches with predictions, and of the class token's attention."""
     from magneto.vision import figures as drawn
 
     images, hidden = drawn.readable(task.validation_batches(), SAMPLED_BATCHES, "images", "hidden")

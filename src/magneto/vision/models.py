@@ -1,12 +1,12 @@
-"""Models of images: an encoder over patches, a classifier, and a segmenter with its windows.
+"""Image models: an encoder over patches, a classifier, and a segmenter with its evaluation.
 
 UperNet is arXiv 1807.10221, its pyramid pooling arXiv 1612.01105; the FCN head is arXiv 1411.4038.
-The pyramid is BEiT's (paper's recipe for ADE20k). Resizing never aligns corners. Norms of the heads
-are group norms, each image by itself, so that micro-batches and ranks change no result; published
-recipes have batch norm, whose statistics are no sum over examples.
+The feature pyramid is BEiT's (the paper's recipe for ADE20k). Resizing never aligns corners. The
+heads have group norm, so that micro-batches and ranks do not change results; published recipes have
+batch norm, whose statistics depend on the batch.
 
-A segmenter's logits are resized to the image's own size, and the classes are chosen there; choosing
-first and resizing classes costs several points of mIoU (mmsegmentation's issue 1965).
+Logits are resized to the image's own size before the classes are chosen. Resizing classes instead
+costs several points of mIoU (mmsegmentation's issue 1965).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from magneto.nn.transformer import Encoder
 from magneto.vision.config import ImageClassifierConfig, ImageEncoderConfig, SegmenterConfig
 
 STEMS = {"linear": PatchEmbedding, "convolutions": ConvolutionalStem}
-# Of a pyramid: each is half as large as the one before.
+# Levels of the feature pyramid, each half as large as the one before.
 LEVELS = 4
-# Groups at most and channels of a group at least (arXiv 1803.08494): a map pooled to one place has
-# no other values than its channels.
-GROUPS, LEAST = 32, 16
-# What a segmenter reads at once.
+# Largest number of groups and smallest number of channels in a group (arXiv 1803.08494): a map that
+# is pooled to one position has no other values than its channels.
+GROUPS, GROUP_CHANNELS = 32, 16
+# Windows in a batch of sliding-window evaluation.
 WINDOWS = 16
 Place = tuple[slice, slice]
 """Rows and columns of a window."""
 
 
 class ImageEncoder(nn.Module):
-    """Patches, a class token before them if there is one, and the stack."""
+    """Image encoder: patch embedding, class token if there is one, Transformer stack."""
 
-    config: Any  # that of the model which is built on it
+    config: Any  # the configuration of the subclass
 
     def __init__(self, config: ImageEncoderConfig) -> None:
         super().__init__()
@@ -53,15 +53,15 @@ class ImageEncoder(nn.Module):
         self.encoder = Encoder(config)
 
     def embed(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to what the stack reads, (batch, length, width)."""
+        """Embed (batch, channels, height, width) to (batch, length, width)."""
         return self.class_token(self.embedding(images))
 
 
 def new_head(config: ImageClassifierConfig) -> nn.Module:
-    """Draw a head small: the first loss is ln classes.
+    """Return a classification head with small initial weights: the first loss is ln classes.
 
     Raises:
-        ValueError: If the configuration leaves the classes open.
+        ValueError: If `config.classes` is None.
     """
     if config.classes is None:
         raise ValueError("classes is not set")
@@ -69,11 +69,11 @@ def new_head(config: ImageClassifierConfig) -> nn.Module:
 
 
 class ImageClassifier(ImageEncoder):
-    """An encoder, its features pooled, a head drawn small: the first loss is ln classes."""
+    """Image classifier: an encoder, pooling of its features, and a linear head."""
 
     def __init__(self, config: ImageClassifierConfig) -> None:
         super().__init__(config)
-        # The parameters are the same wherever the last norm stands.
+        # Both positions of the final norm have the same parameters.
         self.pooled_norm: nn.Module = nn.Identity()
         if config.pooling == "mean_then_norm":
             self.pooled_norm, self.encoder.final_norm = self.encoder.final_norm, nn.Identity()
@@ -81,51 +81,51 @@ class ImageClassifier(ImageEncoder):
         self.head = new_head(config)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to logits (batch, classes)."""
+        """Return logits (batch, classes) of images (batch, channels, height, width)."""
         features = self.encoder(self.embed(images))
         return self.head(self.pooled_norm(features[:, self.pooled].mean(dim=1)))
 
 
 class GroupNorm(nn.GroupNorm):
-    """Group normalisation of (batch, channels, height, width); keeps the input's dtype."""
+    """Group normalisation that keeps the input's dtype."""
 
     def __init__(self, channels: int) -> None:
         groups = math.gcd(GROUPS, channels)
-        while groups > 1 and channels // groups < LEAST:
+        while groups > 1 and channels // groups < GROUP_CHANNELS:
             groups //= 2
         super().__init__(groups, channels)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise each image by itself."""
+        """Normalise (batch, channels, height, width), each image by itself."""
         return super().forward(input).type_as(input)
 
 
 class Convolution(nn.Conv2d):
-    """A convolution that keeps the size, without bias; He normal over its outputs at first."""
+    """Convolution of constant size without bias; He normal initialisation over its outputs."""
 
     def __init__(self, inputs: int, outputs: int, size: int) -> None:
         self.std = math.sqrt(2.0) / math.sqrt(outputs * size**2)
         super().__init__(inputs, outputs, size, padding=size // 2, bias=False)
 
     def reset_parameters(self) -> None:
-        """Draw the weights."""
+        """Initialise the weights."""
         nn.init.normal_(self.weight, std=self.std)
 
 
 class PixelClassifier(nn.Conv2d):
-    """Features to logits, pixel by pixel; N(0, 0.01²) at first, so the loss is near ln classes."""
+    """Linear classifier of pixels, drawn from N(0, 0.01²): the first loss is near ln classes."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__(inputs, classes, 1)
 
     def reset_parameters(self) -> None:
-        """Draw the weights, zero the bias."""
+        """Initialise the weights; set the bias to zero."""
         nn.init.normal_(self.weight, std=0.01)
         nn.init.zeros_(self.bias)  # type: ignore[arg-type]
 
 
 def resize(x: Tensor, size: Sequence[int]) -> Tensor:
-    """Resize (batch, channels, height, width) to another (height, width): bilinear."""
+    """Resize (batch, channels, height, width) to another (height, width), bilinear."""
     return F.interpolate(x, size=tuple(size), mode="bilinear", align_corners=False)
 
 
@@ -135,9 +135,9 @@ def convolution_block(inputs: int, outputs: int, size: int) -> nn.Sequential:
 
 
 class FeaturePyramid(nn.Module):
-    """Four feature maps of one size to four sizes: 4 and 2 times as large, the same, and half.
+    """Feature pyramid from four maps of one size: 4 and 2 times as large, the same size, and half.
 
-    Transposed convolutions enlarge, max pooling halves, as in BEiT's segmentation.
+    Transposed convolutions enlarge and max pooling halves, as in BEiT's segmentation.
     """
 
     def __init__(self, width: int) -> None:
@@ -150,12 +150,12 @@ class FeaturePyramid(nn.Module):
         self.levels = nn.ModuleList((four_times, double(), nn.Identity(), nn.MaxPool2d(2)))
 
     def forward(self, features: Sequence[Tensor]) -> list[Tensor]:
-        """Four of (batch, width, rows, columns) to four sizes, the largest first."""
+        """Return four maps (batch, width, rows, columns), the largest first."""
         return [level(x) for level, x in zip(self.levels, features, strict=True)]
 
 
 class PyramidPooling(nn.Module):
-    """What is seen of a map at several scales, put beside the map (arXiv 1612.01105)."""
+    """Pyramid pooling: a map beside itself pooled at several scales (arXiv 1612.01105)."""
 
     def __init__(self, inputs: int, channels: int, scales: Sequence[int]) -> None:
         super().__init__()
@@ -166,15 +166,15 @@ class PyramidPooling(nn.Module):
         self.bottleneck = convolution_block(inputs + len(scales) * channels, channels, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, inputs, height, width) to (batch, channels, height, width)."""
+        """Map (batch, inputs, height, width) to (batch, channels, height, width)."""
         pooled = [resize(scale(x), x.shape[2:]) for scale in self.scales]
         return self.bottleneck(torch.cat((x, *pooled), dim=1))
 
 
 class UperNetHead(nn.Module):
-    """UperNet: pyramid pooling on the smallest map, a feature pyramid network, all maps fused.
+    """UperNet head: pyramid pooling of the smallest map, a feature pyramid network, fused maps.
 
-    Maps of the pyramid have `width` channels, those within `channels`.
+    The input maps have `width` channels, the head's own maps `channels`.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class UperNetHead(nn.Module):
         self.classifier = PixelClassifier(channels, classes)
 
     def forward(self, levels: Sequence[Tensor]) -> Tensor:
-        """Four maps, the largest first, to logits (batch, classes, height, width) of its size."""
+        """Return logits (batch, classes, height, width) of the size of the first, largest map."""
         maps = [self.pooling(levels[-1])]
         for lateral, level in zip(reversed(self.laterals), reversed(levels[:-1]), strict=True):
             maps.insert(0, lateral(level) + resize(maps[0], level.shape[2:]))
@@ -201,7 +201,7 @@ class UperNetHead(nn.Module):
 
 
 class FCNHead(nn.Module):
-    """One convolution and the classes: the auxiliary head, which training alone needs."""
+    """Auxiliary FCN head, used only in training: one convolution and a classifier."""
 
     def __init__(self, width: int, channels: int, classes: int, dropout: float) -> None:
         super().__init__()
@@ -210,16 +210,16 @@ class FCNHead(nn.Module):
         self.classifier = PixelClassifier(channels, classes)
 
     def forward(self, level: Tensor) -> Tensor:
-        """(batch, width, height, width) to logits (batch, classes, height, width)."""
+        """Return logits (batch, classes, height, width) of a map (batch, width, height, width)."""
         return self.classifier(self.dropout(self.convolution(level)))
 
 
 class SegmentationLogits(NamedTuple):
-    """What a `Segmenter` answers.
+    """Logits of a `Segmenter`.
 
     Attributes:
-        main: (batch, classes, height, width), of 4 x 4 pixels per patch.
-        auxiliary: (batch, classes, rows, columns), for the loss alone.
+        main: (batch, classes, height, width), 4 x 4 pixels for each patch.
+        auxiliary: (batch, classes, rows, columns), used only in the loss.
     """
 
     main: Tensor
@@ -227,9 +227,9 @@ class SegmentationLogits(NamedTuple):
 
 
 class Segmenter(ImageEncoder):
-    """An encoder over patches, features of four layers, pyramid, heads.
+    """Segmenter: an encoder, a feature pyramid of four of its layers, and two heads.
 
-    The stack's last norm is left out: the heads read the residual stream, as BEiT's do.
+    There is no final norm: the heads read the residual stream, as BEiT's do.
     """
 
     def __init__(self, config: SegmenterConfig) -> None:
@@ -243,28 +243,28 @@ class Segmenter(ImageEncoder):
         self.auxiliary_head = FCNHead(width, config.auxiliary_channels, classes, dropout)
 
     def features(self, images: Tensor) -> list[Tensor]:
-        """(batch, channels, height, width) to four maps (batch, width, rows, columns)."""
+        """Return four maps (batch, width, rows, columns) of (batch, channels, height, width)."""
         grid = self.config.grid
         found = self.encoder.features(self.embed(images), self.config.read_layers)
         places = (features[:, grid.prefix :].transpose(1, 2) for features in found)
         return [x.unflatten(2, (grid.rows, grid.columns)) for x in places]
 
     def forward(self, images: Tensor) -> SegmentationLogits:
-        """(batch, channels, height, width) to logits; the size is the configuration's."""
+        """Return logits of (batch, channels, height, width) of the configured image size."""
         levels = self.pyramid(self.features(images))
         auxiliary = self.auxiliary_head(levels[self.config.auxiliary_level])
         return SegmentationLogits(self.head(levels), auxiliary)
 
 
 def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield the logits of all pixels of each image, as `model.config.inference` says.
+    """Yield the logits of all pixels of each image, by the method `model.config.inference`.
 
     Args:
-        model: In evaluation mode.
-        images: Each (channels, height, width), of any size, on the model's device.
+        model: The model in evaluation mode.
+        images: (channels, height, width) each, of any size, on the model's device.
 
     Yields:
-        Of each, fp32 (classes, height, width).
+        float32 (classes, height, width) for each image.
     """
     if model.config.inference == "slide":
         return sliding_logits(model, images)
@@ -272,10 +272,10 @@ def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]
 
 
 def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield logits by windows of the model's size; where windows overlap, their mean.
+    """Yield the mean logits of overlapping windows of the model's image size.
 
-    Windows of all images are read together. An image smaller than a window is put in its upper left
-    corner, the rest is zeros.
+    Windows of all images are batched together. An image smaller than a window is padded with zeros
+    at the right and the bottom.
     """
     size = (model.config.image_size,) * 2
     stride = model.config.stride or model.config.image_size
@@ -290,9 +290,9 @@ def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tenso
 
 
 def window_places(image: Sequence[int], window: Sequence[int], stride: int) -> Iterator[Place]:
-    """Yield where windows lie in an image, row by row; the last ones end at its edges.
+    """Yield the positions of windows in an image, row by row; the last ones end at its edges.
 
-    Sizes are height and width; the image's are not below the window's.
+    Sizes are height and width; the image is at least as large as a window.
     """
     rows, columns = (
         [min(step * stride, whole - part) for step in range(math.ceil((whole - part) / stride) + 1)]
@@ -306,7 +306,7 @@ def window_places(image: Sequence[int], window: Sequence[int], stride: int) -> I
 def mean_of_windows(
     answers: Iterator[Tensor], places: Sequence[Place], size: Sequence[int]
 ) -> Tensor:
-    """Put the next answers, (classes, height, width) each, in their places; return their mean."""
+    """Return the mean of the next windows' logits, (classes, height, width) each."""
     first = next(answers)
     total = first.new_zeros(len(first), *size)
     count = first.new_zeros(1, *size)
@@ -318,16 +318,13 @@ def mean_of_windows(
 
 
 def at_least(image: Tensor, size: Sequence[int]) -> Tensor:
-    """Return an image with zeros below and to the right, where it is smaller than a size."""
+    """Pad an image with zeros at the bottom and the right to at least a size."""
     more = [max(wanted - there, 0) for wanted, there in zip(size, image.shape[1:], strict=True)]
     return F.pad(image, (0, more[1], 0, more[0]))
 
 
 def whole_logits(model: Segmenter, image: Tensor) -> Tensor:
-    """Return logits of an image that is read at once.
-
-    Where its sides are no multiples of a patch, zeros are added below and to the right.
-    """
+    """Return the logits of a whole image, padded with zeros to a multiple of the patch size."""
     patch = model.config.patch_size
     rows, columns = (max(2, math.ceil(side / patch)) for side in image.shape[1:])
     size = rows * patch, columns * patch
@@ -337,7 +334,7 @@ def whole_logits(model: Segmenter, image: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class WholeImageConfig(SegmenterConfig):
-    """A `SegmenterConfig` for images of so many rows and columns of patches."""
+    """Configuration of a segmenter for a number of rows and columns of patches."""
 
     rows: int
     columns: int
@@ -349,12 +346,12 @@ class WholeImageConfig(SegmenterConfig):
 
 
 def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
-    """Return the model for images of so many patches; all weights but positions are shared.
+    """Return the model for another grid of patches; it shares all weights but positions.
 
     Learned positions are interpolated (bicubic).
     """
     length = Grid(rows, columns, model.config.grid.prefix).length
-    # The square's own positions must have a place, though they are not used.
+    # The configuration checks the length against its own square grid too.
     length = max(length, model.config.grid.length)
     shape = {**vars(model.config), "max_length": length, "rows": rows, "columns": columns}
     changed = WholeImageConfig(**shape)
@@ -366,5 +363,5 @@ def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
 
 
 def classes_of(logits: Tensor, size: Sequence[int]) -> Tensor:
-    """Return the likeliest class of each pixel of an image of another size, (height, width)."""
+    """Return the most probable class of each pixel after resizing, (height, width)."""
     return resize(logits[None], size)[0].argmax(0)

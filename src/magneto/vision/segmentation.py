@@ -1,4 +1,4 @@
-"""Semantic segmentation: a class for every pixel of an image (paper, table of ADE20k)."""
+"""Semantic segmentation: a class for every pixel of an image (paper, ADE20k table)."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import FineTuning, Prediction
 from magneto.vision.images import ImageSplit
 from magneto.vision.models import Segmenter, classes_of, pixel_logits, resize
-from magneto.vision.transforms import fitted
+from magneto.vision.transforms import resize_to_fit
 
-# Masks that the baseline, the check of a source, and the search for its classes read.
+# Masks read by the baseline, the check of a source, and the search for its classes.
 COUNTED, CHECKED, SAMPLE = 500, 8, 2000
-ONE_CLASS = ("the masks have no class but 0 (255 is no class): write the classes as 0, 1, 2, ..., "
-             "for example 1 for an object that has 255")  # fmt: skip
-# Validation images that figures are made of, and those that are drawn.
+ONE_CLASS = ("all pixels of the masks are 0 or 255, and 255 is ignored: write the classes as 0, 1, "
+             "2, ..., for example 1 in place of 255")  # fmt: skip
+# Validation images counted in figures, and those drawn.
 SHOWN, OVERLAYS = 32, 4
 
 
-class MaskReading:
-    """What the numbers in masks mean.
+class MaskClasses:
+    """Mapping from the numbers in masks to classes.
 
     Args:
-        classes: How many there are.
-        reduce_zero_label: Whether 0 is none, and all others are one less.
-        ignored: Further numbers, as they are stored, that are none.
+        classes: Number of classes.
+        reduce_zero_label: Whether 0 is ignored and all other numbers are reduced by one.
+        ignored: Further stored numbers that are ignored.
     """
 
     def __init__(
@@ -55,35 +55,35 @@ class MaskReading:
         self.table = found.astype(np.uint8)
 
     def __call__(self, stored: np.ndarray) -> np.ndarray:
-        """Return classes, `IGNORED` for none, of a mask as it is stored; both uint8.
+        """Return the classes of a stored mask, `IGNORED` for none; both uint8.
 
         Raises:
-            BrokenImage: If there is a class that is not known.
+            BrokenImage: If the mask has an unknown class.
         """
         found = self.table[stored]
         unknown = stored[(found >= self.classes) & (found != IGNORED)]
         if unknown.size:
             raise BrokenImage(
                 f"its mask has {unknown[0]}, there are {self.classes} classes: set model.classes, "
-                "or data.ignored or data.reduce_zero_label for numbers that are no class"
+                "or data.ignored or data.reduce_zero_label for ignored numbers"
             )
         return found
 
 
-def read_pair(split: ImageSplit, index: int, masks: MaskReading) -> tuple[np.ndarray, np.ndarray]:
+def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.ndarray, np.ndarray]:
     """Return an image's pixels, (height, width, channels), and its classes, (height, width).
 
     Raises:
-        BrokenImage: If one of them can't be read, or they do not fit together.
+        BrokenImage: If one of them can't be read, or their sizes differ.
     """
     pixels, mask = split.pixels(index), masks(split.mask(index))
     if pixels.shape[:2] != mask.shape:
         size, other = (" x ".join(map(str, found.shape[:2])) for found in (pixels, mask))
-        raise BrokenImage(f"is {size}, its mask {other}")
+        raise BrokenImage(f"has the size {size}, its mask {other}")
     return pixels, mask
 
 
-def largest_class(splits: Sequence[ImageSplit], masks: MaskReading) -> int:
+def largest_class(splits: Sequence[ImageSplit], masks: MaskClasses) -> int:
     """Return the largest class in the masks of splits; of a large split, in a sample.
 
     Raises:
@@ -101,15 +101,15 @@ def largest_class(splits: Sequence[ImageSplit], masks: MaskReading) -> int:
 
 
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
-    """Count pixels by class and answer, without waiting for the device.
+    """Return a confusion matrix of pixels, without synchronising with the device.
 
     Args:
-        labels: Classes of pixels, `IGNORED` for none, any shape.
-        answers: What was answered, of the same shape.
-        classes: How many there are.
+        labels: Right classes of pixels, `IGNORED` for none, any shape.
+        answers: Predicted classes, of the same shape.
+        classes: Number of classes.
 
     Returns:
-        int64 (classes, classes): row by what a pixel is, column by what it was taken for.
+        int64 (classes, classes): rows are right classes, columns predicted ones.
     """
     pair = labels.long() * classes + answers
     last = torch.full_like(pair, classes * classes)
@@ -121,24 +121,24 @@ def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
 def segmentation_scores(
     matrix: Sequence[Sequence[float]], names: Sequence[str]
 ) -> dict[str, float]:
-    """Return the scores of a confusion matrix.
+    """Return the metrics of a confusion matrix.
 
     Args:
-        matrix: Of `confusion`, added up over a data set.
-        names: Of the classes.
+        matrix: Sum of `confusion` over a data set.
+        names: Names of the classes.
 
     Returns:
-        "mean_iou": the mean over classes of intersection over union; a class that neither is nor
-        was answered anywhere is left out. "mean_accuracy": the mean over the classes that are there
-        of the share of its pixels that are right. "pixel_accuracy": the share of all pixels. And
-        "iou_NAME" of each class that is not left out.
+        "mean_iou": mean over classes of the intersection over union, without classes that neither
+        occur nor are predicted; "iou_NAME" of each of these classes; "mean_accuracy": mean over the
+        classes that occur of the accuracy of their pixels; "pixel_accuracy": accuracy of all
+        pixels.
 
     Raises:
         ValueError: If no pixel has a class.
     """
     counts = np.asarray(matrix, np.float64)
     if not counts.sum():
-        raise ValueError("no pixel of the masks has a class: all are ignored")
+        raise ValueError("all pixels of the masks are ignored: none has a class")
     right, there, answered = counts.diagonal(), counts.sum(1), counts.sum(0)
     union = there + answered - right
     known = union > 0
@@ -155,11 +155,11 @@ def segmentation_scores(
 
 
 class Segmentation(FineTuning):
-    """Images with masks, a `Segmenter`, cross-entropy in nats per pixel."""
+    """Semantic segmentation with a `Segmenter`; the loss is in nats per pixel."""
 
     primary_metric = "mean_iou"
     higher_is_better = True
-    whole_model = "segmentation runs the model as often as an image's size asks for"
+    whole_model = "segmentation runs the model several times on a large image"
     evaluation_batch = 8
     resizes_images = False
 
@@ -168,29 +168,29 @@ class Segmentation(FineTuning):
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of the classes, in the order of their numbers; numbers where there are none."""
+        """Names of the classes in the order of their numbers, or the numbers."""
         given = list(self.data_config.classes or self.splits.classes)
         return given or [str(number) for number in range(self.classes)]
 
     @cached_property
     def classes(self) -> int:
-        """Number of classes; where the recipe leaves it open, as many as the data has."""
+        """Number of classes: as many as the data has, if it is not set."""
         data = self.data_config
         if self.model_config.classes is not None:
             return self.model_config.classes
         if known := data.classes or self.splits.classes:
             return len(known)
-        masks = MaskReading(IGNORED, data.reduce_zero_label, data.ignored)
+        masks = MaskClasses(IGNORED, data.reduce_zero_label, data.ignored)
         return largest_class((self.splits.train, self.splits.validation), masks) + 1
 
     @cached_property
-    def masks(self) -> MaskReading:
-        """What the numbers in masks mean."""
+    def masks(self) -> MaskClasses:
+        """Mapping from the numbers in masks to classes."""
         data = self.data_config
-        return MaskReading(self.classes, data.reduce_zero_label, data.ignored)
+        return MaskClasses(self.classes, data.reduce_zero_label, data.ignored)
 
     def check(self) -> None:
-        """See that model, data and the run to begin with fit together."""
+        """Check that model, data and the pre-trained run fit together."""
         where, splits = self.data_config.source, self.splits
         for split in (splits.train, splits.validation):
             if not split.has_masks:
@@ -204,7 +204,7 @@ class Segmentation(FineTuning):
         self.check_pretrained()
 
     def _check_masks(self, split: ImageSplit) -> None:
-        """Read a few pairs; see that not all are broken."""
+        """Check that one of a few pairs can be read."""
         problem = ""
         for index in evaluation_order(len(split))[:CHECKED].tolist():
             try:
@@ -212,41 +212,41 @@ class Segmentation(FineTuning):
                 return
             except BrokenImage as error:
                 problem = f"{split.name(index)} {error}"
-        raise ValueError(f"no pair of image and mask can be read: {problem}")
+        raise ValueError(f"none of {CHECKED} pairs of image and mask can be read: {problem}")
 
     def build_model(self) -> Segmenter:
-        """Build the model; the encoder of another run is in `initial_weights`."""
+        """Build the model; `initial_weights` has the encoder of the pre-trained run."""
         return Segmenter(replace(self.model_config, classes=self.classes))
 
     @cached_property
     def augmentation(self) -> PairedAugmentation:
-        """What is done to a training image and its mask."""
+        """Augmentation of a training image and its mask."""
         data = self.data_config
-        return PairedAugmentation(self.reading, data.augmentation, data.fit)
+        return PairedAugmentation(self.input_format, data.augmentation, data.fit)
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
-        """Return a crop of an image, and of its mask (uint8)."""
+        """Return an augmented crop of an image and of its mask (uint8)."""
         train = self.splits.train
         mask = self.masks(train.mask(index))
         image, mask = self.augmentation(train.open(index), mask, random)
         return {"images": image, "masks": mask}
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return crops in random order, augmented: "images", "masks" and "broken"."""
+        """Return augmented crops in random order: "images", "masks" and "broken"."""
         train = self.splits.train
         return example_stream(len(train), self.example, batch_size, seed, broken=train.broken)
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return black images whose pixels are all of the first class."""
+        """Return black images of the first class."""
         side = self.model_config.input_sizes[0]
         masks = torch.zeros(examples, side, side, dtype=torch.uint8)
         return {**super().dummy_batch(examples), "masks": masks}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Sum the cross-entropy of both heads over all pixels that have a class.
+        """Return the cross-entropy of both heads summed over all pixels with a class.
 
-        "pixel_accuracy" is logged with it, and "broken", the share of these pixels that are of
-        images in the place of others that could not be read.
+        Its logs are "pixel_accuracy", and "broken", the share of these pixels in images that
+        replace unreadable ones.
         """
         masks, broken = batch["masks"].long(), batch["broken"][:, None, None]
         known = masks != IGNORED
@@ -259,21 +259,29 @@ class Segmentation(FineTuning):
         return Loss(total, known.sum(), logs)
 
     def validation_batches(self) -> LazyBatches:
-        """Return the validation images in mixed order: lists "images" and "masks", and "broken".
+        """Return batches of validation images in mixed order: lists "images" and "masks"; "broken".
 
-        An image is resized as `data.fit` says; its mask keeps its size: there it is compared. In
-        the place of what is broken stands an image whose pixels are all ignored.
+        `data.fit` resizes an image but not its mask, at whose size classes are compared. A blank
+        image whose pixels are all ignored replaces a broken one.
         """
-        held, reading = self.splits.validation, self.reading
+        held, input_format = self.splits.validation, self.input_format
 
         def pair(row: int) -> tuple[np.ndarray, np.ndarray, bool]:
             try:
                 with guarded(BrokenImage):
                     pixels, mask = read_pair(held, row, self.masks)
-                    return reading.normalise(fitted(pixels, self.data_config.fit)), mask, False
+                    return (
+                        input_format.normalise(resize_to_fit(pixels, self.data_config.fit)),
+                        mask,
+                        False,
+                    )
             except BrokenImage as error:
                 held.broken(row, error)
-                return reading.blank, np.full(reading.blank.shape[1:], IGNORED, np.uint8), True
+                return (
+                    input_format.blank,
+                    np.full(input_format.blank.shape[1:], IGNORED, np.uint8),
+                    True,
+                )
 
         def make(rows: np.ndarray) -> dict[str, list[Tensor] | Tensor]:
             images, masks, broken = zip(*map(pair, rows.tolist()), strict=True)
@@ -284,7 +292,7 @@ class Segmentation(FineTuning):
         return LazyBatches(evaluation_plans(len(held), self.evaluation_batch), make)
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Count pixels by class and answer, and sum the cross-entropy, at the masks' size."""
+        """Return confusion matrix and sum of the cross-entropy at the masks' sizes."""
         assert isinstance(model, Segmenter)
         counts, loss = [], []
         for logits, mask in zip(pixel_logits(model, batch["images"]), batch["masks"], strict=True):
@@ -298,13 +306,13 @@ class Segmentation(FineTuning):
         })  # fmt: skip
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the loss per pixel and the scores of all pixels; "broken" images, if any."""
+        """Return the loss per pixel, the metrics of all pixels, and "broken" images, if any."""
         found = segmentation_scores(sums["confusion"], self.names)
         loss = sums["loss"] / np.sum(sums["confusion"])
         return {"loss": float(loss)} | found | ({"broken": b} if (b := sums["broken"]) else {})
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the loss of the classes' frequencies and the scores of the commonest class."""
+        """Return the loss of the class frequencies and the metrics of the most frequent class."""
         held = evaluation_order(len(self.splits.validation))[
             : limit and limit * self.evaluation_batch
         ]
@@ -317,7 +325,7 @@ class Segmentation(FineTuning):
         return self.summarise({"confusion": matrix, "loss": nats, "broken": 0}, ())
 
     def _count(self, split: ImageSplit, indices: np.ndarray) -> np.ndarray:
-        """Count the pixels of each class in some masks."""
+        """Return the number of pixels of each class in some masks."""
         counts = np.zeros(256, np.int64)
         for index in indices.tolist():
             with suppress(BrokenImage):
@@ -326,23 +334,20 @@ class Segmentation(FineTuning):
 
     @torch.no_grad()
     def segment(self, model: nn.Module, pixels: np.ndarray) -> np.ndarray:
-        """Return the class of each pixel of an image.
+        """Return the class of each pixel of an image, uint8 (height, width).
 
         Args:
             model: With a run's weights, in evaluation mode.
             pixels: uint8 (height, width, channels).
-
-        Returns:
-            uint8 (height, width): indices of `names`.
         """
         assert isinstance(model, Segmenter)
-        image = self.reading_of().normalise(fitted(pixels, self.data_config.fit))
+        image = self.input_format_of().normalise(resize_to_fit(pixels, self.data_config.fit))
         device = next(model.parameters()).device
         (logits,) = pixel_logits(model, [torch.from_numpy(image).to(device)])
         return classes_of(logits, pixels.shape[:2]).cpu().numpy().astype(np.uint8)
 
     def predict(self, model: nn.Module, inputs: Sequence[Picture]) -> list[Prediction]:
-        """Return which classes images show, and pictures of them with a legend."""
+        """Return the classes of images by their share of pixels, and segmentations as pictures."""
         from magneto.vision.figures import overlay_png
 
         found = []
@@ -355,18 +360,18 @@ class Segmentation(FineTuning):
         return found
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of the data; return the classes too."""
+        """Write a digest of the data; return the sizes of the images and the classes."""
         classes = {"data.classes": self.names, "model.classes": self.classes}
         return super().save_assets(directory) | classes | {"model.pretrained": None}
 
 
 def pixel_loss(logits: Tensor, masks: Tensor) -> Tensor:
-    """Sum the cross-entropy of (batch, classes, height, width) over pixels that have a class."""
+    """Return the summed cross-entropy of (batch, classes, height, width) without ignored pixels."""
     return F.cross_entropy(logits, masks, ignore_index=IGNORED, reduction="sum")
 
 
 def figures(task: Segmentation, model: nn.Module) -> Sequence[Figure]:
-    """Return validation images with what was found in them, and the confusion of classes."""
+    """Return figures of segmented validation images, and the confusion matrix."""
     from magneto.vision.figures import confusion_figure, overlay_figure
 
     held, classes, found = task.splits.validation, task.classes, []

@@ -1,7 +1,7 @@
-"""What a masked image model guesses: which patches are hidden, and the codes of a frozen tokenizer.
+"""Targets of masked image modelling: block masking, image tokenizers and their codes.
 
-A tokenizer gives each patch of an image a code, the nearest of some directions: of a codebook that
-was trained (VQ-KD, arXiv 2208.06366), or of the patches' own pixels.
+An image tokenizer gives each patch a code: the nearest vector of a trained codebook (VQ-KD, arXiv
+2208.06366), or of k-means of the patches' own pixels.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from magneto.vision.config import BUILTIN_TOKENIZER, ImageModelConfig, ImageToke
 from magneto.vision.models import ImageEncoder
 from magneto.vision.transforms import NORMALISATIONS
 
-# Share of the grid that a block has at least: 16 of BEiT's 196 patches.
+# Smallest share of the grid in a block: 16 of 196 patches in BEiT.
 SMALLEST = 16 / 196
-# A block's height by its width lies between this and its inverse, drawn on a log scale.
+# Smallest ratio of a block's height to its width, drawn on a log scale up to its inverse.
 NARROWEST = 0.3
-# Draws for one block, before the rest is filled up with single patches.
+# Attempts at a block before single patches are masked instead.
 TRIES = 10
 
-# Rows whose similarities to all vectors exist at once.
+# Rows whose similarities to all vectors are computed at once.
 CHUNK = 8192
-# Of builtin:patches.
+# Iterations of k-means of builtin:patches.
 K_MEANS_ITERATIONS = 20
-# Batches of training images of which it, and the baseline's frequencies, are made.
+# Batches of training images for k-means and for the baseline's frequencies.
 SAMPLED_BATCHES = 16
 
-# As `magneto.runs.load_run` is told, and `magneto.tasks` says that it is.
+# Purpose for which `load_run` opens a tokenizer's run; one of its task's verbs in `magneto.tasks`.
 VERB = "train image-modelling/tiny --data.image_tokenizer"
 
 
 class BlockMasking:
-    """Hides the same share of the patches of a grid in every image: at least one, never all.
+    """Block-wise masking (BEiT) of the same number of patches in every image.
 
-    Blocks of 16 of 196 patches or more are drawn until the count is reached; they may overlap and
-    are strictly smaller than the grid both ways. What a block has too many is given back, patches
-    drawn at random; where no block fits any more, single patches are added.
+    Blocks of at least 16 of 196 patches are drawn until the count is reached. They may overlap and
+    are smaller than the grid in both directions. Surplus patches are unmasked at random; if no
+    block fits, single patches are masked.
     """
 
     def __init__(self, rows: int, columns: int, ratio: float) -> None:
@@ -59,7 +59,7 @@ class BlockMasking:
         self.smallest = max(1.0, SMALLEST * patches)
 
     def draw(self, random: np.random.Generator) -> np.ndarray:
-        """Return the numbers of the hidden patches in order, (count,), int64."""
+        """Return the numbers of the masked patches in order, (count,), int64."""
         hidden = np.zeros((self.rows, self.columns), bool)
         left = self.count
         while left > 0:
@@ -75,8 +75,8 @@ class BlockMasking:
         return np.flatnonzero(flat)
 
     def _add_block(self, hidden: np.ndarray, left: int, random: np.random.Generator) -> int:
-        """Hide one more block of at most `left` new patches; return how many are new."""
-        # With fewer left than a smallest block has, one that lies partly on others may still fit.
+        """Mask one more block of at most `left` new patches; return their number."""
+        # With fewer patches left than a smallest block has, one that overlaps others may still fit.
         low, high = sorted((self.smallest, float(left)))
         areas = random.uniform(low, high, TRIES)
         shapes = np.exp(random.uniform(math.log(NARROWEST), -math.log(NARROWEST), TRIES))
@@ -97,19 +97,19 @@ class BlockMasking:
 
 
 def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
-    """Return the number of the vector, of (count, width), that is most similar to each row.
+    """Return the index of the vector most similar to each row by cosine, the first of equal ones.
 
-    By cosine; the vectors have length 1. Of equal ones the first.
+    Vectors are (count, width), of length 1.
     """
     return torch.cat([(part @ vectors.t()).argmax(-1) for part in rows.split(CHUNK)])
 
 
 @torch.no_grad()
 def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
-    """Cluster directions, beginning with rows drawn at random.
+    """Return the centres of k-means by cosine, initialised with random rows.
 
-    A cluster that gets no row stays as it is. Where there are fewer rows than clusters, the rest
-    are directions drawn at random. From (rows, width) to (count, width), both of length 1.
+    A cluster without rows keeps its centre. With fewer rows than clusters the other centres are
+    random directions. From (rows, width) to (count, width), both of length 1.
     """
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=draw)[:count].to(rows.device)
@@ -117,13 +117,13 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
     vectors = torch.cat((rows[chosen], F.normalize(others, dim=-1)))
     for _ in range(iterations):
         sums = torch.zeros_like(vectors).index_add_(0, nearest(rows, vectors), rows)
-        met = sums.square().sum(-1, keepdim=True) > 0
-        vectors = torch.where(met, F.normalize(sums, dim=-1), vectors)
+        used = sums.square().sum(-1, keepdim=True) > 0
+        vectors = torch.where(used, F.normalize(sums, dim=-1), vectors)
     return vectors
 
 
 class Codebook(nn.Module):
-    """`codes` directions of `width` numbers, and how much each is used.
+    """Codebook: `codes` directions of `width` numbers, and the share of use of each.
 
     Both are moving averages with this `decay`. A code is revived when its use falls below
     `revive_below` / `codes`.
@@ -139,42 +139,42 @@ class Codebook(nn.Module):
         self.codes, self.width = codes, width
         self.decay, self.least_use = decay, revive_below / codes
         self.register_buffer("vectors", torch.empty(codes, width))
-        # Share of all features that each code is given: a moving average.
+        # Moving average of each code's share of all features.
         self.register_buffer("use", torch.empty(codes))
-        # How often a code was revived so far.
+        # Number of revived codes so far.
         self.register_buffer("revived", torch.empty(()))
-        # Of a step: for each half of each code's features, their sum and their number.
+        # Of a step: sum and number of each half of each code's features.
         self.register_buffer("seen", torch.empty(2, codes, width + 1), persistent=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw directions at random, all used alike."""
+        """Initialise with random directions of equal use."""
         nn.init.normal_(self.vectors)
         nn.init.constant_(self.use, 1 / self.codes)
         nn.init.zeros_(self.revived)
         nn.init.zeros_(self.seen)
 
     def directions(self) -> Tensor:
-        """Return the codes' vectors, (codes, width), of length 1."""
+        """Return the vectors of the codes, (codes, width), of length 1."""
         return F.normalize(self.vectors, dim=-1)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Find each feature's code; in training, remember what was seen.
+        """Return the code of each feature; in training also accumulate the features.
 
-        From (..., width), of length 1, to numbers of the codes, (...), and their vectors,
-        (..., width); without gradients.
+        From (..., width), of length 1, to codes, (...), and their vectors, (..., width), without
+        gradients.
         """
         with torch.no_grad():
             rows, directions = features.detach().flatten(0, -2), self.directions()
             numbers = nearest(rows, directions)
             vectors = directions[numbers]
             if self.training:
-                self._remember(rows, numbers, vectors)
+                self._accumulate(rows, numbers, vectors)
         return numbers.view(features.shape[:-1]), vectors.view(features.shape)
 
-    def _remember(self, rows: Tensor, numbers: Tensor, vectors: Tensor) -> None:
-        # A plane through each code cuts its features in halves, so that it can be split: the plane
-        # across the direction of the code after it, which is as good as any other.
+    def _accumulate(self, rows: Tensor, numbers: Tensor, vectors: Tensor) -> None:
+        # A plane halves the features of each code, so that the code can be split. Any plane would
+        # do: this one is orthogonal to the direction of the next code.
         across = self.directions().roll(-1, 0)[numbers]
         half = ((rows - vectors) * across).sum(-1) > 0
         counted = torch.cat((rows, torch.ones_like(rows[:, :1])), dim=-1)
@@ -183,25 +183,25 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def end_step(self, add_up: Callable[[Tensor], Tensor]) -> None:
-        """Move each code towards the mean of its features, and revive codes out of use.
+        """Update each code towards the mean of its features, and revive unused codes.
 
-        The same on all ranks, whose tensors `add_up` adds, and however a batch was cut.
+        `add_up` adds the tensors of all ranks; micro-batches and ranks do not change the result.
         """
         seen = add_up(self.seen)
         sums, counts = seen[..., :-1].sum(0), seen[..., -1].sum(0)
         directions = self.directions()
         moved = torch.lerp(directions, F.normalize(sums, dim=-1), 1 - self.decay)
-        met = (counts > 0)[:, None]
-        self.vectors.copy_(torch.where(met, F.normalize(moved, dim=-1), directions))
+        used = (counts > 0)[:, None]
+        self.vectors.copy_(torch.where(used, F.normalize(moved, dim=-1), directions))
         self.use.lerp_(counts / counts.sum().clamp(min=1), 1 - self.decay)
         self._revive(seen)
         self.seen.zero_()
 
     def _revive(self, seen: Tensor) -> None:
-        """Give each code out of use the smaller half of a much used code's features.
+        """Give each unused code the smaller half of a frequent code's features.
 
-        The codes with the largest smaller halves give first, one each. The two then count as used
-        alike, so that the new one has time to be used.
+        The codes with the largest smaller halves give first, one each. Both then get half of the
+        use, so that the new one is not revived again at once.
         """
         smaller, half = seen[..., -1].min(0)
         takers = self.use.argsort(stable=True)
@@ -217,7 +217,7 @@ class Codebook(nn.Module):
 
 
 def two_layers(width: int, outputs: int) -> nn.Sequential:
-    """Return linear, tanh, linear: from the stack's width to the outputs."""
+    """Return linear, tanh, linear: from `width` to `outputs`."""
     return nn.Sequential(
         Projection(width, [("hidden", width)], bias=True),
         nn.Tanh(),
@@ -226,7 +226,7 @@ def two_layers(width: int, outputs: int) -> nn.Sequential:
 
 
 class ImageTokenizer(ImageEncoder):
-    """From an image to a code per patch: an encoder, and the nearest of a codebook's directions."""
+    """Image tokenizer: an encoder and a codebook, which give each patch a code."""
 
     def __init__(self, config: ImageTokenizerConfig) -> None:
         super().__init__(config)
@@ -234,9 +234,9 @@ class ImageTokenizer(ImageEncoder):
         self.codebook = Codebook(config.codes, config.code_width, config.decay, config.revive_below)
 
     def features(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to (batch, patches, code_width), of length 1."""
+        """Return features (batch, patches, code_width), of length 1, of images."""
         x = self.encoder(self.embed(images))[:, self.config.prefix :]
-        # In the weights' precision also under autocast: a code is a comparison of near numbers.
+        # Without autocast: codes depend on small differences.
         with without_autocast(images):
             return F.normalize(self.head(x.to(self.codebook.vectors.dtype)), dim=-1)
 
@@ -246,12 +246,12 @@ class ImageTokenizer(ImageEncoder):
             return self.codebook(features)
 
     def encode(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) in [-1, 1] to codes (batch, patches), int64."""
+        """Return the codes of images in [-1, 1], (batch, patches), int64."""
         return self.quantise(self.features(images))[0]
 
 
 def patch_pixels(images: Tensor, size: int) -> Tensor:
-    """Return each patch's pixels, and a constant that makes brightness a matter of direction.
+    """Return the pixels of each patch and a constant, so that brightness changes the direction.
 
     From (batch, channels, height, width) in [-1, 1] to (batch, patches, channels * size² + 1).
     """
@@ -260,9 +260,9 @@ def patch_pixels(images: Tensor, size: int) -> Tensor:
 
 
 class PatchTokenizer(nn.Module):
-    """From an image to a code per patch without an encoder: k-means of the patches' own pixels.
+    """Image tokenizer without an encoder: k-means of the patches' own pixels.
 
-    The patches of batches of images in [-1, 1], (batch, channels, height, width), are clustered.
+    `batches` are images in [-1, 1], (batch, channels, height, width).
     """
 
     vectors: Tensor
@@ -282,28 +282,28 @@ class PatchTokenizer(nn.Module):
         self.register_buffer("vectors", vectors)
 
     def directions(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to (batch, patches, width), of length 1."""
+        """Return the patches of images as directions, (batch, patches, width), of length 1."""
         return F.normalize(patch_pixels(images, self.config.input_sizes[1]), dim=-1)
 
     def encode(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) in [-1, 1] to codes (batch, patches), int64."""
+        """Return the codes of images in [-1, 1], (batch, patches), int64."""
         with without_autocast(images):
             rows = self.directions(images.to(self.vectors.dtype))
             return nearest(rows.flatten(0, 1), self.vectors).view(rows.shape[:-1])
 
 
 def weights_digest(module: nn.Module) -> str:
-    """Return a short name for the values of a module's tensors."""
+    """Return a digest of a module's tensors."""
     tensors = (tensor for _, tensor in sorted(module.state_dict().items()))
     return content_digest(*(tensor.detach().cpu().reshape(-1).numpy() for tensor in tensors))
 
 
 class CodeTargets(nn.Module):
-    """A frozen tokenizer that reads what the model reads: the same view, its normalisation undone.
+    """Frozen image tokenizer of a model's input, whose normalisation it undoes.
 
     Attributes:
-        codes: How many there are.
-        patch_size: Of the tokenizer, and the model.
+        codes: Number of codes.
+        patch_size: Patch size of the tokenizer and the model.
     """
 
     scale: Tensor
@@ -318,31 +318,33 @@ class CodeTargets(nn.Module):
             torch.tensor(values[:channels]).view(-1, 1, 1)
             for values in NORMALISATIONS[normalisation]
         )
-        # Pixels from 0 to 1 are mean + std * x; the tokenizer reads twice that less 1.
+        # Pixels from 0 to 1 are mean + std * x; the tokenizer's input is twice that minus 1.
         self.register_buffer("scale", 2 * std, persistent=False)
         self.register_buffer("shift", 2 * mean - 1, persistent=False)
 
     def view(self, images: Tensor) -> Tensor:
-        """Return the model's images, (batch, channels, height, width), in [-1, 1]."""
+        """Return the model's input, (batch, channels, height, width), in [-1, 1]."""
         return images * self.scale + self.shift
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Return the codes of the model's images, (batch, patches), int64."""
+        """Return the codes of the model's input, (batch, patches), int64."""
         return self.tokenizer.encode(self.view(images))
 
     def agreed_codes(self, wanted: int | None) -> int:
-        """Return how many codes a model guesses among: the tokenizer's.
+        """Return the number of codes.
 
         Raises:
-            ValueError: If the number that the recipe sets is another one.
+            ValueError: If the recipe sets another number.
         """
         if wanted not in (None, self.codes):
-            raise ValueError(f"the image tokenizer has {self.codes} codes, model.codes is {wanted}")
+            raise ValueError(
+                f"model.codes is {wanted}, but the image tokenizer has {self.codes} codes"
+            )
         return self.codes
 
     def digest(self) -> str:
-        """Return what names the tokenizer's weights."""
+        """Return a digest of the tokenizer's weights."""
         return weights_digest(self.tokenizer)
 
 
@@ -353,19 +355,18 @@ def load_targets(
     seed: int,
     batches: Callable[[], Iterable[Any]],
 ) -> CodeTargets:
-    """Return the frozen tokenizer of a model of images, on the CPU.
+    """Return a frozen image tokenizer, on the CPU.
 
     Args:
-        name: A run's directory; builtin:patches; or builtin:noise, whose codes mean nothing, where
-            their number alone is asked for.
-        config: Of the images; `codes` may be None for as many as a run's tokenizer has.
-        normalisation: Of the model's images.
-        seed: Of k-means, and of noise.
-        batches: Gives batches of training images in [-1, 1], of which builtin:patches is made.
+        name: Directory of a run; builtin:patches; or builtin:noise, random codes for planning.
+        config: The model's configuration; `codes` may be None with a run.
+        normalisation: Normalisation of the model's images.
+        seed: Seed of k-means and of noise.
+        batches: Returns batches of training images in [-1, 1] for builtin:patches.
 
     Raises:
-        FileNotFoundError: If there is no such run, or it has no weights.
-        ValueError: If it is a tokenizer of other images, or `codes` is not set.
+        FileNotFoundError: If the run or its weights do not exist.
+        ValueError: If the run's image sizes differ from the model's, or `codes` is not set.
     """
     if name not in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         found: Any = load_tokenizer(user_path(name), config)
@@ -405,5 +406,5 @@ def load_tokenizer(run: Path, model: ImageModelConfig) -> ImageTokenizer:
         if (there := getattr(tokenizer.config, name)) != getattr(model, name)
     ]
     if wrong:
-        raise ValueError(f"{run} is a tokenizer of other images: give {' '.join(wrong)}")
+        raise ValueError(f"{run} tokenizes images of another size: give {' '.join(wrong)}")
     return tokenizer

@@ -1,9 +1,10 @@
-"""The visual tokenizer's training: its codes must tell a decoder what a teacher sees (VQ-KD).
+"""Training of an image tokenizer by vector-quantised knowledge distillation (VQ-KD).
 
-The tokenizer itself is in `magneto.vision.targets`. A teacher is a frozen module with a `width` and
-a `forward` from images (batch, channels, height, width) in [-1, 1] to (batch, patches, width), of
-which only a vector's direction counts. The codebook moves with the sums that a step leaves in it,
-once for all micro-batches and ranks; no gradient reaches it (arXiv 2208.06366, section 3.1).
+A decoder predicts a teacher's features from the codes of `magneto.vision.targets.ImageTokenizer`. A
+teacher is a frozen module with a `width` and a `forward` from images (batch, channels, height,
+width) in [-1, 1] to (batch, patches, width), of which only the direction counts. The codebook has
+no gradient: moving averages update it once a step for all micro-batches and ranks (arXiv
+2208.06366, section 3.1).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from magneto.nn.init import Projection
 from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.config import ImageEncoderConfig, ImageTokenizerConfig
-from magneto.vision.image_task import ImageTask, patches_read
+from magneto.vision.image_task import ImageTask, count_patches
 from magneto.vision.targets import (
     ImageTokenizer,
     k_means,
@@ -38,34 +39,34 @@ from magneto.vision.targets import (
 )
 
 ORIENTATIONS = 9
-# A constant beside what is measured, so that a flat patch has a direction too, and a faint one is
-# nearer to it than a strong one. In gradients of pixels from 0 to 1.
+# Constant appended to the histograms, so that a patch without gradients has a direction, too. In
+# gradients of pixels from 0 to 1.
 FLAT = 0.05
-# Of which the baseline takes the mean, and pictures are made.
+# Training batches of the baseline's mean, and validation batches of figures.
 BASELINE_BATCHES = 8
-# Patches of the training images for each code; 8192 codes were all used with 100,000 patches.
+# Training patches needed for each code: 8192 codes were all used with 100,000 patches.
 PATCHES_PER_CODE = 12
 
-# Of the k-means that a codebook begins with: rounds, and patches per code that it sees at least.
+# K-means that initialises the codebook: iterations, and smallest number of patches per code.
 K_MEANS_ITERATIONS, K_MEANS_PATCHES = 10, 10
 
 
 def gradient_histograms(images: Tensor, cell: int) -> Tensor:
-    """Count gradients by their direction, each by its length, in square cells.
+    """Return histograms of gradient directions in cells of `cell` pixels a side.
 
-    As scikit-image's `hog` without its normalisation: central differences, 0 at the border; of
-    several channels the one with the longest gradient; directions without sign, each in one bin.
+    Each gradient counts with its length, as in scikit-image's `hog` without normalisation: central
+    differences, 0 at the border; the channel with the longest gradient; unsigned directions, each
+    in one bin.
 
     Returns:
-        Of (batch, channels, height, width) the mean over a cell's pixels, (batch, 9, height / cell,
-        width / cell); `cell` pixels are a cell's side.
+        The mean over each cell's pixels, (batch, 9, height / cell, width / cell).
     """
     down, across = torch.zeros_like(images), torch.zeros_like(images)
     down[..., 1:-1, :] = images[..., 2:, :] - images[..., :-2, :]
     across[..., 1:-1] = images[..., 2:] - images[..., :-2]
     length, channel = torch.hypot(down, across).max(1, keepdim=True)
     angle = torch.atan2(down.gather(1, channel), across.gather(1, channel)) % math.pi
-    # An angle just below 0 rounds to pi.
+    # An angle just below 0 is rounded to pi.
     number = (angle * (ORIENTATIONS / math.pi)).long().clamp(max=ORIENTATIONS - 1)
     shape = (len(images), ORIENTATIONS, *images.shape[-2:])
     by_direction = images.new_zeros(shape).scatter_(1, number, length)
@@ -73,9 +74,9 @@ def gradient_histograms(images: Tensor, cell: int) -> Tensor:
 
 
 class HogTeacher(nn.Module):
-    """Histograms of gradients of the image itself, as MaskFeat predicts (arXiv 2112.09133).
+    """Teacher of histograms of gradients, as in MaskFeat (arXiv 2112.09133).
 
-    A patch of 8 pixels or more has four cells, a smaller one a single cell.
+    A patch of 8 pixels or more a side has four cells, a smaller one has one.
     """
 
     def __init__(self, config: ImageEncoderConfig) -> None:
@@ -86,7 +87,7 @@ class HogTeacher(nn.Module):
         self.width = (ORIENTATIONS + 1) * self.cells**2
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to (batch, patches, width)."""
+        """Return the features (batch, patches, width) of (batch, channels, height, width)."""
         with without_autocast(images):
             found = gradient_histograms((images + 1) / 2, self.cell)
             directed = F.normalize(F.pad(found, (0, 0, 0, 0, 0, 1), value=FLAT), dim=1)
@@ -94,7 +95,7 @@ class HogTeacher(nn.Module):
 
 
 class PixelTeacher(nn.Module):
-    """The pixels of each patch; see `patch_pixels`."""
+    """Teacher of each patch's pixels; see `patch_pixels`."""
 
     def __init__(self, config: ImageEncoderConfig) -> None:
         super().__init__()
@@ -102,18 +103,18 @@ class PixelTeacher(nn.Module):
         self.width = channels * self.patch_size**2 + 1
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to (batch, patches, width)."""
+        """Return the features (batch, patches, width) of (batch, channels, height, width)."""
         return patch_pixels(images, self.patch_size)
 
 
 class PretrainedTeacher(nn.Module):
-    """The features of a model of transformers, from images of its own size and normalisation.
+    """Teacher from transformers, with its own image size and normalisation.
 
-    Of CLIP's image encoder (arXiv 2103.00020) the patches after its last norm and its projection;
-    of DINO's or DINOv2's (arXiv 2104.14294, 2304.07193) those after its last norm.
+    Features are those of the patches: of CLIP (arXiv 2103.00020) after the final norm and the
+    projection; of DINO and DINOv2 (arXiv 2104.14294, 2304.07193) after the final norm.
 
     Raises:
-        ValueError: If there is no such model, or it has another grid of patches.
+        ValueError: If the model does not exist, or its grid of patches differs from `config`'s.
     """
 
     image_mean: Tensor
@@ -148,7 +149,7 @@ class PretrainedTeacher(nn.Module):
         self.width = vision.projection_dim if self.projects else vision.hidden_size
 
     def tokens(self, images: Tensor) -> Tensor:
-        """Return the features of all tokens of normalised images; those of patches are the last."""
+        """Return the features of all tokens of normalised images; the patches come last."""
         if not self.projects:
             return self.model(images).last_hidden_state
         vision = self.model.vision_model
@@ -156,7 +157,7 @@ class PretrainedTeacher(nn.Module):
         return self.model.visual_projection(vision.post_layernorm(features))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to (batch, patches, width)."""
+        """Return the features (batch, patches, width) of (batch, channels, height, width)."""
         size = (self.image_size, self.image_size)
         if images.shape[-2:] != size:
             images = F.interpolate(images, size, mode="bicubic", antialias=True)
@@ -165,7 +166,7 @@ class PretrainedTeacher(nn.Module):
 
 
 def build_teacher(config: ImageTokenizerConfig) -> Any:
-    """Build the teacher that a configuration names; see the classes for what they raise."""
+    """Return the teacher that a configuration names."""
     kind, _, path = config.teacher.partition(":")
     if path:
         return PretrainedTeacher(kind, path, config)
@@ -173,7 +174,7 @@ def build_teacher(config: ImageTokenizerConfig) -> Any:
 
 
 class FeatureDecoder(nn.Module):
-    """A small encoder stack over the codes' vectors, which a teacher's features are read from."""
+    """Decoder: a small encoder stack from the vectors of codes to a teacher's features."""
 
     def __init__(self, config: ImageTokenizerConfig, target_width: int) -> None:
         super().__init__()
@@ -184,18 +185,20 @@ class FeatureDecoder(nn.Module):
         self.prefix = config.prefix
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """(batch, patches, code_width) to (batch, patches, target_width)."""
+        """Map (batch, patches, code_width) to (batch, patches, target_width)."""
         x = self.encoder(self.class_token(self.embedding(vectors)))
         return self.head(x[:, self.prefix :])
 
 
 class TokenizerDistillation(nn.Module):
-    """A tokenizer with the decoder that trains it; afterwards only the tokenizer is used."""
+    """Image tokenizer with the decoder that is used only in training."""
 
     def __init__(self, config: ImageTokenizerConfig) -> None:
         super().__init__()
         if config.target_width is None:
-            raise ValueError("target_width is not known: prepare the task, which asks the teacher")
+            raise ValueError(
+                "target_width is not set: prepare the task, which reads it from the teacher"
+            )
         self.config = config
         self.tokenizer = ImageTokenizer(config)
         self.decoder = FeatureDecoder(config, config.target_width)
@@ -205,50 +208,50 @@ class TokenizerDistillation(nn.Module):
 
         Returns:
             Predictions of the teacher's features, (batch, patches, target_width); codes (batch,
-            patches); the mean squared difference of feature and code, whose gradient is the
-            feature's alone.
+            patches); and the mean squared difference of feature and code, with a gradient for the
+            feature only.
         """
         features = self.tokenizer.features(images)
         codes, vectors = self.tokenizer.quantise(features)
         distances = (features - vectors).square().mean(-1)
-        # Straight through: forwards the code, backwards as if it were the feature.
+        # Straight-through estimator: the code forwards, the feature's gradient backwards.
         passed = features + (vectors - features).detach()
         return self.decoder(passed), codes, distances
 
 
 class ImageTokenization(ImageTask):
-    """Images, a `TokenizerDistillation`, 1 - cosine per patch and the commitment's distance.
+    """Training of an image tokenizer; the loss is 1 - cosine and the commitment loss, per patch.
 
-    The codebook is no gradient's: it begins with k-means of the first batches and follows a moving
-    average, both over all ranks and micro-batches.
+    The codebook is initialised by k-means of the first batches and updated by moving averages, both
+    over all ranks and micro-batches.
     """
 
-    whole_model = "a visual tokenizer begins with k-means, for which its encoder is run alone"
+    whole_model = "k-means of the codebook runs the encoder of an image tokenizer by itself"
     model_config: ImageTokenizerConfig
 
     @cached_property
     def teacher(self) -> Any:
-        """What gives the features to predict, on the CPU until it is the companion."""
+        """Frozen teacher, on the CPU until training moves it."""
         return build_teacher(self.model_config).requires_grad_(False).eval()
 
     def check(self) -> None:
-        """See that images, model and teacher fit together; say it if there are few patches."""
+        """Check that images, model and teacher fit together; warn of too few patches."""
         super().check()
         config = self.model_config
         if self.data_config.normalisation != "half":
-            raise ValueError("data.normalisation must be half: a visual tokenizer reads pixels "
+            raise ValueError("data.normalisation must be half: an image tokenizer needs pixels "
                              "from -1 to 1")  # fmt: skip
         if config.target_width not in (None, self.teacher.width):
-            raise ValueError(f"the teacher's features have a width of {self.teacher.width}, "
-                             f"model.target_width is {config.target_width}")  # fmt: skip
+            raise ValueError(f"model.target_width is {config.target_width}, but the teacher's "
+                             f"features have a width of {self.teacher.width}")  # fmt: skip
         patches = len(self.splits.train) * config.patches
         if patches < PATCHES_PER_CODE * config.codes:
             proposed = 2 ** max(1, int(math.log2(max(2, patches / PATCHES_PER_CODE))))
-            self._progress.say(f"{patches:,} patches are few for {config.codes} codes, and some "
-                               f"will stay unused: try model.codes {proposed}")  # fmt: skip
+            self._progress.say(f"WARNING: {patches:,} patches are few for {config.codes} codes, "
+                               f"some stay unused: try --model.codes {proposed}")  # fmt: skip
 
     def build_model(self) -> TokenizerDistillation:
-        """Build the model, its decoder as wide as the teacher's features if that is not set."""
+        """Build the model; the decoder's width is that of the teacher's features."""
         width = self.model_config.target_width or self.teacher.width
         return TokenizerDistillation(replace(self.model_config, target_width=width))
 
@@ -263,21 +266,21 @@ class ImageTokenization(ImageTask):
         batches: Iterator[Sequence[Any]],
         gather: Callable[[Tensor], Tensor],
     ) -> None:
-        """Begin the codebook with k-means of the first batches' features, the same on all ranks."""
+        """Initialise the codebook by k-means of the first batches' features, equal on all ranks."""
         config, rows = self.model_config, []
         while sum(map(len, rows)) < config.codes * K_MEANS_PATCHES:
             pieces = [model.tokenizer.features(piece["images"]) for piece in next(batches)]
             rows.append(gather(torch.cat(pieces).flatten(0, 1)))
         found = k_means(torch.cat(rows), config.codes, K_MEANS_ITERATIONS, self.seed)
-        # Where a device adds up in no fixed order, ranks would differ: the first one's are taken.
+        # Sums in no fixed order would differ between ranks: the first rank's are used.
         model.tokenizer.codebook.vectors.copy_(gather(found)[: config.codes])
 
     def end_step(self, model: Any, add_up: Callable[[Tensor], Tensor]) -> None:
-        """Move the codebook, once for all micro-batches and ranks."""
+        """Update the codebook, once for all micro-batches and ranks."""
         model.tokenizer.codebook.end_step(add_up)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Sum 1 - cosine and the weighted distance to the code, over patches."""
+        """Return 1 - cosine and the weighted commitment loss, summed over patches."""
         apart, distance, codes = self._measure(model, batch)
         total = apart.sum() + self.model_config.commitment * distance.sum()
         count = torch.ones_like(codes).sum()
@@ -290,16 +293,13 @@ class ImageTokenization(ImageTask):
         with torch.no_grad():
             wanted = self.teacher(images)
         predictions, codes, distances = model(images)
-        # Not below fp32, also under autocast.
+        # In float32 or more, also under autocast.
         dtype = torch.promote_types(predictions.dtype, torch.float32)
         cosine = F.cosine_similarity(predictions.to(dtype), wanted.to(dtype), dim=-1)
         return 1 - cosine, distances, codes
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Add up loss and cosine over patches; count how often each code occurs.
-
-        Images that could not be read are left out.
-        """
+        """Return sums of the losses and of the use of each code, without broken images."""
         apart, distance, codes = self._measure(model, batch)
         there = (~batch["broken"])[:, None].expand_as(codes).to(apart.dtype)
         used = torch.zeros(self.model_config.codes, dtype=apart.dtype, device=apart.device)
@@ -311,15 +311,15 @@ class ImageTokenization(ImageTask):
         })  # fmt: skip
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the loss, the cosine, and how the codebook is used by the validation images.
+        """Return the loss, the cosine, and the use of the codebook by the validation images.
 
-        "codebook_use" is the share of codes that occur; "codebook_perplexity" how many codes, all
-        used alike, would have the same entropy.
+        "codebook_use" is the share of codes that occur; "codebook_perplexity" the exponential of
+        the entropy of their frequencies.
 
         Raises:
             ValueError: If no image could be read.
         """
-        count, used = patches_read(sums), [share for share in sums["used"] if share]
+        count, used = count_patches(sums), [share for share in sums["used"] if share]
         apart = sums["apart"] / count
         entropy = -sum(times / count * math.log(times / count) for times in used)
         return {
@@ -330,7 +330,7 @@ class ImageTokenization(ImageTask):
         }
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return what the mean of the teacher's features reaches, the same for every patch."""
+        """Return the metrics of the mean of the teacher's features as prediction of every patch."""
         self.prepare()
         with torch.no_grad():
             some = islice(self.fixed_batches(self.splits.train), BASELINE_BATCHES)
@@ -341,23 +341,23 @@ class ImageTokenization(ImageTask):
         return {"loss": 1 - cosine.mean().item(), "cosine": cosine.mean().item()}
 
     def _wanted(self, batch: dict[str, Tensor]) -> Tensor:
-        """Return the directions of the teacher's features, (patches of all images, width)."""
+        """Return the teacher's features as directions, (patches of all images, width)."""
         device = next(self.teacher.buffers(), torch.empty(0)).device
         images = batch["images"][~batch["broken"]].to(device)
         return F.normalize(self.teacher(images), dim=-1).flatten(0, 1).cpu()
 
     def digests(self) -> list[str]:
-        """Return names of the content of the images and of the teacher."""
+        """Return digests of the images and of the teacher."""
         kind = self.model_config.teacher.partition(":")[0]
         return [*super().digests(), kind, weights_digest(self.teacher)]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of data and teacher; return the width of its features too."""
+        """Write a digest of data and teacher; return image sizes and target width."""
         return super().save_assets(directory) | {"model.target_width": self.teacher.width}
 
 
 def figures(task: ImageTokenization, model: Any) -> Sequence[Figure]:
-    """Return patches that share a code, and images whose patches are their code's mean."""
+    """Return figures of patches that share a code, and of reconstructions from codes."""
     from magneto.vision.figures import codes_figure, codes_of, readable, reconstruction_figure
 
     (images,) = readable(task.validation_batches(), BASELINE_BATCHES, "images")

@@ -1,7 +1,7 @@
-"""From a picture to what a model reads: a part is cut out, resized and normalised.
+"""Image transforms: cropping, resizing and normalisation.
 
-The part is chosen first, then no more of the picture is decoded than it needs. A transform is a
-function of a picture and a generator; it returns float32 (channels, height, width), or two of them.
+A crop is chosen before decoding, so that no more than it needs is decoded. A transform is a
+function of a picture and a random generator; it returns float32 (channels, height, width).
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import numpy as np
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.decoding import SCALES, Picture, pillow
 
-# Mean and standard deviation that are taken out, of pixels from 0 to 1.
+# Mean and standard deviation of pixels from 0 to 1, by which images are normalised.
 NORMALISATIONS = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
-# Attempts at a rectangle that fits, before the middle is taken.
+# Attempts at a random rectangle that fits, before the centre is taken.
 TRIES = 10
-# How far the bicubic filter sees to each side, in pixels of the larger of the two images.
+# Support of the bicubic filter to each side, in pixels of the larger of the two images.
 SUPPORT = 2
 
 
 @dataclass(frozen=True)
 class Box:
-    """A rectangle of an image, in its pixels."""
+    """Rectangle of an image, in pixels."""
 
     top: int
     left: int
@@ -38,11 +38,11 @@ class Box:
 
 
 def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
-    """Resize a picture until its shorter side is `resize`, and cut out the square in the middle.
+    """Resize a picture so that its shorter side is `resize`, and crop the square in the centre.
 
-    As torchvision's Resize(resize) and CenterCrop(size), to one level. No more is computed than
-    is kept. Rounding lies between the passes, so their order matters, and Pillow chooses it by the
-    sizes that it is given: here they go as they would for the whole picture, rows first.
+    Equal to torchvision's Resize(resize) and CenterCrop(size), to one level. Only the crop is
+    computed. Rounding happens between the two passes, so their order matters: it is that of the
+    whole picture, rows first.
 
     Returns:
         uint8 (size, size, channels).
@@ -58,17 +58,17 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
     row, column = round((height - size) / 2), round((width - size) / 2)
     if (high, wide) == (height, width):
         return pixels[row : row + size, column : column + size]
-    rows, above, below = span(row, size, high, height)
-    columns, before, after = span(column, size, wide, width)
+    rows, above, below = source_span(row, size, high, height)
+    columns, before, after = source_span(column, size, wide, width)
     bicubic, part = pillow().Resampling.BICUBIC, to_image(pixels[rows, columns])
     narrow = part.resize((size, part.height), bicubic, (before, 0, after, part.height))
     return from_image(narrow.resize((size, size), bicubic, (0, above, size, below)))
 
 
-def span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
-    """Return of which old pixels a part of a resized side is made, and where in them it lies.
+def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
+    """Return the old pixels that a part of a resized side needs, and the part's ends in them.
 
-    `start` and `size` of the part are in new pixels; the side was `old` long and is `new`.
+    `start` and `size` of the part are in new pixels; the side is resized from `old` to `new`.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)
@@ -77,16 +77,16 @@ def span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float
     return slice(first, min(old, math.ceil(end) + margin)), begin - first, end - first
 
 
-def random_box(
+def random_crop_box(
     picture: Picture,
     scale: tuple[float, float],
     ratio: tuple[float, float],
     random: np.random.Generator,
 ) -> Box:
-    """Draw a rectangle: its share of the image, and its width by its height on a log scale.
+    """Draw a random rectangle by its share of the image's area and its aspect ratio.
 
-    As torchvision's RandomResizedCrop: after `TRIES` that do not fit, the largest in the middle
-    whose shape is allowed.
+    As in torchvision's RandomResizedCrop, the ratio is drawn on a log scale. After `TRIES`
+    rectangles that do not fit, the largest allowed one in the centre is taken.
     """
     height, width = picture.height, picture.width
     for _ in range(TRIES):
@@ -102,13 +102,12 @@ def random_box(
     return Box((height - high) // 2, (width - wide) // 2, high, wide)
 
 
-def cut(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarray:
-    """Cut out a box and make it a square by bicubic resampling.
+def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarray:
+    """Crop a box and resize it to a square by bicubic resampling.
 
-    As torchvision's resized_crop, level by level, where the JPEG is decoded whole.
-
-    With `reduce` a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, where that still has more
-    pixels than the result: faster, and a little blurred otherwise.
+    Equal to torchvision's resized_crop if the image is decoded at full size. With `reduce` a JPEG
+    may be decoded at 1/2, 1/4 or 1/8 of its size, as long as that has more pixels than the result:
+    faster, and blurred slightly differently.
 
     Returns:
         uint8 (size, size, channels).
@@ -120,7 +119,7 @@ def cut(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarr
     scale = next(s for s in SCALES if s == 1 or (reduce and least >= s * size))
     pixels = picture.pixels(scale)
     if pixels.shape[:2] == (picture.height, picture.width):
-        scale = 1  # as everything but a JPEG
+        scale = 1  # only a JPEG is decoded smaller
     top, left = box.top // scale, box.left // scale
     bottom, right = -(-(box.top + box.height) // scale), -(-(box.left + box.width) // scale)
     pixels = pixels[top:bottom, left:right]
@@ -132,18 +131,18 @@ def cut(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarr
     return from_image(to_image(pixels).resize((size, size), pillow().Resampling.BICUBIC, edges))
 
 
-def fitted_size(height: int, width: int, fit: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the height and width at which an image fits in (longer, shorter), its ratio kept."""
+def size_to_fit(height: int, width: int, fit: tuple[int, int] | None) -> tuple[int, int]:
+    """Return height and width of an image resized to fit into (longer, shorter) side."""
     if fit is None:
         return height, width
     factor = min(max(fit) / max(height, width), min(fit) / min(height, width))
     return max(1, int(height * factor + 0.5)), max(1, int(width * factor + 0.5))
 
 
-def fitted(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray:
-    """Resize pixels (bilinear) to the largest size of their ratio within (longer, shorter) side."""
+def resize_to_fit(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray:
+    """Resize pixels (bilinear) to fit into (longer, shorter) side, keeping the aspect ratio."""
     height, width = pixels.shape[:2]
-    rows, columns = fitted_size(height, width, fit)
+    rows, columns = size_to_fit(height, width, fit)
     if (rows, columns) == (height, width):
         return pixels
     bilinear = pillow().Resampling.BILINEAR
@@ -151,18 +150,18 @@ def fitted(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray:
 
 
 def to_image(pixels: np.ndarray) -> Any:
-    """Return uint8 (height, width, 1 or 3) as an image of Pillow's."""
+    """Convert uint8 (height, width, 1 or 3) to an image of Pillow."""
     return pillow().fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
 
 
 def from_image(image: Any) -> np.ndarray:
-    """Return an image of Pillow's as uint8 (height, width, channels)."""
+    """Convert an image of Pillow to uint8 (height, width, channels)."""
     pixels = np.asarray(image)
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
 def with_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
-    """Return (height, width, channels): grey is repeated, colours become their brightness."""
+    """Convert to this number of channels: grey is repeated, colours become luminance."""
     if pixels.shape[2] == channels:
         return pixels
     image = to_image(pixels).convert("L" if channels == 1 else "RGB")
@@ -170,14 +169,14 @@ def with_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """The form in which a model reads images.
+class InputFormat:
+    """Input format of a model's images.
 
     Attributes:
-        size: Height and width.
+        size: Height and width in pixels.
         channels: 1 or 3.
-        normalisation: One of `NORMALISATIONS`.
-        peak: Value of the brightest pixel of the source.
+        normalisation: A key of `NORMALISATIONS`.
+        peak: Largest possible pixel value of the source.
     """
 
     size: int
@@ -187,11 +186,11 @@ class Reading:
 
     @property
     def blank(self) -> np.ndarray:
-        """Nothing to see: zeros."""
+        """Blank image: zeros."""
         return np.zeros((self.channels, self.size, self.size), np.float32)
 
     def normalise(self, pixels: np.ndarray) -> np.ndarray:
-        """Return uint8 (height, width, channels) as float32 (channels, height, width)."""
+        """Normalise uint8 (height, width, channels) to float32 (channels, height, width)."""
         pixels = with_channels(pixels, self.channels)
         found = np.empty((self.channels, *pixels.shape[:2]), np.float32)
         # Channel by channel: a loop over three values, innermost, is twenty times as slow.
@@ -201,9 +200,9 @@ class Reading:
         return found
 
     def restore(self, image: np.ndarray) -> np.ndarray:
-        """Return float32 (channels, height, width) as uint8 (height, width, channels), to look at.
+        """Convert a normalised image to uint8 (height, width, channels), to display it.
 
-        What was the brightest pixel that there can be is 255.
+        The largest possible pixel value becomes 255.
         """
         planes = zip(image, *self._scale, strict=False)
         pixels = np.stack([plane * std + mean for plane, mean, std in planes], -1)
@@ -217,19 +216,22 @@ class Reading:
 
 @dataclass(frozen=True)
 class CentreCrop:
-    """Resizes the shorter side, cuts out the middle: what validation images go through."""
+    """Transform of validation images: resize the shorter side, crop the centre."""
 
-    reading: Reading
+    input_format: InputFormat
     resize: int
 
     def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        """Transform a picture; nothing is drawn."""
-        return self.reading.normalise(centre_crop(picture, self.reading.size, self.resize))
+        """Transform a picture, without randomness."""
+        return self.input_format.normalise(
+            centre_crop(picture, self.input_format.size, self.resize)
+        )
 
 
-def validation_transform(data: ImageDataConfig, reading: Reading) -> CentreCrop:
-    """Return what is done to validation images; ValueError if more is cut out than is there."""
-    resize = data.resize or reading.size
-    if resize < reading.size:
-        raise ValueError(f"data.resize ({resize}) is below the model's image_size ({reading.size})")
-    return CentreCrop(reading, resize)
+def validation_transform(data: ImageDataConfig, input_format: InputFormat) -> CentreCrop:
+    """Return the transform of validation images; ValueError if the crop exceeds `data.resize`."""
+    resize = data.resize or input_format.size
+    if resize < input_format.size:
+        raise ValueError(f"data.resize ({resize}) must be at least model.image_size, which is "
+                         f"{input_format.size}")  # fmt: skip
+    return CentreCrop(input_format, resize)

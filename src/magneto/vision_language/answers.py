@@ -1,21 +1,21 @@
-"""Answers to questions: VQA's official accuracy, which answers are known, what of each is taught.
+"""Answers to questions: VQA's official accuracy, the answer list, and training targets.
 
-**Accuracy.** Each annotator is left out once; of the others, three who gave the same answer make it
-wholly right. With ten annotators, an answer that 0, 1, 2, 3 or more of them gave scores 0, 0.3,
-0.6, 0.9 or 1. Before an answer is compared with another, punctuation goes, letters become small,
-number words become digits, articles go, and contractions get their apostrophes. The rules are those
-of the evaluation code that VQA's authors publish (GT-Vision-Lab/VQA, commit a013f00), with what is
-odd in them, so that scores are comparable:
+**Accuracy.** Each annotator is left out once; an answer is right if three of the others gave it.
+With ten annotators, an answer that 0, 1, 2, 3 or more of them gave scores 0, 0.3, 0.6, 0.9 or 1.
+Answers are normalised before they are compared: without punctuation and articles, in lower case,
+with digits for number words and apostrophes in contractions. The rules are those of the evaluation
+code of VQA's authors (GT-Vision-Lab/VQA, commit a013f00), with its oddities, so that scores are
+comparable:
 
-- A mark of punctuation becomes a space, or nothing if it stands beside a space anywhere in the
-  answer; all marks become nothing if the answer has a comma between two digits.
-- A full stop goes unless a digit follows it ("1.5" stays, "1." becomes "1"); of more than 32 of
-  them, the first 32.
+- A punctuation mark becomes a space, or nothing if it is beside a space anywhere in the answer. All
+  marks become nothing if the answer has a comma between two digits.
+- A full stop is removed unless a digit follows it ("1.5" stays, "1." becomes "1"); of more than 32
+  full stops, the first 32 are removed.
 - "none" is a number word: it becomes "0".
 
-**Known answers.** VQA v2's 3129 are the majority answers, normalised, that occur nine times or more
-in training and validation annotations together, in the order in which they first occur: so the rows
-of a released checkpoint's head are the rows of ours.
+**Answer list.** VQA v2's 3129 answers are the normalised majority answers that occur at least nine
+times in the training and validation annotations, in the order of their first occurrence. This is
+the order of the rows in the head of released checkpoints.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from magneto.data.problems import guarded
 PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 COMMA_IN_NUMBER = re.compile(r"\d,\d")
 FULL_STOP = re.compile(r"\.(?!\d)")
-# The official code passes a flag, whose value is 32, where the number of replacements belongs.
+# The official code passes a flag with the value 32 as the number of replacements.
 MOST_FULL_STOPS = 32
 NUMBER_WORDS = {
     "none": "0", "zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5",
@@ -57,22 +57,22 @@ CONTRACTED = re.findall(
     you've
 """,
 )
-"""Words whose spelling with one apostrophe left out is mended."""
+"""Words whose missing apostrophe is inserted."""
 
 When = Literal["where_annotators_disagree", "always"]
-"""When answers are normalised before they are compared.
+"""Condition for the normalisation of answers.
 
-The official evaluation does it only where the annotators disagree, on purpose: where all of them
-say the same, for instance what is written on a sign, an answer must be spelt as theirs.
+The official evaluation normalises only where the annotators disagree: if all give the same answer,
+such as the text of a sign, it must be spelt as theirs.
 """
-# So many others with the same answer make it wholly right.
+# Number of other annotators with the same answer that make it right.
 ENOUGH = 3
 Lookup = Literal["raw", "normalised"]
-"""How an annotator's answer is looked up among the known ones: as it is written, as BEiT-3's
-released code does, although the known ones are normalised; or normalised too."""
+"""Look-up of an annotator's answer in the answer list: "raw", as written (BEiT-3's released code,
+although the list is normalised), or "normalised"."""
 ANNOTATORS = 10
-"""A question with one answer counts as answered by so many who agree."""
-# Target of an answer by the number of annotators who gave it: the accuracy it would have.
+"""Number of annotators; a single answer counts as given by all of them."""
+# Target of an answer by the number of annotators who gave it: its accuracy.
 CREDIT = (0.0, 0.3, 0.6, 0.9, 1.0)
 
 
@@ -83,13 +83,13 @@ CONTRACTIONS = {
         for i, letter in enumerate(word)
         if letter == "'"
     },
-    "somebody'd": "somebodyd",  # the official table has this one the wrong way round
+    "somebody'd": "somebodyd",  # reversed in the official table
 }
 
 
 @lru_cache(maxsize=1 << 18)
 def normalise_answer(answer: str) -> str:
-    """Return an answer as the official evaluation compares it; see the rules above."""
+    """Normalise an answer by the rules of the official evaluation, see above."""
     joined = COMMA_IN_NUMBER.search(answer) is not None
     found = answer
     for mark in PUNCTUATION:
@@ -103,7 +103,7 @@ def normalise_answer(answer: str) -> str:
 def question_accuracy(
     answer: str, annotators: Sequence[str], when: When = "where_annotators_disagree"
 ) -> float:
-    """Return how right an answer is, 0 to 1, by the answers of all annotators, usually ten."""
+    """Return the official accuracy of an answer, 0 to 1, by all annotators' answers."""
     answer, known = tidy(answer), [tidy(one) for one in annotators]
     if when == "always" or len(set(known)) > 1:
         answer, known = normalise_answer(answer), [normalise_answer(one) for one in known]
@@ -118,7 +118,7 @@ def question_accuracy(
 def answerable(
     questions: Iterable[Sequence[str]], known: Iterable[str], when: When
 ) -> Iterator[bool]:
-    """Yield whether any of the known answers scores above 0, question by question."""
+    """Yield for each question whether an answer of the list scores above 0."""
     written = {tidy(answer) for answer in known}
     normalised = {normalise_answer(answer) for answer in written}
     for annotators in questions:
@@ -127,11 +127,11 @@ def answerable(
             right = not normalised.isdisjoint(map(normalise_answer, given))
         else:
             right = not written.isdisjoint(given)
-        yield right and len(annotators) > 1  # no other agrees with a single one
+        yield right and len(annotators) > 1  # a single annotator has no other who agrees
 
 
 def tidy(answer: str) -> str:
-    """Make line ends and tabs spaces, and strip both ends."""
+    """Replace line ends and tabs by spaces, and strip both ends."""
     return answer.replace("\n", " ").replace("\t", " ").strip()
 
 
@@ -141,7 +141,7 @@ def answer_scores(
     given: Sequence[str | None],
     when: When,
 ) -> dict[str, float]:
-    """Return the official accuracy of all questions and of each type; no answer, None, is 0."""
+    """Return the official accuracy of all questions and by type; None, no answer, scores 0."""
     scores = [
         0.0 if answer is None else question_accuracy(answer, annotators, when)
         for annotators, answer in zip(answers, given, strict=True)
@@ -154,41 +154,41 @@ def answer_scores(
 
 
 def known_answers(majorities: Iterable[str], least: int) -> list[str]:
-    """Return normalised answers that occur `least` times or more, in the order they first do."""
+    """Return normalised answers that occur at least `least` times, in order of first occurrence."""
     counts = Counter(normalise_answer(answer) for answer in majorities)
     return [answer for answer, count in counts.items() if count >= least]
 
 
-def looked_up(annotators: Sequence[str], lookup: Lookup) -> Sequence[str]:
-    """Return the annotators' answers as they are looked up."""
+def for_lookup(annotators: Sequence[str], lookup: Lookup) -> Sequence[str]:
+    """Return the annotators' answers, normalised if the look-up is."""
     return annotators if lookup == "raw" else [normalise_answer(one) for one in annotators]
 
 
 def share_known(questions: Iterable[Sequence[str]], known: Iterable[str], lookup: Lookup) -> float:
-    """Return the share of annotators' answers that are known; 0 of none."""
+    """Return the share of annotators' answers in the answer list (0 without answers)."""
     answers, total, found = {*known}, 0, 0
     for said in questions:
         total += len(said)
-        found += sum(word in answers for word in looked_up(said, lookup))
+        found += sum(word in answers for word in for_lookup(said, lookup))
     return found / max(total, 1)
 
 
 def read_answers(name: str) -> list[str]:
-    """Read the answers to choose from, in order.
+    """Read an answer list.
 
-    A file is a JSON list, as a run keeps it; text with an answer in each line; or lines of JSON
-    with "answer" and "label" (BEiT-3's answer2label.txt).
+    A file is a JSON list, as runs keep it; text with an answer in each line; or lines of JSON with
+    "answer" and "label" (BEiT-3's answer2label.txt).
 
     Raises:
-        FileNotFoundError: If there is no such file; names the nearest.
-        ValueError: If it holds no answers, one twice, or labels out of order.
+        FileNotFoundError: If the file does not exist; names the nearest one.
+        ValueError: If it has no answers, duplicates, or labels out of order.
     """
     path = existing_path(name)
-    with guarded(prefix=f"{path} is no list of answers: "):
+    with guarded(prefix=f"{path} is not an answer list: "):
         text = path.read_text(encoding="utf-8-sig")
         found = json.loads(text) if text.lstrip().startswith("[") else _lines(text)
     if not found or not all(isinstance(answer, str) for answer in found):
-        raise ValueError(f"{path} is no list of answers")
+        raise ValueError(f"{path} is not an answer list")
     twice = [answer for answer, count in Counter(found).items() if count > 1]
     if twice:
         raise ValueError(f"{path} has the answer {twice[0]!r} twice")
@@ -209,13 +209,13 @@ def _lines(text: str) -> list[Any]:
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets of a split's questions; only those above 0 are kept.
+    """Training targets of a split's questions, as a sparse matrix.
 
     Attributes:
-        starts: Where each question's begin, and where the last ends, int64 (questions + 1,).
-        numbers: Of the answers, int64.
-        credits: Above 0 and at most 1, float32.
-        size: How many answers there are.
+        starts: Start of each question's targets, and the end of the last, int64 (questions + 1,).
+        numbers: Numbers of the answers, int64.
+        credits: Targets, above 0 and at most 1, float32.
+        size: Number of answers in the list.
     """
 
     starts: np.ndarray
@@ -225,7 +225,7 @@ class Targets:
 
     @property
     def known(self) -> np.ndarray:
-        """Whether each question has a known answer, boolean (questions,)."""
+        """Whether each question has a target above 0, boolean (questions,)."""
         return np.diff(self.starts) > 0
 
     def dense(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -245,11 +245,11 @@ class Targets:
 def gather_targets(
     questions: Sequence[Sequence[str]], answers: Sequence[str], lookup: Lookup
 ) -> Targets:
-    """Return the targets of questions: one for every known answer, nearly all of them 0."""
+    """Return the targets of questions for every answer of the list."""
     order = {answer: number for number, answer in enumerate(answers)}
     found: list[dict[int, float]] = []
     for annotators in questions:
-        counts = Counter(looked_up(annotators, lookup))
+        counts = Counter(for_lookup(annotators, lookup))
         found.append({order[answer]: CREDIT[min(count, len(CREDIT) - 1)]
                       for answer, count in counts.items() if answer in order})  # fmt: skip
     starts = np.cumsum([0, *map(len, found)], dtype=np.int64)
@@ -258,11 +258,13 @@ def gather_targets(
     return Targets(starts, numbers, credits, len(answers))
 
 
-def commonest_answers(texts: Sequence[str], targets: Targets, asked: Sequence[str]) -> np.ndarray:
-    """Return what a guesser answers who reads the question and sees no image, int64 (asked,).
+def question_only_answers(
+    texts: Sequence[str], targets: Targets, asked: Sequence[str]
+) -> np.ndarray:
+    """Return the answers of a question-only baseline, int64 (asked,).
 
-    It is the answer with the most credit among training questions of the same words; among all of
-    them where there are none. Of several, the first.
+    It gives the answer with the highest sum of targets among training questions of the same words,
+    or among all questions if there are none; of equal answers the first.
     """
     by_text: dict[str, Counter[int]] = {}
     total: Counter[int] = Counter()

@@ -1,11 +1,10 @@
-"""Image captioning: a text that says what an image shows, written from left to right.
+"""Image captioning from left to right, and its metric CIDEr-D.
 
-Captions are scored by CIDEr-D (arXiv 1411.5726, section 4.1): how much they agree with what people
-wrote. Every caption is a vector of its n-grams' weights for n = 1 to 4: how often an n-gram occurs,
-times how rare it is among the references of all images. A caption's score is its mean similarity to
-the references of its image, over n and references, times 10: a cosine, in which an n-gram counts at
-most as often as the reference has it, times a penalty on a difference in length. So scores depend
-on the whole set.
+CIDEr-D (arXiv 1411.5726, section 4.1) measures the agreement of a caption with reference captions.
+For n = 1 to 4 a caption is a vector of its n-grams' weights, count times inverse frequency among
+the references of all images. The score is 10 times the mean over n and references of a cosine, with
+counts clipped to the reference's, times a penalty on a difference in length. It depends on the
+whole set of images.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from magneto.vision_language.samples import concatenated, join_samples
 
 
 class ImageCaptioning(CaptionedTask):
-    """Images with captions, an `ImageCaptioner`, nats per hidden word."""
+    """Image captioning with an `ImageCaptioner`; the loss is in nats per masked word."""
 
     primary_metric = "cider"
     unit = "images"
@@ -49,18 +48,18 @@ class ImageCaptioning(CaptionedTask):
     data_config: CaptioningDataConfig
 
     def build_model(self) -> ImageCaptioner:
-        """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
+        """Build the model; `initial_weights` has the encoder of the pre-trained run."""
         return ImageCaptioner(self.sized_config())
 
     @cached_property
     def masking(self) -> Masking:
-        """What stands for a hidden token: for 80 % the mask, for 10 % another, 10 % stay."""
+        """Masking of tokens: 80 % mask token, 10 % another token, 10 % unchanged."""
         return Masking(MaskedTextDataConfig(corruption="bert"), self.tokenizer)
 
     def hidden(self, row: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is seen of a caption, `<s>` ... `</s>`, and the places of what is hidden.
+        """Return a caption, `<s>` ... `</s>`, with masked tokens, and their positions.
 
-        Hidden is a share of the tokens after `<s>`, `</s>` among them; one at least.
+        At least one of the tokens after `<s>` is masked; `</s>` may be.
         """
         count = max(1, round(self.data_config.mask_ratio * (len(row) - 1)))
         chosen = 1 + np.sort(draw.choice(len(row) - 1, count, replace=False))
@@ -68,13 +67,13 @@ class ImageCaptioning(CaptionedTask):
         seen[chosen] = self.masking.corrupt(row[chosen], draw)
         return seen, chosen
 
-    def hide_words(
+    def mask_words(
         self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
     ) -> tuple[dict[str, Any], np.ndarray]:
-        """Hide words of captions, each by its key; return a batch's parts, and words per caption.
+        """Mask words of captions by random keys; return batch parts, and words per caption.
 
-        The parts are "samples", pairs that are read from left to right; "words", numbers of the
-        words to guess among the language tokens; and "targets", what they are.
+        The parts are "samples", packed pairs with a left-to-right mask; "words", indices of the
+        masked words among the language tokens; and "targets", their tokens.
         """
         both = [self.hidden(text, np.random.default_rng(list(key)))
                 for text, key in zip(texts, keys, strict=True)]  # fmt: skip
@@ -91,56 +90,56 @@ class ImageCaptioning(CaptionedTask):
         return parts, np.array([len(chosen) for _, chosen in both])
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return shuffled pairs of an image and one of its captions, words of them hidden.
+        """Return shuffled pairs of an image and one of its captions, masked anew in every epoch.
 
-        A batch has "images", what `hide_words` gives, and "broken", how many of the words are of
-        pairs in the place of others. Words are hidden anew in every epoch.
+        A batch has "images", the parts of `mask_words`, and "broken", the number of words in pairs
+        that replace unreadable ones.
         """
 
         def finish(batch: dict[str, Any], numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
             keys = [(seed, int(draw), int(number), 1)
                     for number, draw in zip(numbers, draws, strict=True)]  # fmt: skip
-            hidden, counts = self.hide_words(self.captions(batch["rows"].numpy()), keys)
+            hidden, counts = self.mask_words(self.captions(batch["rows"].numpy()), keys)
             broken = int(counts[batch["broken"].numpy()].sum())
             return {"images": batch["images"], **hidden, "broken": torch.tensor(broken)}
 
         return self.shuffled_rows(batch_size, seed, finish, self.pairs[:, 0])
 
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add the first caption of each image, always hidden alike."""
+        """Add the first caption of each image, always masked alike."""
         rows = batch["rows"].tolist()
         texts = [self.validation_tokens[row][0] for row in rows]
         keys = [(EVALUATION_SEED, row) for row in rows]
-        hidden, _ = self.hide_words(texts, keys)
+        hidden, _ = self.mask_words(texts, keys)
         return {**batch, **hidden}
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images with the longest captions, words of them hidden."""
+        """Return black images with masked captions of the largest length."""
         texts = self.longest_texts(examples)
         keys = [(self.seed, number) for number in range(examples)]
-        hidden, _ = self.hide_words(texts, keys)
+        hidden, _ = self.mask_words(texts, keys)
         return {"images": self.black_images(examples), **hidden, "broken": torch.tensor(0)}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Sum the cross-entropy of the hidden words, smoothed.
+        """Return the cross-entropy of masked words with label smoothing.
 
-        "nll" is without smoothing; "broken" the share of words that are of pairs in the place of
-        others whose image could not be read.
+        Its logs are "nll", without smoothing, and "broken", the share of words in pairs that
+        replace unreadable ones.
         """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Sum the losses of hidden words; write a caption of each image, the likeliest words."""
+        """Return the loss of masked words, and a greedy caption of each image as prediction."""
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         written = CaptionWriter(model, self.model_config, self.tokenizer).greedy(batch["images"])
         sums = {"loss": found.nll, "count": found.count, "broken": batch["broken"].sum()}
         return Scores(sums, (batch["rows"], written, batch["broken"]))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return "loss" per hidden word, and the mean "cider" of greedy captions (papers: x 100).
+        """Return "loss" per masked word, and the mean "cider" of greedy captions (papers: x 100).
 
-        "broken" counts images that could not be read, if there are any; their captions are empty.
+        "broken" is the number of unreadable images, if any; their captions are empty.
         """
         rows, written, broken = map(torch.cat, zip(*predictions, strict=True))
         captions = [
@@ -152,7 +151,7 @@ class ImageCaptioning(CaptionedTask):
         return found | ({"broken": sums["broken"]} if sums["broken"] else {})
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return the words of tokens up to the first `</s>`."""
+        """Decode tokens up to the first `</s>`."""
         end = self.tokenizer.end
         stop = tokens.index(end) if end in tokens else len(tokens)
         return self.tokenizer.decode(list(tokens[:stop])).strip()
@@ -162,7 +161,7 @@ class ImageCaptioning(CaptionedTask):
         return [captions[row] for row in rows]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the loss of the words' frequencies, and the CIDEr of the commonest caption."""
+        """Return the loss of word frequencies, and the CIDEr of the most frequent caption."""
         size = self.tokenizer.vocab_size
         train = np.concatenate([text[1:] for texts in self.train_tokens for text in texts])
         batches = list(islice(self.validation_batches(), limit))
@@ -174,7 +173,7 @@ class ImageCaptioning(CaptionedTask):
         return {"loss": nats / len(asked), "cider": float(np.mean(scores))}
 
     def caption(self, model: Any, pictures: Sequence[Picture], how: CaptionSearch) -> list[str]:
-        """Return a caption of each image, by beam search."""
+        """Return a caption of each image by beam search."""
         images = self.read_pictures(pictures)
         writer = CaptionWriter(model, self.model_config, self.tokenizer)
         found = writer.search(images.to(next(model.parameters()).device), how)
@@ -183,7 +182,7 @@ class ImageCaptioning(CaptionedTask):
 
 @torch.no_grad()
 def figures(task: ImageCaptioning, model: nn.Module) -> Sequence[Figure]:
-    """Return some validation images with what the model says of them."""
+    """Return a figure of validation images with the model's captions."""
     from magneto.vision_language.figures import captions_figure, readable_rows
 
     held = task.splits.validation
@@ -194,12 +193,12 @@ def figures(task: ImageCaptioning, model: nn.Module) -> Sequence[Figure]:
 
 
 LONGEST = 4
-# Of the penalty on a difference in length, in words.
+# Standard deviation of the penalty on a difference in length, in words.
 SIGMA = 6.0
 SCALE = 10.0
 
-# What the official code takes for a word: Stanford's PTBTokenizer (Penn Treebank's rules), then
-# `PUNCTUATION` is left out. Each line is tried in turn where the word before ended.
+# Words by Stanford's PTBTokenizer (Penn Treebank's rules), as in the official code, which then
+# drops `PUNCTUATION`. The alternatives are tried in order from the end of the previous word.
 APOSTROPHE = r"['\u2019\u00b4]"
 LETTER, ALPHANUMERIC = r"[^\W\d_]", r"[^\W_]"
 FIGURE = r"(?:\d*(?:[.,]\d+)+|\d+(?:[.:,]\d+)*)"
@@ -233,14 +232,14 @@ WORD = re.compile(
         r"[?!]+|\.\.+|-+|#+|@+|_+|\S",
     ])
 )  # fmt: skip
-# Cut in two after their third letter.
+# Words that are split after their third letter.
 TWO_WORDS = ("cannot", "gonna", "gotta", "lemme", "gimme", "wanna")
 SYMBOLS = {
     "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
     "\u00a2": "cents", "\u00a3": "#", "\u20ac": "$", "\u00bc": "1\\/4", "\u00bd": "1\\/2",
     "\u00be": "3\\/4",
 }  # fmt: skip
-# The official list names brackets in capitals, which words in lower case never are: they stay.
+# The official list has brackets only in capitals, so that they stay in lower-case words.
 PUNCTUATION = re.compile(
     r"[.,:;?!'\"`\u00b4\u2018-\u201f\u2039\u203a\u00ab\u00bb\u2013-\u2015\u2026]|\.{2,}|-{1,4}"
 )
@@ -252,19 +251,19 @@ Vector = dict[Ngram, float]
 def caption_words(text: str) -> list[str]:
     """Return the words of a caption in lower case, without punctuation.
 
-    By the rules of the tokenizer in Java that the official code asks: "don't" is two words,
-    "left-hand", "1,000" and "b&w" are one, "&" and "%" stay. Left out are its lists of British
-    spellings, addresses of the web and mail, telephone numbers, markup and faces such as ":)".
+    The rules are those of the official code's tokenizer in Java: "don't" is two words, "left-hand",
+    "1,000" and "b&w" are one, "&" and "%" stay. Its lists of British spellings, web and mail
+    addresses, telephone numbers, markup and emoticons are left out.
     """
     words: list[str] = []
     for word in WORD.findall(text.lower().replace("&amp;", "&")):
         if not PUNCTUATION.fullmatch(word):
             words += [word[:3], word[3:]] if word in TWO_WORDS else [word]
-    return [SYMBOLS.get(word, normal(word)) for word in words]
+    return [SYMBOLS.get(word, treebank_form(word)) for word in words]
 
 
-def normal(word: str) -> str:
-    """Return a word as the Treebank writes it: other apostrophes straight, "/" and "*" escaped."""
+def treebank_form(word: str) -> str:
+    """Return a word in Treebank's form: straight apostrophes, escaped "/" and "*"."""
     word = word.replace("\u2019", "'").replace("\u00b4", "'").replace("\u00a0", " ")
     return word.replace("/", "\\/").replace("*", "\\*")
 
@@ -279,14 +278,14 @@ def ngrams(words: Sequence[str]) -> Counter[Ngram]:
 
 
 def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """Return the score of one caption of each image, beside the one or more that people wrote."""
+    """Return the CIDEr-D score of one caption of each image, given its reference captions."""
     if not all(references):
-        raise ValueError("CIDEr needs a reference or more of every image")
+        raise ValueError("CIDEr needs at least one reference caption of every image")
     known = [[ngrams(caption_words(text)) for text in texts] for texts in references]
     images_with: Counter[Ngram] = Counter(ngram for texts in known for ngram in set().union(*texts))
     rarity = math.log(len(references))
 
-    def weighed(counts: Counter[Ngram]) -> list[Vector]:
+    def weight_vectors(counts: Counter[Ngram]) -> list[Vector]:
         """Return a vector for each n."""
         made: list[Vector] = [{} for _ in range(LONGEST)]
         for ngram, count in counts.items():
@@ -297,15 +296,15 @@ def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[
     scores = []
     for caption, texts in zip(captions, known, strict=True):
         counts = ngrams(caption_words(caption))
-        mine = weighed(counts)
-        found = [similarity(mine, weighed(text), two_grams(counts) - two_grams(text))
+        mine = weight_vectors(counts)
+        found = [similarity(mine, weight_vectors(text), count_bigrams(counts) - count_bigrams(text))
                  for text in texts]  # fmt: skip
         scores.append(SCALE * sum(found) / len(found))
     return scores
 
 
-def two_grams(counts: Counter[Ngram]) -> int:
-    """Return how many pairs of neighbours a caption has: its length in the official code."""
+def count_bigrams(counts: Counter[Ngram]) -> int:
+    """Return the number of bigrams of a caption: its length in the official code."""
     return sum(count for ngram, count in counts.items() if len(ngram) == 2)
 
 

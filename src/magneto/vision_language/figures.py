@@ -1,4 +1,4 @@
-"""Pictures for reports: where words look in images, and what is said of images or found by it."""
+"""Figures of vision-language models: attention of words, captions, retrieval."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from magneto.vision.decoding import BrokenImage
 from magneto.vision_language.finetuning import PairTask
 from magneto.vision_language.tables import ImageRows
 
-# Texts that are drawn with their words, each of another wording as far as there are so many; rows
-# among which they are looked for; words in a line, and of a text, that are drawn.
-TEXTS, LOOKED_AT = 5, 256
+# Texts of the attention figure; rows among which different texts are searched; words in a line, and
+# drawn words of a text.
+TEXTS, SEARCHED_ROWS = 5, 256
 ACROSS, WORDS = 5, 20
-# How bright a patch stays that gets no attention.
+# Brightness of a patch without attention.
 DARKEST = 0.12
-# Images with what is said of them, and in a line; captions that are searched with, and images found
-# for each.
+# Images with captions, and in a line; captions of the retrieval figure, and images for each.
 SHOWN, IN_LINE = 6, 3
-SEARCHES, FOUND = 4, 3
+QUERIES, RETRIEVED = 4, 3
 
 
 def some_rows(task: PairTask) -> np.ndarray:
-    """Return numbers of validation rows whose text has words, the first of each wording, int64."""
+    """Return some validation rows with different texts that have words, int64."""
     texts, tokens = task.splits.validation.values(task.column), task.validation_tokens
     rows: list[int] = [
-        row for row in evaluation_order(len(tokens))[:LOOKED_AT].tolist() if len(tokens[row]) > 2
+        row
+        for row in evaluation_order(len(tokens))[:SEARCHED_ROWS].tolist()
+        if len(tokens[row]) > 2
     ]
     first: dict[str, int] = {}
     for row in rows:
@@ -48,10 +49,13 @@ def attention_figure(
     heading: Callable[[int, int], str],
     sides: Sequence[str] = ("",),
 ) -> list[Figure]:
-    """Show some texts beside their images as the words look at them; nothing if none is there.
+    """Draw the attention of the words of some texts to their images; no figure without texts.
 
-    A heading is made of a validation row and the model's answer, by its number; the sides are what
-    the images of a row are called.
+    Args:
+        task: The prepared task.
+        model: Its model.
+        heading: From a validation row and the number of the model's answer to a heading.
+        sides: Names of the images of a row.
     """
     rows, config = some_rows(task), model.config
     if not len(rows):
@@ -59,9 +63,9 @@ def attention_figure(
     batch, device = task.fixed_rows(rows), next(model.parameters()).device
     images, samples = batch["images"].to(device), batch["samples"].to(device)
     answers = model(images, samples).argmax(1).tolist()
-    # Of the top layer one token is read: nothing teaches its words where to look.
+    # The head reads one token of the top layer, whose other tokens are not trained.
     pieces, layer = task.tokenizer.pieces(), max(config.layers - 2, 0)
-    # Of each token's attention, the heads' mean, what each patch gets.
+    # Mean attention over heads from each token to each patch.
     grid, found = config.image_grid, model.encoder.attention_weights(images, samples, layer)
     maps = found.mean(1)[:, :, grid.prefix : grid.length].cpu().unflatten(2, (grid.rows, -1))
     starts, ends = (part.tolist() for part in (samples.text_starts, samples.text_ends))
@@ -74,7 +78,7 @@ def attention_figure(
             continue
         looked = maps[number, first + 1 : first + 1 + len(words)]
         shares.append(looked.sum((1, 2)))
-        pixels = task.reading.restore(image.numpy())
+        pixels = task.input_format.restore(image.numpy())
         drawn = [Panel(darkened(pixels, weights), word)
                  for word, weights in zip(words[:WORDS], looked.numpy(), strict=False)]  # fmt: skip
         panels: list[Panel] = []
@@ -87,18 +91,18 @@ def attention_figure(
         return []
     share = float(torch.cat(shares).mean())
     caption = (
-        "Validation rows: what is asked or said, what the model answers and what the data does. "
-        "Then the image, and the image as each word looks at it: the less attention a patch gets, "
-        f"all heads together, the darker it is (layer {layer + 1} of {config.layers} from "
-        f"below). {share:.0%} of these words' attention goes to patches, the rest to words and "
-        f"the class token.{f' Of longer texts the first {WORDS} words are drawn.' if cut else ''}"
+        "Validation rows: the text, the model's answer and the right one; the image; and for each "
+        "word the image with patches darkened by lack of attention, mean of all heads of layer "
+        f"{layer + 1} of {config.layers}. {share:.0%} of these words' attention goes to patches, "
+        "the rest to words and the class token."
+        f"{f' Only the first {WORDS} words of longer texts are drawn.' if cut else ''}"
     )
     picture = image_panels(sections, 1 + ACROSS, side=1.15)
-    return [Figure("attention", "Where words look in their images", caption, picture)]
+    return [Figure("attention", "Attention of words to image patches", caption, picture)]
 
 
 def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return an image, darker where less is looked, uint8 (height, width, channels)."""
+    """Darken patches by lack of attention; return uint8 (height, width, channels)."""
     shares = weights / max(float(weights.max()), 1e-9)
     down, across = image.shape[0] // weights.shape[0], image.shape[1] // weights.shape[1]
     light = DARKEST + (1 - DARKEST) * shares.repeat(down, 0).repeat(across, 1)
@@ -111,7 +115,7 @@ def pixels_of(rows: ImageRows, row: int) -> np.ndarray:
 
 
 def readable_rows(rows: ImageRows) -> list[int]:
-    """Return some rows whose image can be read, always the same ones."""
+    """Return some rows with a readable image, always the same ones."""
     found: list[int] = []
     for row in evaluation_order(len(rows)).tolist():
         with suppress(BrokenImage):
@@ -123,36 +127,34 @@ def readable_rows(rows: ImageRows) -> list[int]:
 
 
 def captions_figure(rows: ImageRows, chosen: Sequence[int], written: Sequence[str]) -> Figure:
-    """Show what a model says of images, beside what somebody else said."""
+    """Draw images with the model's captions and their reference captions."""
     given = rows.values("captions")
-    panels = [Panel(pixels_of(rows, row), f"says: {said}\ngiven: {given[row][0]}")
+    panels = [Panel(pixels_of(rows, row), f"model: {said}\nreference: {given[row][0]}")
               for row, said in zip(chosen, written, strict=True)]  # fmt: skip
     caption = (
-        f"{len(panels)} validation images: what the model says of each, and the first of the "
-        "captions that are given with it."
+        f"{len(panels)} validation images with the model's caption and the first reference caption."
     )
     picture = image_panels([Section(panels)], IN_LINE)
-    return Figure("captions", "What the model says", caption, picture)
+    return Figure("captions", "Captions", caption, picture)
 
 
 def searches_figure(
     rows: ImageRows, chosen: Sequence[int], images: Tensor, texts: Tensor
 ) -> Figure:
-    """Show which images are found first for some captions."""
+    """Draw the images retrieved first for some captions."""
     given, panels = rows.values("captions"), list[Panel]()
-    shown, found, right = min(SEARCHES, len(chosen)), min(FOUND, len(chosen)), 0
+    shown, found, right = min(QUERIES, len(chosen)), min(RETRIEVED, len(chosen)), 0
     for asked, likeness in enumerate((texts @ images.T)[:shown]):
-        panels.append(Panel(pixels_of(rows, chosen[asked]), f"for: {given[chosen[asked]][0]}"))
+        panels.append(Panel(pixels_of(rows, chosen[asked]), f"query: {given[chosen[asked]][0]}"))
         best = likeness.topk(found)
         right += int(best.indices[0]) == asked
         for place, index in enumerate(best.indices.tolist()):
-            mark = ", the caption's own" if index == asked else ""
+            mark = ", right" if index == asked else ""
             words = f"{place + 1}: {float(best.values[place]):.2f}{mark}"
             panels.append(Panel(pixels_of(rows, chosen[index]), words))
     caption = (
-        f"On the left {shown} captions with their own images; beside each the images that lie "
-        f"nearest to the caption among {len(chosen)}, with the cosine of the two. The nearest is "
-        f"the caption's own in {right} of {shown}."
+        f"Left: {shown} captions with their own images. Right: the nearest of {len(chosen)} images "
+        f"by cosine similarity. The first one is right for {right} of {shown} captions."
     )
     picture = image_panels([Section(panels)], 1 + found)
-    return Figure("searches", "What captions find", caption, picture)
+    return Figure("searches", "Images retrieved by captions", caption, picture)

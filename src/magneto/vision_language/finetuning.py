@@ -1,6 +1,6 @@
-"""What the tasks share that may begin with another run: images with texts, pairs, captions.
+"""Base classes of vision-language fine-tuning: pre-trained encoders, pairs, captions.
 
-In a run's place there may be a folder that `magneto export` or `magneto convert` wrote.
+A pre-trained run may also be a folder that `magneto export` or `magneto convert` wrote.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from magneto.training.task import Loss, Scores
 from magneto.vision.batches import Finish, Transform, example_stream, read_or_blank
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import Prediction
-from magneto.vision.transforms import Reading
+from magneto.vision.transforms import InputFormat
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import interpolate_positions
@@ -44,31 +44,29 @@ from magneto.vision_language.tables import ImageRows, RowSplits, load_captions
 from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
 
 PREFIX = "encoder."
-# A folder that `magneto export` or `magneto convert` wrote, read without transformers.
+# Files of a folder that `magneto export` or `magneto convert` wrote.
 CONFIG, PICTURES = "config.json", "preprocessor_config.json"
-# Begins all tensors' names; an encoder without a head has one that begins so.
+# Prefix of all tensors of an export, and of the first tensors of an encoder without a head.
 CORE = "core."
 EMBEDDING = "vision_embedding."
-WANTED = "give a run of vision-language-modelling, or of what was fine-tuned from one"
-# Names of tensors that a message lists.
+HINT = "give a run of vision-language-modelling, or one fine-tuned from it"
+# Largest number of tensors in a message.
 LISTED = 8
-# What the weights compute depends on: the same in both runs.
-SAME = {
+# Fields that must be equal in both encoders, since what the weights compute depends on them.
+SHARED_FIELDS = {
     *(field.name for field in fields(MultiwayConfig)),
     *("patch_size", "channels", "embedding_scale"),
 } - {"max_length"}
 NO_ANSWER = -1
-"""In place of an answer's number where an image could not be read: it is never right."""
+"""Number in place of an answer if the image could not be read; it is never right."""
 
 
-def pretrained_reading(config: FineTunedConfig) -> tuple[str, str]:
-    """Return how the run that `pretrained` names reads texts and images.
-
-    It is the directory of its tokenizer, and one of `magneto.vision.transforms.NORMALISATIONS`.
+def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
+    """Return the directory of the pre-trained run's tokenizer, and its normalisation of images.
 
     Raises:
-        FileNotFoundError: If there is no such run, or it has lost its tokenizer.
-        ValueError: If it is no run of vision and language.
+        FileNotFoundError: If the run or its tokenizer does not exist.
+        ValueError: If it is not a vision-language run.
     """
     run = pretrained_run(config)
     if not is_exported(run):
@@ -80,82 +78,81 @@ def pretrained_reading(config: FineTunedConfig) -> tuple[str, str]:
         raise FileNotFoundError(f"{run} has no tokenizer: convert the weights again with "
                                 "--tokenizer beit3.spm") from error  # fmt: skip
     if not (run / PICTURES).is_file():
-        raise FileNotFoundError(f"{run} has no {PICTURES}, which tells how it reads images")
+        raise FileNotFoundError(f"{run} has no {PICTURES} with its normalisation of images")
     return str(run), str(read_json(run / PICTURES)["normalisation"])
 
 
 def load_pretrained(
     model: nn.Module, config: FineTunedConfig
 ) -> tuple[dict[str, StoredTensor], str]:
-    """Return the weights of the encoder of the run that `pretrained` names, and say what is taken.
+    """Return the pre-trained run's encoder weights by the model's names, and a summary of them.
 
-    They are by the model's names, positions interpolated. The model that shall have them has a
-    `VisionLanguageEncoder` called `encoder`; its shapes are looked at, not its values, so it may be
-    on torch's "meta" device.
+    Positions are interpolated. The model has a `VisionLanguageEncoder` called `encoder`; only its
+    shapes are used, so it may be on the "meta" device.
 
     Raises:
-        FileNotFoundError: If there is no such run, or it has no weights.
-        ValueError: If its encoder is another one; names the options that would fit.
+        FileNotFoundError: If the run or its weights do not exist.
+        ValueError: If its encoder has another shape; names the options that would fit.
     """
     run = pretrained_run(config)
     held = held_config(run)
-    check_same_encoder(run, held, config, SAME)
+    check_same_encoder(run, held, config, SHARED_FIELDS)
     stored = exported_tensors(run) if is_exported(run) else open_tensors(find_weights(run))
     there = model.state_dict()
     state = {name: stored[name].read() for name in there
              if name.startswith(PREFIX) and name in stored}  # fmt: skip
     if not state:
-        raise ValueError(f"{run} has no tensor called {PREFIX}...: {WANTED}")
+        raise ValueError(f"{run} has no tensors {PREFIX}*: {HINT}")
     try:
         state = interpolate_positions(state, held, config)
     except ValueError as error:
         raise ValueError(f"{run}: {error}") from error
     for name, tensor in state.items():
         if tensor.shape != there[name].shape:
-            raise ValueError(f"{run} has another encoder: {name} is {tuple(tensor.shape)}, the "
-                             f"model has {tuple(there[name].shape)}")  # fmt: skip
+            raise ValueError(f"{run} has another encoder: {name} is {tuple(tensor.shape)}, in the "
+                             f"model {tuple(there[name].shape)}")  # fmt: skip
     drawn = join_words([name for name in there if name not in state], LISTED)
     left = join_words(sorted(stored.keys() - state.keys()), LISTED)
-    said = (f"{run}: {len(state)} tensors taken; drawn anew: {drawn or 'nothing'}; "
-            f"left: {left or 'nothing'}")  # fmt: skip
+    said = (f"{run}: {len(state)} tensors loaded; initialised randomly: {drawn or 'none'}; "
+            f"unused: {left or 'none'}")  # fmt: skip
     return {name: in_memory(name, tensor) for name, tensor in state.items()}, said
 
 
 def is_exported(folder: Path) -> bool:
-    """Return whether a folder is an exported or a converted model, not a run."""
+    """Return whether a folder is an exported or converted model, not a run."""
     return (folder / CONFIG).is_file() and not (folder / "recipe.yaml").is_file()
 
 
 def held_config(run: Path) -> Any:
-    """Return the configuration of a run's model, or of an exported one's encoder.
+    """Return the configuration of a run's model, or of an exported encoder.
 
     Raises:
-        ValueError: If it is not of vision and language.
+        ValueError: If it is not a vision-language model.
     """
     if not is_exported(run):
         held = resolved_recipe(run, {}).model
         if getattr(held, "image_grid", None) is None:
-            raise ValueError(f"{run} is no run of vision and language: {WANTED}")
+            raise ValueError(f"{run} is not a vision-language run: {HINT}")
         return held
     core: Any = read_object(run / CONFIG).get("core")
     names = {field.name for field in fields(VisionLanguageConfig)}
     if not isinstance(core, dict) or not {"experts", "image_size"} <= core.keys():
-        raise ValueError(f"{run} is no model of vision and language")
+        raise ValueError(f"{run} is not a vision-language model: {HINT}")
     return VisionLanguageConfig(**{name: core[name] for name in names & core.keys()})
 
 
 def exported_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Return the model's tensors by our names, the encoder's with its prefix; none is read yet."""
+    """Return an exported model's tensors by our names, without reading them."""
     found = {name.removeprefix(CORE): t for name, t in open_tensors(folder).items()}
     bare = any(name.startswith(EMBEDDING) for name in found)
     return {f"{PREFIX}{name}": t for name, t in found.items()} if bare else found
 
 
 class FineTunedTask(ImageTextTask):
-    """A task whose model may begin with the encoder of another run: a `FineTunedConfig`.
+    """Task whose model can be initialised from the encoder of another run: a `FineTunedConfig`.
 
     Attributes:
-        images_together: How many images, one after the other, a text is about.
+        images_together: Number of images of a text.
     """
 
     higher_is_better = True
@@ -163,31 +160,31 @@ class FineTunedTask(ImageTextTask):
 
     @property
     def tokenizer_name(self) -> str:
-        """Of "auto" that of the run to begin with, if there is one."""
+        """Name of the tokenizer; "auto" is that of the pre-trained run, if there is one."""
         name, begun = self.data_config.tokenizer, self.model_config.pretrained
         if name == "auto":
-            return pretrained_reading(self.model_config)[0] if begun else "bpe"
+            return pretrained_inputs(self.model_config)[0] if begun else "bpe"
         return name
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return the run to begin with, if one is named, and its model's configuration."""
+        """Return the pre-trained run, if one is named, and its model's configuration."""
         if not self.model_config.pretrained:
             return None
         run = pretrained_run(self.model_config)
         return run, held_config(run)
 
     @cached_property
-    def reading(self) -> Reading:
-        """The form in which the model reads images."""
-        return self.reading_of(self.splits.train.images[0].peak)
+    def input_format(self) -> InputFormat:
+        """Input format of the images."""
+        return self.input_format_of(self.splits.train.images[0].peak)
 
     def check_pretrained(self) -> None:
-        """Say what is taken of the run to begin with; raise ValueError if it doesn't fit."""
+        """Report what is loaded from the pre-trained run; raise ValueError if it does not fit."""
         if run := self.model_config.pretrained:
-            given, (_, held) = self.data_config.normalisation, pretrained_reading(self.model_config)
+            given, (_, held) = self.data_config.normalisation, pretrained_inputs(self.model_config)
             if held not in ("auto", given):
-                raise ValueError(f"{run} reads images with the normalisation {held!r}, not "
-                                 f"{given!r}: give --data.normalisation {held}")  # fmt: skip
+                raise ValueError(f"{run} was trained with normalisation {held!r}, not {given!r}: "
+                                 f"give --data.normalisation {held}")  # fmt: skip
             self._progress.say(self._pretrained()[1])
             warn_unlearnt(pretrained_run(self.model_config), self._progress)
 
@@ -197,33 +194,33 @@ class FineTunedTask(ImageTextTask):
         return load_pretrained(model, self.model_config)
 
     def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return the encoder of the pre-trained run, if one is named."""
+        """Return the encoder's weights of the pre-trained run, if one is named."""
         return self._pretrained()[0] if self.model_config.pretrained else {}
 
     @cached_property
     def train_tokens(self) -> Any:
-        """Tokens of the training rows, as `tokenised` returns them."""
-        return self.tokenised("training", self.splits.train)
+        """Tokens of the training rows; see `tokenise`."""
+        return self.tokenise("training", self.splits.train)
 
     @cached_property
     def validation_tokens(self) -> Any:
-        """Likewise of the validation rows."""
-        return self.tokenised("validation", self.splits.validation)
+        """Tokens of the validation rows; see `tokenise`."""
+        return self.tokenise("validation", self.splits.validation)
 
     @abstractmethod
-    def tokenised(self, split: str, rows: ImageRows) -> Any:
-        """Return the tokens of each row's text, or of each of its texts."""
+    def tokenise(self, split: str, rows: ImageRows) -> Any:
+        """Return the tokens of the text or texts of each row."""
 
     @property
     def sees_images(self) -> bool:
-        """Whether the model reads images: a recipe may leave them out, to see what they add."""
+        """Whether the model reads images; an ablation may leave them out."""
         return True
 
     def _read(self, rows: ImageRows, transform: Transform, row: int, random: Any) -> np.ndarray:
-        """Return the image of a row, or all of its images, as the model reads them."""
+        """Return the model's input for the image or images of a row."""
         pictures = rows.open(row)
         if not self.sees_images:
-            images = [self.reading.blank] * len(pictures)
+            images = [self.input_format.blank] * len(pictures)
         else:
             images = [transform(picture, random) for picture in pictures]
         return images[0] if len(images) == 1 else np.stack(images)
@@ -231,15 +228,15 @@ class FineTunedTask(ImageTextTask):
     def shuffled_rows(
         self, batch_size: int, seed: int, finish: Finish, places: np.ndarray | None = None
     ) -> BatchStream:
-        """Return training rows in random order, their images augmented.
+        """Return training rows in random order with augmented images.
 
-        Another example stands in the place of one that is broken. `finish` makes a batch of
-        "images", "rows" and "broken". Where an example is more than its row, `places` has the row
-        of each, and "rows" are the examples' numbers.
+        Another example replaces a broken one. `finish` makes a batch from "images", "rows" and
+        "broken". If several examples share a row, `places` has the row of each example and "rows"
+        are the numbers of the examples.
         """
         rows = self.splits.train
         numbers = np.arange(len(rows)) if places is None else places
-        transform = WholeImage(self.reading, self.data_config.augmentation)
+        transform = WholeImage(self.input_format, self.data_config.augmentation)
 
         def example(number: int, random: np.random.Generator) -> dict[str, Any]:
             return {"images": self._read(rows, transform, int(numbers[number]), random),
@@ -251,18 +248,18 @@ class FineTunedTask(ImageTextTask):
         return example_stream(len(numbers), example, batch_size, seed, finish=finish, broken=broken)
 
     def validation_batches(self) -> LazyBatches:
-        """Return the validation rows in mixed order; what is broken or missing is grey."""
+        """Return batches of validation rows in mixed order; blank images replace broken ones."""
         plans = evaluation_plans(len(self.splits.validation), EVALUATION_BATCH)
         return LazyBatches(plans, self.fixed_rows)
 
     def validation_rows(self, limit: int | None = None) -> np.ndarray:
-        """Return the rows of all validation batches, or of the first ones, in their order."""
+        """Return the rows of the first `limit` validation batches (default: all), in order."""
         return np.concatenate([*islice(self.validation_batches().plans, limit)])
 
     def fixed_rows(self, numbers: np.ndarray) -> dict[str, Any]:
-        """Return the batch of some validation rows; nothing is drawn."""
-        rows, transform = self.splits.validation, WholeImage(self.reading)
-        blank = self.reading.blank
+        """Return a batch of some validation rows, without randomness."""
+        rows, transform = self.splits.validation, WholeImage(self.input_format)
+        blank = self.input_format.blank
         if len(rows.names) > 1:
             blank = np.stack([blank] * len(rows.names))
 
@@ -274,11 +271,11 @@ class FineTunedTask(ImageTextTask):
 
     @abstractmethod
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add what is said to "images", "rows" and "broken" of validation rows."""
+        """Add texts and targets to "images", "rows" and "broken" of validation rows."""
 
     @cached_property
-    def closing(self) -> list[int]:
-        """The tokens that stand between a text's words and `</s>`: a mask, or none."""
+    def suffix(self) -> list[int]:
+        """Tokens between a text's words and `</s>`: a mask token, or none."""
         if not self.model_config.ends_in_mask:
             return []
         if self.tokenizer.mask is None:
@@ -286,43 +283,42 @@ class FineTunedTask(ImageTextTask):
         return [self.tokenizer.mask]
 
     @property
-    def room(self) -> int:
-        """How many tokens of its own a text may have."""
-        return self.model_config.max_length - 2 - len(self.closing)
+    def max_text_tokens(self) -> int:
+        """Largest number of tokens of a text, without special tokens."""
+        return self.model_config.max_length - 2 - len(self.suffix)
 
     def framed(self, split: str, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return each text's tokens as the model reads them: `<s>` ... `</s>`, cut to fit.
-
-        Before `</s>` stands what `closing` says.
-        """
+        """Return each text's tokens from `<s>` to `</s>`, truncated, with `suffix`."""
         different, longest = list(dict.fromkeys(texts)), self.model_config.max_length
         encoded = dict(zip(different, self.tokenizer.encode(different), strict=True))
-        known = {text: frame_text(tokens, self.tokenizer, longest, self.closing)
+        known = {text: frame_text(tokens, self.tokenizer, longest, self.suffix)
                  for text, tokens in encoded.items()}  # fmt: skip
-        if cut := sum(len(encoded[text]) > self.room for text in texts):
-            self._progress.say(f"{split}: {cut:,} {self.words} cut to model.max_length ({longest})")
+        if cut := sum(len(encoded[text]) > self.max_text_tokens for text in texts):
+            self._progress.say(
+                f"{split}: {cut:,} {self.words} truncated to model.max_length ({longest})"
+            )
         return [known[text] for text in texts]
 
     def read_pictures(self, pictures: Sequence[Picture]) -> Tensor:
-        """Return images as the model reads them in validation, (images, channels, side, side)."""
-        transform, random = WholeImage(self.reading_of()), np.random.default_rng(0)
+        """Return the model's input for images, (images, channels, side, side)."""
+        transform, random = WholeImage(self.input_format_of()), np.random.default_rng(0)
         return torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
 
     def longest_texts(self, count: int) -> list[np.ndarray]:
-        """Return the longest texts that fit, for a batch without data."""
+        """Return texts of the largest length, for `dummy_batch`."""
         return [np.zeros(self.model_config.max_length, np.int64)] * count
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer, and what names the content of the data."""
+        """Write the tokenizer and a digest of the data; return the sizes of the images."""
         return {**super().save_assets(directory), "model.pretrained": None}
 
 
 class PairTask(FineTunedTask):
-    """A task whose model reads a text beside each of its images, and chooses a label.
+    """Task whose model reads a text with its images and chooses a label.
 
     Attributes:
-        column: Of the text; also what `data.input` calls the text alone.
-        credit: What `credits` is called in logs and scores.
+        column: Column of the text, and the value of `data.input` for the text alone.
+        credit: Name of `credits` in logs and scores.
     """
 
     primary_metric = "accuracy"
@@ -335,21 +331,21 @@ class PairTask(FineTunedTask):
 
     @property
     def sees_images(self) -> bool:
-        """Whether the model reads images, and not the texts alone."""
+        """Whether the model reads images, not only texts."""
         return self.data_config.input != self.column
 
-    def tokenised(self, split: str, rows: ImageRows) -> list[np.ndarray]:
-        """Return the tokens of each text; of none of its words if images alone are read."""
+    def tokenise(self, split: str, rows: ImageRows) -> list[np.ndarray]:
+        """Return the tokens of each text; without words if only images are read."""
         alone = self.data_config.input not in ("both", self.column)
         return self.framed(split, [""] * len(rows) if alone else rows.values(self.column))
 
     @abstractmethod
     def targets(self, validation: bool, rows: np.ndarray) -> Tensor:
-        """Return what is to be answered to some rows."""
+        """Return the targets of rows."""
 
     @abstractmethod
     def blank_targets(self, count: int) -> Tensor:
-        """Return targets of a batch without data."""
+        """Return targets for `dummy_batch`."""
 
     @abstractmethod
     def nats(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -357,10 +353,10 @@ class PairTask(FineTunedTask):
 
     @abstractmethod
     def credits(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return how right the likeliest answers are, (rows,)."""
+        """Return the score of the most probable answer of each row, (rows,)."""
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return rows in random order, their images augmented."""
+        """Return training rows in random order with augmented images."""
         tokens = self.train_tokens
 
         def finish(batch: dict[str, Any], *_: np.ndarray) -> dict[str, Any]:
@@ -380,7 +376,7 @@ class PairTask(FineTunedTask):
     ) -> dict[str, Any]:
         """Return a batch with "samples", each image with its text, and "targets".
 
-        "images" (rows * images together, channels, height, width) are left before right.
+        "images" are (rows * images_together, channels, height, width), left before right.
         """
         paired = [text for text in texts for _ in range(self.images_together)]
         return {
@@ -391,7 +387,7 @@ class PairTask(FineTunedTask):
         }
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images with the longest texts."""
+        """Return black images with texts of the largest length."""
         batch = {
             "images": self.black_images(examples * self.images_together),
             "rows": torch.zeros(examples, dtype=torch.long),
@@ -400,10 +396,9 @@ class PairTask(FineTunedTask):
         return self._beside(batch, self.longest_texts(examples), self.blank_targets(examples))
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Sum the loss over the rows.
+        """Return the loss summed over rows.
 
-        Logged with it: the credit, and "broken", the share of rows that stand in the place of
-        others whose image could not be read.
+        Its logs are the credit, and "broken", the share of rows that replace unreadable ones.
         """
         logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
         logs = {self.credit: self.credits(logits.detach(), targets).sum(),
@@ -412,7 +407,7 @@ class PairTask(FineTunedTask):
         return Loss(self.nats(logits, targets), count, logs, units=len(targets))
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Sum losses and credit, which what can't be read has none of; keep the answers."""
+        """Return sums of loss and credit (0 for unreadable images), and answers as predictions."""
         logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
         broken = batch["broken"]
         sums = {
@@ -425,28 +420,27 @@ class PairTask(FineTunedTask):
 
     @abstractmethod
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
-        """Return the labels' names, and how probable each is, (rows, labels)."""
+        """Return the names of the labels, and their probabilities, (rows, labels)."""
 
     def framed_whole(self, text: str) -> np.ndarray:
-        """Return a text's tokens, none of which is cut; raise ValueError if it is too long."""
+        """Return a text's tokens without truncation; raise ValueError if it is too long."""
         (tokens,) = self.tokenizer.encode([text])
-        if len(tokens) > self.room:
-            raise ValueError(f"the {self.column} has {len(tokens)} tokens, the model reads "
-                             f"{self.room}: say it in fewer words")  # fmt: skip
-        return frame_text(tokens, self.tokenizer, self.model_config.max_length, self.closing)
+        if len(tokens) > self.max_text_tokens:
+            raise ValueError(f"the {self.column} has {len(tokens)} tokens, more than the model's "
+                             f"{self.max_text_tokens}: shorten it")  # fmt: skip
+        return frame_text(tokens, self.tokenizer, self.model_config.max_length, self.suffix)
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[tuple[Picture, str]]) -> list[Prediction]:
-        """Return the labels of texts about images, the likeliest first.
+        """Return the labels of images with texts, the most probable first.
 
         Args:
             model: With a run's weights, in evaluation mode.
-            inputs: Images that can be decoded, each with its text: as many of a text as it is
-                about, left before right, or several times as many. What is said of them together
-                is returned for each.
+            inputs: Images that can be decoded, each with its text; the `images_together` images of
+                a text follow each other, left before right. Each gets the prediction of all.
 
         Raises:
-            ValueError: If the model reads shorter texts.
+            ValueError: If a text is longer than the model allows.
         """
         texts = [self.framed_whole(text) for _, text in inputs]
         samples = join_samples(self.model_config.image_tokens, paired=texts)
@@ -462,14 +456,14 @@ class PairTask(FineTunedTask):
 
 
 class CaptionedTask(FineTunedTask):
-    """A task over images with captions, several each: a `CaptionDataConfig`."""
+    """Task over images with one caption or several: a `CaptionDataConfig`."""
 
     words, rows = "captions", "images"
 
     def read_splits(self) -> RowSplits:
-        """Training and validation images with their captions.
+        """Read training and validation images with their captions.
 
-        Of drawn scenes with the same caption one is kept: no model can tell them apart by text.
+        One of several drawn scenes with the same caption is kept.
         """
         found = load_captions(self.data_config, self.problems, self._progress)
         if parse_source(self.data_config.source).kind != "builtin":
@@ -480,7 +474,7 @@ class CaptionedTask(FineTunedTask):
         """Return the training captions."""
         return (text for own in self.splits.train.values("captions") for text in own)
 
-    def tokenised(self, split: str, rows: ImageRows) -> list[list[np.ndarray]]:
+    def tokenise(self, split: str, rows: ImageRows) -> list[list[np.ndarray]]:
         """Return the tokens of each image's captions."""
         captions = rows.values("captions")
         texts = iter(self.framed(split, [text for own in captions for text in own]))
@@ -488,17 +482,17 @@ class CaptionedTask(FineTunedTask):
 
     @cached_property
     def pairs(self) -> np.ndarray:
-        """(row, number of a caption of it) of each training pair, int64 (pairs, 2)."""
+        """Row and number of the caption of each training pair, int64 (pairs, 2)."""
         return np.array([(row, caption) for row, texts in enumerate(self.train_tokens)
                          for caption in range(len(texts))], np.int64)  # fmt: skip
 
     def captions(self, pairs: np.ndarray) -> list[np.ndarray]:
-        """Return the tokens of the captions of training pairs, by their numbers."""
+        """Return the tokens of the captions of training pairs by number."""
         return [self.train_tokens[row][own] for row, own in self.pairs[pairs].tolist()]
 
 
 def distinct(rows: ImageRows) -> ImageRows:
-    """Return the first row of those with the same captions."""
+    """Return the first row of each set of captions."""
     captions = rows.values("captions")
     first = {own: row for row, own in reversed([*enumerate(captions)])}
     return rows.take(np.array(sorted(first.values()), np.int64))

@@ -1,4 +1,4 @@
-"""What all tasks over images with texts share: their rows, the tokenizer of the texts."""
+"""Base class of vision-language tasks: rows, tokenizer, input format."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from magneto.language.text import build_tokenizer
 from magneto.progress import SILENT, Progress
 from magneto.training.task import DIGEST_FILE, Task
 from magneto.vision.input_size import FIELDS, resolve_input
-from magneto.vision.transforms import Reading
+from magneto.vision.transforms import InputFormat
 
-# Rows of an evaluation batch.
+# Batch size of evaluation.
 EVALUATION_BATCH = 64
 
 
 class ImageTextTask(Task):
-    """A task over images with texts: a `VisionLanguageConfig` and an `ImageTextDataConfig`.
+    """Task over images with texts: a `VisionLanguageConfig` and an `ImageTextDataConfig`.
 
     Attributes:
-        words, rows: What the texts and the rows of the data are, in the plural, for messages.
+        words: Plural of what the texts are, for messages.
+        rows: Plural of what the rows are, for messages.
     """
 
     words: ClassVar[str] = "texts"
@@ -40,35 +41,35 @@ class ImageTextTask(Task):
 
     @cached_property
     def splits(self) -> Any:
-        """Training and validation rows; read when they are first asked for."""
+        """Training and validation rows, read on first use."""
         return self.read_splits()
 
     @abstractmethod
     def read_splits(self) -> Any:
-        """Read the data; return "train" and "validation", both `ImageRows`."""
+        """Read the data; return `train` and `validation`, both `ImageRows`."""
 
     @abstractmethod
     def training_texts(self) -> Iterable[str]:
-        """Return the texts that a tokenizer is learnt from."""
+        """Return the texts on which a tokenizer is trained."""
 
     @property
     def tokenizer_name(self) -> str:
-        """What the data's tokenizer is, as a recipe says it."""
+        """Name of the tokenizer, as in a recipe."""
         return self.data_config.tokenizer
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that is named, or one learnt from training texts."""
+        """The named tokenizer, or one trained on the training texts."""
         name, size = self.tokenizer_name, self.data_config.vocab_size
         texts = self.training_texts() if name == "bpe" else ()
         return build_tokenizer(name, size, texts, self._progress)
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Read the data; see that model, data and the run to begin with fit together.
+        """Read the data, derive open sizes, check that model, data and pre-trained run fit; once.
 
         Raises:
-            FileNotFoundError: If something is not there.
-            ValueError: If something doesn't fit.
+            FileNotFoundError: If the source or the pre-trained run does not exist.
+            ValueError: If they do not fit together.
         """
         if not self._prepared:
             self._prepared, self._progress = True, progress
@@ -80,43 +81,43 @@ class ImageTextTask(Task):
             self.check_pretrained()
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return the run whose image size this model shares, and its model's configuration."""
+        """Return a run whose image size this model must share, and its model's configuration."""
         return None
 
     def check_data(self) -> None:
-        """Say what there is; raise ValueError if it doesn't fit the model."""
+        """Report the size of the data; raise ValueError if it does not fit the model."""
         found = self.splits
-        parts = {f"{self.rows} to train on": len(found.train),
-                 "to validate on": len(found.validation)}  # fmt: skip
+        parts = {f"training {self.rows}": len(found.train),
+                 f"validation {self.rows}": len(found.validation)}  # fmt: skip
         self._progress.say(
             f"{self.data_config.source}: {Counts(found.counts).describe_amounts(parts)}"
         )
 
     def check_pretrained(self) -> None:
-        """Say what is taken of the run to begin with, if there may be one."""
+        """Check the pre-trained run and report what is loaded from it, if there is one."""
         return None
 
     def sized_config(self) -> Any:
-        """Return the model's configuration with a known vocabulary."""
+        """Return the model's configuration with the size of the vocabulary."""
         size = self.model_config.vocab_size or self.tokenizer.vocab_size
         return replace(self.model_config, vocab_size=size)
 
-    def reading_of(self, peak: int = 255) -> Reading:
-        """Return the form in which the model reads images whose brightest pixel is `peak`."""
+    def input_format_of(self, peak: int = 255) -> InputFormat:
+        """Return the input format of images whose largest possible pixel value is `peak`."""
         size, _, channels = self.model_config.input_sizes
-        return Reading(size, channels, self.data_config.normalisation, peak)
+        return InputFormat(size, channels, self.data_config.normalisation, peak)
 
     def black_images(self, count: int) -> Tensor:
-        """Return images of the model's size, (count, channels, height, width)."""
+        """Return black images of the model's size, (count, channels, height, width)."""
         size, _, channels = self.model_config.input_sizes
         return torch.zeros(count, channels, size, size)
 
     def digests(self) -> list[str]:
-        """Return what names the content of the data."""
+        """Return digests of the training and validation rows."""
         return [self.splits.train.digest, self.splits.validation.digest]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer, and what names the content of the data."""
+        """Write the tokenizer and a digest of the data; return the sizes of the images."""
         (directory / "tokenizer").mkdir()
         self.tokenizer.save(directory / "tokenizer")
         (directory / DIGEST_FILE).write_text(" ".join(self.digests()), encoding="utf-8")

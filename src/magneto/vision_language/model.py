@@ -1,7 +1,6 @@
-"""The encoder of images, texts and pairs, and the model of each task: a head on what it reads.
+"""Multiway encoder of images, texts and pairs, and the model of each task on top of it.
 
-Patches and words are embedded, and go through one Transformer. Which of the features a head reads
-is said by a model's `pooling`, see `magneto.vision_language.config`.
+A model's `pooling` names the features that its head reads; see `magneto.vision_language.config`.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ from magneto.vision_language.config import (
 )
 from magneto.vision_language.samples import MaskedSamples, Samples
 
-# Tables of positions in a `VisionLanguageEncoder`, by the ends of their names.
+# Suffixes of the names of position tables in a `VisionLanguageEncoder`.
 IMAGE_POSITIONS = "vision_embedding.positions.weight"
 TEXT_POSITIONS = "text_embedding.positions.weight"
-# Names of the answers to a statement, in the order of their numbers.
+# Labels of a statement, in the order of their numbers.
 ANSWERS = ("False", "True")
-# Similarities are multiplied by no more (CLIP, arXiv 2103.00020).
-MOST_SCALE = 100.0
+# Largest scale of similarities (CLIP, arXiv 2103.00020).
+LARGEST_SCALE = 100.0
 
 Pooling = Callable[[Tensor, Tensor, Samples], Tensor]
-"""From features of both modalities to one vector of each image, or of each text."""
+"""From features of both modalities to one vector for each image or each text."""
 
 
 class VisionEmbedding(nn.Module):
-    """From images to vision tokens: patches, a class token before them, learned positions."""
+    """Embedding of images: patches, a class token before them, learned positions."""
 
     def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None) -> None:
         super().__init__()
@@ -60,7 +59,7 @@ class VisionEmbedding(nn.Module):
         self.positions = VectorTable(config.image_tokens, width, std=width**-0.5)
 
     def forward(self, images: Tensor, hidden: Tensor | None) -> Tensor:
-        """(images, channels, height, width) to (images * image_tokens, width)."""
+        """Embed (images, channels, height, width) to (images * image_tokens, width)."""
         patches = self.patches(images)
         if self.mask_token is not None:
             patches = self.mask_token(patches, hidden)
@@ -70,12 +69,14 @@ class VisionEmbedding(nn.Module):
 
 
 class PackedTextEmbedding(nn.Module):
-    """From packed tokens to vectors, with learned positions."""
+    """Embedding of packed tokens with learned positions."""
 
     def __init__(self, config: VisionLanguageConfig) -> None:
         super().__init__()
         if config.vocab_size is None:
-            raise ValueError("vocab_size is not known: prepare the task, which asks the tokenizer")
+            raise ValueError(
+                "vocab_size is not set: prepare the task, which reads it from the tokenizer"
+            )
         width = config.width
         self.words = TextEmbedding(config.vocab_size, width, config.embedding_scale)
         self.positions = VectorTable(config.max_length, width, std=width**-0.5)
@@ -88,11 +89,11 @@ class PackedTextEmbedding(nn.Module):
 class VisionLanguageEncoder(nn.Module):
     """Embeddings of images and texts, and the Multiway Transformer over both.
 
-    A model that begins with a pre-trained encoder has it as its attribute `encoder`.
+    Models that can be initialised from a pre-trained encoder have it as attribute `encoder`.
 
     Args:
-        config: With `vocab_size`.
-        mask_token: What stands in place of hidden patches, in pre-training `MaskToken`.
+        config: Configuration with `vocab_size`.
+        mask_token: Replacement of masked patches; in pre-training a `MaskToken`.
     """
 
     def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None = None) -> None:
@@ -109,29 +110,28 @@ class VisionLanguageEncoder(nn.Module):
         """Encode the samples of a batch: images alone, pairs, texts alone, in this order.
 
         Args:
-            images: (images, channels, height, width): of images alone, then of pairs; where there
-                are none, (0, channels, height, width).
-            samples: Their texts, and how they stand beside them; see `join_samples`.
-            hidden: Boolean, (images, patches): True where the model does not see the patch; None
-                hides nothing.
+            images: (images, channels, height, width), images alone, then those of pairs; there may
+                be none.
+            samples: Their texts and their packing; see `join_samples`.
+            hidden: Boolean, (images, patches): True for a masked patch. None: no masking.
 
         Returns:
-            Features of both modalities: (vision tokens, width), where each image has its class
-            token and then its patches, and (language tokens, width).
+            Features of both modalities: (vision tokens, width), class token and patches of each
+            image, and (language tokens, width).
         """
         vision, language = self.embed(images, samples, hidden)
         return self.transformer(vision, language, samples.packing)
 
     def embed(self, images: Tensor, samples: Samples, hidden: Tensor | None = None) -> Streams:
-        """Return what the Transformer reads: both modalities, (tokens, width) each."""
+        """Return the Transformer's input of both modalities, (tokens, width) each."""
         return self.vision_embedding(images, hidden), self.text_embedding(samples)
 
     @torch.no_grad()
     def attention_weights(self, images: Tensor, samples: Samples, layer: int = -1) -> Tensor:
-        """Return what share each token gives to each other one in a layer, 0 the lowest.
+        """Return the attention weights of a layer, counted from 0.
 
-        It is (samples, heads, length, length), queries by keys; of a pair the first `image_tokens`
-        are the image's, its class token first, and then come its words.
+        They are (samples, heads, length, length), queries by keys. The first `image_tokens` of a
+        pair are the image's, class token first; its words follow.
         """
         layer = layer % len(self.transformer.layers)
         vision, language = self.embed(images, samples)
@@ -141,16 +141,16 @@ class VisionLanguageEncoder(nn.Module):
 def interpolate_positions(
     state: Mapping[str, Tensor], old: VisionLanguageConfig, new: VisionLanguageConfig
 ) -> dict[str, Tensor]:
-    """Return an encoder's tensors for images of another size, or shorter texts.
+    """Return an encoder's tensors for another image size, or shorter texts.
 
-    Positions of patches are interpolated as in the released BEiT-3: bicubic, the class token's
-    stays. Of the positions of words the first `max_length` are taken.
+    Positions of patches are interpolated (bicubic) as in the released BEiT-3; the class token's
+    stays. Of the positions of words the first `max_length` are used.
 
     Raises:
-        ValueError: If the new model reads longer texts than the old one.
+        ValueError: If the new `max_length` is larger.
     """
     if new.max_length > old.max_length:
-        raise ValueError(f"it has positions for texts of {old.max_length} tokens: give "
+        raise ValueError(f"its texts have at most {old.max_length} tokens: give "
                          f"--model.max_length {old.max_length} or less")  # fmt: skip
     made = dict(state)
     for name, tensor in state.items():
@@ -162,51 +162,51 @@ def interpolate_positions(
 
 
 def first_of_image(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-    """Return the features of each image's class token, (images, width)."""
+    """Return the feature of each image's class token, (images, width)."""
     return vision.index_select(0, samples.image_starts)
 
 
 def mean_of_image(image_tokens: int, vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-    """Return the mean of each image's patches, its class token left out, (images, width)."""
+    """Return the mean feature of each image's patches, (images, width)."""
     return vision.unflatten(0, (-1, image_tokens))[:, 1:].mean(dim=1)
 
 
 def first_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-    """Return the features of each text's `<s>`, (texts, width)."""
+    """Return the feature of each text's `<s>`, (texts, width)."""
     return language.index_select(0, samples.text_starts)
 
 
 def mean_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-    """Return the mean of each text's tokens, of `<s>` and `</s>` too, (texts, width)."""
+    """Return the mean feature of each text's tokens, including `<s>` and `</s>`, (texts, width)."""
     starts, ends = samples.text_starts[:, None], samples.text_ends[:, None]
     places = torch.arange(len(language), device=language.device)
     own = (places >= starts) & (places <= ends)
-    # A product, since on a GPU sums by index are added in any order.
+    # A product, since sums by index on a GPU have no fixed order.
     return own.to(language.dtype) @ language / (ends - starts + 1).to(language.dtype)
 
 
 def mask_of_text(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-    """Return the features of the `<mask>` that stands before each text's `</s>`, (texts, width)."""
+    """Return the feature of the `<mask>` before each text's `</s>`, (texts, width)."""
     return language.index_select(0, samples.text_ends - 1)
 
 
-def read_pairs(parts: Sequence[Pooling], streams: Streams, samples: Samples) -> Tensor:
-    """Return what is read of each pair of image and text, (pairs, parts * width)."""
+def pool_pairs(parts: Sequence[Pooling], streams: Streams, samples: Samples) -> Tensor:
+    """Return the pooled features of each pair of image and text, (pairs, parts * width)."""
     vision, language = streams
     read = torch.cat([part(vision, language, samples) for part in parts], dim=-1)
-    # A modality may not be read. The empty sum gives what the top layer makes of it gradients of
-    # zeros, not none, for which ranks would wait.
+    # The head may not read one modality. The empty sum gives its top layer gradients of zeros, not
+    # none, for which ranks would wait.
     return read + vision[:0].sum() + language[:0].sum()
 
 
 class MaskedDataModel(nn.Module):
-    """`VisionLanguageEncoder`, and two linear heads that see the hidden places alone."""
+    """Pre-training model: an encoder, and two linear heads at masked positions."""
 
     def __init__(self, config: MaskedDataModelConfig) -> None:
         super().__init__()
         if config.codes is None or config.vocab_size is None:
-            raise ValueError("codes and vocab_size are not known: prepare the task, which asks "
-                             "both tokenizers")  # fmt: skip
+            raise ValueError("codes or vocab_size is not set: prepare the task, which reads them "
+                             "from the tokenizers")  # fmt: skip
         self.config = config
         width = config.width
         self.encoder = VisionLanguageEncoder(config, MaskToken(width))
@@ -220,20 +220,20 @@ class MaskedDataModel(nn.Module):
         codes: Tensor | None = None,
         words: Tensor | None = None,
     ) -> Any:
-        """Return logits, or with both targets the losses, whose logits never exist all at once.
+        """Return logits, or with both targets the losses, computed in chunks.
 
         Args:
             images: (images, channels, height, width).
-            masked: What is hidden.
-            codes: Of the hidden patches, (hidden patches,); -100 for none.
-            words: That are hidden, (hidden words,); -100 for none.
+            masked: Samples with masked patches and words.
+            codes: Targets of the masked patches, (masked patches,); -100 for none.
+            words: Targets of the masked words, (masked words,); -100 for none.
 
         Returns:
-            Logits (hidden patches, codes) and (hidden words, vocab_size); or the summed
+            Logits (masked patches, codes) and (masked words, vocab_size), or the summed
             cross-entropies of both.
         """
         vision, language = self.encoder(images, masked.samples, masked.hidden)
-        # Each image has its class token before its patches.
+        # A class token precedes each image's patches.
         places = masked.patches + masked.patches // self.config.patches + 1
         read = (vision.index_select(0, places), language.index_select(0, masked.words))
         heads = (self.patch_head, self.word_head)
@@ -248,7 +248,7 @@ class MaskedDataModel(nn.Module):
 
 
 class AnswerHead(nn.Sequential):
-    """A hidden layer of twice the width, and a logit for each answer."""
+    """Answer head: a hidden layer of twice the width, and a logit for each answer."""
 
     def __init__(self, config: QuestionAnsweringConfig, answers: int) -> None:
         super().__init__(
@@ -260,15 +260,15 @@ class AnswerHead(nn.Sequential):
 
 
 class QuestionAnswerer(nn.Module):
-    """BEiT-3's model of VQA: features that have read image and question answer.
+    """BEiT-3's model of visual question answering: encoder, pooler, answer head.
 
-    In BEiT-3 they are those of the image's class token; see `QuestionAnsweringConfig.pooling`.
+    The head reads the image's class token in BEiT-3; see `QuestionAnsweringConfig.pooling`.
     """
 
     def __init__(self, config: QuestionAnsweringConfig) -> None:
         super().__init__()
         if config.answers is None:
-            raise ValueError("answers is not known: prepare the task, which reads the data")
+            raise ValueError("answers is not set: prepare the task, which reads it from the data")
         self.config = config
         self.encoder = VisionLanguageEncoder(config)
         poolings = {"first": first_of_image, "mask_token": mask_of_text}
@@ -281,17 +281,17 @@ class QuestionAnswerer(nn.Module):
         self.head = AnswerHead(config, config.answers)
 
     def forward(self, images: Tensor, samples: Samples) -> Tensor:
-        """Return logits (questions, answers) of questions, each beside its image."""
-        read = read_pairs(self.parts, self.encoder(images, samples), samples)
+        """Return logits (questions, answers) of questions with their images."""
+        read = pool_pairs(self.parts, self.encoder(images, samples), samples)
         return self.head(self.pooler(read))
 
 
 class VisualReasoner(nn.Module):
-    """The statement is read with each image by itself; the head reads all of them (BEiT-3).
+    """BEiT-3's model of visual reasoning about two images.
 
-    Of each pass it has the features of the image's class token and of the text's `<s>`, or others:
-    see `VisualReasonerConfig.pooling`. Then 4 x width, a norm, 2 x width, a norm, GELU,
-    two logits.
+    The encoder reads the statement with each image separately. The head reads the pooled features
+    of both pairs, see `VisualReasonerConfig.pooling`: a norm, a linear layer to 2 x width, a norm,
+    GELU, two logits.
     """
 
     def __init__(self, config: VisualReasonerConfig) -> None:
@@ -315,14 +315,14 @@ class VisualReasoner(nn.Module):
     def forward(self, images: Tensor, samples: Samples) -> Tensor:
         """Return logits (statements, 2) of false and true.
 
-        The images of a statement come one after the other, each with the statement in `samples`.
+        The two images of a statement follow each other, each with the statement in `samples`.
         """
-        read = read_pairs(self.parts, self.encoder(images, samples), samples)
+        read = pool_pairs(self.parts, self.encoder(images, samples), samples)
         return self.head(read.unflatten(0, (-1, IMAGES)).flatten(1))
 
 
 class SimilarityScale(nn.Module):
-    """What similarities are multiplied by: the exponential of a learnt number."""
+    """Learned scale of similarities, parametrised by its logarithm."""
 
     def __init__(self, temperature: float) -> None:
         super().__init__()
@@ -331,19 +331,18 @@ class SimilarityScale(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set the first value."""
+        """Set the initial value."""
         nn.init.constant_(self.logarithm, -math.log(self.temperature))
 
     def forward(self) -> Tensor:
-        """Return the scale, a scalar: 1 / temperature at first."""
-        return self.logarithm.float().clamp(max=math.log(MOST_SCALE)).exp()
+        """Return the scale, a scalar, initially 1 / temperature."""
+        return self.logarithm.float().clamp(max=math.log(LARGEST_SCALE)).exp()
 
 
 class ImageTextRetriever(nn.Module):
-    """An encoder over images alone and texts alone, and a linear head for each (BEiT-3).
+    """BEiT-3's dual encoder: images alone and texts alone, with a linear head for each.
 
-    An image is the feature of its class token, a text that of its `<s>`; or means, see
-    `ImageTextRetrieverConfig.pooling`.
+    The heads read the class token and `<s>`, or means; see `ImageTextRetrieverConfig.pooling`.
     """
 
     def __init__(self, config: ImageTextRetrieverConfig) -> None:
@@ -361,10 +360,9 @@ class ImageTextRetriever(nn.Module):
         self.scale = SimilarityScale(config.temperature)
 
     def forward(self, images: Tensor, samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
-        """Embed as many images and texts as there are, each alone in `samples`.
+        """Return embeddings of images, (images, width), and texts, (texts, width), and the scale.
 
-        Returned are vectors of length 1 of the images, (images, width), and of the texts, (texts,
-        width), in float32; and what similarities are multiplied by, a scalar.
+        Embeddings have length 1, in float32; each image and each text is alone in `samples`.
         """
         vision, language = self.encoder(images, samples)
         of_images, of_texts = (part(vision, language, samples) for part in self.parts)
@@ -373,9 +371,9 @@ class ImageTextRetriever(nn.Module):
 
 
 def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
-    """Return the loss of each pair, (pairs,): half of each direction's cross-entropy, in nats.
+    """Return the contrastive loss of each pair, (pairs,): mean cross-entropy of both directions.
 
-    Both are (pairs, width), of length 1 each: text i belongs to image i, and to no other.
+    Images and texts are (pairs, width), of length 1; text i belongs only to image i. In nats.
     """
     with without_autocast(images):
         logits = scale * images @ texts.T
@@ -385,7 +383,7 @@ def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
 
 
 class ImageCaptioner(nn.Module):
-    """An encoder, and a linear head over the vocabulary that reads the places to be filled in."""
+    """Captioner: an encoder, and a linear head over the vocabulary at masked positions."""
 
     def __init__(self, config: ImageCaptionerConfig) -> None:
         super().__init__()
@@ -398,16 +396,16 @@ class ImageCaptioner(nn.Module):
     def forward(
         self, images: Tensor, samples: Samples, words: Tensor, targets: Tensor | None = None
     ) -> Tensor | CrossEntropyLoss:
-        """Return logits (words, vocab_size), or with targets the summed loss, made in chunks.
+        """Return logits (words, vocab_size), or with targets the summed loss, computed in chunks.
 
         Args:
             images: (pairs, channels, height, width).
-            samples: As many pairs, packed by `left_to_right`.
-            words: (words,) numbers of the places to be filled in, among the language tokens.
-            targets: (words,) what belongs there.
+            samples: The pairs, packed by `left_to_right`.
+            words: (words,), indices of the masked words among the language tokens.
+            targets: (words,), their tokens.
         """
         vision, language = self.encoder(images, samples)
-        # The image's features are read by nobody; with this their experts have gradients, of zeros,
+        # The head does not read the image's features; this gives their experts gradients of zeros,
         # for which ranks wait.
         features = language[words] + 0 * vision.sum()
         if targets is None:

@@ -1,4 +1,4 @@
-"""Masked data modelling: hidden patches and hidden words of images, texts and pairs (BEiT-3)."""
+"""Masked data modelling of images, texts and pairs (BEiT-3)."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from magneto.vision_language.model import MaskedDataModel
 from magneto.vision_language.pretraining_data import (
     PARTS,
     ClosedTexts,
-    Hide,
+    MaskWords,
     close_texts,
     fixed_examples,
-    hide_words,
     image_examples,
     join_examples,
+    mask_words,
     pair_examples,
     stream_sizes,
     text_examples,
@@ -58,22 +58,22 @@ if TYPE_CHECKING:
     from magneto.language.masked_lm import Masking
 
 TRAIN, VALIDATION = 0, 1
-CUT = "texts of pairs cut"
-# Of images alone, of the images of pairs, of the texts of pairs, of texts alone.
+CUT = "texts of pairs truncated"
+# Predictions: of images alone, images of pairs, texts of pairs, texts alone.
 KINDS = ("image", "paired_image", "paired_text", "text")
-# Batches of training images whose codes are counted for the baseline.
+# Batches of training images counted for the baseline.
 COUNTED_BATCHES = 16
 
 
 class MaskedDataModelling(ImageTextTask):
-    """Images, texts and pairs, a `MaskedDataModel`, nats per hidden patch and per hidden word.
+    """Masked data modelling with a `MaskedDataModel`; nats per masked patch and per masked word.
 
-    The codes of patches come from a frozen tokenizer, which sees what the model sees before
-    anything is hidden. What there is of each kind is listed and tokenised when it is asked for.
+    The codes of patches come from a frozen image tokenizer, which has the unmasked input. Data of
+    each kind is listed and tokenised on first use.
 
     Attributes:
-        text_length: Tokens of a text without an image.
-        paired_text_length: Tokens of a text with an image, at most.
+        text_length: Length of a text without an image, in tokens.
+        paired_text_length: Largest length of a text with an image, in tokens.
 
     Raises:
         ValueError: If one of the lengths is above the model's.
@@ -90,19 +90,19 @@ class MaskedDataModelling(ImageTextTask):
         self.paired_text_length = self._length("paired_text_length")
 
     def _length(self, name: str) -> int:
-        """Return a length that is set, or the model's; raise ValueError if that is shorter."""
+        """Return a length of the recipe (default: the model's); ValueError if it is larger."""
         most, wanted = self.model_config.max_length, getattr(self.data_config, name)
         if wanted is not None and wanted > most:
             raise ValueError(f"data.{name} ({wanted}) is above model.max_length ({most})")
         return wanted or most
 
     def read_splits(self) -> RowSplits:
-        """Images with all of their texts."""
+        """Read images with all of their captions."""
         return load_captions(self.data_config, self.problems, self._progress)
 
     @cached_property
     def pairs(self) -> tuple[ImageRows, ImageRows]:
-        """Images as often as they have texts, to train and to validate on."""
+        """Training and validation pairs of an image and a text."""
         rows = (self.splits.train, self.splits.validation)
         counts = ([*map(len, part.values("captions"))] for part in rows)
         train, validation = (part.take(np.arange(len(part)).repeat(count))
@@ -111,7 +111,7 @@ class MaskedDataModelling(ImageTextTask):
 
     @cached_property
     def images(self) -> tuple[ImageSplit, ImageSplit]:
-        """Images without a text, to train and to validate on."""
+        """Training and validation images without a text."""
         data = self.data_config
         if data.image_source is None:
             return self.splits.train.images[0], self.splits.validation.images[0]
@@ -127,15 +127,15 @@ class MaskedDataModelling(ImageTextTask):
         return splits.train, splits.validation
 
     def training_texts(self) -> Iterator[str]:
-        """Yield the texts to train on, of pairs and alone, from which a tokenizer may be learnt."""
-        yield from said(self.splits.train)
+        """Yield all training texts, on which a tokenizer may be trained."""
+        yield from all_captions(self.splits.train)
         if self.data_config.text_source == BUILTIN:
             yield from scene_texts()["train"]
         elif self.data_config.text_source is not None:
             yield from split_documents(self._text_config("bytes", 2), "train", Counts())
 
     def _text_config(self, tokenizer: str, length: int) -> TextDataConfig:
-        """Return the `data` section by which the texts without an image are read."""
+        """Return the data configuration of texts without an image."""
         data = self.data_config
         assert data.text_source is not None
         return TextDataConfig(
@@ -145,14 +145,14 @@ class MaskedDataModelling(ImageTextTask):
 
     @cached_property
     def paired_texts(self) -> tuple[ClosedTexts, ClosedTexts]:
-        """Tokens of the texts of pairs, to train and to validate on."""
+        """Tokens of the training and validation texts of pairs."""
         rows = (self.splits.train, self.splits.validation)
-        train, validation = (close_texts(said(part), self.tokenizer) for part in rows)
+        train, validation = (close_texts(all_captions(part), self.tokenizer) for part in rows)
         return train, validation
 
     @cached_property
     def texts(self) -> tuple[ClosedTexts, ClosedTexts]:
-        """Tokens of texts without an image, to train and to validate on.
+        """Tokens of training and validation texts without an image.
 
         Raises:
             ValueError: If they are too few for a sequence.
@@ -163,7 +163,7 @@ class MaskedDataModelling(ImageTextTask):
         elif data.text_source == BUILTIN:
             train, validation = (close_texts(texts, tokenizer) for texts in scene_texts().values())
         else:
-            # A file, or the bytes, whose tokenizer has none.
+            # A byte tokenizer has no file.
             name = "bytes" if tokenizer.path is None else str(tokenizer.path)
             made = prepare_text(self._text_config(name, length), self._progress)
             self._progress.say(f"{data.text_source}: {made.counts.describe()}, "
@@ -180,13 +180,13 @@ class MaskedDataModelling(ImageTextTask):
 
     @cached_property
     def patches(self) -> BlockMasking:
-        """What hides patches."""
+        """Sampler of masked patches."""
         grid = self.model_config.image_grid
         return BlockMasking(grid.rows, grid.columns, self.data_config.image_mask_ratio)
 
     @cached_property
     def masking(self) -> Masking:
-        """What hides words.
+        """Masking of words.
 
         Raises:
             ValueError: If the tokenizer has no mask token.
@@ -202,11 +202,11 @@ class MaskedDataModelling(ImageTextTask):
 
     @cached_property
     def targets(self) -> CodeTargets:
-        """The frozen tokenizer of images, which reads what the model reads; on the CPU at first.
+        """Frozen image tokenizer, on the CPU until training moves it.
 
         Raises:
-            FileNotFoundError: If there is no such run.
-            ValueError: If it is a tokenizer of other images, or `codes` is not set.
+            FileNotFoundError: If the run does not exist.
+            ValueError: If its image sizes differ from the model's, or `codes` is not set.
         """
         model, data = self.model_config, self.data_config
         shape = ImageModelConfig(
@@ -217,18 +217,20 @@ class MaskedDataModelling(ImageTextTask):
         def batches() -> LazyBatches:
             images = self.images[TRAIN]
             crop = self.crop(images, "half")
-            return evaluation_images(images, crop, EVALUATION_BATCH, crop.reading.blank)
+            return evaluation_images(images, crop, EVALUATION_BATCH, crop.input_format.blank)
 
         return load_targets(data.image_tokenizer, shape, data.normalisation, self.seed, batches)
 
     def crop(self, split: ImageSplit, normalisation: str | None = None) -> CentreCrop:
-        """Return what is done to images in validation; None normalises them as the model's."""
-        reading = self.reading_of(split.peak)
-        reading = replace(reading, normalisation=normalisation or reading.normalisation)
-        return CentreCrop(reading, self.data_config.resize or reading.size)
+        """Return the transform of validation images; `normalisation` replaces the model's."""
+        input_format = self.input_format_of(split.peak)
+        input_format = replace(
+            input_format, normalisation=normalisation or input_format.normalisation
+        )
+        return CentreCrop(input_format, self.data_config.resize or input_format.size)
 
     def describe(self) -> str:
-        """Say how much there is, and what was odd."""
+        """Return the numbers of pairs, images and tokens, and of problems."""
         ends = self.paired_texts[TRAIN].ends
         cut = int((np.diff(ends, prepend=-1) - 1 > self.paired_text_length - 2).sum())
         counts = Counts(self.splits.counts)
@@ -241,19 +243,19 @@ class MaskedDataModelling(ImageTextTask):
                 f"images and {len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
 
     def codes(self) -> int:
-        """Return how many codes the model guesses among: the tokenizer's, if none are set."""
+        """Return the number of codes, which is the image tokenizer's."""
         return self.targets.agreed_codes(self.model_config.codes)
 
     def check_data(self) -> None:
-        """Say what there is, and what is hidden of it; see that the images' tokenizer fits."""
-        self.masking  # noqa: B018  a tokenizer without a mask token is known before the work
+        """Report the size of the data and of the masks; check that the image tokenizer fits."""
+        self.masking  # noqa: B018  raises before long work if the tokenizer has no mask token
         self._progress.say(self.describe())
         where, config = self.data_config.image_tokenizer, self.model_config
         self._progress.say(f"{where}: {self.codes()} codes; {self.patches.count} of "
-                           f"{config.patches} patches are hidden")  # fmt: skip
+                           f"{config.patches} patches are masked")  # fmt: skip
 
     def build_model(self) -> MaskedDataModel:
-        """Build the model, as large as both tokenizers say."""
+        """Build the model, with the sizes of both tokenizers."""
         config = self.sized_config()
         return MaskedDataModel(replace(config, codes=config.codes or self.codes()))
 
@@ -262,39 +264,39 @@ class MaskedDataModelling(ImageTextTask):
         return tokenizer_run(self.data_config.image_tokenizer)
 
     def companion(self) -> nn.Module:
-        """Return the tokenizer of images."""
+        """Return the image tokenizer."""
         return self.targets
 
-    def hide(self, name: str) -> Hide:
-        """Return what hides words of "texts", or of "pairs"."""
+    def word_masking(self, name: str) -> MaskWords:
+        """Return the masking function for words of "texts" or "pairs"."""
         config = self.data_config
         alone = name == "texts"
         ratio = config.text_mask_ratio if alone else config.paired_text_mask_ratio
-        return partial(hide_words, self.masking, ratio)
+        return partial(mask_words, self.masking, ratio)
 
     def examples(
         self, split: int, transform: Callable[[ImageSplit, str], Transform], fixed: bool = False
     ) -> dict[str, tuple[int, Example, OnBroken]]:
-        """Return of each stream how many examples it has, what makes one, and what is told of it.
+        """Return number of examples, example function and error callback of each stream.
 
         Args:
             split: `TRAIN` or `VALIDATION`.
-            transform: What is done to images, of the stream of this name.
-            fixed: Whether a grey image stands for one that can't be read.
+            transform: Returns the transform of images for a stream by name.
+            fixed: Whether a blank image replaces a broken one.
         """
         begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
         splits = {"images": self.images[split], "pairs": self.pairs[split].images[0]}
         seen = {
             name: image_examples(
                 images, transform(images, name), self.patches,
-                self.reading_of().blank if fixed else None,
+                self.input_format_of().blank if fixed else None,
             )
             for name, images in splits.items()
         }  # fmt: skip
-        of_text = text_examples(texts, begin, length, self.hide("texts"))
+        of_text = text_examples(texts, begin, length, self.word_masking("texts"))
         of_pair = pair_examples(
             seen["pairs"], self.paired_texts[split], begin, self.paired_text_length,
-            self.hide("pairs"),
+            self.word_masking("pairs"),
         )  # fmt: skip
         return {
             "images": (len(splits["images"]), seen["images"], splits["images"].broken),
@@ -303,17 +305,17 @@ class MaskedDataModelling(ImageTextTask):
         }
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return images, texts and pairs, each in its own order; other parts are hidden each time.
+        """Return images, texts and pairs, each shuffled by itself, masked anew each time.
 
         Raises:
-            ValueError: If a batch can't be cut by `batch_shares`.
+            ValueError: If the batch size is not a multiple of the sum of `batch_shares`.
         """
         config = self.data_config
         sizes = stream_sizes(batch_size, config.batch_shares)
         augmented = {"images": config.image_augmentation, "pairs": config.augmentation}
 
         def transform(images: ImageSplit, name: str) -> Transform:
-            return Augmentation(self.reading_of(images.peak), augmented[name])
+            return Augmentation(self.input_format_of(images.peak), augmented[name])
 
         made = self.examples(TRAIN, transform)
         streams = {
@@ -325,7 +327,7 @@ class MaskedDataModelling(ImageTextTask):
         return join_streams(streams, partial(join_examples, self.model_config.image_tokens))
 
     def fixed_batches(self, split: int) -> LazyBatches:
-        """Return all of a split in mixed order; always the same parts are hidden."""
+        """Return batches of a split in mixed order, always masked alike."""
 
         def transform(images: ImageSplit, name: str) -> Transform:
             return self.crop(images)
@@ -345,7 +347,7 @@ class MaskedDataModelling(ImageTextTask):
         return LazyBatches(list(zip(*orders, strict=True)), make)
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
-        """Return a batch of black images, of the longest texts and of pairs of both."""
+        """Return black images, texts of the largest length, and pairs of both."""
         shares = self.data_config.batch_shares
         lengths = {"texts": self.text_length, "pairs": self.paired_text_length}
         word = int(np.flatnonzero(self.masking.maskable)[0])
@@ -353,30 +355,30 @@ class MaskedDataModelling(ImageTextTask):
         for name, share in zip(PARTS, shares, strict=True):
             piece: dict[str, Any] = {}
             if name != "texts":
-                piece = {"images": self.reading_of().blank, "blank": np.False_,
+                piece = {"images": self.input_format_of().blank, "blank": np.False_,
                          "patches": np.arange(self.patches.count)}  # fmt: skip
             if name in lengths:
                 row = np.full(lengths[name], word)
-                seen, targets = self.hide(name)(row, np.random.default_rng(0))
+                seen, targets = self.word_masking(name)(row, np.random.default_rng(0))
                 piece |= {"seen": seen, "targets": targets, "length": len(row)}
             pieces[name] = stacked([piece] * max(1, round(examples * share / sum(shares))))
         return join_examples(self.model_config.image_tokens, pieces)
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Sum the cross-entropy over hidden patches and hidden words."""
+        """Return the cross-entropy summed over masked patches and masked words."""
         images, masked = batch["images"], batch["masked"]
         codes = hidden_codes(self.targets, images, masked.patches)
         patches, words = model(images, masked, codes, batch["words"])
-        # Tokens of images, class tokens too, and of texts.
+        # Tokens of images, including class tokens, and of texts.
         units = len(images) * self.model_config.image_tokens + len(masked.samples.token_ids)
         return Loss(patches.total + words.total, patches.count + words.count, units=units)
 
     def validation_batches(self) -> Sequence[dict[str, Any]]:
-        """Return images, texts and pairs in mixed order; always the same parts are hidden."""
+        """Return batches of validation images, texts and pairs, always masked alike."""
         return self.fixed_batches(VALIDATION)
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Sum the cross-entropy of each stream's patches and words; count them, and those right."""
+        """Return sums of cross-entropy, predictions and right predictions of each kind."""
         masked = batch["masked"]
         patches, words = model(batch["images"], masked)
         guesses = by_kind(patches, words, masked)
@@ -390,10 +392,7 @@ class MaskedDataModelling(ImageTextTask):
         return Scores(sums)
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the loss over all guesses, and nats per guess and accuracy of each kind.
-
-        A kind that nothing was asked of has none.
-        """
+        """Return the loss of all predictions, and loss and accuracy of each kind that has any."""
         total = sum(sums[f"{kind}_nats"] for kind in KINDS)
         found = {"loss": total / max(sum(sums[f"{kind}_count"] for kind in KINDS), 1)}
         for kind in KINDS:
@@ -403,13 +402,13 @@ class MaskedDataModelling(ImageTextTask):
         return {**found, "unreadable_images": float(sums.get("unreadable", 0))}
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the frequencies of codes and tokens, each stream's own."""
+        """Return the metrics of the frequencies of codes and tokens of each kind."""
         self.prepare()
         device, words = self.targets.scale.device, self.sized_config().vocab_size
         size = {kind: self.codes() if "image" in kind else words for kind in KINDS}
         train = islice(self.fixed_batches(TRAIN), COUNTED_BATCHES)
         held = islice(self.validation_batches(), limit)
-        # Codes are on the device of the tokenizer, what is counted on the CPU.
+        # Codes are on the tokenizer's device, counts on the CPU.
         known, asked = ({kind: np.zeros(size[kind], np.int64) for kind in KINDS} for _ in range(2))
         for counts, batches in ((known, train), (asked, held)):
             for batch in batches:
@@ -431,28 +430,28 @@ class MaskedDataModelling(ImageTextTask):
         return self.summarise(sums, ())
 
     def digests(self) -> list[str]:
-        """Return what names the content of the data, and the tokenizer of images."""
+        """Return digests of the data and of the image tokenizer."""
         texts = [np.asarray(texts.tokens) for texts in (*self.texts, *self.paired_texts)]
         images = [split.digest for split in self.images]
         return [*super().digests(), *images, self.targets.digest(), content_digest(*texts)]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer of texts, and a digest of all data; images' tells how many codes."""
+        """Write the tokenizer and a digest of the data; return image sizes and number of codes."""
         return {**super().save_assets(directory), "model.codes": self.codes()}
 
 
-def said(rows: ImageRows) -> Iterator[str]:
-    """Yield all texts of images, image by image."""
+def all_captions(rows: ImageRows) -> Iterator[str]:
+    """Yield all captions, image by image."""
     return (text for own in rows.values("captions") for text in own)
 
 
 def by_kind(patches: Tensor, words: Tensor, masked: MaskedSamples) -> dict[str, Tensor]:
-    """Cut rows of hidden patches and of hidden words by kind."""
+    """Split rows of masked patches and of masked words by kind."""
     first, second = masked.alone_patches, masked.paired_words
     parts = (patches[:first], patches[first:], words[:second], words[second:])
     return dict(zip(KINDS, parts, strict=True))
 
 
 def hidden_codes(targets: nn.Module, images: Tensor, patches: Tensor) -> Tensor:
-    """Return the codes of the hidden patches of images; in validation there may be none."""
+    """Return the codes of masked patches; in validation there may be none."""
     return targets(images).flatten().index_select(0, patches) if len(images) else patches

@@ -1,4 +1,4 @@
-"""The examples of masked data modelling: images, texts and pairs, with what is hidden in them."""
+"""Examples of masked data modelling: images, texts and pairs with masked patches and words."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ PARTS = ("images", "texts", "pairs")
 
 @dataclass(frozen=True)
 class ClosedTexts:
-    """Tokens of texts one after another, each closed by the end token.
+    """Concatenated tokens of texts, each followed by the end token.
 
     Attributes:
-        tokens: (tokens,), of a type that is as small as the vocabulary allows, or mapped from disk.
-        end: Number of the end token.
+        tokens: (tokens,), of the smallest type for the vocabulary, maybe mapped from disk.
+        end: End token.
     """
 
     tokens: np.ndarray
@@ -42,7 +42,7 @@ class ClosedTexts:
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """Places of the end tokens, (texts,)."""
+        """Positions of the end tokens, (texts,)."""
         return np.flatnonzero(self.tokens == self.end)
 
     def text(self, number: int) -> np.ndarray:
@@ -52,18 +52,19 @@ class ClosedTexts:
 
 
 def close_texts(texts: Iterable[str], tokenizer: Tokenizer) -> ClosedTexts:
-    """Tokenise texts that are in memory."""
+    """Tokenise texts in memory."""
     kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     parts = [part.astype(kind) for part, _ in tokenize_documents(texts, tokenizer)]
     return ClosedTexts(np.concatenate([np.zeros(0, kind), *parts]), tokenizer.end)
 
 
-def hide_words(
+def mask_words(
     masking: Masking, ratio: float, row: np.ndarray, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hide a share of a text's tokens that are no special ones, one at least.
+    """Mask a share of a text's tokens that are not special, at least one.
 
-    Returned is what is seen, and what is to be guessed in each place, or `IGNORED`; (length,) both.
+    Returns:
+        The masked text, and the target of each position or `IGNORED`; (length,) both.
     """
     most = max(1, round(ratio * int(masking.maskable[row].sum())))
     chosen = masking.choose(row, draw, most)
@@ -73,17 +74,16 @@ def hide_words(
     return seen, targets
 
 
-Hide = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
-"""`hide_words` of a masking and a ratio."""
+MaskWords = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
+"""`mask_words` with a masking and a ratio."""
 
 
 def image_examples(
     images: ImageSplit, transform: Transform, patches: BlockMasking, blank: np.ndarray | None = None
 ) -> Example:
-    """Return what makes "images", "patches" (hidden ones) and "blank" of an image's index.
+    """Return a function from an image's index to "images", "patches" (masked ones) and "blank".
 
-    `blank` stands for an image that can't be read, of which nothing is guessed then; None raises
-    `BrokenImage`.
+    `blank` replaces a broken image, of which no patch is predicted; None raises `BrokenImage`.
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -100,26 +100,26 @@ def image_examples(
     return make
 
 
-def text_examples(texts: ClosedTexts, begin: int, length: int, hide: Hide) -> Example:
-    """Return what makes "seen" and "targets", (length,), of a sequence's index.
+def text_examples(texts: ClosedTexts, begin: int, length: int, mask: MaskWords) -> Example:
+    """Return a function from a sequence's index to "seen" and "targets", (length,).
 
-    Sequences are cut from texts one after another, with `<s>` (begin) before each.
+    Sequences are consecutive pieces of the texts, each after `<s>` (begin).
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
         tokens = texts.tokens[index * (length - 1) : (index + 1) * (length - 1)]
-        seen, targets = hide(np.concatenate([[begin], tokens]).astype(np.int64), draw)
+        seen, targets = mask(np.concatenate([[begin], tokens]).astype(np.int64), draw)
         return {"seen": seen, "targets": targets}
 
     return make
 
 
 def pair_examples(
-    of_image: Example, texts: ClosedTexts, begin: int, longest: int, hide: Hide
+    of_image: Example, texts: ClosedTexts, begin: int, longest: int, mask: MaskWords
 ) -> Example:
-    """Return what makes an image's example with "seen", "targets" and "length" of its text.
+    """Return a function from a pair's index to its image's example, "seen", "targets" and "length".
 
-    A text is `<s>` (begin), its tokens and `</s>`, cut to `longest` and filled up to it.
+    A text is `<s>` (begin), its tokens and `</s>`, truncated or padded to `longest`.
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def pair_examples(
         tokens = texts.text(index)[: longest - 2]
         row = np.concatenate([[begin], tokens, [texts.end]]).astype(np.int64)
         seen, targets = np.zeros(longest, np.int64), np.full(longest, IGNORED)
-        seen[: len(row)], hidden = hide(row, draw)
+        seen[: len(row)], hidden = mask(row, draw)
         if not example["blank"]:
             targets[: len(row)] = hidden
         return {**example, "seen": seen, "targets": targets, "length": len(row)}
@@ -136,10 +136,10 @@ def pair_examples(
 
 
 def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
-    """Make a batch of stacked examples of each stream, by the names of `PARTS`.
+    """Return a batch of stacked examples of each stream, by the names of `PARTS`.
 
-    It has "images", of images alone, then of pairs; "masked", a `MaskedSamples`; "words", the
-    hidden ones, (hidden words,); "blank", boolean (images,).
+    It has "images", images alone, then those of pairs; "masked", a `MaskedSamples`; "words", the
+    targets of masked words, (masked words,); "blank", boolean (images,).
     """
     images, texts, pairs = (pieces[name] for name in PARTS)
     lengths = pairs["length"].tolist()
@@ -169,7 +169,7 @@ def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> di
 
 
 def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, Tensor]:
-    """Stack examples that are the same in every run; of no numbers, tensors without rows."""
+    """Stack examples that are the same in every run; no numbers give tensors without rows."""
     rows = [
         make(number, np.random.default_rng([EVALUATION_SEED, which, number]))
         for number in (numbers.tolist() or [0])
@@ -178,14 +178,14 @@ def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, 
 
 
 def stream_sizes(batch_size: int, shares: Sequence[int]) -> dict[str, int]:
-    """Return how many examples of a batch are images, texts and pairs.
+    """Return the numbers of images, texts and pairs in a batch.
 
     Raises:
-        ValueError: If the batch can't be cut so.
+        ValueError: If the batch size is not a multiple of the sum of the shares.
     """
     whole = sum(shares)
     if batch_size % whole:
         nearest = max(whole, round(batch_size / whole) * whole)
         raise ValueError(f"training.batch_size ({batch_size}) must be a multiple of {whole}, the "
-                         f"sum of data.batch_shares: {nearest} for example")  # fmt: skip
+                         f"sum of data.batch_shares, such as {nearest}")  # fmt: skip
     return {key: batch_size // whole * share for key, share in zip(PARTS, shares, strict=True)}

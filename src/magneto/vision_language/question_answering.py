@@ -1,4 +1,4 @@
-"""Visual question answering: a question about an image, an answer out of a list (VQA v2)."""
+"""Visual question answering: a question about an image, an answer from a list (VQA v2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from magneto.data.stream import BatchStream
 from magneto.files import write_json
 from magneto.training.task import Figure
-from magneto.vision_language.answers import answer_scores, commonest_answers, read_answers
+from magneto.vision_language.answers import answer_scores, question_only_answers, read_answers
 from magneto.vision_language.config import QuestionAnsweringConfig, QuestionAnsweringDataConfig
 from magneto.vision_language.finetuning import NO_ANSWER, PairTask
 from magneto.vision_language.image_text_task import EVALUATION_BATCH
@@ -34,7 +34,7 @@ ANSWERS_FILE = "answers.json"
 
 
 class QuestionAnswering(PairTask):
-    """Questions about images, a `QuestionAnswerer`, binary cross-entropy in nats per question."""
+    """Visual question answering; the loss is binary cross-entropy in nats per question."""
 
     unit = words = rows = "questions"
     column, credit = "question", "soft_score"
@@ -42,12 +42,12 @@ class QuestionAnswering(PairTask):
     data_config: QuestionAnsweringDataConfig
 
     def read_splits(self) -> Questions:
-        """Training and validation questions."""
+        """Read training and validation questions."""
         return load_questions(self.data_config, self.problems, self._progress)
 
     @cached_property
     def answers(self) -> list[str]:
-        """The answers to choose from; those that the recipe names are known without the data."""
+        """Answer list; one that the recipe names is known without the data."""
         named = self.data_config.answers
         return self.splits.answers if named is None else read_answers(named)
 
@@ -57,28 +57,28 @@ class QuestionAnswering(PairTask):
         return super().training_texts()
 
     def _check_answered(self) -> None:
-        """Raise ValueError for a test split, which is read without questions to train on."""
+        """Raise ValueError for a test split, which has no training questions."""
         if not self.splits.answered:
             raise ValueError(without_answers(self.data_config.validation_split))
 
     def check_data(self) -> None:
-        """Say how many questions there are, and what was odd; see what a run was trained on."""
+        """Report the size of the data; check that a run is not evaluated on training images."""
         self._progress.say(f"{self.data_config.source}: {self.splits.describe()}")
         if self.data_config.held_out is not None:
             measured = image_keys(self.splits.validation)
             check_held_out(self.data_config, measured, self._progress)
         found, wanted = len(self.answers), self.model_config.answers
         if wanted not in (None, found):
-            raise ValueError(f"there are {found} answers to choose from, the model has {wanted}: "
-                             "leave model.answers out")  # fmt: skip
+            raise ValueError(f"the answer list has {found} answers, the model {wanted}: do not set "
+                             "model.answers")  # fmt: skip
 
     def build_model(self) -> QuestionAnswerer:
-        """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
+        """Build the model; `initial_weights` has the encoder of the pre-trained run."""
         config = self.sized_config()
         return QuestionAnswerer(replace(config, answers=config.answers or len(self.answers)))
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
-        """Return the multiple of the head above the pooler, if it is not 1."""
+        """Return `head_rate` for the head above the pooler, if it is not 1."""
         rate = self.model_config.head_rate
         names = (name for name, _ in model.named_parameters() if name.startswith("head."))
         return {} if rate == 1 else dict.fromkeys(names, rate)
@@ -87,18 +87,18 @@ class QuestionAnswering(PairTask):
         """Return shuffled questions.
 
         Raises:
-            ValueError: If the validation questions have no answers to choose checkpoints by.
+            ValueError: If the validation questions have no answers.
         """
         self._check_answered()
         return super().train_stream(batch_size, seed)
 
     def targets(self, validation: bool, rows: np.ndarray) -> Tensor:
-        """Return how right each answer is to questions, (questions, answers)."""
+        """Return the targets of questions, (questions, answers)."""
         split = self.splits.validation_targets if validation else self.splits.train_targets
         return torch.from_numpy(split.dense(rows))
 
     def blank_targets(self, count: int) -> Tensor:
-        """Return targets of a batch without data."""
+        """Return targets for `dummy_batch`."""
         return torch.zeros(count, self.model_config.answers or len(self.answers))
 
     def nats(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -106,16 +106,15 @@ class QuestionAnswering(PairTask):
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
 
     def credits(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the target of each question's likeliest answer, the released code's score."""
+        """Return the target of each question's most probable answer, as in the released code."""
         return targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the official accuracy, of all and by type of answer, the loss and what is odd.
+        """Return the official accuracy, of all questions and by type of answer, and the loss.
 
-        Without public answers it is how many questions there are. "soft_score" is what BEiT-3's
-        released code validates by: the target of the answer that was given, which depends on how
-        answers are looked up. "unknown" is the share of questions for which every known answer
-        scores 0 by the accuracy: nobody can answer them out of the list.
+        "soft_score" is the validation score of BEiT-3's released code: the target of the given
+        answer, which depends on the look-up. "unknown" is the share of questions for which every
+        answer of the list scores 0. Without public answers only "questions" and "broken" are known.
         """
         count, broken = sums["count"], {"broken": sums["broken"]}
         if not self.splits.answered:
@@ -129,21 +128,21 @@ class QuestionAnswering(PairTask):
         return {**found, **shares, "unknown": unknown, **broken}
 
     def given_answers(self, predictions: Sequence[Any]) -> list[tuple[Any, str]]:
-        """Return the answers of an evaluation by the questions' ids; "" where there is none."""
+        """Return pairs of question id and answer of an evaluation; "" without an answer."""
         ids = self.splits.validation.values("id")
         pairs = sorted(zip(*self._given(predictions), strict=True), key=lambda pair: pair[0])
         return [(ids[row], answer or "") for row, answer in pairs]
 
     def _given(self, predictions: Sequence[Any]) -> tuple[list[int], list[str | None]]:
-        """Return rows and chosen answers of scored batches."""
+        """Return rows and answers of scored batches."""
         rows, numbers = (torch.cat(part).tolist() for part in zip(*predictions, strict=True))
         return rows, [None if n == NO_ANSWER else self.answers[n] for n in numbers]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the scores of who reads the question and sees no image; of a test split none.
+        """Return the metrics of the question-only baseline; none for a test split.
 
-        The answer is the commonest to training questions of the same words; the loss is that of the
-        mean targets, whatever the question.
+        Its answer is the most frequent one to training questions of the same words. Its loss is
+        that of the mean targets.
         """
         found = self.splits
         if not found.answered:
@@ -151,7 +150,7 @@ class QuestionAnswering(PairTask):
         rows = self.validation_rows(limit)
         likely = found.train_targets.means().clip(1e-6, 1 - 1e-6)
         asked = found.validation.take(rows).values("question")
-        chosen = commonest_answers(found.train.values("question"), found.train_targets, asked)
+        chosen = question_only_answers(found.train.values("question"), found.train_targets, asked)
         sums = {"loss": 0.0, "soft_score": 0.0, "broken": 0, "count": len(rows)}
         for start in range(0, len(rows), EVALUATION_BATCH):
             part = slice(start, start + EVALUATION_BATCH)
@@ -162,15 +161,15 @@ class QuestionAnswering(PairTask):
         return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(chosen))])
 
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
-        """Return the probability of each answer if exactly one is right.
+        """Return the probability of each answer under the condition that exactly one is right.
 
-        The model says of each by itself whether it is right, with the odds exp(logit): that answer
-        i is and no other has a probability proportional to these odds.
+        The model gives each answer the odds exp(logit) independently of the others; the conditional
+        probability is proportional to these odds.
         """
         return self.answers, logits.softmax(-1)
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer, the answers, and which images are validated on."""
+        """Write the tokenizer, the answer list, and the names of the validation images."""
         write_json(directory / ANSWERS_FILE, self.answers)
         write_json(directory / HELD_OUT_FILE, image_keys(self.splits.validation))
         kept = super().save_assets(directory)
@@ -179,7 +178,7 @@ class QuestionAnswering(PairTask):
 
 
 def figures(task: QuestionAnswering, model: nn.Module) -> Sequence[Figure]:
-    """Return where the words of some questions look in their images."""
+    """Return a figure of the attention of some questions' words to their images."""
     from magneto.vision_language.figures import attention_figure
 
     held = task.splits.validation

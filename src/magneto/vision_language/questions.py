@@ -1,12 +1,13 @@
-"""Questions about images: from VQA v2's files, from any table, or about rendered scenes.
+"""Questions about images: from VQA v2's files, from any table, or about drawn scenes.
 
-VQA v2, as its authors give it, is questions and annotations in JSON, and images by COCO's ids:
+VQA v2's files are questions and annotations in JSON, and COCO's images:
 
     FOLDER/v2_OpenEnded_mscoco_train2014_questions.json     (or in FOLDER/vqa/, .json.gz too)
     FOLDER/v2_mscoco_train2014_annotations.json
     FOLDER/train2014/COCO_train2014_000000000009.jpg
 
-and likewise val2014, and test2015 and test-dev2015, which share images and have no annotations.
+and the same for val2014, test2015 and test-dev2015; the last two share images and have no
+annotations.
 """
 
 from __future__ import annotations
@@ -52,39 +53,39 @@ from magneto.vision_language.tables import (
 
 QUESTION_FILE = "v2_OpenEnded_mscoco_{split}_questions.json"
 ANNOTATION_FILE = "v2_mscoco_{split}_annotations.json"
-# Folders that may hold these files, beside the source itself.
+# Folders below the source that may have these files.
 INNER = (".", "vqa", "annotations", "questions", "Annotations", "Questions")
 ANNOTATED = ("train2014", "val2014")
 WITHOUT_ANSWERS = ("test-dev2015", "test2015")
 LEAST = 9
-"""Times that an answer of VQA v2 occurs to be one to choose from."""
+"""Smallest number of occurrences of an answer in VQA v2's answer list."""
 COLUMNS = ("image", "question", "answers", "majority", "kind", "id")
 HELD_OUT_FILE = "validation-images.json"
-"""In a run's assets: which images are validated on."""
-# Folder of the images of which "held_out" holds some out and trains on the others.
+"""Name of the file of validation images in a run's assets."""
+# Folder of the images that "held_out" divides into training and validation images.
 DIVIDED = "val2014/"
 
-# What is said of a set while it is read.
-DUPLICATES = "questions whose id was there before left out"
+# Kinds of problems that are counted while a set is read.
+DUPLICATES = "questions with a duplicate id left out"
 ANNOTATED_TWICE = "further annotations of a question left out"
 UNANNOTATED = "questions without an annotation left out"
 UNASKED = "annotations without a question left out"
 EMPTY_QUESTIONS = "empty questions"
-UNKNOWN_TRAINING = "training questions none of whose answers the look-up knows left out"
-UNKNOWN_VALIDATION = "validation questions that no known answer is right for (they score 0)"
+UNKNOWN_TRAINING = "training questions without an answer in the list left out"
+UNKNOWN_VALIDATION = "validation questions without a right answer in the list (they score 0)"
 
 
 @dataclass(frozen=True)
 class Questions:
-    """Questions ready to be taught: columns "question", "answers", "majority", "kind" and "id".
+    """Questions with columns "question", "answers", "majority", "kind" and "id".
 
     Attributes:
-        train: Those that have a known answer, and whose images are there.
-        validation: All of them; one that no known answer is right for scores 0.
-        answers: That are known, in the order of their numbers.
-        answerable: Whether a known answer scores above 0, boolean (validation questions,).
-        shares_known: Share of the annotators' answers in training that are known by the look-up
-            "raw" and by the look-up "normalised".
+        train: Training questions with an answer in the list and an image.
+        validation: All validation questions.
+        answers: Answer list, in the order of the answers' numbers.
+        answerable: Whether an answer of the list scores above 0, boolean (validation questions,).
+        coverage: Share of the annotators' answers in training that the list has, by the look-ups
+            "raw" and "normalised".
     """
 
     train: ImageRows
@@ -93,46 +94,46 @@ class Questions:
     train_targets: Targets
     validation_targets: Targets
     answerable: np.ndarray
-    shares_known: tuple[float, float]
+    coverage: tuple[float, float]
     counts: Counts
 
     @cached_property
     def answered(self) -> bool:
-        """Whether the validation answers are there: those of VQA v2's test sets are not public."""
+        """Whether the validation questions have answers, as all but VQA v2's test sets do."""
         return any(self.validation.values("answers"))
 
     def describe(self) -> str:
-        """Say how much there is, what was odd, and what the two look-ups know."""
+        """Return the numbers of questions and problems, and the coverage of the answer list."""
         if not self.answered:
             alone = {"questions without public answers": len(self.validation),
-                     "answers to choose from": len(self.answers)}  # fmt: skip
+                     "answers in the list": len(self.answers)}  # fmt: skip
             return self.counts.describe_amounts(alone)
         parts = {"training questions": len(self.train),
                  "validation questions": len(self.validation),
                  "answers": len(self.answers)}  # fmt: skip
-        raw, normalised = self.shares_known
+        raw, normalised = self.coverage
         return (f"{self.counts.describe_amounts(parts)}; the answer list covers {raw:.2%} of the "
-                f"annotations, {normalised:.2%} after normalisation")  # fmt: skip
+                f"annotations, {normalised:.2%} if they are normalised")  # fmt: skip
 
 
 def load_questions(
     config: QuestionAnsweringDataConfig, problems: DataProblems, progress: Progress = SILENT
 ) -> Questions:
-    """Read questions to train and to validate on, choose the known answers, make the targets.
+    """Read training and validation questions, choose the answer list, make the targets.
 
-    Of a split without public answers nothing is read to train on.
+    With a validation split without public answers there are no training questions.
 
     Raises:
-        FileNotFoundError: If there is no such path, or a file of VQA v2 is missing.
-        ValueError: If nothing is left to train on, or there are no answers to choose from.
+        FileNotFoundError: If the path or a file of VQA v2 does not exist.
+        ValueError: If there are no questions to train on, or too few answers.
     """
     counts, lookup, tables = Counts(), config.answer_lookup, dict[str, Mapping[str, Table]]()
 
     def read(source: str) -> Mapping[str, Table]:
         folder, split = vqa_folder(source), config.validation_split
         if folder is None and split != "held_out":
-            raise ValueError(f"data.validation_split {split} is of VQA v2, and {source} is "
-                             "another set")  # fmt: skip
+            raise ValueError(f"data.validation_split {split} is for VQA v2, and {source} is not "
+                             "VQA v2")  # fmt: skip
         if folder is not None:
             tables[source] = vqa_tables(folder, config, counts)
         else:
@@ -145,8 +146,8 @@ def load_questions(
     train, held = found.train, found.validation
     alone = config.validation_split in WITHOUT_ANSWERS
     if not len(held) or not (len(train) or alone):
-        raise ValueError(f"{config.source} has {len(train)} questions to train on and {len(held)} "
-                         f"to validate on{counts.describe()}")  # fmt: skip
+        raise ValueError(f"{config.source} has {len(train)} training questions and {len(held)} "
+                         f"validation questions{counts.describe()}")  # fmt: skip
     answers = choose_answers(config, tables[config.source])
     targets = gather_targets(train.values("answers"), answers, lookup)
     taught = train.take(targets.known)
@@ -165,9 +166,10 @@ def load_questions(
 
 
 def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Counts) -> Table:
-    """Return the questions of a table that has an image, a question and an answer in each row.
+    """Return the questions of a table with an image, a question and an answer in each row.
 
-    A list of answers is one of each annotator; a single answer counts as `ANNOTATORS` who agree.
+    A list of answers has one for each annotator; a single answer counts as given by all
+    `ANNOTATORS`.
     """
     words = {"question": config.question_column, "answer": config.answer_column}
     table = find_columns(table, {"image": config.image_column}, words, config.image_folder, counts)
@@ -196,7 +198,7 @@ def question_table(table: Table, config: QuestionAnsweringDataConfig, counts: Co
 
 
 def answers_of(value: Any) -> tuple[str, ...]:
-    """Return the annotators' answers: texts, numbers or VQA's objects, one or a list of them."""
+    """Return the annotators' answers from a text, a number, one of VQA's objects, or a list."""
     if isinstance(value, dict):
         value = value["answer"]
     if isinstance(value, list | tuple):
@@ -206,17 +208,17 @@ def answers_of(value: Any) -> tuple[str, ...]:
 
 
 def kind_of(answer: str) -> str:
-    """Return the type of an answer that has none: "yes/no", "number" or "other"."""
+    """Return the type of an answer: "yes/no", "number" or "other"."""
     if answer in ("yes", "no"):
         return "yes/no"
     return "number" if normalise_answer(answer).isdigit() else "other"
 
 
 def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Table]) -> list[str]:
-    """Return the answers to choose from: those given, or by the rule of VQA v2.
+    """Return the answer list: the given one, or the frequent answers by VQA v2's rule.
 
-    Where all annotators of each question agree, as where a question has one answer, these are taken
-    as they are written, which the metric asks for then.
+    If all annotators of each question agree, as with single answers, the list has them as written,
+    which the metric then requires.
     """
     if config.answers is not None:
         return read_answers(config.answers)
@@ -236,31 +238,31 @@ def too_few(
     config: QuestionAnsweringDataConfig, tables: Mapping[str, Table], answers: Sequence[str],
     taught: str,
 ) -> str:  # fmt: skip
-    """Return why nothing can be learnt from questions, and what to set if that helps."""
+    """Return why no question can be trained on, and what to set."""
     every = (word for table in tables.values() for word in table.values("majority"))
     different = known_answers(every, 1)
     if config.answers is None and len(different) == 1:
-        return (f"all questions have the same answer, {different[0]!r}; a model that chooses among "
-                "answers needs questions with two or more")  # fmt: skip
-    return (f"{len(answers)} answers are known, and {taught} questions have one of them: set "
-            "data.least_answer_count or data.answers")  # fmt: skip
+        return (f"all questions have the same answer, {different[0]!r}: give questions with two or "
+                "more answers")  # fmt: skip
+    return (f"the answer list has {len(answers)} answers, and {taught} questions have one of them: "
+            "set data.least_answer_count or data.answers")  # fmt: skip
 
 
 def without_answers(split: str) -> str:
-    """Return why a split can't be trained with, for a message."""
-    return (f"{split} has no public answers to validate on: train with data.validation_split "
+    """Return the message for a split without public answers."""
+    return (f"{split} has no public answers to validate on: train with --data.validation_split "
             "held_out")  # fmt: skip
 
 
 def file_of(folder: Path, pattern: str, split: str) -> Path:
-    """Return the path of a split's questions or annotations, also where there is no such file."""
+    """Return the path of a split's questions or annotations, whether it exists or not."""
     name = pattern.format(split=split)
     places = (folder / inner / packed for inner in INNER for packed in (name, f"{name}.gz"))
     return next((place for place in places if place.is_file()), folder / name)
 
 
 def vqa_folder(source: str) -> Path | None:
-    """Return the folder of a source that has a split of VQA v2; None of another source."""
+    """Return a source's folder if it has a split of VQA v2, else None."""
     if parse_source(source).kind != "path":
         return None
     folder, splits = existing_path(source), (*ANNOTATED, *WITHOUT_ANSWERS)
@@ -271,7 +273,7 @@ def vqa_folder(source: str) -> Path | None:
 def vqa_tables(
     folder: Path, config: QuestionAnsweringDataConfig, counts: Counts
 ) -> dict[str, Table]:
-    """Return VQA v2, split as `validation_split` says; of a test split nothing to train on."""
+    """Return VQA v2 divided by `validation_split`; a test split has no training questions."""
     root = existing_path(config.image_folder) if config.image_folder else folder
 
     def table(records: Sequence[Sequence[Any]]) -> Table:
@@ -296,7 +298,7 @@ def vqa_tables(
 
 
 def read_split(folder: Path, split: str, counts: Counts) -> list[tuple[Any, ...]]:
-    """Return `COLUMNS` of each question of a split, of `ANNOTATED` or `WITHOUT_ANSWERS`."""
+    """Return `COLUMNS` of each question of a split of `ANNOTATED` or `WITHOUT_ANSWERS`."""
     path = existing_path(str(file_of(folder, QUESTION_FILE, split)))
     rows = read_each(read_list(path, "questions", counts), question_of, counts, f"{path}, question")
     asked = by_id(rows, path, DUPLICATES, counts)
@@ -321,18 +323,18 @@ def read_split(folder: Path, split: str, counts: Counts) -> list[tuple[Any, ...]
 def by_id(
     rows: Iterable[tuple[int, Any]], path: Path, twice: str, counts: Counts
 ) -> dict[int, Any]:
-    """Return records by their question's id; those of an id that was there before are counted."""
+    """Return records by question id, and count duplicates."""
     found: dict[int, Any] = {}
     for number, record in rows:
         if number in found:
-            counts.record(twice, str(path), f"question_id {number} was there before")
+            counts.record(twice, str(path), f"question_id {number} is a duplicate")
         else:
             found[number] = record
     return found
 
 
 def question_of(row: Any) -> tuple[int, tuple[int, str]]:
-    """Return a record as a question's id, its image's id and its text; ids are whole numbers."""
+    """Return question id, image id and text of a record; ids are whole numbers."""
     number, image = non_negative_integer(row, "question_id"), non_negative_integer(row, "image_id")
     if not isinstance(row.get("question"), str):
         raise BadRecord("no text")
@@ -340,28 +342,27 @@ def question_of(row: Any) -> tuple[int, tuple[int, str]]:
 
 
 def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
-    """Return a record as a question's id, the annotators' answers, the majority's and its type."""
+    """Return question id, annotators' answers, majority answer and its type of a record."""
     number = non_negative_integer(row, "question_id")
     answers = tuple(one["answer"] for one in row["answers"])
     majority, kind = row["multiple_choice_answer"], row["answer_type"]
     if not answers or not all(isinstance(word, str) for word in (*answers, majority, kind)):
         raise BadRecord("no answers to a question")
-    # One copy of each of the words, which come again and again.
+    # Interned, since answers repeat.
     return number, (tuple(map(intern, answers)), intern(majority), intern(kind))
 
 
 def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
-    """Choose the images to validate on, so that everybody can choose the same ones.
+    """Return reproducible validation images: the `count` ids with the smallest digests.
 
-    They are the `count` images with the smallest BLAKE2b digests (8 bytes) of the text "SEED:ID",
-    where ID is COCO's: of VQA v2, 1000 of val2014's with the seed 0.
+    The digest is BLAKE2b (8 bytes) of the text "SEED:ID" with COCO's ids.
     """
     ranks = {n: hashlib.blake2b(f"{seed}:{n}".encode(), digest_size=8).digest() for n in ids}
     return set(sorted(ranks, key=ranks.__getitem__)[:count])
 
 
 def image_keys(rows: ImageRows) -> list[str]:
-    """Return what the images that are asked about are called within the set, each once."""
+    """Return the distinct names of the questions' images within the set."""
     store = rows.table.columns["image"]
     return list(dict.fromkeys(store.key(number) for number in rows.table.rows.tolist()))
 
@@ -369,11 +370,10 @@ def image_keys(rows: ImageRows) -> list[str]:
 def check_held_out(
     config: QuestionAnsweringDataConfig, measured: Sequence[str], progress: Progress
 ) -> None:
-    """See that a run held out what it is measured on.
+    """Check that a run is not evaluated on its training images.
 
-    If it was trained on some of them, it is refused, and said what measures the others. In another
-    folder than that of its own data, images with the same names may have other questions; so there
-    it is said, and not refused.
+    On its own data this raises ValueError. In another folder, images with the same names may have
+    other questions: a warning is printed.
     """
     assert config.held_out is not None
     run = Path(config.held_out).parents[1]
@@ -384,17 +384,16 @@ def check_held_out(
         return
     share = f"{len(trained):,} of the {len(measured):,} images"
     if user_path(own.source).resolve() == user_path(config.source).resolve():
-        raise ValueError(f"{run} was trained on {share} that it would be measured on: "
-                         f"data.validation_split {own.validation_split}, data.validation_images "
-                         f"{own.validation_images} and data.validation_seed {own.validation_seed} "
-                         "measure what it held out")  # fmt: skip
-    progress.say(f"WARNING: {share} in {config.source} have names of images that {run} was trained "
-                 f"on, such as {trained[0]}; unless their questions are others, this measures "
-                 "training")  # fmt: skip
+        raise ValueError(f"{run} was trained on {share} of this evaluation. Its held-out images "
+                         f"have data.validation_split {own.validation_split}, "
+                         f"data.validation_images {own.validation_images} and data.validation_seed "
+                         f"{own.validation_seed}")  # fmt: skip
+    progress.say(f"WARNING: {share} in {config.source} have names of training images of {run}, "
+                 f"such as {trained[0]}: these scores may be on training data")  # fmt: skip
 
 
 def trained_on(measured: Sequence[str], held: Sequence[str], split: str) -> list[str]:
-    """Return the images of VQA v2 that a run may have been trained on."""
+    """Return the evaluated images of VQA v2 that a run may have been trained on."""
     if split != "held_out" or not any(name.startswith(DIVIDED) for name in held):
         return []  # it was trained on no image of val2014
     left_out = set(held)

@@ -1,7 +1,7 @@
 """Visual reasoning: whether a statement is true of two images.
 
-Statements are of any table, about rendered scenes, or NLVR2's (arXiv 1811.00491): as its authors
-give it, a .json file per split, a JSON object per line. An identifier is SPLIT-SET-PAIR-SENTENCE;
+Statements come from any table, from drawn scenes, or from NLVR2 (arXiv 1811.00491), which has a
+.json file for each split with a JSON object in each line. An identifier is SPLIT-SET-PAIR-SENTENCE;
 the images are SPLIT-SET-PAIR-img0.png and -img1.png; a label is "True" or "False".
 """
 
@@ -43,10 +43,10 @@ from magneto.vision_language.tables import (
 
 SIDES = ("left", "right")
 TRUTHS = {"true": 1, "yes": 1, "1": 1, "false": 0, "no": 0, "0": 0}
-DUPLICATES = "statements with an identifier met before left out"
+DUPLICATES = "statements with a duplicate identifier left out"
 UNLABELLED = "statements without a label left out"
 ENDINGS = (".json", ".jsonl")
-# Names of the file of a split, without its ending, best first.
+# Names of the file of a split without its ending, in order of preference.
 FILES = {
     "train": ("train", "training"),
     "validation": ("dev", "val", "valid", "validation"),
@@ -56,7 +56,7 @@ FILES = {
 
 
 class VisualReasoning(PairTask):
-    """Statements about images, a `VisualReasoner`; nats per statement."""
+    """Visual reasoning with a `VisualReasoner`; the loss is in nats per statement."""
 
     unit = words = rows = "statements"
     column, credit = "statement", "accuracy"
@@ -65,16 +65,16 @@ class VisualReasoning(PairTask):
     data_config: StatementDataConfig
 
     def read_splits(self) -> RowSplits:
-        """Training and validation statements."""
+        """Read training and validation statements."""
         return load_statements(self.data_config, self.problems, self._progress)
 
     def build_model(self) -> VisualReasoner:
-        """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
+        """Build the model; `initial_weights` has the encoder of the pre-trained run."""
         return VisualReasoner(self.sized_config())
 
     @cached_property
     def truths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Labels of the training and of the validation statements, int64."""
+        """Labels of the training and validation statements, int64."""
         splits = (self.splits.train, self.splits.validation)
         train, validation = (np.array(rows.values("truth"), np.int64) for rows in splits)
         return train, validation
@@ -84,7 +84,7 @@ class VisualReasoning(PairTask):
         return torch.from_numpy(self.truths[validation][rows])
 
     def blank_targets(self, count: int) -> Tensor:
-        """Return labels of a batch without data."""
+        """Return labels for `dummy_batch`."""
         return torch.zeros(count, dtype=torch.long)
 
     def nats(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -92,13 +92,13 @@ class VisualReasoning(PairTask):
         return F.cross_entropy(logits, targets, reduction="sum")
 
     def credits(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return which statements are judged rightly."""
+        """Return which statements are classified correctly."""
         return logits.argmax(-1) == targets
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return "loss", "accuracy" and "consistency"; "broken" statements, if there are any.
 
-        One about an image that can't be read is judged wrongly.
+        Statements about an unreadable image count as wrong.
         """
         rows, given = (torch.cat(parts).numpy() for parts in zip(*predictions, strict=True))
         said = self.splits.validation.take(rows).values("said")
@@ -110,7 +110,7 @@ class VisualReasoning(PairTask):
         return found | ({"broken": sums["broken"]} if sums["broken"] else {})
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the loss of the labels' frequencies and the scores of the commoner label."""
+        """Return the loss of the label frequencies and the metrics of the most frequent label."""
         truths, held = self.truths
         train, rows = count_numbers(truths, len(ANSWERS)), self.validation_rows(limit)
         labels, given = held[rows], np.full(len(rows), train.argmax())
@@ -120,12 +120,12 @@ class VisualReasoning(PairTask):
         return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(given))])
 
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
-        """Return how probable it is that statements are false, and that they are true."""
+        """Return the probabilities that statements are false and true."""
         return ANSWERS, logits.softmax(1)
 
 
 def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
-    """Return where the words of some statements look in each of their images."""
+    """Return a figure of the attention of some statements' words to their images."""
     from magneto.vision_language.figures import attention_figure
 
     texts, (_, truths) = task.splits.validation.values("statement"), task.truths
@@ -137,11 +137,11 @@ def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
 
 
 def consistency(said: Sequence[str], right: np.ndarray) -> float:
-    """Return the share of sentences that are judged rightly everywhere they are said.
+    """Return the share of sentences whose statements are all classified correctly.
 
     Args:
-        said: Of each answer, which sentence it is about.
-        right: Whether it is right, boolean.
+        said: Sentence of each statement.
+        right: Whether its classification is right, boolean.
     """
     _, number = np.unique(np.array(said), return_inverse=True)
     wrong = np.bincount(number, weights=~right)
@@ -153,12 +153,12 @@ def load_statements(
 ) -> RowSplits:
     """Return statements: columns "left", "right", "statement", "truth" (1 or 0), "said", "group".
 
-    All statements that share an image have one "group": they stay together where some are held out.
-    All uses of one sentence have one "said": it is consistent where all are right.
+    Statements that share an image have the same "group", which is held out as a whole. Statements
+    of the same sentence have the same "said", for `consistency`.
 
     Raises:
-        FileNotFoundError: If there is no such path.
-        ValueError: If there are no statements or no images, or not the split that is asked for.
+        FileNotFoundError: If the path does not exist.
+        ValueError: If there are no statements, no images, or no such split.
     """
     counts = Counts()
 
@@ -178,9 +178,9 @@ def load_statements(
 
 
 def statement_files(source: str) -> dict[str, Path]:
-    """Return the files of statements below a folder by split, as far as they are there.
+    """Return the files of statements below a folder by split.
 
-    The authors' repository has another set beside NLVR2; then NLVR2 is read.
+    The authors' repository has another set besides NLVR2; then NLVR2 is read.
     """
     if parse_source(source).kind != "path" or not existing_path(source).is_dir():
         return {}
@@ -193,14 +193,14 @@ def statement_files(source: str) -> dict[str, Path]:
         stem = Path(unpacked_name(path)).stem.lower()
         if stem in stems and found.setdefault(stem, path) != path:
             raise ValueError(f"{folder} has two files of {stem} statements, {found[stem]} and "
-                             f"{path}: name the folder of one (data.source), and of the images "
+                             f"{path}: give the folder of one (data.source) and of the images "
                              "(data.image_folder)")  # fmt: skip
     return {split: next(found[name] for name in names if name in found)
             for split, names in FILES.items() if found.keys() & {*names}}  # fmt: skip
 
 
 def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
-    """Return a table with "left", "right", "group" and "said", as its identifiers say."""
+    """Return a table with "left", "right", "group" and "said" from its identifiers."""
     parts = [str(one).split("-") for one in table.columns["identifier"]]
     sound = [len(part) == 4 for part in parts]
     columns: dict[str, Any] = dict(table.columns)
@@ -245,7 +245,7 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
 
 
 def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
-    """Return a name for each row that all rows have which share an image, also over others."""
+    """Return a group for each row; rows that share an image, directly or not, share a group."""
     parents: dict[str, str] = {}
 
     def first_of(key: str) -> str:
@@ -256,7 +256,7 @@ def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
 
     keys = [[column.key(row) for column in columns] for row in range(len(columns[0]))]
     for pair in keys:
-        if not all(pair):  # rows without an image are left out: they don't join others
+        if not all(pair):  # rows without an image are left out: they join no groups
             continue
         first, *others = sorted(map(first_of, pair))
         for other in others:

@@ -1,14 +1,12 @@
-"""Image-text retrieval: the caption of an image, and the image of a caption, among many.
+"""Image-text retrieval: the captions of an image, and the image of a caption, among many.
 
-Every image is compared with every text of the global batch, not of a micro-batch alone: what is not
-its own is a negative. So the loss is no sum over pieces whose parts are independent. It is made one
-like this (in the manner of GradCache, arXiv 2101.06983): all pieces are embedded once without a
-gradient; then each piece is embedded with one, put in its place among all, and the loss of the
-whole is differentiated with respect to that piece. The gradients of all pieces add up to the
+The contrastive loss compares every image with every text of the global batch, so that it is not a
+sum over independent micro-batches. As in GradCache (arXiv 2101.06983), all micro-batches are first
+embedded without a gradient. Then each one is embedded with a gradient, inserted among all, and the
+loss of the global batch is differentiated with respect to it. These gradients add up to the
 gradient of the loss over the global batch.
 
-It is an exception to exactness where a model drops something at random (dropout, stochastic
-depth): the embeddings of other pieces are then of another draw.
+With dropout or stochastic depth this is not exact: the two embeddings of a micro-batch differ.
 """
 
 from __future__ import annotations
@@ -33,22 +31,22 @@ from magneto.vision_language.model import ImageTextRetriever, contrastive_losses
 from magneto.vision_language.samples import frame_text, join_samples
 
 RANKS = (1, 5, 10)
-# Rows of the matrix of similarities that are made at a time.
+# Rows of the similarity matrix that are computed at once.
 PIECE = 1024
-# Behind every place.
-NOWHERE = 1 << 62
+# Rank of an answer that is not found.
+NOT_FOUND = 1 << 62
 
 
 class WholeBatchStream(BatchStream):
-    """Pieces of a global batch that know where they stand in it, for negatives from all of it.
+    """Stream of micro-batches with their position in the global batch.
 
-    To each piece are added "start", how many examples stand before it in the global batch, and
-    "total", how many there are. The first of the pieces that are asked for has all of them in
-    "pieces", so that they can be embedded before any of them is learnt from.
+    Each piece has "start", the number of examples before it in the global batch, and "total", their
+    number in the batch. The first of the wanted pieces has all of them in "pieces", so that they
+    can be embedded before training on any of them.
     """
 
     def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
-        """Make the pieces numbered `wanted` of a step's global batch."""
+        """Return the pieces `wanted` of a step's global batch."""
         total = len(self.plan(step))
         made = [
             {**piece, "start": piece_start(number, total, parts), "total": total}
@@ -58,21 +56,21 @@ class WholeBatchStream(BatchStream):
 
 
 class ImageTextRetrieval(CaptionedTask):
-    """Images with captions, an `ImageTextRetriever`, contrastive nats per pair."""
+    """Image-text retrieval; the contrastive loss is in nats per pair."""
 
     primary_metric = "mean_recall"
     unit = "pairs"
-    whole_model = "image-text retrieval runs the model once more before a step's backward pass"
+    whole_model = "image-text retrieval runs the model twice in each step"
     model_config: ImageTextRetrieverConfig
     data_config: CaptionDataConfig
 
     def __init__(self, model: ImageTextRetrieverConfig, data: CaptionDataConfig, seed: int) -> None:
         super().__init__(model, data, seed)
-        # Of one step: all images and texts of the global batch, embedded without a gradient.
+        # Embeddings of all images and texts of a step's global batch, without a gradient.
         self._everything: tuple[Tensor, Tensor] | None = None
 
     def build_model(self) -> ImageTextRetriever:
-        """Build the model; the encoder of a pre-trained run is in `initial_weights`."""
+        """Build the model; `initial_weights` has the encoder of the pre-trained run."""
         return ImageTextRetriever(self.sized_config())
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
@@ -96,8 +94,8 @@ class ImageTextRetrieval(CaptionedTask):
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Add all captions of the images.
 
-        They are in "samples" (images alone, then texts alone); "owners" (texts) has the row of
-        each, "first" (images) which text is the first of each image.
+        They are in "samples" (images alone, then texts alone); "owners" (texts,) has the row of
+        each text, "first" (images,) the index of each image's first text.
         """
         rows = batch["rows"].numpy()
         own = [self.validation_tokens[row] for row in rows]
@@ -109,16 +107,15 @@ class ImageTextRetrieval(CaptionedTask):
         }
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images and the longest captions apart; all of a batch."""
+        """Return black images and captions of the largest length."""
         broken = torch.zeros(examples, dtype=torch.bool)
         batch = {"images": self.black_images(examples), "broken": broken}
         return {**self._apart(batch, self.longest_texts(examples)), "start": 0, "total": examples}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Sum the contrastive loss of the pairs, whose negatives are all of the global batch.
+        """Return the summed contrastive loss of the pairs, with negatives of the global batch.
 
-        "broken" is the share of pairs that stand in the place of others whose image could not be
-        read.
+        Its log "broken" is the share of pairs that replace unreadable ones.
         """
         everything = self._embed_all(model, batch)
         images, texts, scale = model(batch["images"], batch["samples"])
@@ -130,9 +127,9 @@ class ImageTextRetrieval(CaptionedTask):
         return Loss(total, count, {"broken": batch["broken"].sum()})
 
     def _embed_all(self, model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-        """Return all images and texts of the global batch; None where this piece is all of it.
+        """Return embeddings of the global batch; None if this piece is all of it.
 
-        They are embedded with the first piece of a step and kept for the others of this rank.
+        They are made with the first piece of a step and kept for this rank's other pieces.
         """
         if batch["total"] == len(batch["images"]):
             return None
@@ -146,11 +143,11 @@ class ImageTextRetrieval(CaptionedTask):
         return self._everything
 
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
-        """Forget the embeddings of the step: the weights have changed."""
+        """Delete the embeddings of the step, since the weights have changed."""
         self._everything = None
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Sum the loss of images with their first captions in this batch; keep all embeddings."""
+        """Return the loss of images with their first captions, and the embeddings."""
         images, texts, scale = model(batch["images"], batch["samples"])
         sums = {
             "loss": contrastive_losses(images, texts[batch["first"]], scale).sum(),
@@ -160,11 +157,10 @@ class ImageTextRetrieval(CaptionedTask):
         return Scores(sums, (images, texts, batch["rows"], batch["owners"], batch["broken"]))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the recalls in both directions among all that was scored, and their mean.
+        """Return the recalls in both directions among all scored images and texts, and their mean.
 
-        "loss" is in batches of `EVALUATION_BATCH` images, each with its first caption; "broken"
-        counts images that could not be read, if there are any: no query that asks for one, or asks
-        with one, finds anything.
+        "loss" is that of batches of `EVALUATION_BATCH` images with their first captions. "broken"
+        is the number of unreadable images, if any; queries for them or by them fail.
         """
         images, texts, rows, owners, broken = map(torch.cat, zip(*predictions, strict=True))
         places = torch.full((len(self.splits.validation),), -1)
@@ -175,9 +171,9 @@ class ImageTextRetrieval(CaptionedTask):
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[Picture | str]) -> list[Tensor]:
-        """Return a vector of each image and text, (width,), of length 1: the nearest fit best.
+        """Return the embedding of each image and text, (width,), of length 1.
 
-        A longer text than the model reads is cut.
+        Texts are truncated to the model's `max_length`.
 
         Args:
             model: With a run's weights, in evaluation mode.
@@ -196,7 +192,7 @@ class ImageTextRetrieval(CaptionedTask):
         return [*torch.cat(parts).cpu()[np.argsort([*images, *texts])]]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the recalls of a random order, and the loss of a model that sees no difference."""
+        """Return the recalls of a random order, and the loss of equal similarities."""
         plans = list(islice(self.validation_batches().plans, limit))
         rows = np.concatenate(plans)
         given = self.splits.validation.values("captions")
@@ -211,7 +207,7 @@ class ImageTextRetrieval(CaptionedTask):
 
 @torch.no_grad()
 def figures(task: ImageTextRetrieval, model: nn.Module) -> Sequence[Figure]:
-    """Return which validation images some of their captions find."""
+    """Return a figure of the validation images that some captions retrieve."""
     from magneto.vision_language.figures import searches_figure
 
     batch, device = task.validation_batches()[0], next(model.parameters()).device
@@ -225,17 +221,17 @@ def figures(task: ImageTextRetrieval, model: nn.Module) -> Sequence[Figure]:
 
 
 def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> dict[str, float]:
-    """Return the share of queries for which a right answer is among the first 1, 5 and 10.
+    """Return recall at 1, 5 and 10 of both directions, and their mean.
 
-    Where similarities are equal, the answer counts as found after all that are as similar: a model
-    that says the same of everything finds nothing, nor does one whose embeddings are no numbers.
-    "text_recall_at_1" is of the texts of an image, "image_recall_at_1" of the image of a text.
+    Among equal similarities the right answer counts as the last one, so that constant or non-finite
+    embeddings find nothing. "text_recall_at_1" is of texts for an image, "image_recall_at_1" of the
+    image for a text.
 
     Args:
-        images: (images, width), of length 1 each.
-        texts: (texts, width), likewise.
-        owners: (texts,) the number of each text's image; every image has one text or more.
-        broken: (images,) True where an image could not be read: it finds and is found never.
+        images: (images, width), of length 1.
+        texts: (texts, width), of length 1.
+        owners: (texts,), index of each text's image; every image has at least one text.
+        broken: (images,), True for an unreadable image, whose queries fail.
     """
     numbers = torch.arange(len(images))
     found = {}
@@ -249,11 +245,11 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
 
 
 def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor) -> Tensor:
-    """Return at which place, from 0, each query finds its first right answer, (queries,).
+    """Return the rank, from 0, of each query's first right answer, (queries,).
 
-    A right answer whose similarity is not finite is not found: `NOWHERE` stands for a query that
-    finds none. A wrong one whose similarity is no number stands before all. `wanted` and `given`
-    are the numbers of the images that queries and answers belong to.
+    A right answer with a similarity that is not finite is not found (`NOT_FOUND` if there is no
+    other); a wrong answer with a similarity of NaN ranks first. `wanted` and `given` are the images
+    of queries and answers.
     """
     found = []
     for start in range(0, len(queries), PIECE):
@@ -262,15 +258,14 @@ def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor)
         known = right & similarity.isfinite()
         best = similarity.masked_fill(~known, -torch.inf).amax(1, keepdim=True)
         places = (~(similarity < best) & ~right).sum(1)
-        found.append(places.masked_fill(~known.any(1), NOWHERE))
+        found.append(places.masked_fill(~known.any(1), NOT_FOUND))
     return torch.cat(found)
 
 
 def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
-    """Return by rank the recall of a random order of `count` answers.
+    """Return the recall at each of `RANKS` of a random order of `count` answers.
 
-    It is one less the share of orders in which the first places have no right answer. `right` says
-    how many queries (values) have how many right answers (keys).
+    `right` has the number of queries (values) by their number of right answers (keys).
     """
     found, queries = {}, sum(right.values())
     for rank in RANKS:
@@ -281,7 +276,7 @@ def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
 
 
 def gather_at(part: Tensor, start: int, total: int) -> Tensor:
-    """Return the `total` rows of all ranks, this rank's from `start` on; without a gradient."""
+    """Return the `total` rows of all ranks without a gradient; this rank's begin at `start`."""
     whole = part.new_zeros(total, part.shape[1])
     whole[start : start + len(part)] = part.detach()
     if dist.is_available() and dist.is_initialized() and len(part) < total:
@@ -292,12 +287,12 @@ def gather_at(part: Tensor, start: int, total: int) -> Tensor:
 def piece_loss(
     images: Tensor, texts: Tensor, scale: Tensor, everything: tuple[Tensor, Tensor], start: int
 ) -> Tensor:
-    """Return a piece's share of the loss of the whole, as a sum over its pairs.
+    """Return a micro-batch's part of the loss of the global batch.
 
-    Its value is the losses of the piece's own pairs. Its gradient with respect to the piece's
-    embeddings is that of the sum over *all* pairs, where the piece is also a negative; with respect
-    to the scale it is that of its own pairs, so that pieces add up. `everything` is all images and
-    all texts of the global batch, (pairs, width), without a gradient.
+    Its value is the sum of the losses of its own pairs. Its gradient with respect to its embeddings
+    is that of the sum over all pairs, in which they are negatives, too; with respect to the scale
+    it is that of its own pairs. So the parts of all micro-batches add up. `everything` has all
+    images and all texts of the global batch, (pairs, width), without a gradient.
     """
     stop = start + len(images)
     own = slice(start, stop)

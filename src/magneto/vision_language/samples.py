@@ -1,7 +1,7 @@
-"""What a loader makes of texts and images: tokens, packed, and squares that lose nothing.
+"""Batches of texts and images: packed tokens, and images resized to squares.
 
-A text may speak of what is at an edge of its image. So the whole image is made a square and nothing
-is cut off, as BEiT-3's fine-tuning reads validation images, too.
+A text may describe the edge of its image. Images are therefore resized to a square without
+cropping, as validation images are in BEiT-3's fine-tuning.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from magneto.nn.multiway import Packing, pack
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import Picture, PixelPicture
-from magneto.vision.transforms import Box, Reading, cut
+from magneto.vision.transforms import Box, InputFormat, crop_and_resize
 
 
 @dataclass(frozen=True)
 class Samples:
-    """The texts of a batch, and how they stand beside its images.
+    """Texts of a batch, and their packing with its images.
 
     Attributes:
         token_ids: (language tokens,), texts of pairs, then texts alone.
         token_positions: (language tokens,), 0 for each text's first token.
-        packing: Of images alone, pairs and texts alone.
-        image_starts: (images,) number of each image's class token among the vision tokens.
-        text_starts: (texts,) number of each text's first token, `<s>`, among the language tokens.
+        packing: Packing of images alone, pairs and texts alone.
+        image_starts: (images,), index of each image's class token among the vision tokens.
+        text_starts: (texts,), index of each text's `<s>` among the language tokens.
     """
 
     token_ids: Tensor
@@ -42,7 +42,7 @@ class Samples:
 
     @property
     def text_ends(self) -> Tensor:
-        """(texts,) number of each text's last token, `</s>`, among the language tokens."""
+        """(texts,), index of each text's `</s>` among the language tokens."""
         starts = self.text_starts
         after = torch.cat((starts[1:], starts.new_full((1,), len(self.token_ids))))
         return after[: len(starts)] - 1
@@ -54,15 +54,15 @@ class Samples:
 
 @dataclass(frozen=True)
 class MaskedSamples:
-    """What is hidden in a batch.
+    """Samples of a batch with masked patches and words.
 
     Attributes:
-        samples: Images alone, pairs and texts alone; hidden words are masked in it.
-        hidden: Boolean, (images, patches): True where a patch is hidden.
-        patches: (hidden patches,) image * patches of an image + patch; of images alone come first.
-        words: (hidden words,) number of each among the language tokens; of pairs come first.
-        alone_patches: How many of the hidden patches are of images alone.
-        paired_words: How many of the hidden words are of pairs.
+        samples: Images alone, pairs and texts alone, with masked words replaced.
+        hidden: Boolean, (images, patches): True for a masked patch.
+        patches: (masked patches,), image * patches of an image + patch; images alone come first.
+        words: (masked words,), index of each among the language tokens; pairs come first.
+        alone_patches: Number of masked patches of images alone.
+        paired_words: Number of masked words of pairs.
     """
 
     samples: Samples
@@ -84,10 +84,10 @@ def join_samples(
 
     Args:
         image_tokens: Vision tokens of an image.
-        images: How many images there are without a text.
-        paired: Tokens of each text that has an image, int64; see `frame_text`.
-        alone: Of each text without one.
-        length: Of a row; by default that of the longest sample.
+        images: Number of images without a text.
+        paired: Tokens of each text with an image, int64; see `frame_text`.
+        alone: Tokens of each text without an image.
+        length: Length of a row (default: that of the longest sample).
 
     Raises:
         ValueError: If a text has no tokens.
@@ -108,49 +108,46 @@ def join_samples(
 
 
 def concatenated(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return arrays of numbers one after another, int64; none give an empty one."""
+    """Concatenate arrays of any number, int64."""
     return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64, copy=False)
 
 
 def first_tokens(lengths: Sequence[int]) -> Tensor:
-    """Return the number of each sample's first token in a packed tensor, (samples,), int64."""
+    """Return the index of each sample's first token in a packed tensor, (samples,), int64."""
     counts = torch.tensor(lengths, dtype=torch.long)
     return counts.cumsum(0) - counts
 
 
 def frame_text(
-    tokens: Sequence[int], tokenizer: Tokenizer, max_length: int, closing: Sequence[int] = ()
+    tokens: Sequence[int], tokenizer: Tokenizer, max_length: int, suffix: Sequence[int] = ()
 ) -> np.ndarray:
-    """Return `<s>`, a text's tokens and `</s>`, int64; of what is too long the end is cut.
-
-    Tokens that are closing stand between the text and `</s>`, and are not cut.
-    """
-    kept = tokens[: max_length - 2 - len(closing)]
-    return np.array([tokenizer.begin, *kept, *closing, tokenizer.end], np.int64)
+    """Return `<s>`, a text's tokens, `suffix` and `</s>`, int64; the text is truncated to fit."""
+    kept = tokens[: max_length - 2 - len(suffix)]
+    return np.array([tokenizer.begin, *kept, *suffix, tokenizer.end], np.int64)
 
 
-def squared(picture: Picture, size: int) -> np.ndarray:
-    """Return all of a picture, resized, as uint8 (size, size, channels)."""
-    return cut(picture, Box(0, 0, picture.height, picture.width), size)
+def resize_to_square(picture: Picture, size: int) -> np.ndarray:
+    """Resize a whole picture to uint8 (size, size, channels)."""
+    return crop_and_resize(picture, Box(0, 0, picture.height, picture.width), size)
 
 
 @dataclass(frozen=True)
 class WholeImage:
-    """What images go through.
+    """Transform of images with texts, without a centre crop.
 
     Attributes:
-        reading: The form in which the model reads them.
-        augmentation: Of training images: "centre" is all of the image here, "random_resized" cuts
-            out a part. None draws nothing.
+        input_format: Input format of the model.
+        augmentation: Augmentation of training images; its crop "centre" is the whole image here.
+            None: no augmentation.
     """
 
-    reading: Reading
+    input_format: InputFormat
     augmentation: AugmentationConfig | None = None
 
     def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
         """Transform a picture."""
         if self.augmentation is None:
-            return self.reading.normalise(squared(picture, self.reading.size))
+            return self.input_format.normalise(resize_to_square(picture, self.input_format.size))
         if self.augmentation.crop == "centre":
-            picture = PixelPicture(squared(picture, self.reading.size))
-        return Augmentation(self.reading, self.augmentation)(picture, random)
+            picture = PixelPicture(resize_to_square(picture, self.input_format.size))
+        return Augmentation(self.input_format, self.augmentation)(picture, random)

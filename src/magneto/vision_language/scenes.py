@@ -1,10 +1,10 @@
-"""Built-in scenes of shapes: captions, and questions and statements that no text gives away.
+"""Built-in scenes of shapes with captions, balanced questions and balanced statements.
 
-Each question comes equally often with each of its answers, each statement is as often true as
-false, and so is what is said of each pair of images: neither words nor images alone tell. The sets
-are the same for every seed, and tables of "train" and "validation" as any source gives them.
+Each question has each of its answers equally often. Each statement, and each pair of images, is
+true as often as false. So neither texts nor images alone predict the answer. The sets are the same
+for every seed, and tables of "train" and "validation" as from any source.
 
-A scene has 3 x 3 cells of 16 x 16 pixels, each empty or with a coloured shape. It is a row of
+A scene has 3 x 3 cells of 16 x 16 pixels, each empty or with a coloured shape. It is stored as
 numbers, (CELLS,) int64: `EMPTY`, or shape * colours + colour.
 """
 
@@ -31,31 +31,31 @@ SHAPES = ("circle", "square", "cross")
 COLOURS = ("red", "green", "blue", "yellow")
 PAINT = ((205, 40, 40), (40, 150, 60), (50, 80, 200), (225, 190, 30))
 EMPTY = -1
-# Objects of a scene.
+# Largest number of objects in a scene.
 MOST_OBJECTS = 4
-# Grey of the ground. There is no noise: k-means of patches would tell grounds apart by it.
+# Grey of the background, without noise, by which k-means would cluster empty patches.
 GROUND = 230
-# Images with captions, and as many without; texts alone are a quarter more.
+# Number of images with captions and of images alone; texts alone are a quarter more.
 PAIRS = {"train": 4000, "validation": 400}
-# Scenes for each question and answer: 96 together.
+# Scenes for each of the 96 pairs of question and answer.
 ANSWERED = {"train": 60, "validation": 8}
-# Times six pairs of scenes for each kind of statement and each of the things that it may be of.
+# Rounds of six pairs of scenes for each kind of statement and each thing.
 ROUNDS = {"train": 30, "validation": 5}
 THINGS = len(SHAPES) + len(COLOURS)
-# Scenes that those of statements are taken from.
+# Number of scenes from which those of statements are taken.
 POOL = 32768
 NUMBERS = ("0", "1", "2", "3")
-# Scenes drawn at a time, of which those that are wanted are taken.
+# Scenes drawn at once, of which suitable ones are taken.
 DRAWN = 4096
-# Splits draw from other seeds than each other, and so do the sets.
+# Seeds of the splits and of the sets.
 SPLITS = {"train": 1, "validation": 2}
 PAIR_SET, IMAGE_SET, TEXT_SET, QUESTION_SET, STATEMENT_SET = range(5)
 
 Condition = Callable[[np.ndarray], np.ndarray]
-"""From scenes, (count, CELLS), to which of them it holds for, (count,) boolean."""
+"""From scenes, (count, CELLS), to whether a condition holds for each, (count,) boolean."""
 
 
-# What may be said of a thing: is it true, given whether the left and the right image have it?
+# Statements about a thing, and their truth given whether the left and right image have it.
 STATEMENT_KINDS: dict[str, Callable[[bool, bool], bool]] = {
     "both images have": lambda left, right: left and right,
     "some image has": lambda left, right: left or right,
@@ -63,7 +63,7 @@ STATEMENT_KINDS: dict[str, Callable[[bool, bool], bool]] = {
 
 
 def scene_pairs() -> dict[str, Table]:
-    """Return images, each with a "caption" that says what is where."""
+    """Return images, each with a "caption" of its objects and their positions."""
     found = {}
     for split, count in PAIRS.items():
         random = generator(split, PAIR_SET)
@@ -82,9 +82,9 @@ def scene_images() -> dict[str, Pixels]:
 
 
 def scene_texts() -> dict[str, list[str]]:
-    """Return "train" and "validation": captions of unseen scenes, questions, statements, mixed.
+    """Return "train" and "validation" texts: captions of other scenes, questions, statements.
 
-    Answers are not among them.
+    Answers are not included.
     """
     asked = [question for question, _, _ in question_kinds()]
     others = list(dict.fromkeys(asked + statements()))
@@ -98,7 +98,7 @@ def scene_texts() -> dict[str, list[str]]:
 
 
 def scene_questions() -> dict[str, Table]:
-    """Return images, each with a "question"; each has each "answer" that it can have as often."""
+    """Return images, each with a "question" and its "answer", balanced over answers."""
     found = {}
     for split, each in ANSWERED.items():
         random = generator(split, QUESTION_SET)
@@ -113,9 +113,9 @@ def scene_questions() -> dict[str, Table]:
 
 
 def scene_statements() -> dict[str, Table]:
-    """Return a "statement" about what the "left" and the "right" image have, and its "truth".
+    """Return a "statement" about the "left" and "right" image in each row, and its "truth".
 
-    Each pair of images stands in two statements of one kind about two things: one is true, one not.
+    Each pair of images has two statements of one kind about two things, one true and one false.
     """
     found = {}
     for split, rounds in ROUNDS.items():
@@ -124,7 +124,7 @@ def scene_statements() -> dict[str, Table]:
         has = np.stack([condition(pool) for _, condition in things], 1)
         scenes, rows = [], []
         for _, (words, holds) in product(range(rounds), STATEMENT_KINDS.items()):
-            # Whether the left and the right image have a thing; it is said truly, or falsely.
+            # Whether the left and the right image have a thing, for true and false statements.
             patterns = [*product((True, False), repeat=2)]
             true = [pattern for pattern in patterns if holds(*pattern)]
             false = [pattern for pattern in patterns if not holds(*pattern)]
@@ -146,12 +146,12 @@ def scene_statements() -> dict[str, Table]:
 
 
 def statements() -> list[str]:
-    """Return all that is said of two images."""
+    """Return all statements about two images."""
     return [f"{words} {thing}" for words in STATEMENT_KINDS for thing, _ in conditions()]
 
 
 def question_kinds() -> list[tuple[str, str, Condition]]:
-    """Return every question with every answer, and which scenes it is the answer for."""
+    """Return every question with every answer and the condition for it."""
     kinds: list[tuple[str, str, Condition]] = []
     for (i, shape), (j, colour) in product(enumerate(SHAPES), enumerate(COLOURS)):
         thing = i * len(COLOURS) + j
@@ -172,7 +172,7 @@ def question_kinds() -> list[tuple[str, str, Condition]]:
 
 
 def conditions() -> list[tuple[str, Condition]]:
-    """Return the things that statements speak of, and which scenes have them."""
+    """Return the things of statements, and the condition that a scene has them."""
     shapes = [(f"a {shape}", lambda s, i=i: (shapes_of(s) == i).any(1))
               for i, shape in enumerate(SHAPES)]  # fmt: skip
     colours = [(f"something {colour}", lambda s, j=j: (colours_of(s) == j).any(1))
@@ -181,12 +181,12 @@ def conditions() -> list[tuple[str, Condition]]:
 
 
 def alone(feature: Callable[[np.ndarray], np.ndarray], value: int, thing: int) -> Condition:
-    """Hold where a thing is the only one that has its shape, or its colour."""
+    """Return the condition that a thing is the only one with its shape or colour."""
     return lambda scenes: ((feature(scenes) == value).sum(1) == 1) & (scenes == thing).any(1)
 
 
 def apart(shape: int, colour: int, thing: int) -> Condition:
-    """Hold where a shape and a colour are there, in other things than the one that has both."""
+    """Return the condition that a shape and a colour occur, but not in one thing."""
     return lambda scenes: (
         (shapes_of(scenes) == shape).any(1)
         & (colours_of(scenes) == colour).any(1)
@@ -195,12 +195,12 @@ def apart(shape: int, colour: int, thing: int) -> Condition:
 
 
 def generator(split: str, which: int) -> np.random.Generator:
-    """Return what draws a split of a set."""
+    """Return the random generator of a split of a set."""
     return np.random.default_rng([SPLITS[split], which])
 
 
 def draw_where(holds: Condition, count: int, random: np.random.Generator) -> np.ndarray:
-    """Draw scenes for which a condition holds, (count, CELLS)."""
+    """Draw scenes that meet a condition, (count, CELLS)."""
     found = np.zeros((0, CELLS), np.int64)
     while len(found) < count:
         scenes = draw_scenes(DRAWN, random)
@@ -209,7 +209,7 @@ def draw_where(holds: Condition, count: int, random: np.random.Generator) -> np.
 
 
 def draw_scenes(count: int, random: np.random.Generator) -> np.ndarray:
-    """Draw scenes of 1 to `MOST_OBJECTS` objects, in other cells each, (count, CELLS)."""
+    """Draw scenes of 1 to `MOST_OBJECTS` objects in different cells, (count, CELLS)."""
     objects = random.integers(1, MOST_OBJECTS + 1, (count, 1))
     rank = random.random((count, CELLS)).argsort(1)
     things = random.integers(0, len(SHAPES) * len(COLOURS), (count, CELLS))
@@ -217,12 +217,12 @@ def draw_scenes(count: int, random: np.random.Generator) -> np.ndarray:
 
 
 def shapes_of(scenes: np.ndarray) -> np.ndarray:
-    """Return the number of the shape in each cell, `EMPTY` where there is none."""
+    """Return the shape in each cell, or `EMPTY`."""
     return np.where(scenes == EMPTY, EMPTY, scenes // len(COLOURS))
 
 
 def colours_of(scenes: np.ndarray) -> np.ndarray:
-    """Return the number of the colour in each cell, `EMPTY` where there is none."""
+    """Return the colour in each cell, or `EMPTY`."""
     return np.where(scenes == EMPTY, EMPTY, scenes % len(COLOURS))
 
 
@@ -236,7 +236,7 @@ def describe(scene: np.ndarray) -> str:
 
 
 def silhouettes() -> np.ndarray:
-    """Return where each shape, and at last nothing, has paint: (shapes + 1, CELL, CELL) boolean."""
+    """Return masks of the shapes and of an empty cell, (shapes + 1, CELL, CELL) boolean."""
     y, x = np.mgrid[:CELL, :CELL] - (CELL - 1) / 2
     half, thick = CELL * 0.38, CELL * 0.13
     near, far = np.minimum(abs(x), abs(y)), np.maximum(abs(x), abs(y))
@@ -249,7 +249,7 @@ def silhouettes() -> np.ndarray:
 def render(scenes: np.ndarray) -> np.ndarray:
     """Return images of scenes, (count, CELLS), as uint8 (count, SIZE, SIZE, 3)."""
     cells = scenes.reshape(-1, GRID, GRID)
-    # EMPTY is the last of both.
+    # EMPTY indexes the last mask and the last colour.
     painted = silhouettes()[shapes_of(cells)]
     paint = np.array([*PAINT, (0, 0, 0)], np.uint8)[colours_of(cells)]
     tiles = np.where(painted[..., None], paint[:, :, :, None, None], np.uint8(GROUND))

@@ -1,14 +1,14 @@
-"""Images with what is said of them, as rows of tables: captions, questions, statements.
+"""Rows of images with texts: captions, questions, statements.
 
-How a task uses it::
+Use::
 
-    splits = load_rows(config, tables_of, problems, counts)    # lists the source; decodes nothing
+    splits = load_rows(config, tables_of, problems, counts)    # lists the source without decoding
     rows = splits.train
-    len(rows), rows.values("question")     # of all rows, in their order
+    len(rows), rows.values("question")     # number of rows; a column's values
     rows.open(3)                           # the pictures of a row: one, or a statement's two
 
-A source of any kind is read by `magneto.data.formats`. What has files of its own (VQA v2, NLVR2,
-Karpathy's captions) has a function from these to a table.
+`magneto.data.formats` reads sources of any kind. Sets with their own files (VQA v2, NLVR2,
+Karpathy's captions) have a function from these to a table.
 """
 
 from __future__ import annotations
@@ -42,26 +42,25 @@ from magneto.vision_language.scenes import scene_pairs
 
 MISSING = "training rows whose image is missing left out"
 LOST = "validation rows whose image is missing (they count as wrong)"
-TWICE = "pairs that come twice left out"
-# What is said where a name alone does not tell which file is meant.
-SEVERAL = "images whose name another file has too left out (the first by folder is read)"
-# The splits of files in Karpathy's layout; "restval" is the part of COCO's validation images that
-# all train on.
+TWICE = "duplicate pairs left out"
+SEVERAL = "images with the name of another file left out (the first by folder is read)"
+# Splits of files in Karpathy's layout; "restval" is the part of COCO's validation images that is
+# used for training.
 KARPATHY = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
-OTHER_SPLITS = "images of a split that is none of train, restval, val and test left out"
+OTHER_SPLITS = "images of other splits than train, restval, val and test left out"
 
 Tables = Callable[[str], Mapping[str, Table]]
-"""From a source to its tables by split, with the columns that a task reads."""
+"""From a source to its tables by split, with a task's columns."""
 
 
 @dataclass(frozen=True)
 class ImageRows:
-    """Rows of a split, by index: 0 to `len(rows) - 1`.
+    """Rows of a split, by index from 0 to `len(rows) - 1`.
 
     Attributes:
-        table: With columns of images, and of what is said of them.
-        names: Of the columns of images, in the order in which a model sees them.
-        problems: Told of images that are not read as they should be.
+        table: Columns of images and of texts.
+        names: Names of the columns of images, in the model's order.
+        problems: Counts images that can't be read properly.
     """
 
     table: Table
@@ -73,12 +72,12 @@ class ImageRows:
 
     @cached_property
     def images(self) -> tuple[ImageSplit, ...]:
-        """The images of each column, by the row's index."""
+        """Images of each column, by index of the row."""
         columns = (self.table.columns[name] for name in self.names)
         return tuple(images_of(column, self.table.rows, self.problems) for column in columns)
 
     def values(self, name: str) -> Any:
-        """Return what a column has in each row."""
+        """Return the values of a column."""
         return self.table.values(name)
 
     def open(self, index: int) -> list[Picture]:
@@ -86,11 +85,11 @@ class ImageRows:
         return [images.open(index) for images in self.images]
 
     def name(self, index: int) -> str:
-        """Return where the images of a row lie, for messages."""
+        """Return the paths of the images of a row, for messages."""
         return ", ".join(images.name(index) for images in self.images)
 
     def broken(self, index: int, error: BrokenImage) -> None:
-        """Note that an image of a row is broken or missing."""
+        """Count a broken or missing image of a row."""
         self.problems.record(BROKEN, self.name(index), str(error))
 
     def take(self, indices: np.ndarray) -> ImageRows:
@@ -99,16 +98,15 @@ class ImageRows:
 
     @property
     def digest(self) -> str:
-        """A short name for the content: all words, names and sizes of images, bytes of some."""
+        """Digest of the content: all texts, names and sizes of images, bytes of some."""
         return self.table.digest
 
 
 @dataclass(frozen=True)
 class RowSplits:
-    """What a source has.
+    """Training and validation rows of a source.
 
-    The files of all images to train on are there; a validation row whose image is missing counts as
-    wrong.
+    Training rows with a missing image are left out; such validation rows count as wrong.
     """
 
     train: ImageRows
@@ -170,22 +168,22 @@ def load_rows(
 
 
 def missing_images(rows: ImageRows) -> np.ndarray:
-    """Return whether the file of an image is not there, boolean (rows, columns of images)."""
+    """Return whether the file of each image is missing, boolean (rows, columns of images)."""
     columns = [images.images for images in rows.images]
     found = [column.sizes()[rows.table.rows] < 0 if isinstance(column, Files)
              else np.zeros(len(rows), bool) for column in columns]  # fmt: skip
     gone = np.stack(found, 1)
     if len(rows) and gone.any(1).all():
         first = rows.images[int(gone[0].argmax())].name(0)
-        raise ValueError(f"{rows.table.where}: none of the {len(rows)} rows has its images, there "
-                         f"is no {first}: name their folder, data.image_folder")  # fmt: skip
+        raise ValueError(f"{rows.table.where}: the images of all {len(rows)} rows are missing, "
+                         f"such as {first}: give their folder, data.image_folder")  # fmt: skip
     return gone
 
 
 def read_tables(
     source: str, builtin: Callable[[], dict[str, Table]], counts: Counts, progress: Progress
 ) -> dict[str, Table]:
-    """Return the tables of a source by split: what is built in, or what any field reads."""
+    """Return the tables of a source by split; `builtin` makes those of a built-in set."""
     if parse_source(source).kind == "builtin":
         return builtin()
     return read_source(source, counts, "image", progress)
@@ -198,13 +196,17 @@ def find_columns(
     folder: str | None,
     counts: Counts,
 ) -> Table:
-    """Return a table whose columns are called as a task calls them; rows without an image go.
+    """Return a table with a task's names of columns, without rows that lack an image.
 
-    Images and words are the task's names of columns, with those in the recipe. Paths are relative
-    to the folder, or to the table's own.
+    Args:
+        table: Rows of a source.
+        images: Task's names of the columns of images, with the names in the recipe.
+        words: Likewise of the columns of texts.
+        folder: Folder of relative paths; None: the table's folder.
+        counts: Counts rows without an image.
 
     Raises:
-        ValueError: If there is no such column, or no row has an image.
+        ValueError: If a column is missing, or no row has an image.
     """
     if folder is not None:
         table = replace(table, root=existing_path(folder))
@@ -223,9 +225,9 @@ def find_columns(
 def with_words(
     table: Table, images: Sequence[str], found: Mapping[int, Mapping[str, Any]], counts: Counts
 ) -> Table:
-    """Return the rows of which words were read: columns of images, and what was found by row."""
+    """Return the rows that were read: columns of images, and the values found by row."""
     if not found:
-        raise ValueError(f"{table.where} has no rows that can be used{counts.describe()}")
+        raise ValueError(f"{table.where} has no valid rows{counts.describe()}")
     columns: dict[str, Any] = {name: table.columns[name] for name in images}
     size = len(columns[images[0]])
     for name in next(iter(found.values())):
@@ -237,23 +239,23 @@ def with_words(
 
 
 def image_files(folder: Path, counts: Counts) -> dict[str, str]:
-    """Return the paths of all images below a folder, by the last part of their names.
+    """Return the paths of all images below a folder by file name.
 
-    Sets of photographs are unpacked in more than one way: NLVR2's training images lie in a hundred
-    folders or in one. Of two files of one name the first in the order of the alphabet counts.
+    Archives may be unpacked in different ways: NLVR2's training images are in a hundred folders or
+    in one. Of two files of one name the first in alphabetical order is used.
     """
     root = folder if folder.is_dir() else folder.parent
     found: dict[str, str] = {}
     for path in media_names(root, "image", Counts()):
         counts[SEVERAL] += found.setdefault(path.rpartition("/")[2], path) != path
     if not found:
-        raise ValueError(f"no images below {root}: no file ends in {', '.join(IMAGE_ENDINGS)}; "
-                         "archives have to be unpacked")  # fmt: skip
+        raise ValueError(f"no images below {root} ({', '.join(IMAGE_ENDINGS)}): unpack "
+                         "archives first")  # fmt: skip
     return found
 
 
 def named_images(names: Sequence[str], folder: Path, known: Mapping[str, str]) -> MediaColumn:
-    """Return images that are called by file name alone; see `image_files`."""
+    """Return a column of images given by file name; see `image_files`."""
     return Files(folder if folder.is_dir() else folder.parent,
                  [known.get(name, name) for name in names])  # fmt: skip
 
@@ -261,11 +263,11 @@ def named_images(names: Sequence[str], folder: Path, known: Mapping[str, str]) -
 def load_captions(
     config: CaptionDataConfig, problems: DataProblems, progress: Progress = SILENT
 ) -> RowSplits:
-    """Return images with all of their "captions", a row each.
+    """Return rows of an image with all of its "captions".
 
     Raises:
-        FileNotFoundError: If there is no such path.
-        ValueError: If there are no images with captions, or not the split that is asked for.
+        FileNotFoundError: If the path does not exist.
+        ValueError: If there are no images with captions, or no such split.
     """
     counts = Counts()
 
@@ -282,9 +284,9 @@ def load_captions(
 
 
 def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Table:
-    """Return the images of a table with all of their captions, whichever rows have them.
+    """Return the images of a table with the captions of all their rows.
 
-    What is left out is counted: rows without an image, texts that are empty, pairs that come twice.
+    Rows without an image, empty texts and duplicate pairs are counted and left out.
     """
     names = {"image": config.image_column}, {"text": config.text_column}
     table = find_columns(table, *names, config.image_folder, counts)
@@ -306,14 +308,14 @@ def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Ta
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return a text, or a list of texts, as a list; an empty text where it is neither."""
+    """Return a text or a list of texts as a list; other values become an empty text."""
     if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
         return value
     return [value if isinstance(value, str) else ""]
 
 
 def karpathy_file(source: str) -> Path | None:
-    """Return a source's dataset_*.json, or the file itself if it is named so; else None."""
+    """Return a source's dataset_*.json, or the source if it is such a file; else None."""
     if parse_source(source).kind != "path":
         return None
     path = existing_path(source)
@@ -321,16 +323,18 @@ def karpathy_file(source: str) -> Path | None:
         return path if path.name.startswith("dataset") and ".json" in path.suffixes else None
     found = [file for file in sorted(path.glob("dataset*.json*")) if has_ending(file, (".json",))]
     if len(found) > 1:
-        raise ValueError(f"{path} has {found[0].name} and {found[1].name}: name one of them")
+        raise ValueError(
+            f"{path} has {found[0].name} and {found[1].name}: give one of them as data.source"
+        )
     return found[0] if found else None
 
 
 def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str, Table]:
-    """Return "train", "validation" and "test" of a file in Karpathy's layout, as far as they are.
+    """Return the tables "train", "validation" and "test" of a file in Karpathy's layout.
 
-    COCO, Flickr30k and Flickr8k are shared so: one JSON object; "images", a list with "filename",
-    maybe "split" (train, restval, val, test), and "sentences", each with "raw". Images are found by
-    their names, wherever below the folder they lie.
+    The layout of COCO, Flickr30k and Flickr8k is a JSON object with "images", a list with
+    "filename", optionally "split" (train, restval, val, test), and "sentences", each with "raw".
+    Images are found by file name anywhere below the folder.
     """
 
     def read(record: Any) -> dict[str, Any]:

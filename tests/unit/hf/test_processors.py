@@ -17,7 +17,7 @@ from magneto.data.tokenizer import SPECIAL, load_tokenizer, train_bpe  # noqa: E
 from magneto.hf.export import images_and_texts, save_readers  # noqa: E402
 from magneto.hf.tokenizer import FRAMED, encoder_tokenizer  # noqa: E402
 from magneto.vision.decoding import EncodedPicture, PixelPicture  # noqa: E402
-from magneto.vision.transforms import Reading  # noqa: E402
+from magneto.vision.transforms import InputFormat  # noqa: E402
 from magneto.vision_language.config import VisionLanguageConfig  # noqa: E402
 from magneto.vision_language.samples import WholeImage, frame_text  # noqa: E402
 from tests.unit.vision.image_files import encoded, photo  # noqa: E402
@@ -62,7 +62,7 @@ def test_files_are_read_as_a_run_reads_them() -> None:
     for content in odd_files().values():
         picture = Image.open(io.BytesIO(content))
         found = hf.MagnetoImageProcessor(0)(picture, return_tensors="np")["pixel_values"]
-        wanted = Reading(0).normalise(EncodedPicture(content).pixels())
+        wanted = InputFormat(0).normalise(EncodedPicture(content).pixels())
         np.testing.assert_array_equal(found[0], wanted)
 
 
@@ -92,7 +92,7 @@ def test_all_of_a_picture_is_read_or_its_ratio_kept() -> None:
     for normalisation in ("half", "imagenet"):
         processor = hf.MagnetoImageProcessor(8, 3, normalisation)
         found = processor(several, return_tensors="pt")["pixel_values"]
-        transform = WholeImage(Reading(8, 3, normalisation))
+        transform = WholeImage(InputFormat(8, 3, normalisation))
         expected = transform(PixelPicture(several[1]), np.random.default_rng(0))
         assert torch.equal(found[1], torch.from_numpy(expected))
         for given, rows in ((list(several), found), (several[1], found[1:2])):

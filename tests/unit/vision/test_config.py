@@ -58,9 +58,9 @@ def test_features_are_of_layers_spread_over_the_depth() -> None:
 
 
 def test_what_only_data_tells_has_to_be_known() -> None:
-    with pytest.raises(ValueError, match="codes are not known"):
+    with pytest.raises(ValueError, match="codes is not set"):
         MaskedImageModel(ImageModelConfig(**SIZES, max_length=17))
-    with pytest.raises(ValueError, match="target_width is not known"):
+    with pytest.raises(ValueError, match="target_width is not set"):
         TokenizerDistillation(ImageTokenizerConfig(**SIZES))
 
 

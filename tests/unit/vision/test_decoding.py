@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from magneto.vision import decoding
-from magneto.vision.decoding import BrokenImage, EncodedPicture, decode_mask, turned
+from magneto.vision.decoding import BrokenImage, EncodedPicture, apply_orientation, decode_mask
 from tests.unit.vision.image_files import Image, encoded, photo
 
 
@@ -41,7 +41,7 @@ def test_exif_orientations(decoder) -> None:
         found = pixels(content)
         assert found.shape == wanted.shape, (way, kind)
         assert np.abs(found.astype(int) - wanted).max() <= 1, (way, kind)
-        assert way == 1 or not np.array_equal(turned(found, way), found)
+        assert way == 1 or not np.array_equal(apply_orientation(found, way), found)
 
 
 def test_transparent_parts_are_white() -> None:
@@ -151,9 +151,9 @@ def test_masks_are_numbers_of_classes() -> None:
     assert np.array_equal(decode_mask(encoded(Image.fromarray(mask.astype(np.uint16)))), mask)
     with pytest.raises(BrokenImage, match="not colours"):
         decode_mask(encoded(photo()))
-    with pytest.raises(BrokenImage, match="is PNG or BMP, not JPEG"):
+    with pytest.raises(BrokenImage, match="must be PNG or BMP, not JPEG"):
         decode_mask(encoded(mask, "JPEG"))
-    with pytest.raises(BrokenImage, match="class 300 is not in 0 to 255"):
+    with pytest.raises(BrokenImage, match="class 300 is above 255"):
         decode_mask(encoded(Image.fromarray(np.full((2, 2), 300, np.uint16))))
     with pytest.raises(BrokenImage):
         decode_mask(encoded(mask.repeat(50, 0).repeat(50, 1))[:70])

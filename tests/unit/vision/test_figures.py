@@ -10,7 +10,7 @@ import torch
 from magneto.figures import MOST_CLASSES
 from magneto.training.task import Figure
 from magneto.vision.figures import (
-    COVER,
+    OPACITY,
     attention_figure,
     class_colours,
     codes_figure,
@@ -23,7 +23,7 @@ from magneto.vision.figures import (
     readable,
     reconstruction_figure,
 )
-from magneto.vision.transforms import Reading
+from magneto.vision.transforms import InputFormat
 from tests.unit.vision.small import small_classifier
 
 Image = pytest.importorskip("PIL.Image")
@@ -53,14 +53,14 @@ def test_patches_are_grouped_by_their_codes() -> None:
     images, codes = images_and_codes()
     times = sorted((int(n) for n in codes.flatten().bincount() if n), reverse=True)
     caption = codes_figure(images, codes, 7, 2).caption
-    assert f"have them: {', '.join(map(str, times))}." in caption
-    assert f"of {len(times)} that occur (of 7)" in caption
+    assert f"each code: {', '.join(map(str, times))}." in caption
+    assert f"the {len(times)} that occur (7 in all)" in caption
     # Where patches that are alike have a code of their own, its mean is the patch.
     twice, own = images.repeat(2, 1, 1, 1), torch.arange(9 * 16).view(9, 16).repeat(2, 1)
-    assert "pixels is 0 % of their variance" in reconstruction_figure(twice, own, 144, 2).caption
+    assert "explain 0 % of the variance" in reconstruction_figure(twice, own, 144, 2).caption
     opposite = torch.tensor([2.0, -2] * 4).view(8, 1, 1, 1).expand(8, 1, 8, 8)
     one = torch.zeros(8, 16, dtype=torch.long)
-    assert " 100 % of" in reconstruction_figure(opposite, one, 7, 2).caption
+    assert " 100 % of the variance" in reconstruction_figure(opposite, one, 7, 2).caption
 
 
 def test_hidden_patches_are_grey() -> None:
@@ -74,14 +74,14 @@ def test_hidden_patches_are_grey() -> None:
     second = pixels[8 * scale + 2 : 16 * scale + 2, : 8 * scale]
     grey = (second == 128).all(-1)[scale // 2 :: 2 * scale, scale // 2 :: 2 * scale]
     assert np.flatnonzero(grey.flatten()).tolist() == hidden[0].tolist()
-    assert "Of these 48 guesses 50 % are right" in figure.caption
+    assert "50 % of these 48 predictions are right" in figure.caption
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean"])
 def test_attention_is_of_what_the_head_sees(pooling: str) -> None:
     model, images = small_classifier(pooling=pooling), torch.rand(3, 3, 8, 8)
     found = attention_figure(model, images, images, model.pooled)
-    assert ("the class token" if pooling == "first" else "the patches") in found.caption
+    assert ("the class token" if pooling == "first" else "the average patch") in found.caption
     share = re.search(r"(\d+)% of the attention", found.caption)
     assert share is not None and 60 < int(share[1]) < 100
     height, width = read(found.image).shape[:2]
@@ -95,7 +95,7 @@ def test_confusion_is_percent_of_a_class() -> None:
     words = re.findall(r">([^<>]+)</text>", str(figure.image))
     assert {"75", "25", "100", "sky", "a bird of a very lo…"} <= {*words}
     assert "tree" not in words and "sky, blue" not in words
-    assert "Of 110 pixels" in figure.caption and "85 are" in figure.caption
+    assert "85 of 110 validation pixels" in figure.caption
     many = confusion_figure(np.diag(np.arange(1, 151)), [f"class{n}" for n in range(150)], "images")
     assert f"{150 - MOST_CLASSES} rarer classes are left out" in many.caption
     assert ">class149<" in str(many.image) and ">class20<" not in str(many.image)
@@ -104,8 +104,8 @@ def test_confusion_is_percent_of_a_class() -> None:
 def test_a_mistake_is_shown_as_it_looks() -> None:
     """Restored, not stretched to its own darkest and brightest pixel."""
     dark = torch.full((5, 1, 4, 4), -0.8)
-    figure = mistakes_figure(dark, ["is a"] * 5, Reading(4, 1))
-    assert "The 5 wrong answers" in figure.caption
+    figure = mistakes_figure(dark, ["is a"] * 5, InputFormat(4, 1))
+    assert "The 5 most confident" in figure.caption
     pixels = read(figure.image)
     assert (abs(pixels.astype(int) - 26) <= 2).all(-1).mean() > 0.4
 
@@ -117,7 +117,7 @@ def test_colours_of_classes_differ_and_ignored_pixels_have_none() -> None:
     classes = np.array([[0, 1, 255], [2, 2, 255]], np.uint8)
     found = overlay(pixels, classes, class_colours(3))
     assert (found[:, 2] == 100).all()
-    expected = 100 + COVER * (class_colours(3)[1].astype(float) - 100)
+    expected = 100 + OPACITY * (class_colours(3)[1].astype(float) - 100)
     assert np.abs(found[0, 1] - expected).max() <= 0.5
     assert np.array_equal(overlay(pixels[..., :1], classes, class_colours(3)), found)
 
@@ -128,7 +128,7 @@ def test_an_overlay_has_a_legend_of_what_is_there() -> None:
     drawn = read(overlay_png(black, classes, ["sky", "road", "tree"])).reshape(-1, 3).astype(int)
     colours = class_colours(3).astype(int)
     seen = [(abs(drawn - colour).max(1) <= 1).sum() > 50 for colour in colours]
-    covered = [(abs(drawn - COVER * colour).max(1) <= 1).sum() > 5000 for colour in colours]
+    covered = [(abs(drawn - OPACITY * colour).max(1) <= 1).sum() > 5000 for colour in colours]
     assert seen == covered == [True, False, True]
     wide = np.zeros((10, 1200), np.uint8)  # a large image keeps its size
     assert read(overlay_png(wide[..., None], wide, ["sky"])).shape[1] > 1200
@@ -139,5 +139,5 @@ def test_a_segmentation_is_shown_beside_its_mask() -> None:
     answer = np.array([[0, 1], [0, 0]], np.uint8)
     figure = overlay_figure("a/b c.d.png", np.zeros((2, 2, 3), np.uint8), mask, answer, ["x", "y"])
     assert isinstance(figure, Figure) and figure.name == "segmentation-b-c-d"
-    assert "66.7% of the pixels" in figure.caption
+    assert "66.7% of the " in figure.caption
     assert read(figure.image).shape[1] > 3 * 350

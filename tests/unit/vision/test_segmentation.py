@@ -15,13 +15,13 @@ from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import BROKEN
 from magneto.vision.models import pixel_logits
 from magneto.vision.segmentation import (
-    MaskReading,
+    MaskClasses,
     Segmentation,
     confusion,
     read_pair,
     segmentation_scores,
 )
-from magneto.vision.transforms import fitted, fitted_size
+from magneto.vision.transforms import resize_to_fit, size_to_fit
 from tests.evaluating import measured, taught
 from tests.unit.vision.image_files import encoded, write, write_pairs
 from tests.unit.vision.small import SIZES, small_config
@@ -38,23 +38,23 @@ def task_of(folder: Path, data: dict[str, Any] | None = None, **model: Any) -> S
 def test_what_numbers_in_masks_mean() -> None:
     """ADE20k's 0 is no class and its 1 is the first of 150; what is ignored stays ignored."""
     stored = np.array([[0, 1, 2, 150, 255]], np.uint8)
-    assert MaskReading(150, reduce_zero_label=True)(stored).tolist() == [[255, 0, 1, 149, 255]]
-    assert MaskReading(151)(stored).tolist() == stored.tolist()
+    assert MaskClasses(150, reduce_zero_label=True)(stored).tolist() == [[255, 0, 1, 149, 255]]
+    assert MaskClasses(151)(stored).tolist() == stored.tolist()
     # Further ignored numbers are as stored.
-    assert MaskReading(11, ignored=(11,))(np.array([10, 11, 255])).tolist() == [10, 255, 255]
-    reduced = MaskReading(3, reduce_zero_label=True, ignored=(4,))
+    assert MaskClasses(11, ignored=(11,))(np.array([10, 11, 255])).tolist() == [10, 255, 255]
+    reduced = MaskClasses(3, reduce_zero_label=True, ignored=(4,))
     assert reduced(np.array([0, 1, 3, 4])).tolist() == [255, 0, 2, 255]
     with pytest.raises(BrokenImage, match=r"has 11, there are 11 classes: .*data\.ignored"):
-        MaskReading(11)(np.array([[3, 11]], np.uint8))
+        MaskClasses(11)(np.array([[3, 11]], np.uint8))
 
 
 def test_the_scale_of_evaluation_keeps_the_ratio() -> None:
     """(2048, 512): the shorter side is 512, unless the longer one would be above 2048."""
     sizes = {(512, 683): (512, 683), (256, 341): (512, 682), (600, 3000): (410, 2048)}
     for size, expected in sizes.items():
-        assert fitted_size(*size, (2048, 512)) == fitted_size(*size, (512, 2048)) == expected
-        assert fitted(np.zeros((*size, 3), np.uint8), (2048, 512)).shape[:2] == expected
-        assert fitted_size(*size[::-1], (2048, 512)) == expected[::-1]
+        assert size_to_fit(*size, (2048, 512)) == size_to_fit(*size, (512, 2048)) == expected
+        assert resize_to_fit(np.zeros((*size, 3), np.uint8), (2048, 512)).shape[:2] == expected
+        assert size_to_fit(*size[::-1], (2048, 512)) == expected[::-1]
 
 
 def test_a_broken_pair_counts_for_nothing_and_is_counted(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_broken_pair_counts_for_nothing_and_is_counted(tmp_path: Path) -> None
     write(tmp_path / "annotations" / "0.png", encoded(np.zeros((5, 5), np.uint8)))
     write(tmp_path / "annotations" / "1.png", b"no image")
     task = task_of(tmp_path)
-    for index, words in ((0, r"is 20 x 30, its mask 5 x 5"), (1, r"^its mask: no image file")):
+    for index, words in ((0, r"20 x 30, its mask 5 x 5"), (1, r"^its mask: no image file")):
         with pytest.raises(BrokenImage, match=words):
             read_pair(task.splits.validation, index, task.masks)
     (batch,) = task.validation_batches()
@@ -87,7 +87,7 @@ def test_a_class_that_is_nowhere_is_left_out() -> None:
     assert found["mean_accuracy"] == pytest.approx((0.8 + 1) / 2)
     assert found["pixel_accuracy"] == pytest.approx(18 / 20)
     matrix = confusion(torch.full((2, 3), 255, dtype=torch.uint8), torch.zeros(2, 3).long(), 4)
-    with pytest.raises(ValueError, match="all are ignored"):
+    with pytest.raises(ValueError, match="masks are ignored"):
         segmentation_scores(matrix.tolist(), NAMES)
 
 
@@ -119,7 +119,7 @@ def test_scores_are_of_pixels_at_the_masks_size(tmp_path: Path) -> None:
     with torch.no_grad():
         for batch in task.validation_batches():
             for image, mask in zip(batch["images"], batch["masks"], strict=True):
-                assert image.shape[1:] == fitted_size(*mask.shape, (64, 32))
+                assert image.shape[1:] == size_to_fit(*mask.shape, (64, 32))
                 logits = next(pixel_logits(model, [image]))[None]
                 large = F.interpolate(logits, mask.shape, mode="bilinear", align_corners=False)
                 loss += F.cross_entropy(large, mask[None].long(), reduction="sum").item()

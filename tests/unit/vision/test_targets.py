@@ -12,7 +12,7 @@ from magneto.config import ConfigError
 from magneto.recipe import RUN_FILE
 from magneto.vision.config import ImageModelConfig
 from magneto.vision.targets import BlockMasking, CodeTargets, PatchTokenizer, load_tokenizer
-from magneto.vision.transforms import Reading
+from magneto.vision.transforms import InputFormat
 from tests.unit.vision.small import PATCHES, small_recipe
 
 
@@ -51,10 +51,10 @@ def test_patches_that_look_alike_have_one_code() -> None:
 def test_the_tokenizer_reads_pixels_from_minus_one_to_one() -> None:
     tokenizer = PatchTokenizer(config(channels=3), [torch.randn(4, 3, 8, 8)], 0)
     pixels = torch.randint(256, (8, 8, 3), dtype=torch.uint8).numpy()
-    half = torch.from_numpy(Reading(8, 3, "half").normalise(pixels))[None]
+    half = torch.from_numpy(InputFormat(8, 3, "half").normalise(pixels))[None]
     for kind in ("half", "imagenet"):
         targets = CodeTargets(tokenizer, kind)
-        images = torch.from_numpy(Reading(8, 3, kind).normalise(pixels))[None]
+        images = torch.from_numpy(InputFormat(8, 3, kind).normalise(pixels))[None]
         assert torch.allclose(targets.view(images), half, atol=1e-6)
         assert torch.equal(targets(images), tokenizer.encode(half))
 
@@ -65,7 +65,7 @@ def test_a_runs_tokenizer(tokenizer_run: Path, tmp_path: Path) -> None:
     images = flat_patches()
     assert torch.equal(targets(images), tokenizer.encode(images))
     assert targets.digest() != CodeTargets(PatchTokenizer(config(), [images], 0), "half").digest()
-    with pytest.raises(ValueError, match=r"tokenizer of other images: give --model.patch_size 2"):
+    with pytest.raises(ValueError, match=r"images of another size: give --model.patch_size 2"):
         load_tokenizer(tokenizer_run, config(patch_size=4))
     with pytest.raises(FileNotFoundError, match=r"no run in .*; did you mean .*tokenizer"):
         load_tokenizer(tokenizer_run.with_name("tokeniser"), config())

@@ -86,8 +86,8 @@ def test_pictures_of_a_model(name: str, tmp_path: Path) -> None:
 MISFITS: list[tuple[str, dict[str, Any], str]] = [
     ("image-classification", {"model__classes": 9}, "has 10 classes, the model 9"),
     ("image-tokenizer", {"data__normalisation": "imagenet"}, "normalisation must be half"),
-    ("image-tokenizer", {"model__target_width": 7}, "width of 5, model.target_width is 7"),
-    ("image-tokenizer", {"model__channels": 3}, "images of 1 channel, the model takes 3"),
+    ("image-tokenizer", {"model__target_width": 7}, "target_width is 7, but .* width of 5"),
+    ("image-tokenizer", {"model__channels": 3}, "images with 1 channel: set model.channels, now 3"),
     ("image-modelling", {"model__codes": None}, "set model.codes"),
     ("image-modelling", {"data__augmentation__erasing": 0.5}, "erasing must be 0"),
     ("image-modelling", {"data__image_tokenizer": "nowhere"}, "no run in nowhere"),

@@ -8,11 +8,11 @@ from magneto.vision.augmentation import (
     OPERATIONS,
     Augmentation,
     PairedAugmentation,
-    distorted,
-    erased,
-    jittered,
-    rand_augmented,
-    turned_hue,
+    colour_jitter,
+    photometric_distortion,
+    rand_augment,
+    random_erasing,
+    shift_hue,
 )
 from magneto.vision.config import (
     IGNORED,
@@ -24,10 +24,10 @@ from magneto.vision.decoding import BrokenImage, EncodedPicture, PixelPicture
 from magneto.vision.transforms import (
     NORMALISATIONS,
     Box,
-    Reading,
+    InputFormat,
     centre_crop,
-    cut,
-    random_box,
+    crop_and_resize,
+    random_crop_box,
     validation_transform,
     with_channels,
 )
@@ -46,41 +46,41 @@ def rng(*key: int) -> np.random.Generator:
 def test_without_augmentation_pixels_are_normalised_alone() -> None:
     """The digits go through as they are: (pixel / peak - 0.5) / 0.5, to the last bit."""
     levels = np.arange(17, dtype=np.uint8).repeat(4).reshape(1, 68, 1)[:, :64].reshape(8, 8, 1)
-    reading = Reading(8, 1, "half", 240)
-    found = Augmentation(reading, AugmentationConfig())(PixelPicture(levels * 15), rng(1))
+    input_format = InputFormat(8, 1, "half", 240)
+    found = Augmentation(input_format, AugmentationConfig())(PixelPicture(levels * 15), rng(1))
     assert np.array_equal(found, levels.transpose(2, 0, 1).astype(np.float32) / 8 - 1)
-    fixed = validation_transform(ImageDataConfig(), reading)(PixelPicture(levels * 15), rng(1))
+    fixed = validation_transform(ImageDataConfig(), input_format)(PixelPicture(levels * 15), rng(1))
     assert np.array_equal(fixed, found)
     for name, values in NORMALISATIONS.items():
         mean, std = (np.array(value)[:, None, None] for value in values)
         wanted = (photo().transpose(2, 0, 1) / 255 - mean) / std
-        found = Reading(48, 3, name).normalise(photo())
+        found = InputFormat(48, 3, name).normalise(photo())
         assert found.dtype == np.float32 and np.allclose(found, wanted, atol=1e-5)
 
 
 def test_jitter_changes_by_its_strengths() -> None:
     image = Image.fromarray(photo(3))
-    same = jittered(image, AugmentationConfig(), rng(1))
+    same = colour_jitter(image, AugmentationConfig(), rng(1))
     assert np.array_equal(np.asarray(same), photo(3))
     config = AugmentationConfig(brightness=0.4)
-    means = [np.asarray(jittered(image, config, rng(n))).mean() for n in range(60)]
+    means = [np.asarray(colour_jitter(image, config, rng(n))).mean() for n in range(60)]
     assert 0.58 < min(means) / photo(3).mean() < 0.7 and max(means) / photo(3).mean() > 1.15
-    assert np.array_equal(np.asarray(turned_hue(image, 0.0)), photo(3))
+    assert np.array_equal(np.asarray(shift_hue(image, 0.0)), photo(3))
     red = Image.new("RGB", (1, 1), (200, 0, 0))
-    assert np.asarray(turned_hue(red, 1 / 3))[0, 0].argmax() == 1
+    assert np.asarray(shift_hue(red, 1 / 3))[0, 0].argmax() == 1
 
 
 def test_extreme_shapes_stay_small() -> None:
     for height, width in ((1, 1), (1, 5000), (3000, 2)):
         picture = PixelPicture(np.full((height, width, 3), 9, np.uint8))
         assert centre_crop(picture, 16, 20).tolist() == [[[9] * 3] * 16] * 16
-        box = random_box(picture, (0.08, 1.0), (3 / 4, 4 / 3), rng(1))
+        box = random_crop_box(picture, (0.08, 1.0), (3 / 4, 4 / 3), rng(1))
         assert 1 <= box.height <= height and 1 <= box.width <= width
 
 
 def test_random_boxes_have_the_shares_and_shapes_that_are_asked_for() -> None:
     picture, random = PixelPicture(photo(1, 300, 400)), rng(1)
-    boxes = [random_box(picture, (0.2, 0.8), (0.5, 2.0), random) for _ in range(500)]
+    boxes = [random_crop_box(picture, (0.2, 0.8), (0.5, 2.0), random) for _ in range(500)]
     shares = [box.height * box.width / 120_000 for box in boxes]
     shapes = [box.width / box.height for box in boxes]
     assert 0.19 < min(shares) < 0.25 and 0.7 < max(shares) < 0.81
@@ -95,8 +95,8 @@ def test_a_large_jpeg_is_decoded_smaller_where_the_crop_allows(monkeypatch) -> N
     monkeypatch.setattr(picture, "pixels", lambda scale: scales.append(scale) or decode(scale))
     boxes = [Box(0, 0, 256, 256), Box(0, 64, 128, 192), Box(10, 10, 60, 60)]
     for box in boxes:
-        near = cut(picture, box, 32, reduce=True).astype(int)
-        exact = cut(picture, box, 32).astype(int)
+        near = crop_and_resize(picture, box, 32, reduce=True).astype(int)
+        exact = crop_and_resize(picture, box, 32).astype(int)
         assert np.abs(near - exact).mean() < 3
     assert scales == [8, 1, 4, 1, 1, 1]
 
@@ -110,13 +110,13 @@ def test_a_smaller_jpeg_is_cut_where_the_whole_one_is(library: str, monkeypatch)
     for pixels in (np.tile(ramp, (257, 1)), np.tile(ramp[:, None], (1, 257))):
         pixels = np.repeat(pixels[..., None], 3, -1)
         picture = EncodedPicture(encoded(pixels, "JPEG", quality=100, subsampling=0))
-        near = cut(picture, Box(0, 0, 256, 256), 32, reduce=True).astype(int)
-        exact = cut(PixelPicture(pixels), Box(0, 0, 256, 256), 32)
+        near = crop_and_resize(picture, Box(0, 0, 256, 256), 32, reduce=True).astype(int)
+        exact = crop_and_resize(PixelPicture(pixels), Box(0, 0, 256, 256), 32)
         assert np.abs(near - exact)[2:-2, 2:-2].max() <= 1
 
 
 def test_everything_is_a_function_of_the_generator() -> None:
-    picture, change = PixelPicture(photo(5)), Augmentation(Reading(24), ALL)
+    picture, change = PixelPicture(photo(5)), Augmentation(InputFormat(24), ALL)
     made = [change(picture, rng(1, number)) for number in range(8)]
     again = [change(picture, rng(1, number)) for number in range(8)]
     assert all(np.array_equal(a, b) for a, b in zip(made, again, strict=True))
@@ -125,8 +125,8 @@ def test_everything_is_a_function_of_the_generator() -> None:
 
 def test_grey_images_and_other_numbers_of_channels() -> None:
     grey = PixelPicture(photo(6)[..., :1])
-    assert Augmentation(Reading(24, 1), ALL)(grey, rng(3)).shape == (1, 24, 24)
-    assert Augmentation(Reading(24, 3), ALL)(grey, rng(3)).shape == (3, 24, 24)
+    assert Augmentation(InputFormat(24, 1), ALL)(grey, rng(3)).shape == (1, 24, 24)
+    assert Augmentation(InputFormat(24, 3), ALL)(grey, rng(3)).shape == (3, 24, 24)
     for name, change in OPERATIONS.items():
         image = change(Image.fromarray(photo()[..., 0]), 1.0, rng(1))
         assert (image.size, image.mode) == ((64, 48), "L"), name
@@ -137,33 +137,33 @@ def test_grey_images_and_other_numbers_of_channels() -> None:
 
 def test_flipping_and_erasing() -> None:
     picture = PixelPicture(photo(7, 24, 24))
-    flipped = Augmentation(Reading(24), AugmentationConfig(flip=1.0)).pixels(picture, rng(1))
+    flipped = Augmentation(InputFormat(24), AugmentationConfig(flip=1.0)).pixels(picture, rng(1))
     assert np.array_equal(flipped[:, ::-1], picture.pixels())
     image = np.full((3, 40, 40), 5.0, np.float32)
-    assert (erased(image.copy(), 0.0, rng(1)) == 5).all()
+    assert (random_erasing(image.copy(), 0.0, rng(1)) == 5).all()
     for number in range(20):
-        noise = erased(image.copy(), 1.0, rng(number)) != 5
+        noise = random_erasing(image.copy(), 1.0, rng(number)) != 5
         assert 0.01 < noise.mean() < 0.4
         rows, columns = np.flatnonzero(noise[0].any(1)), np.flatnonzero(noise[0].any(0))
         assert noise[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
 
 
 def test_a_validation_image_is_no_smaller_than_what_is_read() -> None:
-    with pytest.raises(ValueError, match="below the model's image_size"):
-        validation_transform(ImageDataConfig(resize=8), Reading(16))
+    with pytest.raises(ValueError, match="must be at least"):
+        validation_transform(ImageDataConfig(resize=8), InputFormat(16))
 
 
 def test_about_half_of_two_operations_are_applied() -> None:
     image = Image.fromarray(photo())
     config = AugmentationConfig(rand_augment=9)
     same = sum(
-        np.array_equal(np.asarray(rand_augmented(image, config, np.random.default_rng(n))), photo())
+        np.array_equal(np.asarray(rand_augment(image, config, np.random.default_rng(n))), photo())
         for n in range(200)
     )
     assert 30 < same < 90  # a quarter, and where an operation finds nothing to change
 
 
-READING = Reading(32)
+FORMAT = InputFormat(32)
 
 
 def pair(height: int = 60, width: int = 80) -> tuple[np.ndarray, np.ndarray]:
@@ -174,7 +174,7 @@ def pair(height: int = 60, width: int = 80) -> tuple[np.ndarray, np.ndarray]:
 
 def test_an_image_and_its_mask_go_the_same_way() -> None:
     pixels, mask = pair()
-    change = PairedAugmentation(READING, PairedAugmentationConfig(photometric=0))
+    change = PairedAugmentation(FORMAT, PairedAugmentationConfig(photometric=0))
     for number in range(20):
         image, part = change(PixelPicture(pixels), mask, rng(number))
         assert image.shape == (3, 32, 32) and part.shape == (32, 32) and part.dtype == np.uint8
@@ -184,11 +184,11 @@ def test_an_image_and_its_mask_go_the_same_way() -> None:
         assert not image[:, ~seen].any()
     pixels, mask = pair(20, 20)
     config = PairedAugmentationConfig(resize=(1.0, 1.0))
-    _, part = PairedAugmentation(READING, config)(PixelPicture(pixels), mask, rng(1))
+    _, part = PairedAugmentation(FORMAT, config)(PixelPicture(pixels), mask, rng(1))
     assert (part != IGNORED).sum() == 400 and (part[20:] == IGNORED).all()
-    _, part = PairedAugmentation(READING, config, (16, 16))(PixelPicture(pixels), mask, rng(1))
+    _, part = PairedAugmentation(FORMAT, config, (16, 16))(PixelPicture(pixels), mask, rng(1))
     assert (part != IGNORED).sum() == 256
-    with pytest.raises(BrokenImage, match="another size"):
+    with pytest.raises(BrokenImage, match="its mask has the size"):
         change(PixelPicture(photo()), mask, rng(1))
 
 
@@ -199,7 +199,7 @@ def test_no_class_has_nearly_all_of_a_crop() -> None:
     shares = {}
     for largest in (0.75, 1.0):
         config = PairedAugmentationConfig(resize=(1.0, 1.0), largest_share=largest)
-        change = PairedAugmentation(READING, config)
+        change = PairedAugmentation(FORMAT, config)
         parts = [change(PixelPicture(pixels), mask, rng(number))[1] for number in range(40)]
         shares[largest] = np.mean([max((p == 0).mean(), (p == 1).mean()) > 0.75 for p in parts])
     assert shares[0.75] < 0.5 < shares[1.0] + 0.3
@@ -207,8 +207,10 @@ def test_no_class_has_nearly_all_of_a_crop() -> None:
 
 def test_distortion_changes_colours_alone() -> None:
     pixels = photo()
-    assert np.array_equal(distorted(pixels, 0.0, rng(1)), pixels)
-    found = [distorted(pixels, 1.0, rng(number)) for number in range(5)]
+    assert np.array_equal(photometric_distortion(pixels, 0.0, rng(1)), pixels)
+    found = [photometric_distortion(pixels, 1.0, rng(number)) for number in range(5)]
     assert len({image.tobytes() for image in found}) == 5
     assert all(image.shape == pixels.shape and image.dtype == np.uint8 for image in found)
-    assert np.array_equal(distorted(pixels, 0.5, rng(3)), distorted(pixels, 0.5, rng(3)))
+    assert np.array_equal(
+        photometric_distortion(pixels, 0.5, rng(3)), photometric_distortion(pixels, 0.5, rng(3))
+    )

@@ -11,9 +11,9 @@ from magneto.vision_language.answers import (
     When,
     answer_scores,
     answerable,
-    commonest_answers,
     gather_targets,
     question_accuracy,
+    question_only_answers,
     read_answers,
     share_known,
 )
@@ -70,8 +70,8 @@ def test_files_of_answers(tmp_path: Path) -> None:
             path.write_text(text, encoding=encoding)
             assert read_answers(str(path)) == ["red", "blue"]
     for text, message in (
-        ("", "is no list of answers"), ("[1, 2]", "is no list of answers"),
-        ("[", "is no list of answers"), ("red\nred\n", "has the answer 'red' twice"),
+        ("", "is not an answer list"), ("[1, 2]", "is not an answer list"),
+        ("[", "is not an answer list"), ("red\nred\n", "has the answer 'red' twice"),
         ('{"answer": "red"}', 'no "answer" and "label"'),
         (json.dumps({"answer": "red", "label": 1}), "labels are not 0, 1, 2"),
     ):  # fmt: skip
@@ -88,5 +88,5 @@ def test_the_commonest_answer_to_the_same_words() -> None:
             ("c?", "yes")]  # fmt: skip
     texts, answers = [text for text, _ in rows], ["maybe", "no", "yes"]
     targets = gather_targets([(said,) * 10 for _, said in rows], answers, "raw")
-    found = commonest_answers(texts, targets, ["a?", "b?", "new?"])
+    found = question_only_answers(texts, targets, ["a?", "b?", "new?"])
     assert [answers[number] for number in found] == ["yes", "maybe", "yes"]

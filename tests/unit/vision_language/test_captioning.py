@@ -15,8 +15,8 @@ from magneto.data.tokenizer import ByteTokenizer
 from magneto.vision_language.caption_decoding import (
     CaptionSearch,
     CaptionWriter,
-    even_samples,
     left_to_right,
+    samples_of_equal_length,
 )
 from magneto.vision_language.captioning import ImageCaptioning
 from magneto.vision_language.config import CaptioningDataConfig, ImageCaptionerConfig
@@ -173,9 +173,9 @@ def test_one_beam_is_greedy_and_images_do_not_mix() -> None:
         assert found == [token for token in written if token != 2]
 
 
-def test_even_samples_are_those_that_a_loader_makes() -> None:
+def test_samples_of_equal_length_are_those_that_a_loader_makes() -> None:
     tokens = torch.randint(0, 6, (3, 4))
-    found = named_tensors(even_samples(tokens, 5))
+    found = named_tensors(samples_of_equal_length(tokens, 5))
     expected = named_tensors(samples(*tokens.tolist()))
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())

@@ -138,10 +138,10 @@ def test_what_there_is_and_how_many_texts_are_cut_is_said(tmp_path: Path) -> Non
     said, task = Said(), statement_task(tmp_path)
     task.prepare(said)
     source = task.data_config.source
-    assert f"{source}: 12 statements to train on, 12 to validate on" in said.lines
+    assert f"{source}: 12 training statements, 12 validation statements" in said.lines
     captions = TASKS["image-captioning"](tmp_path)
     captions.prepare(said)
-    assert f"{source}: 4 images to train on, 2 to validate on" in said.lines
+    assert f"{source}: 4 training images, 2 validation images" in said.lines
     assert task.train_tokens and task.validation_tokens
     assert said.lines[-2:] == [f"{split}: 12 statements cut to model.max_length (24)"
                                for split in ("training", "validation")]  # fmt: skip

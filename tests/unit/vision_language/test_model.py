@@ -19,7 +19,7 @@ from magneto.vision_language.config import (
     VisualReasonerConfig,
 )
 from magneto.vision_language.model import (
-    MOST_SCALE,
+    LARGEST_SCALE,
     ImageTextRetriever,
     Pooling,
     QuestionAnswerer,
@@ -231,7 +231,7 @@ def test_each_head_of_retrieval_reads_its_own_modality() -> None:
     torch.testing.assert_close(alone[1], found[1])
     assert alone[2].item() == pytest.approx(1 / 0.07)
     model.scale.logarithm.fill_(99.0)
-    assert model.scale().item() == pytest.approx(MOST_SCALE)
+    assert model.scale().item() == pytest.approx(LARGEST_SCALE)
 
 
 def test_the_contrastive_loss_by_hand() -> None:

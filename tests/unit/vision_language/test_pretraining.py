@@ -23,16 +23,16 @@ from magneto.vision.batches import stacked
 from magneto.vision.decoding import BrokenImage, Pixels
 from magneto.vision.images import images_of
 from magneto.vision.targets import BlockMasking
-from magneto.vision.transforms import CentreCrop, Reading
+from magneto.vision.transforms import CentreCrop, InputFormat
 from magneto.vision_language.pretraining import KINDS, MaskedDataModelling
 from magneto.vision_language.pretraining_data import (
     PARTS,
-    Hide,
+    MaskWords,
     close_texts,
     fixed_examples,
-    hide_words,
     image_examples,
     join_examples,
+    mask_words,
     pair_examples,
     text_examples,
 )
@@ -44,20 +44,20 @@ from tests.unit.vision_language.small_tasks import SMALL, train_model
 pytest.importorskip("tokenizers")
 CPU = torch.device("cpu")
 TOKENIZER = ByteTokenizer()
-READING = Reading(12)
+FORMAT = InputFormat(12)
 TEXTS = close_texts(["ab", "abcdefghij", "klmnopqrstuvwxyz"], TOKENIZER)
 PATCHES = BlockMasking(3, 3, 0.4)
 MASKING = Masking(MaskedTextDataConfig(tokenizer="bytes"), TOKENIZER)
 
 
-def hide(ratio: float) -> Hide:
-    return lambda row, draw: hide_words(MASKING, ratio, row, draw)
+def hide(ratio: float) -> MaskWords:
+    return lambda row, draw: mask_words(MASKING, ratio, row, draw)
 
 
 def of_images(blank: np.ndarray | None = None) -> Any:
     """What makes examples of three images, the second of which is broken."""
     pixels = np.random.default_rng(0).integers(0, 256, (3, 12, 12, 3), np.uint8)
-    crop = CentreCrop(READING, 12)
+    crop = CentreCrop(FORMAT, 12)
 
     def transform(picture: Any, draw: np.random.Generator) -> np.ndarray:
         if np.array_equal(picture.pixels(), pixels[1]):
@@ -85,7 +85,7 @@ def test_sequences_are_cut_from_all_texts_and_the_text_of_a_pair_to_its_length()
     restored = [np.where(r["targets"] != IGNORED, r["targets"], r["seen"]) for r in rows]
     assert all(row[0] == TOKENIZER.begin and len(row) == 8 for row in restored)
     assert np.array_equal(np.concatenate([row[1:] for row in restored]), TEXTS.tokens[:28])
-    pair = pair_examples(of_images(READING.blank), TEXTS, TOKENIZER.begin, 12, hide(0.5))
+    pair = pair_examples(of_images(FORMAT.blank), TEXTS, TOKENIZER.begin, 12, hide(0.5))
     for number, length in ((0, 4), (2, 12)):
         example = pair(number, np.random.default_rng(number))
         assert example["length"] == length and example["seen"].shape == (12,)
@@ -99,7 +99,7 @@ def test_sequences_are_cut_from_all_texts_and_the_text_of_a_pair_to_its_length()
 def test_nothing_is_asked_of_an_image_that_can_not_be_read() -> None:
     with pytest.raises(BrokenImage):
         of_images()(1, np.random.default_rng(0))
-    images = of_images(READING.blank)
+    images = of_images(FORMAT.blank)
     pair = pair_examples(images, TEXTS, TOKENIZER.begin, 12, hide(0.5))
     text = text_examples(TEXTS, TOKENIZER.begin, 8, hide(0.2))
     makers = zip(PARTS, (images, text, pair), strict=True)

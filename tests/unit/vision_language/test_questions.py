@@ -87,7 +87,7 @@ def test_a_list_of_answers_is_of_annotators(tmp_path: Path) -> None:
     found = load(path, validation_source=str(path), answer_lookup="normalised")
     assert found.answers == ["red", "yes", "blue", "no"]
     assert found.train.values("answers")[0] == ("Red",) * 7 + ("The Red",) * 3
-    assert found.shares_known == (pytest.approx(0.35), 1.0)
+    assert found.coverage == (pytest.approx(0.35), 1.0)
 
 
 def test_odd_rows_of_a_table_are_counted(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from magneto.language.text import build_tokenizer
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import PixelPicture
-from magneto.vision.transforms import Reading
+from magneto.vision.transforms import InputFormat
 from magneto.vision_language.samples import (
     WholeImage,
     first_tokens,
@@ -51,7 +51,7 @@ def test_a_tokenizer_is_learnt_once_and_a_given_one_reads_no_texts(cache: Path) 
     assert build_tokenizer("bytes", 300, (1 / 0 for _ in "a")).vocab_size == 260
 
 
-READING = Reading(8)
+FORMAT = InputFormat(8)
 
 
 def wide_picture() -> PixelPicture:
@@ -63,19 +63,19 @@ def wide_picture() -> PixelPicture:
 
 def test_the_ends_are_seen() -> None:
     random = np.random.default_rng(0)
-    seen = WholeImage(READING)(wide_picture(), random)
+    seen = WholeImage(FORMAT)(wide_picture(), random)
     assert seen.shape == (3, 8, 8)
     assert (seen[:, :, [0, -1]] > 0.9).all() and (seen[:, :, 3:5] < -0.9).all()
-    plain = WholeImage(READING, AugmentationConfig())
+    plain = WholeImage(FORMAT, AugmentationConfig())
     np.testing.assert_array_equal(plain(wide_picture(), random), seen)
 
 
 def test_augmentation_is_applied() -> None:
     config = AugmentationConfig(crop="random_resized", crop_scale=(0.2, 0.3))
-    seen = WholeImage(READING, config)(wide_picture(), np.random.default_rng(0))
-    assert not np.array_equal(seen, WholeImage(READING)(wide_picture(), np.random.default_rng(0)))
+    seen = WholeImage(FORMAT, config)(wide_picture(), np.random.default_rng(0))
+    assert not np.array_equal(seen, WholeImage(FORMAT)(wide_picture(), np.random.default_rng(0)))
     pixels = np.zeros((8, 8, 3), np.uint8)
     pixels[:, :2] = 255
-    mirrored = WholeImage(READING, AugmentationConfig(flip=1.0))
+    mirrored = WholeImage(FORMAT, AugmentationConfig(flip=1.0))
     seen = mirrored(PixelPicture(pixels), np.random.default_rng(0))
     assert (seen[:, :, -2:] == 1).all() and (seen[:, :, :6] == -1).all()

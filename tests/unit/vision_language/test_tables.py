@@ -95,7 +95,7 @@ def test_splits_and_another_folder_of_images(tmp_path: Path) -> None:
     assert captions(load(tmp_path, image_folder=folder, validation_split="test").validation) == {
         "test 5.png"
     }
-    with pytest.raises(ValueError, match=r"none of the 3 rows .*0\.png.*data\.image_folder"):
+    with pytest.raises(ValueError, match=r"all 3 rows are missing.*0\.png.*data\.image_folder"):
         load(tmp_path)
     other = {"validation_source": str(tmp_path / "train.jsonl"), "image_folder": folder}
     assert captions(load(tmp_path / "val.jsonl", **other).validation) == captions(found.train)
