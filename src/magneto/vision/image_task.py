@@ -173,8 +173,9 @@ class ImageTask(Task):
         found, where = self.splits, self.data_config.source
         validation_transform(self.data_config, self.input_format)
         if found.train.channels < self.model_config.channels:
-            raise ValueError(f"{where} has images with {found.train.channels} channel: set "
-                             f"model.channels, now {self.model_config.channels}")  # fmt: skip
+            raise ValueError(f"images of {where} have {found.train.channels} channel, but "
+                             f"model.channels is {self.model_config.channels}: give "
+                             f"--model.channels {found.train.channels}")  # fmt: skip
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images of the model's size."""

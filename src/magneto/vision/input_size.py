@@ -1,4 +1,4 @@
-"""Size of a model's images and patches, derived where a recipe leaves it open (null)."""
+"""Derivation of image size, patch size and channels that a recipe leaves open (null)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> t
 
 
 def warn_resized(image_size: int, split: ImageSplit, progress: Progress) -> None:
-    """Say that images are much larger or smaller than a model's image size."""
+    """Report images that are much larger or smaller than a model's image size."""
     sides = list[int]()
     for index in evenly_spaced(len(split), COMPARED).tolist():
         with suppress(BrokenImage):
@@ -110,16 +110,16 @@ def resolve_input(
     progress: Progress,
     compare: bool = True,
 ) -> Any:
-    """Return a model's configuration with every size of its images set, and say what was derived.
+    """Return a model's configuration with all sizes of its images, and report derived ones.
 
-    Say also if images are much larger or smaller than a size that is given.
+    Report images that are much larger or smaller than a given size.
 
     Args:
         config: An `ImageInputConfig`.
         split: Training images.
         shared: Gives directory and model configuration of a run that has to read images of the
             same size, such as a pre-trained one; None for none.
-        progress: Told of what is derived.
+        progress: Prints what is derived.
         compare: Whether whole images are resized to a size that is given; else they are cropped.
 
     Raises:

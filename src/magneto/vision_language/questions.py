@@ -384,10 +384,10 @@ def check_held_out(
         return
     share = f"{len(trained):,} of the {len(measured):,} images"
     if user_path(own.source).resolve() == user_path(config.source).resolve():
-        raise ValueError(f"{run} was trained on {share} of this evaluation. Its held-out images "
-                         f"have data.validation_split {own.validation_split}, "
-                         f"data.validation_images {own.validation_images} and data.validation_seed "
-                         f"{own.validation_seed}")  # fmt: skip
+        raise ValueError(f"{run} was trained on {share} of this evaluation. Evaluate its held-out "
+                         f"images: --data.validation_split {own.validation_split} "
+                         f"--data.validation_images {own.validation_images} "
+                         f"--data.validation_seed {own.validation_seed}")  # fmt: skip
     progress.say(f"WARNING: {share} in {config.source} have names of training images of {run}, "
                  f"such as {trained[0]}: these scores may be on training data")  # fmt: skip
 

@@ -152,9 +152,9 @@ def load_rows(
                              "data.validation_split or data.validation_source")  # fmt: skip
         others = [table for split, table in there.items() if other or split != wanted]
         if not others:
-            raise ValueError(f"{source} has nothing to train on but its {wanted} split, which is "
-                             "to be validated on: name this one, data.validation_source, and "
-                             "another one to train on, data.source")  # fmt: skip
+            raise ValueError(f"{source} has only a {wanted} split, which is for validation: give "
+                             "it as data.validation_source, and training data as "
+                             "data.source")  # fmt: skip
         parts = there.get("train", others[0]), found[wanted]
     train, held = (ImageRows(part, names, problems) for part in parts)
     gone = missing_images(train)

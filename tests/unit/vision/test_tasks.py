@@ -87,7 +87,7 @@ MISFITS: list[tuple[str, dict[str, Any], str]] = [
     ("image-classification", {"model__classes": 9}, "has 10 classes, the model 9"),
     ("image-tokenizer", {"data__normalisation": "imagenet"}, "normalisation must be half"),
     ("image-tokenizer", {"model__target_width": 7}, "target_width is 7, but .* width of 5"),
-    ("image-tokenizer", {"model__channels": 3}, "images with 1 channel: set model.channels, now 3"),
+    ("image-tokenizer", {"model__channels": 3}, "have 1 channel, but model.channels is 3"),
     ("image-modelling", {"model__codes": None}, "set model.codes"),
     ("image-modelling", {"data__augmentation__erasing": 0.5}, "erasing must be 0"),
     ("image-modelling", {"data__image_tokenizer": "nowhere"}, "no run in nowhere"),

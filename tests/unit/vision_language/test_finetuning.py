@@ -143,7 +143,7 @@ def test_what_there_is_and_how_many_texts_are_cut_is_said(tmp_path: Path) -> Non
     captions.prepare(said)
     assert f"{source}: 4 training images, 2 validation images" in said.lines
     assert task.train_tokens and task.validation_tokens
-    assert said.lines[-2:] == [f"{split}: 12 statements cut to model.max_length (24)"
+    assert said.lines[-2:] == [f"{split}: 12 statements truncated to model.max_length (24)"
                                for split in ("training", "validation")]  # fmt: skip
 
 
@@ -156,9 +156,9 @@ def test_a_mask_stands_behind_the_words(tmp_path: Path) -> None:
         [begin, mask, end], [begin, *b"abcde", mask, end], [begin, *b"abcde", mask, end]
     ]  # fmt: skip
     assert task.framed_whole("abcde").tolist() == framed[1].tolist()
-    with pytest.raises(ValueError, match="the question has 6 tokens, the model reads 5"):
+    with pytest.raises(ValueError, match="the question has 6 tokens, more than the model's 5"):
         task.framed_whole("abcdef")
-    with pytest.raises(ConfigError, match="max_length must be 4 or more, not 3"):
+    with pytest.raises(ConfigError, match="max_length must be at least 4, not 3"):
         question_task(tmp_path, {"pooling": "mask_token", "max_length": 3})
     task = question_task(tmp_path, {"pooling": "mask_token"})
     task.tokenizer.mask = None
@@ -191,8 +191,8 @@ def test_what_is_taken_of_a_pretrained_run(pretrained: Path, tmp_path: Path) -> 
     assert {*weights} == {n for n in model.state_dict() if n.startswith("encoder.")}
     for name, tensor in weights.items():
         assert torch.equal(tensor.read(), stored[name].read()), name
-    (line,) = [line for line in said.lines if "drawn anew: pooler" in line]
-    assert "left: encoder.transformer.final_norm" in line and "patch_head" in line
+    (line,) = [line for line in said.lines if "initialised randomly: pooler" in line]
+    assert "unused: encoder.transformer.final_norm" in line and "patch_head" in line
     assert task.tokenizer.decode(task.tokenizer.encode(["a red circle"])[0]) == "a red circle"
     assert read_json(pretrained / PLATEAU_FILE)["loss"] > 1
     placed = pretrained.parent / "{placement}"
@@ -207,7 +207,7 @@ def test_what_does_not_fit_a_pretrained_run(pretrained: Path, tmp_path: Path) ->
     for changes, words in (
         ({"layers": 3, "placement": "pre"}, r"set --model.layers 2 --model.placement sub"),
         ({"max_length": 41}, r"--model.max_length 40 or less"),
-        ({"vocab_size": 600}, r"words.table.weight is \(\d+, 16\), the model has"),
+        ({"vocab_size": 600}, r"words.table.weight is \(\d+, 16\), in the model"),
     ):
         with pytest.raises(ValueError, match=words):
             begun(tmp_path, pretrained, **changes).prepare()
@@ -219,5 +219,5 @@ def test_what_does_not_fit_a_pretrained_run(pretrained: Path, tmp_path: Path) ->
         "\nmodel: {width: 16, heads: 2}\ndata: {}\ntraining: {}\nlearning_rates: {default: 1}\n"
     )
     (tmp_path / "recipe.yaml").write_text(words)
-    with pytest.raises(ValueError, match="no run of vision and language"):
+    with pytest.raises(ValueError, match="not a vision-language run"):
         begun(tmp_path, tmp_path).prepare()

@@ -147,9 +147,9 @@ def test_what_fits_no_model() -> None:
     with pytest.raises(ConfigError) as caught:
         VisionLanguageConfig(image_size=30, patch_size=16, max_length=2, width=10, heads=4)
     assert len(caught.value.lines) == 3 and "must divide image_size" in str(caught.value)
-    with pytest.raises(ValueError, match="vocab_size is not known"):
+    with pytest.raises(ValueError, match="vocab_size is not set"):
         VisionLanguageEncoder(VisionLanguageConfig(**{**SHAPE, "vocab_size": None}))
-    with pytest.raises(ValueError, match="answers is not known"):
+    with pytest.raises(ValueError, match="answers is not set"):
         QuestionAnswerer(QuestionAnsweringConfig(**SHAPE))
 
 

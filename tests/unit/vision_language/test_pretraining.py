@@ -189,7 +189,7 @@ def test_a_batch_has_a_share_of_each(shared: MaskedDataModelling) -> None:
     assert "images: examples" in stream.names(0, 1, [0]) and "pairs: " in stream.names(0, 1, [0])
     with pytest.raises(ValueError, match="8 images for 9 pieces"):
         stream.batch(0, 9)
-    with pytest.raises(ValueError, match=r"must be a multiple of 3, .*: 24 for example"):
+    with pytest.raises(ValueError, match=r"must be a multiple of 3, .* such as 24"):
         shared.train_stream(25, 3)
     largest = shared.dummy_batch(24)
     assert len(largest["images"]) == 16 and len(largest["masked"].patches) == 64
@@ -254,7 +254,7 @@ def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None
         data__text_validation_source=str(tmp_path / "held.txt"), data__validation_fraction=0.5,
     )  # fmt: skip
     said = task.describe()
-    assert "13 training pairs" in said and "1 text of pairs cut" in said
+    assert "13 training pairs" in said and "1 text of pairs truncated" in said
     stream, model = task.train_stream(12, 1), task.build_model()
     for step in range(6):
         (batch,) = stream.batch(step)

@@ -71,7 +71,7 @@ def test_what_the_look_up_does_not_know_can_be_right(tmp_path: Path) -> None:
     model.head[-1].bias.data = torch.tensor([1.0, 0.0])  # "2", whatever it is asked
     found = measured(task, model)
     assert found["soft_score"] == 0 and found["accuracy"] == found["unknown"] == 0.5
-    assert "1 validation question that no known answer is right for" in told.lines[0]
+    assert "1 validation question without a right answer" in told.lines[0]
     assert task.baseline()["unknown"] == 0.5
 
 
@@ -128,7 +128,7 @@ def test_a_test_split_is_not_trained_with(tmp_path: Path) -> None:
 def test_mistakes_are_told(tmp_path: Path) -> None:
     write_vqa(tmp_path)
     for data, message in (
-        ({"least_answer_count": 99}, "0 answers are known"),
+        ({"least_answer_count": 99}, "list has 0 answers"),
         ({"source": "builtin:nothing"}, "builtin:shapes"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):

@@ -167,4 +167,4 @@ def test_captions_that_find_their_images_are_counted(tmp_path: Path) -> None:
     rows, texts = retrieval_task(tmp_path).splits.validation, torch.eye(3)
     for found, count in ((texts, 3), (texts[[1, 0, 2]], 1)):
         figure = searches_figure(rows, [0, 1, 2], found, texts)
-        assert f"caption's own in {count} of 3" in figure.caption
+        assert f"right for {count} of 3" in figure.caption
