@@ -132,7 +132,7 @@ def test_masks_are_read_exactly_or_refused_by_name(tmp_path: Path) -> None:
             for i in range(len(batch["masks"]))}  # fmt: skip
     listed = (run / "data_problems.tsv").read_text()
     for kind in refused:
-        assert f"a mask is PNG or BMP, not {kind}: save it as PNG" in listed
+        assert f"a mask must be PNG or BMP, not {kind}: save it as PNG" in listed
     assert listed.count("\n") == len(refused) and read <= {1, 3}
 
 
