@@ -35,7 +35,7 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "translate",
-        "Translate the lines of a file or of standard input. Prints one line per line, in order.",
+        "Translate the lines of a file or of standard input. Prints one line per input line.",
         "magneto translate runs/first --to de < in.txt > out.txt",
         recipe=True,
     ).with_run("translation ")

@@ -203,7 +203,7 @@ def table_of_records(
 
 
 def by_split(table: Table, counts: Counts) -> dict[str, Table]:
-    """Return a table's parts by its column "split"; all rows are "train" unless some say so."""
+    """Divide a table by its column "split"; if no row is "train", all rows become "train"."""
     name = next((name for name in table.columns if name.strip().lower() == "split"), None)
     words = [] if name is None else [str(word).strip().lower() for word in table.values(name)]
     splits = np.array([SPLITS.get(word, "") for word in words])

@@ -167,7 +167,7 @@ class BatchPrefetcher:
     def _raise_death(self, step: int) -> NoReturn:
         """Raise an error with the dead worker, its exit, its examples, and advice.
 
-        Before the worker's first batch, `step` is named, whose batch is awaited.
+        If the worker has begun no batch, the error names `step`, the step that waits for one.
         """
         steps = dict(zip(self._making[::2], self._making[1::2], strict=True))
         ended = wait([process.sentinel for process in self.processes])

@@ -26,7 +26,7 @@ class LanguageModelConfig(TransformerConfig):
     tie_embeddings: bool = True
     """Share one matrix between the token embedding and the output projection."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    """"sqrt_width" multiplies the embeddings, drawn from N(0, 1/width), by sqrt(width). They then
+    """"sqrt_width" multiplies the embeddings, initially N(0, 1/width), by sqrt(width). They then
     have unit variance, as in fairseq and in the paper's theory."""
     loss_chunk: Free[NonNegativeInt] = 1024
     """Rows of logits computed at a time in the loss, which bounds its memory; 0 computes all."""
@@ -41,8 +41,8 @@ class TextEncoderConfig(TransformerConfig):
     token_types: NonNegativeInt = 0
     """Number of learned segment embeddings (2 in BERT); 0 adds none."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    """"sqrt_width" multiplies the embeddings, drawn from N(0, 1/width), by sqrt(width), to unit
-    variance."""
+    """"sqrt_width" multiplies the embeddings, initially N(0, 1/width), by sqrt(width).
+    They then have unit variance."""
 
 
 @configuration

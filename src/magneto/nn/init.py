@@ -1,8 +1,8 @@
 """Initialisation by role of the weights; linear layers and norms.
 
 Each module with parameters or buffers fills them in `reset_parameters`, as torch's modules do, and
-touches no submodule. So a model can be built on the meta device and drawn later, module by module
-in any order (`magneto.training.model`).
+touches no submodule. A model can therefore be built on the meta device and initialised later,
+module by module in any order (`magneto.training.model`).
 
 | tensor                             | distribution                                           |
 |------------------------------------|--------------------------------------------------------|
@@ -15,8 +15,8 @@ in any order (`magneto.training.model`).
 | positions, embeddings, heads       | their own module's, never scaled                       |
 
 The base is xavier_normal, std sqrt(2 / (fan_in + fan_out)); xavier_uniform, the same std; normal,
-std 0.02; or truncated_normal, cut at two sigma, std 0.02 after the cut. A fused weight is drawn
-slice by slice, with the slice's fan. Sub-LN's gain: paper, section 3.2.
+std 0.02; or truncated_normal, cut at two sigma, std 0.02 after the cut. The slices of a fused
+weight are initialised separately, with their own fan. Sub-LN's gain: paper, section 3.2.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class HasRoles(Protocol):
 
 
 class Projection(nn.Linear):
-    """Linear layer whose slices of rows are drawn by role; its bias is initially 0.
+    """Linear layer whose slices of rows are initialised by role; its bias is initially 0.
 
     Args:
         width: Input features.

@@ -38,7 +38,7 @@ ROUTES: dict[Experts, tuple[str, str]] = {
     "decoupled": MODALITIES,
     "shared_attention": ("shared", "shared"),
 }
-"""Names of the attention expert and final norm of vision tokens and of language tokens."""
+"""Names of the attention expert and the final norm: for vision tokens, for language tokens."""
 
 
 class PackedDropPath(DropPath):

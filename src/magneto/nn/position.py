@@ -306,8 +306,8 @@ class TransformerXLLogits(LayerPositions):
     """Layer's module of Transformer-XL's relative positions, as in ESPnet's encoders.
 
     A logit is (q + u) k + (q + v) W r, where r are sinusoids of the distance (arXiv 1901.02860,
-    section 3.3). W is a matrix per layer; u and v, a vector per head each, are drawn Xavier
-    uniform, as in ESPnet. The second term is a bias on the logits, and a view of the products with
+    section 3.3). W is a matrix per layer. u and v have a vector per head, initially Xavier
+    uniform as in ESPnet. The second term is a bias on the logits, and a view of the products with
     all distances, (batch, heads, length, 2 * length), without copies.
     """
 

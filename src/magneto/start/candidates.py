@@ -243,8 +243,8 @@ def table_candidates(table: Table) -> list[Candidate]:
             named_so = {"data.label_column": label}
         if label and kinds[label] == "number" and not has_integers(table, label):
             raise ValueError(f"{table.where}: image labels in {abbreviate(label)} are fractional "
-                             "numbers and no classes; the page 'A new task' shows a task for "
-                             "numbers")  # fmt: skip
+                             "numbers. Image classification needs classes; the page 'A new task' "
+                             "shows a task that predicts numbers.")  # fmt: skip
         by_label = Candidate("image-classification", f"an image and a {label}", image | named_so)
         both = captions(f"an image and a {text}") if text and text != label else []
         alone = Candidate("image-modelling", "images without labels", image)

@@ -300,7 +300,7 @@ class EncoderDecoderBound:
 
     @property
     def total(self) -> float:
-        """Sum: decoder + passed_on * encoder."""
+        """Total bound: decoder + passed_on * encoder."""
         return self.decoder + self.passed_on * self.encoder
 
 

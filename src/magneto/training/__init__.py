@@ -1,1 +1,1 @@
-"""One loop for every task: steps, checkpoints, ranks, and what is written down of them."""
+"""Training loop of all tasks: steps, checkpoints, ranks and logs."""

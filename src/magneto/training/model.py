@@ -1,8 +1,8 @@
 """Initial weights of a task's model, and its memory and operations by shapes alone.
 
 The initial weights are bit-identical for a single process and any number of ranks. The model is
-built on the meta device, sharded, and drawn module by module, so that no process holds all of it. A
-module's draws depend on the seed and the module's name alone.
+built on the meta device, sharded, and initialised module by module, so that no process holds all of
+it. A module's random numbers depend on the seed and the module's name alone.
 
 This requires that `reset_parameters` of each module fills the module's tensors, and that nothing
 changes them afterwards, as in torch's modules and ours. Any other model (a value set by its
@@ -133,7 +133,7 @@ def initialise_from_data(
 
 
 def build_on_meta(build: Callable[[], nn.Module]) -> tuple[nn.Module | None, str]:
-    """Build a model on the meta device; or return None and why it can't be drawn by module."""
+    """Build a model on the meta device; or return None and why modules can't be initialised."""
     try:
         with torch.device("meta"), FillRecorder() as building:
             model = build()
@@ -144,7 +144,7 @@ def build_on_meta(build: Callable[[], nn.Module]) -> tuple[nn.Module | None, str
 
 
 def whole_model_reason(model: nn.Module, building: FillRecorder) -> str:
-    """Return why a model on the meta device can't be drawn module by module, or ""."""
+    """Return why a meta model can't be initialised module by module, or ""."""
     everything = {storage_of(tensor) for _, tensor in all_tensors(model)}
     seen: set[int] = set()
     for name, module in model.named_modules():

@@ -124,12 +124,12 @@ class Task(ABC):
     def build_model(self) -> nn.Module:
         """Build the model, initialised from torch's current random state.
 
-        It is also built on the meta device, to be drawn module by module
+        It is also built on the meta device, to be initialised module by module
         (`magneto.training.model`) and to count operations.
         """
 
     def initial_weights(self) -> Mapping[str, StoredTensor]:
-        """Return weights by name that replace drawn ones, such as those of another run."""
+        """Return weights by name that replace initial ones, such as those of another run."""
         return {}
 
     def companion(self) -> nn.Module | None:
@@ -157,7 +157,7 @@ class Task(ABC):
         """Initialise weights that depend on data; called once, before the first step.
 
         Args:
-            model: The drawn model on its device; gradients are off.
+            model: The initialised model on its device; gradients are off.
             batches: Training batches from the first on, without end, made on demand: each is the
                 list of this rank's micro-batches, on the device.
             gather: Returns the rows of all ranks' tensors, the same on every rank.
@@ -346,10 +346,11 @@ def resolved_fields(run: Path) -> dict[str, Any]:
     if not folder.is_dir() and not (run / "environment.json").exists():
         return {}
     if not (folder / RESOLVED_FILE).is_file():
-        raise FileNotFoundError(f"{folder / RESOLVED_FILE} is missing; without it the run's "
-                                "weights can't be used")  # fmt: skip
+        raise FileNotFoundError(f"{folder / RESOLVED_FILE} is missing, and the run's weights "
+                                    "need it. Restore it from a copy of the run.")  # fmt: skip
     held = read_object(folder / RESOLVED_FILE, "values", "files")
     for name in held["files"].values():
         if not (folder / name).exists():
-            raise FileNotFoundError(f"{folder / name} is missing, and the weights fit no other")
+            raise FileNotFoundError(f"{folder / name} is missing, and the run's weights need it. "
+                                    "Restore it from a copy of the run.")  # fmt: skip
     return held["values"] | {key: str(folder / name) for key, name in held["files"].items()}

@@ -22,8 +22,8 @@ class TranslationConfig(TransformerConfig):
     vocab_size: PositiveInt | None = None
     """Size of the shared vocabulary; None takes that of the data."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    """"sqrt_width" multiplies the embeddings, drawn from N(0, 1/width), by sqrt(width), to unit
-    variance."""
+    """"sqrt_width" multiplies the embeddings, initially N(0, 1/width), by sqrt(width).
+    They then have unit variance."""
     label_smoothing: Free[Dropout] = 0.0
     """Label smoothing, in training only."""
     loss_chunk: Free[NonNegativeInt] = 1024
