@@ -244,7 +244,7 @@ def test_compare_without_placements(place: Path, capsys) -> None:
     assert found["metric"] == "f1" and len(found["summary"]) == 2
     assert all(cell.values.keys() >= {"model.kernel"} for cell in read_sweep(out).cells())
     assert "kernel=3" in (out / "report.html").read_text()
-    assert Cell({RATE: 0.01, SEED: 1}).row == "the recipe"  # rates alone are compared
+    assert Cell({RATE: 0.01, SEED: 1}).row == "Recipe"  # rates alone are compared
 
 
 def test_mistakes_are_one_line(run: Path, place: Path, capsys) -> None:

@@ -82,7 +82,7 @@ class Cell:
         """Name of the cell's row: the placement, and all fields but learning rate and seed."""
         others = {k: v for k, v in self.values.items() if k not in (PLACEMENT, RATE, SEED)}
         parts = [str(self.values[PLACEMENT])] if PLACEMENT in self.values else []
-        return ",".join([*parts, *([Cell(others).name] if others else [])]) or "the recipe"
+        return ",".join([*parts, *([Cell(others).name] if others else [])]) or "Recipe"
 
 
 def open_sweep(folder: Path, sweep: Sweep) -> Sweep:

@@ -113,7 +113,7 @@ class StepMemory:
 
     Attributes:
         state: Weights, gradients and optimizer state.
-        beside: Micro-batch, frozen weights, buffers, and the loss's companion.
+        other: Micro-batch, frozen weights, buffers, and the loss's companion.
         kept: Activations kept for the backward pass.
         peak: Peak of everything but weights, gradients included.
         peak_activations: Peak of everything but weights and gradients.
@@ -123,7 +123,7 @@ class StepMemory:
     """
 
     state: StateBytes
-    beside: int
+    other: int
     kept: int
     peak: int
     peak_activations: int
@@ -147,11 +147,11 @@ class StepMemory:
             # DDP keeps copies of the gradients for communication.
             copies = state.gradients if strategy == "ddp" else 0
             peak = self.peak_activations + full if full else self.peak
-            return state.total + self.beside + copies + max(peak - state.gradients, 0)
+            return state.total + self.other + copies + max(peak - state.gradients, 0)
         # Weights outside the layers stay gathered, and those of the current and the next layer.
         # Their full gradients, and the copy in communication, take the same again.
         gathered = 2 * (self.outside_layers + 2 * self.largest_layer)
-        return state.total / shards + self.beside + self.peak_activations + gathered + full
+        return state.total / shards + self.other + self.peak_activations + gathered + full
 
 
 class AliveBytes(CountedOperations):
@@ -232,12 +232,12 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
         model = task.build_model().train()
         as_on_gpu(model)
         companion = task.companion()
-        beside = [] if companion is None else [*companion.parameters(), *companion.buffers()]
+        other = [] if companion is None else [*companion.parameters(), *companion.buffers()]
         frozen = [p for p in model.parameters() if not p.requires_grad]
         piece = map_tensors(piece, fake.from_tensor)
-        beside = [*frozen, *model.buffers(), *(fake.from_tensor(each) for each in beside),
+        other = [*frozen, *model.buffers(), *(fake.from_tensor(each) for each in other),
                   *named_tensors(piece).values()]  # fmt: skip
-        alive = AliveBytes([*model.parameters(), *beside])
+        alive = AliveBytes([*model.parameters(), *other])
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(alive.finish)
@@ -255,7 +255,7 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
     inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
     return StepMemory(
         state=state_bytes(model, config),
-        beside=tensor_bytes(*beside),
+        other=tensor_bytes(*other),
         kept=kept,
         peak=alive.peak,
         peak_activations=alive.peak_activations,

@@ -131,4 +131,4 @@ def test_further_fields_are_rows_of_their_own() -> None:
     rows = {cell.row for cell in wide.cells()}
     assert rows == {f"{name},layers={n}" for name in ("pre", "sub") for n in (6, 24)}
     assert title_of("sub,layers=6") == "Sub-LN, layers=6" and title_of("sub") == "Sub-LN"
-    assert Cell({"training.learning_rate": 1e-3, "seed": 1}).row == "the recipe"
+    assert Cell({"training.learning_rate": 1e-3, "seed": 1}).row == "Recipe"

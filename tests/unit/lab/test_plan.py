@@ -61,7 +61,7 @@ def test_weights_and_what_comes_with_them_are_counted() -> None:
     assert (state.weights, state.gradients, state.average) == (weights, weights, weights)
     assert (state.optimizer, state.total) == (2 * weights, 5 * weights)
     assert traced(optimizer="sgd").state.total == 2 * weights
-    assert found.beside == 3 * 4 + ROWS * ROW
+    assert found.other == 3 * 4 + ROWS * ROW
     assert (found.largest_layer, found.outside_layers) == (4 * WIDTH**2, 4 * WIDTH)
     # Two for each weight and row forward, four backward; of the first layer's input no gradient.
     assert found.flops == ROWS * (6 * weights // 4 - 2 * WIDTH**2)
@@ -90,7 +90,7 @@ def test_a_loss_that_looks_at_values_is_refused_in_one_line() -> None:
 
 STEP = StepMemory(
     state=StateBytes(weights=400, gradients=400, optimizer=800, average=0),
-    beside=15, kept=80, peak=500, peak_activations=300,
+    other=15, kept=80, peak=500, peak_activations=300,
     largest_layer=40, outside_layers=80, flops=1.0,
 )  # fmt: skip
 CONFIG = TrainingConfig(learning_rate=1e-3, batch_size=64)
