@@ -123,7 +123,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path, *keys: str) -> dict[str, Any]:
-    """Read one of our files with a JSON object.
+    """Read a JSON object that Magneto wrote.
 
     Args:
         path: The file.

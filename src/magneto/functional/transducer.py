@@ -310,8 +310,9 @@ def _saved(ctx: Any, grad_loss: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, 
 Place = tuple[slice, slice]
 """Slices of the batch and of the time."""
 Tiles = Iterator[tuple[Place, Tensor, Tensor]]
-"""Places with hidden layer (utterances, frames, labels + 1, joint) and logits (cells, vocabulary).
-The next tile overwrites the logits. Their type is that of the features, at least float32."""
+"""Tiles of the lattice: slices, hidden layer (utterances, frames, labels + 1, joint), and logits
+(cells, vocabulary). The next tile overwrites the logits. Logits have the dtype of the features, at
+least float32."""
 
 
 def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:

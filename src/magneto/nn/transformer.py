@@ -266,7 +266,7 @@ class Decoder(LayerStack):
         """
         if (memory is not None) != self.crosses:
             raise ValueError(
-                "this decoder has cross-attention and needs memory"
+                "this decoder has cross-attention and needs memory, the encoder's features"
                 if self.crosses
                 else "this decoder has no cross-attention: set encoder_layers and decoder_layers"
             )
