@@ -108,7 +108,7 @@ class ImageTextDataConfig:
     """Images with texts, one row each: fields that the `data` sections share."""
 
     source: str = BUILTIN
-    """builtin:shapes (drawn scenes); a table with paths of images (.jsonl, .json, .csv, .tsv,
+    """builtin:shapes (rendered scenes); a table with paths of images (.jsonl, .json, .csv, .tsv,
     .parquet, or a folder with one for each split); tar shards; hf:NAME[:CONFIG[:SPLIT]]; or the
     files that the task's page names."""
     validation_source: str | None = None

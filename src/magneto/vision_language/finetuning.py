@@ -463,7 +463,7 @@ class CaptionedTask(FineTunedTask):
     def read_splits(self) -> RowSplits:
         """Read training and validation images with their captions.
 
-        One of several drawn scenes with the same caption is kept.
+        One of several rendered scenes with the same caption is kept.
         """
         found = load_captions(self.data_config, self.problems, self._progress)
         if parse_source(self.data_config.source).kind != "builtin":

@@ -1,4 +1,4 @@
-"""Questions about images: from VQA v2's files, from any table, or about drawn scenes.
+"""Questions about images: from VQA v2's files, from any table, or about rendered scenes.
 
 VQA v2's files are questions and annotations in JSON, and COCO's images:
 

@@ -1,6 +1,6 @@
 """Visual reasoning: whether a statement is true of two images.
 
-Statements come from any table, from drawn scenes, or from NLVR2 (arXiv 1811.00491), which has a
+Statements come from any table, from rendered scenes, or from NLVR2 (arXiv 1811.00491), which has a
 .json file for each split with a JSON object in each line. An identifier is SPLIT-SET-PAIR-SENTENCE;
 the images are SPLIT-SET-PAIR-img0.png and -img1.png; a label is "True" or "False".
 """
