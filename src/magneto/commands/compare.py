@@ -80,12 +80,11 @@ def main(words: Sequence[str]) -> int:
     folder = args.out or Path("runs") / f"compare-{Path(args.recipe).stem}"
     from magneto.lab.comparison import collect, with_more_seeds
     from magneto.lab.grid import is_done, open_sweep
-    from magneto.lab.plan import prepare_task
 
     sweep = open_sweep(folder, sweep)
     progress, measured = ProgressBars(), not args.no_measurements and PLACEMENT in grid
-    if not all(is_done(folder, cell) for cell in sweep.cells()):
-        prepare_task(sweep.load(sweep.cells()[0]), progress)
+    if args.more_seeds or not all(is_done(folder, cell) for cell in sweep.cells()):
+        prepare_data(folder, sweep, progress)
     complete = run(folder, sweep, args, progress)
     more = numbers("--more-seeds", args.more_seeds) if args.more_seeds else []
     # With more seeds another rate may become the best.
@@ -106,6 +105,23 @@ def main(words: Sequence[str]) -> int:
     if not complete:
         progress.say(INCOMPLETE)
     return 0 if complete else 1
+
+
+def prepare_data(folder: Path, sweep: Sweep, progress: ProgressBars) -> None:
+    """Prepare the data once for all runs; see that it is that of the runs that were begun.
+
+    Raises:
+        ValueError: If the data changed after the comparison began.
+    """
+    from magneto.lab.plan import prepare_task
+    from magneto.training.task import ASSETS, staged_assets
+
+    cells = sweep.cells()
+    begun = [cell for cell in cells if (cell_directory(folder, cell) / ASSETS).is_dir()]
+    task = prepare_task(sweep.load((begun or cells)[0]), progress)
+    if begun:
+        with staged_assets(task, cell_directory(folder, begun[0])):
+            pass
 
 
 def add_measurements(

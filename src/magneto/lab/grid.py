@@ -238,8 +238,9 @@ def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
     # Cells are named by the last part of a field, which model.max_length and data.max_length share.
     grown = grown and list(known.grid) == list(sweep.grid)
     if different and not (different == ["grid"] and grown):
+        verb = "differs" if len(different) == 1 else "differ"
         raise ConfigError([f"{folder} contains another comparison: its {', '.join(different)} "
-                           "differ (values may only be added to a grid); choose another "
+                           f"{verb} (values may only be added to a grid); choose another "
                            "--out"])  # fmt: skip
 
 

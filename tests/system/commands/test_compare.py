@@ -80,6 +80,24 @@ def test_what_can_not_be_measured_hides_no_table(
     assert "accuracy" in said.out and "measured" not in read_object(out / "comparison.json")
 
 
+def test_runs_on_changed_data_do_not_join_a_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    table, out = tmp_path / "rows.csv", tmp_path / "compared"
+    rows = [f"a text {n},{'even' if n % 2 == 0 else 'odd'}" for n in range(24)]
+    table.write_text("\n".join(["text,label", *rows]))
+    changes = {**SMALL, "model.max_length": 16}
+    spelt = [word for key, value in changes.items() for word in (f"--{key}", str(value))]
+    given = ["compare", "text-classification/tiny", "--data", str(table), "--out", str(out),
+             "--placements", "sub", "--lrs", "1e-3", "--no-measurements", *spelt]  # fmt: skip
+    assert main(given) == 0
+    table.write_text("\n".join(["text,label", *rows, "another text,odd"]))
+    for more in (["--more-seeds", "2"], ["--seeds", "1,2"]):
+        assert main([*given, *more]) == 2
+        assert "they changed after the run began" in capsys.readouterr().err
+    assert len(list((out / "cells").iterdir())) == 1
+
+
 def test_curves_in_the_terminal_have_one_scale_below_the_baseline() -> None:
     def cells(row: str, *losses: float) -> list[dict]:
         curves = [[[10 * step, loss + shift] for step, loss in enumerate(losses)]
