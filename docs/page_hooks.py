@@ -1,4 +1,4 @@
-"""What MkDocs calls on every page: formulas become MathML; what readers by ear need is added."""
+"""MkDocs hooks: write formulas as MathML and add labels for screen readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMULA = re.compile(
 
 
 def on_page_content(html: str, **page: Any) -> str:
-    """Set every formula of a page; a corner of a table in which nothing stands heads nothing."""
+    """Write a page's formulas as MathML; make empty table headings plain cells."""
     return re.sub(r"<th([^>]*)>\s*</th>", r"<td\1></td>", FORMULA.sub(formula, html))
 
 
@@ -25,7 +25,7 @@ def on_post_page(output: str, **page: Any) -> str:
 
 
 def formula(found: re.Match[str]) -> str:
-    """Return one formula as MathML, a displayed one as a block of its own: no script shows it."""
+    """Return a formula as MathML; a displayed formula is a block that the keyboard can scroll."""
     text, display = found["inline"] or found["block"], found["block"] is not None
     made = convert(unescape(text).strip(), display="block" if display else "inline")
     return f'<div class="formula" tabindex="0">{made}</div>' if display else made
