@@ -10,8 +10,9 @@ document$.subscribe(() => setTimeout(() => {
   focusable();
   const labels = new Map();  // landmarks have names of their own: the API lists several "Functions"
   for (const nav of document.querySelectorAll("nav[aria-label]")) {
-    const label = nav.getAttribute("aria-label"), count = (labels.get(label) ?? 0) + 1;
-    labels.set(label, count);
+    const label = nav.getAttribute("aria-label"), name = label.trim().toLowerCase();
+    const count = (labels.get(name) ?? 0) + 1;
+    labels.set(name, count);
     if (count > 1) nav.setAttribute("aria-label", `${label} ${count}`);
   }
   document.querySelectorAll(".md-code__nav").forEach((nav, index) => nav.setAttribute("aria-label", `Code block ${index + 1}`));
