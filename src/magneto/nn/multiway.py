@@ -68,7 +68,7 @@ class MultiwaySelfAttention(nn.Module):
         self.drop_path = PackedDropPath(drop) if drop else None
 
     def forward(self, streams: Streams, packing: Packing, mask: Mask) -> Streams:
-        """Both streams to the same shapes."""
+        """Transform both streams; shapes stay."""
         experts: list[Any] = [self.experts[name] for name in self.routes]
         read = [one.before(x) for one, x in zip(experts, streams, strict=True)]
         parts = [one.attention.project(x) for one, x in zip(experts, read, strict=True)]
@@ -103,7 +103,7 @@ class MultiwayFeedForward(nn.Module):
         self.drop_path = PackedDropPath(drop) if drop else None
 
     def forward(self, streams: Streams, packing: Packing) -> Streams:
-        """Both streams to the same shapes."""
+        """Transform both streams; shapes stay."""
         vision, language = streams
         added = self.route(FeedForwardSublayer.compute, packing, (vision,), (language,))
         if self.drop_path is not None:
@@ -159,7 +159,7 @@ class MultiwayLayer(nn.Module):
         )
 
     def forward(self, streams: Streams, packing: Packing, mask: Mask) -> Streams:
-        """Both streams to the same shapes."""
+        """Transform both streams; shapes stay."""
         return self.feed_forward(self.self_attention(streams, packing, mask), packing)
 
 
