@@ -139,10 +139,10 @@ def resolve_input(
         size, patch = derive_sizes(side, config.image_size, config.patch_size)
         channels = config.channels or (1 if sample.grey else 3)
         values = {"image_size": size, "patch_size": patch, "channels": channels}
-    size, patch = values["image_size"], values["patch_size"]
-    patches = (size // patch) ** 2
+    patches = (values["image_size"] // values["patch_size"]) ** 2
+    shown = [f"{name} {value}{' (given)' if getattr(config, name) else ''}"
+             for name, value in values.items()]  # fmt: skip
     if isinstance(config, ImageEncoderConfig):
         values |= {"max_length": patches + config.prefix}
-    progress.say(f"image_size {size}, patch_size {patch} ({patches} patches), channels "
-                 f"{values['channels']}: {source}")  # fmt: skip
+    progress.say(f"{', '.join(shown)}, {patches} patches: {source}")
     return replace(config, **values)

@@ -47,7 +47,7 @@ def test_a_run_keeps_what_was_derived(tmp_path: Path) -> None:
     task, said = small_recipe("image-classification", **source).build_task(), Said()
     task.prepare(said)
     assert sizes_of(task) == [28, 4, 1, 49]
-    assert any("image_size 28" in line and "49 patches" in line for line in said.lines)
+    assert any("image_size 28, patch_size 4, channels 1, 49 patches" in line for line in said.lines)
     train_small("image-classification", run, **source, training__steps=1)
     assert train_small("image-classification", run, **source, resume=True).step == 8
     (tmp_path / "images").rename(tmp_path / "gone")
