@@ -206,11 +206,11 @@ def test_weights_that_do_not_fit_are_named() -> None:
     headless = {name: t for name, t in classifier.items() if not name.startswith("head.")}
     lacking = {name: t for name, t in state.items() if name != "beit3.text_embed.weight"}
     for given, values, words in (
-        (headless, ARGS, r"have no head\.weight, which our ImageClassifier"),
-        (classifier | {"extra": torch.ones(1)}, ARGS, "no place here for the tensor 'extra'"),
+        (headless, ARGS, r"have no head\.weight, which a ImageClassifier"),
+        (classifier | {"extra": torch.ones(1)}, ARGS, "no counterpart of the tensor 'extra'"),
         (lacking, args, r"no beit3\.text_embed\.weight"),
-        (state | {table: torch.ones(11, 32)}, args, "8 patches are no square image"),
-        (state, {}, "say how many heads a model of width 32 has"),
+        (state | {table: torch.ones(11, 32)}, args, "8 patches are not a square image"),
+        (state, {}, "heads of a model of width 32"),
     ):
         with pytest.raises(ValueError, match=words):
             load_weights(given, values)
@@ -252,7 +252,7 @@ def test_the_released_sizes(kind: str, size: str) -> None:
 def load_sizes(state: dict[str, Tensor]) -> Any:
     """The configuration that weights alone show."""
     form = next(form for form in FILE_FORMATS if form.fits(state, {}))
-    return form.read(form.prepared(state, {}), {})
+    return form.read(form.normalise(state, {}), {})
 
 
 CUT = 9

@@ -1,6 +1,7 @@
 """BEiT-3's SentencePiece model in fairseq's order, against XLM-RoBERTa's numbers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_numbers_are_xlm_robertas(tmp_path: Path) -> None:
     theirs = spm.SentencePieceProcessor(model_file=str(source))
     count = theirs.vocab_size()
     write_fairseq_order(source, tmp_path / "tokenizer.model", count + 10)
-    ours = load_tokenizer(tmp_path / "tokenizer.model")
+    ours: Any = load_tokenizer(tmp_path / "tokenizer.model")
     assert (ours.begin, ours.pad, ours.end, ours.mask) == (0, 1, 2, count + 1)
     assert ours.vocab_size == count + 10
     assert ours.inner.unk_id() == 3
@@ -47,11 +48,11 @@ def test_what_is_no_such_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="it begins with <s>, <pad>, </s>, not with <unk>"):
         write_fairseq_order(source, target, 100)
     source = train(tmp_path)
-    with pytest.raises(ValueError, match=r"pieces with <mask>, the model 8 words"):
+    with pytest.raises(ValueError, match=r"with <mask>, but the model's vocabulary size is 8"):
         write_fairseq_order(source, target, 8)
     for content in (b"no model", b"", source.read_bytes()[:-1]):
         (tmp_path / "damaged.spm").write_bytes(content)
-        with pytest.raises(ValueError, match="is no SentencePiece model"):
+        with pytest.raises(ValueError, match="is not a SentencePiece model"):
             write_fairseq_order(tmp_path / "damaged.spm", target, 100)
     with pytest.raises(FileNotFoundError, match="no tokenizer"):
         write_fairseq_order(tmp_path / "none.spm", target, 100)

@@ -130,25 +130,40 @@ def test_what_does_not_fit_is_named() -> None:
     del beit["pos_embed"]
     table, headless = f"blocks.0.attn.{TABLE}", {n: t for n, t in vit.items() if "head" not in n}
     for form, state, args, words in (
-        (VIT, vit | {"reg_token": torch.ones(1, 4, 32)}, {}, "for the tensor 'reg_token'"),
-        (VIT, vit | {"dist_token": torch.ones(1, 1, 32)}, {}, "a distillation token .* no counter"),
-        (VIT, vit | {"pos_embed": torch.ones(1, 8, 32)}, {}, "7 patches are no square image"),
-        (VIT, vit | {"fc_norm.weight": torch.ones(32)}, {}, "a norm before pooling and one after"),
-        (VIT, vit | {"blocks.0.attn.norm.weight": torch.ones(32)}, {}, "inside attention alone"),
-        (VIT, vit | {"norm.weight": torch.ones(31)}, {}, r"final_norm.weight is \(31,\), not \(32"),
+        (VIT, vit | {"reg_token": torch.ones(1, 4, 32)}, {}, "of the tensor 'reg_token'"),
+        (
+            VIT,
+            vit | {"dist_token": torch.ones(1, 1, 32)},
+            {},
+            "a distillation token .* not supp",
+        ),
+        (VIT, vit | {"pos_embed": torch.ones(1, 8, 32)}, {}, "7 patches are not a square image"),
+        (VIT, vit | {"fc_norm.weight": torch.ones(32)}, {}, "norms both before and after pooling"),
+        (VIT, vit | {"blocks.0.attn.norm.weight": torch.ones(32)}, {}, "inside attention only"),
+        (
+            VIT,
+            vit | {"norm.weight": torch.ones(31)},
+            {},
+            r"final_norm.weight is \(31,\), but",
+        ),
         (VIT, {n: t for n, t in vit.items() if n != "norm.bias"}, {}, "norm.bias' is missing"),
         (VIT, headless, {}, "have no classifier"),
-        (VIT, vit, {"num_heads": None}, r"how many heads a model of width 32 has: --config FILE"),
+        (VIT, vit, {"num_heads": None}, r"heads of a model of width 32. Give --config FILE"),
         (VIT, vit, {"architecture": "vit_base_patch16_clip_quickgelu_224"}, "quickgelu"),
-        (VIT, vit, {"act_layer": "tanh"}, "no activation 'tanh'"),
-        (EVA, vit, {"architecture": "vit_base_patch16_rope_224"}, "patch16_rope_224 has no"),
-        (EVA, vit, {"rope_type": "mixed"}, "rope_type='mixed' has no counterpart"),
-        (EVA, vit, {"use_rot_pos_emb": True, "ref_feat_shape": [7, 9]}, r"\[7, 9\] is no square"),
-        (BEIT, beit | {table: torch.ones(13, 4)}, {}, "of no square image"),
-        (BEIT, beit | {f"rel_pos_bias.{TABLE}": beit[table]}, {}, "each layer and shared ones"),
+        (VIT, vit, {"act_layer": "tanh"}, "activation 'tanh' is not supported"),
+        (
+            EVA,
+            vit,
+            {"architecture": "vit_base_patch16_rope_224"},
+            "patch16_rope_224 is not supp",
+        ),
+        (EVA, vit, {"rope_type": "mixed"}, "rope_type='mixed' is not supported"),
+        (EVA, vit, {"use_rot_pos_emb": True, "ref_feat_shape": [7, 9]}, r"\[7, 9\] is not square"),
+        (BEIT, beit | {table: torch.ones(13, 4)}, {}, "not of a square image"),
+        (BEIT, beit | {f"rel_pos_bias.{TABLE}": beit[table]}, {}, "both per layer and shared"),
     ):
         given = {name: value for name, value in (HEADS | args).items() if value is not None}
         with pytest.raises(ValueError, match=words):
             form.load(state, given)
-    with pytest.raises(ValueError, match=r"norm_eps is 0\.0001 here, 1e-06 or 1e-05 there"):
+    with pytest.raises(ValueError, match=r"norm_eps is 0\.0001, but must be 1e-06 or 1e-05"):
         VIT.save(small(placement="pre", norm_eps=1e-4))

@@ -239,7 +239,7 @@ def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
 
 def test_as_many_labels_as_classes(tmp_path: Path) -> None:
     model = ImageClassifier(ImageClassifierConfig(**STACK, image_size=8, patch_size=4, classes=3))
-    with pytest.raises(ValueError, match="2 labels for 3 classes"):
+    with pytest.raises(ValueError, match="2 class names for 3 classes"):
         hf.save_export(model, tmp_path / "out", hf.Assets(hf.class_names(["a", "b"])))
     assert not (tmp_path / "out").exists()
 
@@ -273,7 +273,8 @@ print(json.dumps({"labels": model.config.id2label, "logits": logits.tolist(),
 
 @torch.no_grad()
 def test_a_classifier_says_the_same_of_an_image(tmp_path: Path, newcomer: Newcomer) -> None:
-    classes, sizes = ("apple", "grass", "sky"), {"image_size": 8, "patch_size": 4, "channels": 3}
+    classes = ("apple", "grass", "sky")
+    sizes: dict[str, Any] = {"image_size": 8, "patch_size": 4, "channels": 3}
     model = filled(ImageClassifier(ImageClassifierConfig(**STACK, **sizes, classes=4)))
     data = ImageClassificationDataConfig(normalisation="imagenet", resize=10, classes=classes)
     auto = export_model("image-classification", model, data, tmp_path / "hub")
@@ -322,7 +323,7 @@ def test_a_new_process_hears_the_same(tmp_path: Path, newcomer: Newcomer) -> Non
     files = [str(tmp_path / name) for name in ("hf", "sounds.npz", "found.npz")]
     newcomer.run(tmp_path, LOAD_SPEECH, *files)
     found = np.load(tmp_path / "found.npz")
-    opened = load_run(run, "auto", {})
+    opened: Any = load_run(run, "auto", {})
     features = SpeechFeatures(opened.recipe.data)
     for row, sound in enumerate(sounds):
         heard = torch.from_numpy(features(sound))[None]
@@ -402,7 +403,7 @@ def answers_of(name: str, model: Any, bpe: Any, pictures: list[Any]) -> dict[str
     """What the model says of pictures and texts, which are read as a run's own code reads them."""
     config = model.config
     whole: Any = WholeImage(InputFormat(16, 3, "imagenet"))
-    transform = CentreCrop(whole.input_format, 20) if name == "pretraining" else whole
+    transform: Any = CentreCrop(whole.input_format, 20) if name == "pretraining" else whole
     images = torch.from_numpy(np.stack([transform(one, None) for one in pictures]))
     closing = [bpe.mask] if name.startswith("masked") else []
     texts = [frame_text(ids, bpe, config.max_length, closing) for ids in bpe.encode(TEXTS)]

@@ -235,13 +235,13 @@ def check_beit3(model: nn.Module, to: str | None) -> None:
 
 def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]:
     """Write BEiT-3's tokenizer and processor; return the numbers of its special tokens."""
-    from magneto.hf.export import images_and_texts, save_readers
+    from magneto.hf.export import save_processors, vision_language_assets
     from magneto.hf.weights.torchscale import write_fairseq_order
 
     config, target = model.config, directory / "tokenizer.model"
     write_fairseq_order(user_path(source), target, config.vocab_size)
-    assets = images_and_texts(config, load_tokenizer(target), image_processor(config))
-    save_readers(assets, directory)
+    assets = vision_language_assets(config, load_tokenizer(target), image_processor(config))
+    save_processors(assets, directory)
     return {("eos_token_id" if name == "end" else name): n for name, n in assets.values.items()}
 
 

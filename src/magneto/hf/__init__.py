@@ -1,14 +1,14 @@
-"""The edge to the Hugging Face ecosystem. Nothing of it is imported before it is used.
+"""Hugging Face integration, imported lazily.
 
-An import changes nothing elsewhere: `magneto.hf.register()` is what makes AutoConfig and the Auto
-classes of models know ours, and all that `AutoModelForCausalLM.from_pretrained(DIR)` and
-`pipeline("text-generation", model=DIR)` need for an exported DIR. It may be called again.
+`magneto.hf.register()` registers Magneto's classes with AutoConfig and the Auto classes of models.
+`AutoModelForCausalLM.from_pretrained(DIR)` and `pipeline("text-generation", model=DIR)` then load
+an exported DIR. An import alone registers nothing.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what is known of the names before they are used
+if TYPE_CHECKING:
     from magneto.hf.configuration import *  # noqa: F403
     from magneto.hf.export import *  # noqa: F403
     from magneto.hf.generation import *  # noqa: F403
@@ -27,7 +27,7 @@ HOME = {
         "MagnetoVisualReasoningConfig", "register",
     ),
     "export": (
-        "Assets", "export_model", "read_by_decoder", "read_by_encoder", "save_export", "wrap",
+        "Assets", "decoder_assets", "encoder_assets", "export_model", "save_export", "wrap",
     ),
     "weights.conversion": ("from_torch", "load", "to_transformers"),
     "generation": ("BeamSearch", "Sampling", "Translator", "generate"),
@@ -49,11 +49,11 @@ HOME = {
         "MASKED", "EncoderInput", "MagnetoSentencePieceTokenizer", "class_names",
     ),
 }  # fmt: skip
-"""Which module has which names of this package."""
+"""Names of this package by the module that defines them."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name from its home the first time it is asked for."""
+    """Import a name from its module on first access."""
     home = next((module for module, names in HOME.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'magneto.hf' has no attribute {name!r}")
@@ -67,5 +67,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the names that there are, those too that nothing was imported for yet."""
+    """Return all names, also of modules that are not imported yet."""
     return sorted({*globals(), *(name for names in HOME.values() for name in names)})

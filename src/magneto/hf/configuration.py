@@ -1,8 +1,8 @@
-"""Our models' configurations as transformers has them: one class a `model_type`, in one table.
+"""Configurations for transformers, one class per `model_type`, and their registration.
 
-An exported directory needs no `register()`: `from_pretrained(DIR, trust_remote_code=True)` of an
-Auto class looks into the directory's `auto_map`, and finds our classes in a module of a few lines
-beside the weights, which takes them from the installed package.
+An exported directory also loads without `register()`, by an Auto class's
+`from_pretrained(DIR, trust_remote_code=True)`. The directory's `auto_map` names a short module
+beside the weights, which imports the classes from the installed package.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def __getattr__(name):
 
 
 def auto_map(classes: Mapping[str, str]) -> dict[str, str]:
-    """Return an `auto_map`: the Auto classes, and which of our classes each loads."""
+    """Return an `auto_map` from Auto classes to Magneto's classes."""
     return {auto: f"{MODULE}.{name}" for auto, name in classes.items()}
 
 
@@ -64,41 +64,41 @@ def write_module(directory: str | os.PathLike[str]) -> None:
 
 
 class WithoutCopies:
-    """A class whose source transformers need not copy into a directory: the package has it."""
+    """Mix-in for classes whose source transformers must not copy into a directory."""
 
     @classmethod
     def register_for_auto_class(cls, auto_class: str = "") -> None:
-        """Do nothing; transformers calls it of every class that an `auto_map` named."""
+        """Do nothing; transformers calls this for every class in an `auto_map`."""
 
 
 class SavedWithModule(WithoutCopies):
-    """One whose file in a directory has an `auto_map`, so that the module belongs beside it."""
+    """Mix-in for classes that are saved with an `auto_map` and its module."""
 
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
     ) -> Any:
-        """Write the object's own files, and the module that their `auto_map` names."""
+        """Write the object's files and the module of their `auto_map`."""
         write_module(save_directory)
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)  # type: ignore[misc]
 
 
 SHARED = {"vocab_size", "max_length", "head_dim"}
-"""Names that transformers has too."""
+"""Names used both by Magneto's configurations and by transformers'."""
 
 ALSO_TRANSFORMERS = {
     "attn_implementation", "auto_map", "name_or_path", "num_labels", "output_attentions",
     "tie_word_embeddings", "torch_dtype", "use_cache",
 }  # fmt: skip
-"""What its configurations take beside the parameters that their class names."""
+"""Keyword arguments of transformers' configurations that are not in their signature."""
 
 TOKENIZER = {"AutoTokenizer": "MagnetoSentencePieceTokenizer"}
-PICTURES = {"AutoImageProcessor": "MagnetoImageProcessor"}
-PAIRS = {**TOKENIZER, **PICTURES, "AutoProcessor": "MagnetoVisionLanguageProcessor"}
-"""What reads texts, images, and both, by the Auto class that loads it."""
+IMAGE_PROCESSOR = {"AutoImageProcessor": "MagnetoImageProcessor"}
+PROCESSOR = {**TOKENIZER, **IMAGE_PROCESSOR, "AutoProcessor": "MagnetoVisionLanguageProcessor"}
+"""Classes for texts, images, and both, by their Auto class."""
 
 
 def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
-    """Return the sizes that transformers reads, under its names."""
+    """Return the model's sizes under transformers' names."""
     return {
         "hidden_size": config.width,
         "num_hidden_layers": config.decoder_layers or config.layers,
@@ -108,29 +108,28 @@ def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
     }
 
 
-def table_row(config: TransformerConfig) -> str:
-    """Return the name of a configuration's placement."""
+def placement_name(config: TransformerConfig) -> str:
+    """Return the placement's name; raise ValueError if it is not a row of the placement table."""
     name = config.row.name
     if replace(config, placement=name).row != config.row:
-        raise ValueError(f"a directory names its placement: {name!r} is another row in the table, "
-                         "so this one cannot be kept")  # fmt: skip
+        raise ValueError(f"placement {name!r} differs from the row of that name in the placement "
+                         "table, so it cannot be saved by its name")  # fmt: skip
     return name
 
 
 class MagnetoConfig(SavedWithModule, PretrainedConfig):
-    """Holds a core's configuration in `core`, as plain values under their own names.
+    """Configuration for transformers of a language model, and base of the other models'.
 
-    They have a place of their own because transformers gives some of the names (`max_length`)
-    another meaning. The sizes that transformers reads are repeated under its names. This class is
-    a language model's; those of the other models differ in these attributes:
+    `core` holds the fields of Magneto's configuration, because transformers uses some of their
+    names (`max_length`) with another meaning. The sizes are repeated under transformers' names.
 
     Attributes:
-        model_type: By which a directory's config.json names the class.
-        shape: Our configuration.
-        classes: The Auto classes, and our class that each loads for this configuration.
-        counted: Field of `shape` that transformers calls `num_labels`.
-        defaults: Fields of `shape` that must be given, and are not always.
-        values: What transformers' configuration has, where nothing else is given.
+        model_type: Name of the class in config.json.
+        shape: Magneto's configuration class.
+        classes: Magneto's classes by the Auto class that loads them.
+        num_labels_field: Field of `shape` for transformers' `num_labels`.
+        defaults: Values of required fields of `shape`.
+        values: Default values of transformers' own fields.
     """
 
     model_type = "magneto"
@@ -139,19 +138,25 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         "AutoModelForCausalLM": "MagnetoForCausalLM",
         **TOKENIZER,
     }
-    counted: ClassVar[str] = ""
+    num_labels_field: ClassVar[str] = ""
     defaults: ClassVar[Mapping[str, Any]] = {"vocab_size": 32768}
     values: ClassVar[Mapping[str, Any]] = {}
-    # A list, since Trainer adds one to it.
+    # A list, because Trainer adds it to a list.
     keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]  # noqa: RUF012
 
     def __init_subclass__(cls) -> None:
-        """Leave a subclass as it is: transformers would make a dataclass of it."""
+        """Do nothing; transformers would convert a subclass to a dataclass."""
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
-        if self.counted and "id2label" not in values:
-            known = {self.counted: getattr(self.shape, self.counted, None), **self.defaults}
-            values.setdefault("num_labels", (core or values).get(self.counted, known[self.counted]))
+        if self.num_labels_field and "id2label" not in values:
+            known = {
+                self.num_labels_field: getattr(self.shape, self.num_labels_field, None),
+                **self.defaults,
+            }
+            values.setdefault(
+                "num_labels",
+                (core or values).get(self.num_labels_field, known[self.num_labels_field]),
+            )
         if core is None:
             core = self._new_core(values)
         elif beside := {field.name for field in fields(self.shape)} & set(values) - SHARED:
@@ -160,9 +165,9 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         if ":" in str(core.get("placement", "")):
             raise ValueError(f"placement {core['placement']!r} is not in the table of placements, "
                              "so a directory cannot hold it")  # fmt: skip
-        self.core = core | {"placement": table_row(self.shape(**core))}
+        self.core = core | {"placement": placement_name(self.shape(**core))}
         values = {**transformers_sizes(self.shape(**core)), **self.values, **values}
-        # transformers changes its own copy when it resizes the vocabulary: that copy counts.
+        # transformers changes this copy when it resizes the vocabulary.
         self.vocab_size = values.pop("vocab_size", self.core.get("vocab_size"))
         values.setdefault("tie_word_embeddings", self.core.get("tie_embeddings", False))
         if values.get("is_encoder_decoder"):
@@ -172,7 +177,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         self.auto_map = auto_map({"AutoConfig": type(self).__name__, **models})
 
     def _new_core(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Take the core's fields out of what was given; what is neither's is refused."""
+        """Move the core's fields out of `values`; raise ValueError for an unknown field."""
         own = {field.name for field in fields(self.shape)}
         known = set(signature(PretrainedConfig.__init__).parameters) | ALSO_TRANSFORMERS
         for name in values:
@@ -181,46 +186,44 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
             raise ValueError(f"{type(self).__name__} has no {name}{nearest(name, sorted(own))}")
         given = {name: values.pop(name) for name in own & set(values)}
         config = self.shape(**{**self.defaults, **given})
-        return asdict(config) | {"placement": table_row(config)}
+        return asdict(config) | {"placement": placement_name(config)}
 
     @classmethod
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
-        """Return the configuration of a model.
-
-        The run that it began with is not told: its weights are the model's own.
+        """Return the configuration of a model, without `pretrained`.
 
         Args:
-            config: Of the model; its placement must be a row of the table.
-            end: Number of the end-of-document token, which also begins and pads.
-            **values: What else transformers' configuration has, `id2label` for example.
+            config: Configuration of the model; its placement must be a row of the table.
+            end: End token, also used as begin and padding token.
+            **values: Further fields of transformers' configuration, such as `id2label`.
 
         Raises:
-            ValueError: If the placement is no row of the table.
+            ValueError: If the placement is not a row of the table.
         """
         held = {field.name for field in fields(config)} - {"pretrained"}
         names = [field.name for field in fields(cls.shape) if field.name in held]
         shape = cls.shape(**{name: getattr(config, name) for name in names})
         ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
-        return cls(asdict(shape) | {"placement": table_row(config)}, **(ends | values))
+        return cls(asdict(shape) | {"placement": placement_name(config)}, **(ends | values))
 
     def core_config(self) -> Any:
-        """Return our own configuration; `num_labels` says how many classes a model has.
+        """Return Magneto's configuration, with `vocab_size` and `num_labels` of this one.
 
         Raises:
-            ValueError: If a size was changed under transformers' name of it.
+            ValueError: If a size was changed under transformers' name.
         """
         size = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
-        count = {self.counted: self.num_labels} if self.counted else {}
+        count = {self.num_labels_field: self.num_labels} if self.num_labels_field else {}
         config = self.shape(**{**self.core, **size, **count})
         for name, held in transformers_sizes(config).items():
             if getattr(self, name) != held:
-                raise ValueError(f"{name} is {getattr(self, name)}, but the core says {held}: "
-                                 "change core instead")  # fmt: skip
+                raise ValueError(f"{name} is {getattr(self, name)}, but core has {held}. "
+                                 "Change core instead.")  # fmt: skip
         return config
 
 
 class MagnetoEncoderConfig(MagnetoConfig):
-    """Holds a `MaskedLanguageModelConfig`: a text encoder's, with what a head for tokens needs."""
+    """Configuration for transformers of text encoders with or without a head."""
 
     model_type = "magneto-encoder"
     shape = MaskedLanguageModelConfig
@@ -259,16 +262,11 @@ def configuration(
     name: str, model_type: str, shape: type[TransformerConfig], classes: Mapping[str, str],
     **others: Any,
 ) -> type[MagnetoConfig]:  # fmt: skip
-    """Make the class of one `model_type`.
+    """Make the configuration class of a `model_type`; `others` are attributes of `MagnetoConfig`.
 
-    Args:
-        name: Under which this module holds it: so it is found when it is unpickled.
-        model_type: By which a directory's config.json names the class.
-        shape: Our configuration.
-        classes: The Auto classes, and our class that each loads.
-        **others: Other attributes of `MagnetoConfig`.
+    `name` must be the class's name in this module, for pickling.
     """
-    body = {"__doc__": f"Holds a `{shape.__name__}`.", "__module__": __name__,
+    body = {"__doc__": f"Configuration with a `{shape.__name__}`.", "__module__": __name__,
             "model_type": model_type, "shape": shape, "classes": classes, **others}  # fmt: skip
     return type(name, (MagnetoConfig,), body)
 
@@ -288,42 +286,42 @@ MagnetoTransducerConfig = configuration(
 )  # fmt: skip
 MagnetoImageConfig = configuration(
     "MagnetoImageConfig", "magneto-image", ImageClassifierConfig,
-    {"AutoModelForImageClassification": "MagnetoForImageClassification", **PICTURES},
-    counted="classes", defaults={},
+    {"AutoModelForImageClassification": "MagnetoForImageClassification", **IMAGE_PROCESSOR},
+    num_labels_field="classes", defaults={},
 )  # fmt: skip
 MagnetoSegmentationConfig = configuration(
     "MagnetoSegmentationConfig", "magneto-segmentation", SegmenterConfig,
-    {"AutoModelForSemanticSegmentation": "MagnetoForSemanticSegmentation", **PICTURES},
-    counted="classes", defaults={},
+    {"AutoModelForSemanticSegmentation": "MagnetoForSemanticSegmentation", **IMAGE_PROCESSOR},
+    num_labels_field="classes", defaults={},
 )  # fmt: skip
 MagnetoVisionLanguageConfig = configuration(
     "MagnetoVisionLanguageConfig", "magneto-vision-language", VisionLanguageConfig,
-    {"AutoModel": "MagnetoVisionLanguageModel", **PAIRS},
+    {"AutoModel": "MagnetoVisionLanguageModel", **PROCESSOR},
 )  # fmt: skip
 MagnetoMaskedDataConfig = configuration(
     "MagnetoMaskedDataConfig", "magneto-masked-data", MaskedDataModelConfig,
-    {"AutoModelForPreTraining": "MagnetoForMaskedDataModelling", **PAIRS},
+    {"AutoModelForPreTraining": "MagnetoForMaskedDataModelling", **PROCESSOR},
     defaults={"vocab_size": 64010, "codes": 8192},
 )  # fmt: skip
 MagnetoQuestionAnsweringConfig = configuration(
     "MagnetoQuestionAnsweringConfig", "magneto-question-answering", QuestionAnsweringConfig,
-    {"AutoModelForVisualQuestionAnswering": "MagnetoForVisualQuestionAnswering", **PAIRS},
-    counted="answers", defaults={"vocab_size": 64010, "answers": 3129},
+    {"AutoModelForVisualQuestionAnswering": "MagnetoForVisualQuestionAnswering", **PROCESSOR},
+    num_labels_field="answers", defaults={"vocab_size": 64010, "answers": 3129},
 )  # fmt: skip
 MagnetoVisualReasoningConfig = configuration(
     "MagnetoVisualReasoningConfig", "magneto-visual-reasoning", VisualReasonerConfig,
-    {"AutoModel": "MagnetoForVisualReasoning", **PAIRS},
+    {"AutoModel": "MagnetoForVisualReasoning", **PROCESSOR},
 )  # fmt: skip
 MagnetoImageTextRetrievalConfig = configuration(
     "MagnetoImageTextRetrievalConfig", "magneto-image-text-retrieval", ImageTextRetrieverConfig,
     {
         "AutoModel": "MagnetoForImageTextRetrieval",
-        "AutoModelForZeroShotImageClassification": "MagnetoForImageTextRetrieval", **PAIRS,
+        "AutoModelForZeroShotImageClassification": "MagnetoForImageTextRetrieval", **PROCESSOR,
     },
 )  # fmt: skip
 MagnetoImageCaptioningConfig = configuration(
     "MagnetoImageCaptioningConfig", "magneto-image-captioning", ImageCaptionerConfig,
-    {"AutoModelForImageTextToText": "MagnetoForImageCaptioning", **PAIRS},
+    {"AutoModelForImageTextToText": "MagnetoForImageCaptioning", **PROCESSOR},
 )  # fmt: skip
 
 CONFIGURATIONS: tuple[type[MagnetoConfig], ...] = (
@@ -332,11 +330,11 @@ CONFIGURATIONS: tuple[type[MagnetoConfig], ...] = (
     MagnetoMaskedDataConfig, MagnetoQuestionAnsweringConfig, MagnetoVisualReasoningConfig,
     MagnetoImageTextRetrievalConfig, MagnetoImageCaptioningConfig,
 )  # fmt: skip
-"""The table: what is registered, wrapped and exported is looked up here."""
+"""All configuration classes, for registration and export."""
 
 
 def register() -> None:
-    """Make transformers' Auto classes know ours; may be called again."""
+    """Register Magneto's classes with transformers' Auto classes; repeated calls are allowed."""
     import transformers
 
     from magneto import hf

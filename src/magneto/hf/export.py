@@ -1,4 +1,4 @@
-"""Write our models as directories that transformers reads: `magneto export`."""
+"""Export of models to directories for transformers (`magneto export`)."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ from magneto.hf.wrapper import MagnetoPreTrainedModel
 from magneto.translation.prepare import load_vocabulary
 from magneto.vision.config import given_names
 
-# Tokens; only told to transformers' tokenizer.
+# Maximum length of the transcripts' tokenizer in tokens.
 LONGEST_TRANSCRIPT = 10_000
 
 
 def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreTrainedModel:
-    """Return a model of ours as transformers', in evaluation mode; the weights are shared.
+    """Wrap a Magneto model for transformers, in evaluation mode, with shared weights.
 
     Args:
-        model: Of ours.
-        end: Number of the token that ends a document; it also begins and pads.
-        **values: What else transformers' configuration has, `id2label` for example.
+        model: Magneto model.
+        end: End token, also used as begin and padding token.
+        **values: Further fields of transformers' configuration, such as `id2label`.
 
     Raises:
-        ValueError: If there is no wrapper for it.
+        ValueError: If the model's class has no wrapper.
     """
     from magneto import hf
 
@@ -65,7 +65,7 @@ def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreT
 
 
 def auto_class(name: str) -> str:
-    """Return the name of the Auto class by which one of our wrappers is loaded, by its name."""
+    """Return the name of the Auto class that loads a wrapper class of this name."""
     return _auto_classes()[name]
 
 
@@ -79,201 +79,196 @@ def _auto_classes() -> dict[str, str]:
 
 @contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """Yield a directory to write in; it takes its place when all is written, or never.
+    """Yield a temporary directory that replaces `directory` once it is completely written.
 
     Raises:
-        FileExistsError: If the place is taken by something that is no empty directory.
+        FileExistsError: If `directory` exists and is not an empty directory.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise FileExistsError(f"{directory} is there already and not empty")
+        raise FileExistsError(f"{directory} exists and is not empty")
     with directory_aside(directory) as aside:
         yield aside
-        aside.rename(directory)  # in the place of an empty one, too; never of one that is not
+        aside.rename(directory)  # replaces an empty directory only
 
 
 @dataclass(frozen=True)
 class Assets:
-    """What a directory has beside a model's weights.
+    """Contents of an export beside the weights.
 
     Attributes:
-        values: Of transformers' configuration, `id2label` for example.
-        tokenizer: Of `magneto.data.tokenizer`; None if the model reads no texts.
-        readers: Of transformers: its tokenizer of the same, processors of images or sounds.
+        values: Fields of transformers' configuration, such as `id2label`.
+        tokenizer: Magneto's tokenizer; None for models without text.
+        processors: Tokenizer and processors for transformers.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: Any = None
-    readers: Sequence[Any] = ()
+    processors: Sequence[Any] = ()
 
 
 def save_export(model: nn.Module, directory: Path, assets: Assets) -> str:
-    """Write a model and what reads its inputs, all or nothing.
+    """Write a model and its assets to a new directory.
 
     Args:
-        model: Of ours, in fp32, on the CPU.
-        directory: Where; must not exist, or be empty.
-        assets: What is written with it.
+        model: Magneto model in fp32, on the CPU.
+        directory: Output directory; must not exist, or be empty.
+        assets: Assets of the export.
 
     Returns:
         The name of the Auto class that loads it.
 
     Raises:
         FileExistsError: If the directory is not empty.
-        ValueError: If there are not as many names as classes.
+        ValueError: If the number of class names differs from that of classes.
     """
     register()
     wrapped = wrap(model, **assets.values)
     classes, names = getattr(model.config, "classes", None), assets.values.get("id2label", ())
     if names and classes not in (None, len(names)):
-        raise ValueError(f"{len(names)} labels for {classes} classes")
+        raise ValueError(f"{len(names)} class names for {classes} classes")
     with whole_directory(directory) as aside:
         wrapped.save_pretrained(aside)
-        save_readers(assets, aside)
+        save_processors(assets, aside)
     return auto_class(type(wrapped).__name__)
 
 
-def save_readers(assets: Assets, directory: Path) -> None:
-    """Write a tokenizer as ours and as transformers', and processors."""
+def save_processors(assets: Assets, directory: Path) -> None:
+    """Write Magneto's tokenizer, and tokenizer and processors for transformers."""
     if assets.tokenizer is not None:
         assets.tokenizer.save(directory)
-    for reader in assets.readers:
-        if reader is not None:
-            reader.save_pretrained(directory)
+    for processor in assets.processors:
+        if processor is not None:
+            processor.save_pretrained(directory)
     if (directory / "tokenizer_config.json").is_file():
-        # transformers alone would read it, and cut texts otherwise than in training.
+        # transformers would read it itself, with other results than in training.
         (directory / "tokenizer.model").unlink(missing_ok=True)
 
 
-def read_by_decoder(tokenizer: Any, length: int) -> Assets:
-    """Return what a language model has beside its weights.
-
-    All tokenizers of `magneto.data.tokenizer` but bytes are written for transformers too, and are
-    told the length that the model was trained on.
-    """
-    reader = transformers_tokenizer(tokenizer, length)
-    return Assets({"end": tokenizer.end}, tokenizer, [reader])
+def decoder_assets(tokenizer: Any, length: int) -> Assets:
+    """Return the assets of a language model; `length` is the maximum length of its tokenizer."""
+    processor = transformers_tokenizer(tokenizer, length)
+    return Assets({"end": tokenizer.end}, tokenizer, [processor])
 
 
-def read_by_encoder(tokenizer: Any, length: int, how: EncoderInput) -> Assets:
-    """Return what a text encoder, whose input is put together so, has beside its weights."""
+def encoder_assets(tokenizer: Any, length: int, template: EncoderInput) -> Assets:
+    """Return the assets of a text encoder with an input template."""
     values = {"end": tokenizer.end, "bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad}
-    reader = encoder_tokenizer(tokenizer, length, how)
-    return Assets(values | how.values(), tokenizer, [reader])
+    processor = encoder_tokenizer(tokenizer, length, template)
+    return Assets(values | template.values(), tokenizer, [processor])
 
 
-def images_and_texts(
-    config: Any, tokenizer: Any, processor: MagnetoImageProcessor, labels: Sequence[str] = ()
+def vision_language_assets(
+    config: Any, tokenizer: Any, images: MagnetoImageProcessor, labels: Sequence[str] = ()
 ) -> Assets:
-    """Return what a model of vision and language has beside its weights."""
-    how = MASKED_AT_END if config.ends_in_mask else FRAMED
-    fast = encoder_tokenizer(tokenizer, config.max_length, how)
-    reader = processor if fast is None else MagnetoVisionLanguageProcessor(processor, fast)
+    """Return the assets of a vision-language model."""
+    template = MASKED_AT_END if config.ends_in_mask else FRAMED
+    fast = encoder_tokenizer(tokenizer, config.max_length, template)
+    processor = images if fast is None else MagnetoVisionLanguageProcessor(images, fast)
     values = {"end": tokenizer.end, **special_tokens(tokenizer), **class_names(labels)}
-    return Assets(values, tokenizer, [reader])
+    return Assets(values, tokenizer, [processor])
 
 
 def _text_classifier(config: Any, data: Any) -> Assets:
     between = "{end} {end}" if data.separator == "double" else "{end}"
-    how = EncoderInput(
+    template = EncoderInput(
         single="{begin} $A {end}",
         pair=f"{{begin}} $A {between} $B:1 {{end}}:1",
         types=config.token_types,
         labels=data.labels or (),
-        number="number" if data.regression else "none",
+        regression=data.regression,
     )
-    return read_by_encoder(load_tokenizer(data.tokenizer), data.max_length, how)
+    return encoder_assets(load_tokenizer(data.tokenizer), data.max_length, template)
 
 
 def _translator(config: Any, data: Any) -> Assets:
     vocabulary = load_vocabulary(Path(data.tokenizer))
-    reader = translation_tokenizer(vocabulary, data.max_length)
-    return Assets({"end": vocabulary.end}, vocabulary, [reader])
+    processor = translation_tokenizer(vocabulary, data.max_length)
+    return Assets({"end": vocabulary.end}, vocabulary, [processor])
 
 
-def _recogniser(config: Any, data: Any) -> Assets:
+def _speech_recogniser(config: Any, data: Any) -> Assets:
     tokenizer = load_tokenizer(data.tokenizer)
-    reader = transformers_tokenizer(tokenizer, LONGEST_TRANSCRIPT)
-    return Assets({}, tokenizer, [MagnetoSpeechFeatureExtractor.of(data), reader])
+    processor = transformers_tokenizer(tokenizer, LONGEST_TRANSCRIPT)
+    return Assets({}, tokenizer, [MagnetoSpeechFeatureExtractor.of(data), processor])
 
 
 def _image_classifier(config: Any, data: Any) -> Assets:
     names = given_names(data) or ()
-    # What the model has beyond the data's classes is called by its number.
+    # Classes of the model without a name are named by their number.
     labels = class_names([*names, *map(str, range(len(names), config.classes))])
     values = {"problem_type": "single_label_classification", **labels}
-    return Assets(values, readers=[_cut_images(config, data)])
+    return Assets(values, processors=[_centre_crop(config, data)])
 
 
 def _segmenter(config: Any, data: Any) -> Assets:
     processor = MagnetoImageProcessor(0, config.channels, data.normalisation, fit=data.fit)
-    return Assets(class_names(data.classes), readers=[processor])
+    return Assets(class_names(data.classes), processors=[processor])
 
 
-def _cut_images(config: Any, data: Any) -> MagnetoImageProcessor:
+def _centre_crop(config: Any, data: Any) -> MagnetoImageProcessor:
     resize = data.resize or config.image_size
     return MagnetoImageProcessor(config.image_size, config.channels, data.normalisation, resize)
 
 
-def _whole_images(config: Any, data: Any, labels: Sequence[str] = ()) -> Assets:
-    processor = MagnetoImageProcessor(config.image_size, config.channels, data.normalisation)
-    return images_and_texts(config, load_tokenizer(data.tokenizer), processor, labels)
+def _vision_language(config: Any, data: Any, labels: Sequence[str] = ()) -> Assets:
+    images = MagnetoImageProcessor(config.image_size, config.channels, data.normalisation)
+    return vision_language_assets(config, load_tokenizer(data.tokenizer), images, labels)
 
 
 ASSETS: Mapping[str, Callable[[Any, Any], Assets]] = {
-    "causal-lm": lambda config, data: read_by_decoder(
+    "causal-lm": lambda config, data: decoder_assets(
         load_tokenizer(data.tokenizer), data.max_length
     ),
-    "masked-lm": lambda config, data: read_by_encoder(
+    "masked-lm": lambda config, data: encoder_assets(
         load_tokenizer(data.tokenizer), data.max_length, MASKED
     ),
     "text-classification": _text_classifier,
     "translation": _translator,
-    "transducer": _recogniser,
+    "transducer": _speech_recogniser,
     "image-classification": _image_classifier,
     "segmentation": _segmenter,
-    "vision-language-modelling": lambda config, data: images_and_texts(
-        config, load_tokenizer(data.tokenizer), _cut_images(config, data)
+    "vision-language-modelling": lambda config, data: vision_language_assets(
+        config, load_tokenizer(data.tokenizer), _centre_crop(config, data)
     ),
-    "visual-question-answering": lambda config, data: _whole_images(
+    "visual-question-answering": lambda config, data: _vision_language(
         config, data, read_json(Path(data.answers))
     ),
-    "visual-reasoning": lambda config, data: _whole_images(config, data, ("False", "True")),
-    "image-text-retrieval": _whole_images,
-    "image-captioning": _whole_images,
+    "visual-reasoning": lambda config, data: _vision_language(config, data, ("False", "True")),
+    "image-text-retrieval": _vision_language,
+    "image-captioning": _vision_language,
 }
-"""What the model of a task has beside its weights, by its configuration and the run's `data`."""
+"""Assets of a task's model, by the model's configuration and the `data` section of the run."""
 
 
-def save_own(model: nn.Module, data: Any, directory: Path) -> str:
-    """Write the weights of a model of a task of one's own; return the name of its class."""
+def save_custom(model: nn.Module, data: Any, directory: Path) -> str:
+    """Write the weights of a custom task's model; return the name of its class."""
     with whole_directory(directory) as aside:
         save_model(model, str(aside / "model.safetensors"))
     return f"{type(model).__module__}.{type(model).__qualname__}"
 
 
 def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str:
-    """Write the model of a run, and what reads its inputs, for others to load.
+    """Export the model of a run with its assets.
 
     Args:
-        task: The run's, as its recipe says. What is none of the package's is exported by the
-            function `export(model, data, directory)` of its module, or else by `save_own`.
-        model: With the run's weights, in fp32, on the CPU.
-        data: The `data` section of the run's resolved recipe: `magneto.runs.load_run` fills in the
-            tokenizer and the classes that the run keeps.
-        directory: Where; not there yet, or empty.
+        task: Task of the run. A custom task is exported by the function `export(model, data,
+            directory)` of its module, or otherwise by `save_custom`.
+        model: Model with the run's weights, in fp32, on the CPU.
+        data: `data` section of the run's resolved recipe, as opened by `magneto.runs.load_run`.
+        directory: Output directory; must not exist, or be empty.
 
     Returns:
-        The name of the Auto class whose `from_pretrained(directory)` loads it; of a model of a task
-        of one's own that of its class.
+        The name of the Auto class whose `from_pretrained(directory)` loads it; for a custom task
+        that of the model's class.
 
     Raises:
         ConfigError: If the task has no export.
         FileExistsError: If the directory is not empty.
     """
-    module, _, own = task.partition(":")
-    if own:
-        return getattr(import_module(module), "export", save_own)(model, data, directory)
+    module, _, custom = task.partition(":")
+    if custom:
+        return getattr(import_module(module), "export", save_custom)(model, data, directory)
     if task not in ASSETS:
-        raise ConfigError([f"magneto export: {task} has no form in transformers; "
-                           "magneto.runs.load_run opens the run"])  # fmt: skip
+        raise ConfigError([f"magneto export: task {task} has no export to transformers. Open the "
+                           "run with magneto.runs.load_run."])  # fmt: skip
     return save_export(model, directory, ASSETS[task](model.config, data))

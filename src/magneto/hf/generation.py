@@ -1,16 +1,16 @@
-"""Continue prompts and translate: transformers' `generate`, with our cache-aware decoders under it.
+"""Text generation and beam search for translation, by transformers' `generate`.
 
-Translations follow fairseq's conventions. It and transformers divide a hypothesis's summed
-log-probability by its number of tokens, the end included and the decoder's start not, to the power
-of the length penalty. What differs is made equal here:
+Beam search follows fairseq. Both libraries divide a hypothesis's summed log-probability by its
+number of tokens (with end, without start token) to the power of the length penalty. Transformers'
+other conventions are changed to fairseq's:
 
-- at the length limit fairseq adds the end and its log-probability; transformers breaks off without;
-- fairseq stops with a sentence when it has as many finished hypotheses as beams
-  (`early_stopping=True`); transformers by default goes on while it thinks a better one may come;
-- fairseq allows no empty translation and no padding inside one.
+- At the length limit fairseq adds the end token and its log-probability. Transformers stops.
+- fairseq finishes a sentence when it has as many finished hypotheses as beams
+  (`early_stopping=True`). Transformers by default continues while a better one may follow.
+- fairseq allows no empty translation and no padding token in one.
 
-Which hypotheses come last in a list of n best can still differ: where more end in one step than
-places are left, fairseq takes the first of them, transformers the best of all.
+The last hypotheses of an n-best list may still differ. If more hypotheses end in a step than are
+needed, fairseq takes the first ones, transformers the best ones.
 """
 
 from __future__ import annotations
@@ -40,53 +40,51 @@ from magneto.nn.config import Beams, Width
 from magneto.translation.model import TranslationModel
 
 Tokens = list[int]
-# Rows of logits that exist at once while hypotheses are scored.
+# Rows of logits computed at a time when hypotheses are scored.
 SCORED_ROWS = 2048
 
 
 @configuration
 class Sampling:
-    """How to choose the next token."""
+    """Settings of text generation."""
 
     new_tokens: Width = 100
-    """At most so many."""
+    """Maximum number of new tokens."""
     temperature: NonNegativeFloat = 0.8
-    """0 for the most likely token."""
+    """Sampling temperature; 0 takes the most probable token."""
     top_k: NonNegativeInt = 50
-    """Choose among so many; 0 for all."""
+    """Top-k sampling; 0 samples from all tokens."""
     top_p: Part = 1.0
-    """Choose among the most likely tokens that together have this probability."""
+    """Nucleus sampling from the most probable tokens with this total probability."""
     beams: Beams = 1
-    """Beam search with so many beams instead of sampling, if more than 1."""
+    """Number of beams; above 1 beam search replaces sampling."""
     count: Annotated[int, Interval(ge=1, le=10_000)] = 1
-    """Continuations to return."""
+    """Number of returned continuations."""
     seed: int = 0
-    """Of the sampling."""
+    """Seed of the sampling."""
 
     @rule
-    def _there_are_so_many(self) -> Iterator[str]:
+    def _count_is_possible(self) -> Iterator[str]:
         if self.beams > 1 and self.count > self.beams:
-            yield f"beam search with {self.beams} beams has at most as many results"
+            yield f"count ({self.count}) must be at most beams ({self.beams})"
         if self.beams == 1 and self.temperature == 0 and self.count > 1:
-            yield "without sampling there is one continuation: count must be 1"
+            yield "count must be 1 without sampling (temperature 0)"
 
     @property
     def samples(self) -> bool:
-        """Whether tokens are drawn by chance."""
+        """Whether tokens are sampled."""
         return self.beams == 1 and self.temperature > 0
 
 
 @torch.no_grad()
-def generate(model: LanguageModel, tokenizer: Any, prompt: str, how: Sampling) -> list[str]:
-    """Return continuations of a prompt, the prompt included.
-
-    The caller's random state is left as it was.
+def generate(model: LanguageModel, tokenizer: Any, prompt: str, settings: Sampling) -> list[str]:
+    """Return continuations of a prompt, with the prompt; the global random state is unchanged.
 
     Args:
-        model: In evaluation mode, on the device to use.
-        tokenizer: Of `magneto.data.tokenizer`.
-        prompt: Text to continue; an empty one begins a document.
-        how: How to choose the next token.
+        model: Language model in evaluation mode, on its device.
+        tokenizer: Tokenizer of the model.
+        prompt: Text to continue; an empty prompt starts a document.
+        settings: Settings of the generation.
 
     Raises:
         ValueError: If prompt and continuation exceed the `max_length` of learned positions.
@@ -95,56 +93,60 @@ def generate(model: LanguageModel, tokenizer: Any, prompt: str, how: Sampling) -
     device = next(model.parameters()).device
     start = tokenizer.encode([prompt])[0] if prompt else [tokenizer.end]
     tokens = torch.tensor([start or [tokenizer.end]], device=device)
-    chosen: dict[str, Any] = {"num_beams": how.beams, "do_sample": how.samples}
-    if how.samples:
-        chosen |= {"temperature": how.temperature, "top_k": how.top_k, "top_p": how.top_p}
+    options: dict[str, Any] = {"num_beams": settings.beams, "do_sample": settings.samples}
+    if settings.samples:
+        options |= {
+            "temperature": settings.temperature,
+            "top_k": settings.top_k,
+            "top_p": settings.top_p,
+        }
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(how.seed)
+        torch.manual_seed(settings.seed)
         output: Any = wrapped.generate(
             tokens,
             attention_mask=torch.ones_like(tokens),
-            max_new_tokens=how.new_tokens,
-            num_return_sequences=how.count,
-            **chosen,
+            max_new_tokens=settings.new_tokens,
+            num_return_sequences=settings.count,
+            **options,
         )
     return [tokenizer.decode(row) for row in output.tolist()]
 
 
 @configuration
 class BeamSearch:
-    """How to search for translations; the defaults are the paper's and fairseq's."""
+    """Settings of beam search for translation; defaults as in the paper and fairseq."""
 
     beams: Beams = 5
-    """Hypotheses kept at each step; 1 takes the most likely token each time."""
+    """Number of beams; 1 is greedy search."""
     length_penalty: float = 1.0
-    """Power of the length by which summed log-probabilities are divided."""
+    """Exponent of the length that divides summed log-probabilities."""
     count: PositiveInt = 1
-    """Translations to return, best first."""
+    """Number of returned translations, best first."""
     longest: Width = 200
-    """Tokens of a translation at most, its end not counted (fairseq's --max-len-b)."""
+    """Maximum length of a translation in tokens without the end token (fairseq's --max-len-b)."""
     batch_size: Width = 64
-    """Sentences at a time."""
+    """Sentences per batch."""
 
     @rule
-    def _there_are_so_many(self) -> Iterator[str]:
+    def _count_is_possible(self) -> Iterator[str]:
         if self.count > self.beams:
-            yield f"a search with {self.beams} beams has no {self.count} best"
+            yield f"count ({self.count}) must be at most beams ({self.beams})"
 
 
 class FairseqEnds(LogitsProcessor):
-    """Allows the end where fairseq does: not first, and nothing else at the limit.
+    """Allows the end token as fairseq does: not first, and only it at the length limit.
 
     Args:
-        end: Its number.
-        padding: A number that is never written, if it is another.
-        longest: Tokens before the end at most.
+        end: End token.
+        padding: Padding token, which is never generated; None or the end token for none.
+        longest: Maximum number of tokens before the end token.
     """
 
     def __init__(self, end: int, padding: int | None, longest: int) -> None:
         self.end, self.padding, self.longest = end, padding, longest
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Change (rows, vocabulary) log-probabilities after (rows, 1 + tokens) were written."""
+        """Change log-probabilities (rows, vocabulary), given the tokens so far (rows, 1 + n)."""
         written = input_ids.shape[1] - 1
         ends = scores[:, self.end].clone()
         if written >= self.longest:
@@ -159,27 +161,27 @@ class FairseqEnds(LogitsProcessor):
 
 
 class Translator:
-    """Searches for translations of token sequences, and scores them.
+    """Beam search and scoring of translations of token sequences.
 
     Args:
-        model: Wrapped, in evaluation mode, on the device to use; its configuration names the
-            tokens that start, end and pad.
-        how: How to search.
+        model: Translation model in evaluation mode, on its device. Its configuration has the start,
+            end and padding tokens.
+        settings: Settings of the search.
     """
 
-    def __init__(self, model: MagnetoForSeq2SeqLM, how: BeamSearch) -> None:
+    def __init__(self, model: MagnetoForSeq2SeqLM, settings: BeamSearch) -> None:
         self.model: Any = model
-        self.how = how
+        self.settings = settings
         config = model.config
         self.start: int = config.decoder_start_token_id
         self.end: int = config.eos_token_id
         self.padding: int = self.end if config.pad_token_id is None else config.pad_token_id
 
     @classmethod
-    def of(cls, model: TranslationModel, end: int, how: BeamSearch) -> Translator:
-        """Wrap a model of ours, whose sentences end, and whose decoder starts, with one token."""
+    def of(cls, model: TranslationModel, end: int, settings: BeamSearch) -> Translator:
+        """Wrap a Magneto model whose decoder starts with the end token."""
         config: Any = MagnetoSeq2SeqConfig.of(model.config, end)
-        return cls(MagnetoForSeq2SeqLM(config, model).eval(), how)
+        return cls(MagnetoForSeq2SeqLM(config, model).eval(), settings)
 
     @torch.inference_mode()
     def search(
@@ -187,37 +189,38 @@ class Translator:
         sources: Sequence[Tokens],
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[list[Tokens]]:
-        """Return the best translations of each source, best first, without start and end.
+        """Return the best translations of each source, best first, without start and end token.
 
         Args:
-            sources: What the encoder reads, tag and end included; none of them empty.
-            progress: Told how many sources are done.
+            sources: Nonempty encoder inputs with tag and end token.
+            progress: Called with the number of sources done.
         """
         found: list[list[Tokens]] = [[] for _ in sources]
         done = 0
         for numbers in self._batches(sources):
             rows = self._generate([sources[number] for number in numbers])
             for place, number in enumerate(numbers):
-                mine = rows[place * self.how.count : (place + 1) * self.how.count]
+                mine = rows[place * self.settings.count : (place + 1) * self.settings.count]
                 found[number] = [self._inside(row) for row in mine]
             done += len(numbers)
             progress(done)
         return found
 
     def _generate(self, sources: list[Tokens]) -> list[Tokens]:
-        how = self.how
+        settings = self.settings
         tokens, mask = self._padded(sources)
         padding = None if self.padding == self.end else self.padding
         beams: dict[str, Any] = {"num_beams": 1}
-        if how.beams > 1:
-            beams = {"num_beams": how.beams, "length_penalty": how.length_penalty,
-                     "early_stopping": True, "num_return_sequences": how.count}  # fmt: skip
+        if settings.beams > 1:
+            beams = {"num_beams": settings.beams, "length_penalty": settings.length_penalty,
+                     "early_stopping": True, "num_return_sequences": settings.count}  # fmt: skip
+        ends = FairseqEnds(self.end, padding, settings.longest)
         written = self.model.generate(
             tokens,
             attention_mask=mask,
             do_sample=False,
-            max_length=how.longest + 2,  # the start and the end too
-            logits_processor=LogitsProcessorList([FairseqEnds(self.end, padding, how.longest)]),
+            max_length=settings.longest + 2,  # with start and end token
+            logits_processor=LogitsProcessorList([ends]),
             **beams,
         )
         return written.tolist()
@@ -226,9 +229,9 @@ class Translator:
     def score(
         self, sources: Sequence[Tokens], translations: Sequence[Sequence[Tokens]]
     ) -> list[list[float]]:
-        """Return the score of each translation of each source, as the search ranks them.
+        """Return the score by which the search ranks each translation of each source.
 
-        It is the summed log-probability, of the end too, over the length to the power of the
+        The score is the summed log-probability (with end token) over the length to the power of the
         penalty; 0 is best.
         """
         found: list[list[float]] = [[0.0] * len(some) for some in translations]
@@ -238,7 +241,7 @@ class Translator:
             given = [[*translations[number][k], self.end] for number, k in rows]
             sums = self._log_probabilities([sources[number] for number, _ in rows], given)
             for (number, k), total, tokens in zip(rows, sums, given, strict=True):
-                found[number][k] = total / len(tokens) ** self.how.length_penalty
+                found[number][k] = total / len(tokens) ** self.settings.length_penalty
         return found
 
     def _log_probabilities(self, sources: list[Tokens], given: list[Tokens]) -> list[float]:
@@ -257,20 +260,20 @@ class Translator:
         )
         losses = [
             F.cross_entropy(
-                core.project(rows).float(), wanted, ignore_index=IGNORED, reduction="none"
+                core.project(rows).float(), targets, ignore_index=IGNORED, reduction="none"
             )
-            for rows, wanted in parts
+            for rows, targets in parts
         ]
         return (-torch.cat(losses).view_as(answers).double().sum(1)).tolist()
 
     def _batches(self, sources: Sequence[Tokens]) -> list[list[int]]:
-        """Return the sources' numbers, in batches of like length, the longest first."""
+        """Return the numbers of the sources in batches of similar length, the longest first."""
         order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
-        size = self.how.batch_size
+        size = self.settings.batch_size
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def _padded(self, rows: list[Tokens]) -> tuple[Tensor, Tensor]:
-        """Return rows as (rows, longest) tokens, and where they are real."""
+        """Return padded tokens and their mask (True = not padding), (rows, longest)."""
         device = next(self.model.parameters()).device
         lengths = torch.tensor([len(row) for row in rows])
         longest = int(lengths.max())
@@ -279,6 +282,6 @@ class Translator:
         return tokens.to(device), mask.to(device)
 
     def _inside(self, row: Tokens) -> Tokens:
-        """Cut a row's start, and its end with what follows."""
+        """Return a row without its start token, up to its end token."""
         body = row[1:]
         return body[: body.index(self.end)] if self.end in body else body

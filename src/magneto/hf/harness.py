@@ -1,4 +1,4 @@
-"""Tasks of EleutherAI's lm-evaluation-harness, with our language model as one of transformers'."""
+"""Evaluation of language models by EleutherAI's lm-evaluation-harness."""
 
 from __future__ import annotations
 
@@ -16,52 +16,50 @@ from magneto.language.models import LanguageModel
 
 
 def task_manager(include: Path | None = None, builtin: bool = True) -> Any:
-    """Return the harness's index of tasks: its own, and those of a folder of .yaml files.
+    """Return the harness's task manager, optionally with a folder of .yaml files.
 
     Raises:
-        ModuleNotFoundError: If the harness is not installed; names the extra.
+        ModuleNotFoundError: If the harness is not installed.
     """
-    # Its own tasks are thousands of files, so they are read once, and only if needed.
+    # The built-in tasks are thousands of files: read them only if needed.
     return _library("lm_eval.tasks").TaskManager(include_path=include, include_defaults=builtin)
 
 
 def _library(name: str) -> Any:
-    return import_extra(name, "eval", "other tasks need lm-eval")
+    return import_extra(name, "eval", "tasks of lm-evaluation-harness need lm-eval")
 
 
 def check_tasks(names: Sequence[str], manager: Any, ours: Sequence[str] = ()) -> None:
-    """Raise ValueError for names that neither the harness nor `ours` has, with the nearest."""
+    """Raise ValueError for tasks that neither the harness nor `ours` has."""
     known = [*ours, *manager.all_tasks]
-    wrong = []
-    for name in names:
-        if name not in known and not manager.match_tasks([name]):
-            wrong.append(f"--tasks: no task {name!r}, here or in lm-evaluation-harness"
-                         f"{nearest(name, known)}")  # fmt: skip
-    if wrong:
-        raise ValueError("\n".join(wrong))
+    unknown = [n for n in names if n not in known and not manager.match_tasks([n])]
+    if unknown:
+        raise ValueError("\n".join(
+            f"--tasks: no task {name!r} in Magneto or lm-evaluation-harness{nearest(name, known)}"
+            for name in unknown
+        ))  # fmt: skip
 
 
 def harness_model(model: LanguageModel, tokenizer: Any, length: int, batch_size: int = 16) -> Any:
     """Wrap a language model as the harness's `hf` model.
 
-    Every text begins with the end of document, as documents in training do; the harness leaves it
-    out where a task's text has it already.
+    Every text begins with the end token, as documents do in training.
 
     Args:
-        model: In evaluation mode, on its device.
-        tokenizer: Of `magneto.data.tokenizer`, one with a tokenizer.json.
-        length: Tokens the model is fed at most; the harness cuts texts on the left.
-        batch_size: Texts at once.
+        model: Language model in evaluation mode, on its device.
+        tokenizer: Tokenizer with a tokenizer.json.
+        length: Maximum input length in tokens; the harness truncates texts on the left.
+        batch_size: Texts per batch.
 
     Raises:
-        ValueError: If the tokenizer has no tokenizer.json, which the harness needs.
+        ValueError: If the tokenizer has no tokenizer.json.
     """
     from tokenizers.processors import TemplateProcessing
 
     fast = transformers_tokenizer(tokenizer, length)
     if fast is None or not fast.is_fast:
-        raise ValueError("lm-evaluation-harness needs a run with a tokenizer.json (data.tokenizer: "
-                         "bpe); this run has another tokenizer")  # fmt: skip
+        raise ValueError("lm-evaluation-harness needs a run with a tokenizer.json (data.tokenizer "
+                         "bpe). This run has another tokenizer.")  # fmt: skip
     end = (fast.eos_token, fast.eos_token_id)
     fast.backend_tokenizer.post_processor = TemplateProcessing(
         single=f"{end[0]} $A", pair=f"{end[0]} $A $B", special_tokens=[end]
@@ -88,11 +86,11 @@ def harness_scores(
     limit: int | None = None,
     samples: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate tasks, groups or tags of the harness that the manager knows.
+    """Evaluate tasks, groups or tags of the harness.
 
     Returns:
-        As the harness gives it: "results" has the metrics of each task, "samples", if asked for,
-        each question's log-likelihoods.
+        The harness's result: "results" has the metrics of each task; "samples", if requested, has
+        the log-likelihoods of each question.
 
     Raises:
         ValueError: If a task's data cannot be loaded.
@@ -114,9 +112,9 @@ def harness_scores(
     except (OSError, RuntimeError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"lm-evaluation-harness cannot run {', '.join(names)}: {first} (offline, give .yaml "
-            "files with local data: --include DIR)"
+            f"lm-evaluation-harness cannot run {', '.join(names)}: {first}. Offline, give "
+            "--include DIR with .yaml files of local data."
         ) from error
     if found is None:
-        raise ValueError(f"lm-evaluation-harness gave no result for {', '.join(names)}")
+        raise ValueError(f"lm-evaluation-harness returned no result for {', '.join(names)}")
     return dict(found)

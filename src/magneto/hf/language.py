@@ -1,10 +1,9 @@
-"""Our language model, text encoder and translation model as transformers models.
+"""Language models, text encoders and translation models for transformers.
 
-Arguments are called as transformers calls them. `input_ids` are (batch, length), and
-`attention_mask` is 1 or True for real tokens; padding may stand on either side. `labels` are -100
-where there are none; the summed loss is divided by `num_items_in_batch`, which Trainer gives, by
-default by the labels' number. Of `others`, `output_hidden_states` is heeded, those that change no
-number are ignored, and the rest are refused.
+Arguments have transformers' names. `input_ids` are (batch, length). `attention_mask` is 1 or True
+for tokens and 0 for padding on either side. `labels` are -100 for none. The summed loss is divided
+by Trainer's `num_items_in_batch`, by default by the number of labels. `others` may contain
+`output_hidden_states` and arguments that do not change the result; all others raise ValueError.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from magneto.hf.wrapper import (
     MagnetoTextModel,
     as_mask,
     classification_loss,
-    growing,
+    growing_cache,
     hidden_states,
     token_loss,
 )
@@ -50,19 +49,19 @@ from magneto.translation.model import TranslationModel
 
 
 class MagnetoForCausalLM(MagnetoGenerationModel):
-    """A `LanguageModel` in `self.core`."""
+    """`LanguageModel` for transformers."""
 
     core_class = LanguageModel
 
     def __init__(self, config: MagnetoConfig, model: nn.Module | None = None) -> None:
-        """Wrap a model of ours, by default a new one."""
-        # With label smoothing, Trainer shifts the labels of models in this table alone, by name;
-        # all others it would train, silently, to repeat their input.
+        """Wrap a Magneto model, by default a new one."""
+        # With label smoothing, Trainer shifts labels only for models in this table, by name. It
+        # would silently train others to repeat their input.
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(config.model_type, "MagnetoForCausalLM")
         super().__init__(config, model)
 
     def _get_name(self) -> str:
-        """Return the name that stands in that table, for classes made of this one (FSDP's) too."""
+        """Return the name in that table, also for derived classes such as FSDP's."""
         return "MagnetoForCausalLM"
 
     @can_return_tuple
@@ -82,29 +81,29 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
         Args:
             input_ids: (batch, length).
-            attention_mask: (batch, cached + length). Or (batch, length, cached + length): who may
-                attend to whom; positions count from the beginning of each document in it.
-            past_key_values: A cache of transformers, dynamic or static.
-            labels: (batch, length), shifted here, as in transformers.
-            use_cache: Whether to make a cache if none is given.
-            num_items_in_batch: What the summed loss is divided by.
-            logits_to_keep: Compute the logits of so many last positions, or of those whose numbers
-                are given; 0 for all. With labels, all are computed.
-            inputs_embeds: (batch, length, width), instead of `input_ids`: vectors as the embedding
-                table has them, `embedding_scale` not applied.
-            **others: `shift_labels`, (batch, length), labels that are shifted already, before
-                `labels`; `position_ids`, (batch or 1, length), see `places`.
+            attention_mask: (batch, cached + length). Or (batch, length, cached + length), where
+                positions are counted within each document.
+            past_key_values: Dynamic or static cache of transformers.
+            labels: (batch, length), shifted here as in transformers.
+            use_cache: Whether to create a cache if none is given.
+            num_items_in_batch: Divisor of the summed loss.
+            logits_to_keep: Number of last positions, or the positions, whose logits are computed;
+                0 for all. With labels all are computed.
+            inputs_embeds: (batch, length, width), instead of `input_ids`: rows of the embedding
+                table before `embedding_scale`.
+            **others: `shift_labels` (batch, length), shifted labels that take precedence over
+                `labels`; `position_ids` (batch or 1, length), see `resolve_positions`.
 
         Raises:
-            ValueError: If there is nothing to read, or for an argument without a place here.
+            ValueError: If there is no input, or an unsupported argument.
         """
-        # With parameters of these names, Trainer or `generate` would give them with every batch.
+        # As named parameters, Trainer or `generate` would pass these with every batch.
         shift_labels = others.pop("shift_labels", None)
         position_ids = others.pop("position_ids", None)
-        self.refuse(others)
+        self.check_arguments(others)
         if past_key_values is None and use_cache and labels is None:
             past_key_values = DynamicCache()
-        cache = growing(past_key_values)
+        cache = growing_cache(past_key_values)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give input_ids or inputs_embeds, and not both")
         if inputs_embeds is None:
@@ -114,15 +113,16 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         batch, length, _ = embedded.shape
         keys = length + (0 if cache is None else cache.get_seq_length())
         mask = as_mask(attention_mask, (batch, keys), (batch, length, keys))
-        mask, positions = self.places(position_ids, mask, batch, length, keys)
+        mask, positions = self.resolve_positions(position_ids, mask, batch, length, keys)
         with hidden_states(self.core.decoder, self.wants_hidden_states(others)) as states:
             features = self.core.decoder(embedded, mask, cache=cache, positions=positions)
         if labels is not None and shift_labels is None:
             shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
         keep = logits_to_keep if shift_labels is None else 0
-        # -0 keeps all
-        kept = features[:, slice(-keep, None) if isinstance(keep, int) else keep]
-        logits = self.core.logits(kept)
+        # slice(-0, None) keeps all.
+        logits = self.core.logits(
+            features[:, slice(-keep, None) if isinstance(keep, int) else keep]
+        )
         loss = token_loss(logits, shift_labels, num_items_in_batch)
         return CausalLMOutputWithPast(
             loss=loss,  # type: ignore[arg-type]
@@ -131,68 +131,70 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
             hidden_states=tuple(states) or None,  # type: ignore[arg-type]
         )
 
-    def places(
+    def resolve_positions(
         self, position_ids: Tensor | None, mask: Tensor | None, batch: int, length: int, keys: int
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the mask and the positions that `position_ids` stand for.
+        """Return the mask and the positions given by `position_ids`.
 
-        Without a cache, several documents may be packed in a row, and each sees itself alone.
-        Without a mask one begins where positions do not go on by one, as in transformers; beside a
-        mask of padding, where they are not above those of the real token before.
+        Without a cache a row may pack several documents, which do not attend to each other. Without
+        a mask a document begins where positions do not increase by one, as in transformers. With a
+        padding mask it begins where they do not exceed that of the previous unpadded token.
 
         Raises:
-            ValueError: If the positions have another shape; or if there is a mask of one document
-                or a cache, and the model tells distances, which are counted in places.
+            ValueError: If the positions have another shape, or the model has relative positions and
+                there is a cache or the mask of a single document.
         """
         if position_ids is None:
             return mask, None
         if tuple(position_ids.shape) not in ((batch, length), (1, length)):
-            raise ValueError(f"position_ids is {tuple(position_ids.shape)}, not {(batch, length)}")
+            raise ValueError(f"the shape of position_ids is {tuple(position_ids.shape)}, but must "
+                             f"be {(batch, length)}")  # fmt: skip
         relative = self.core.config.positions in RELATIVE_POSITIONS
         if keys == length and mask is None:
             goes_on = position_ids[:, 1:] == position_ids[:, :-1] + 1
             begins = nn.functional.pad(~goes_on, (1, 0)).expand(batch, length)
             return same_document(begins), position_ids
         if keys == length and mask is not None and mask.ndim == 2:
-            begins = goes_back(position_ids.expand(batch, length), mask)
+            begins = position_resets(position_ids.expand(batch, length), mask)
             if not relative or bool(begins.any()):
                 return same_document(begins) & mask[:, None], position_ids
         if relative:
-            raise ValueError(f"position_ids cannot be given beside attention_mask or a cache: "
-                             f"{self.core.config.positions} positions count places")  # fmt: skip
+            kind = self.core.config.positions
+            raise ValueError("position_ids is not supported with attention_mask or a cache for "
+                             f"{kind} positions, which are relative")  # fmt: skip
         return mask, position_ids
 
 
-def goes_back(positions: Tensor, mask: Tensor) -> Tensor:
-    """Return where a real token's position is not above that of the real token before it."""
-    places = torch.arange(positions.shape[1], device=positions.device)
-    last = torch.where(mask, places, -1).cummax(1).values
+def position_resets(positions: Tensor, mask: Tensor) -> Tensor:
+    """Whether each token's position does not exceed that of the previous unpadded token."""
+    resolve_positions = torch.arange(positions.shape[1], device=positions.device)
+    last = torch.where(mask, resolve_positions, -1).cummax(1).values
     before = nn.functional.pad(last[:, :-1], (1, 0), value=-1)
     return mask & (before >= 0) & (positions <= positions.gather(1, before.clamp(min=0)))
 
 
 def same_document(begins: Tensor) -> Tensor:
-    """Return which tokens are of one document, (batch, length, length), from where each begins."""
+    """Return (batch, length, length), True within a document, given where documents begin."""
     document = begins.cumsum(1)
     return document[:, :, None] == document[:, None]
 
 
 class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
-    """A `TextEncoder` in `self.core`, maybe with a head beside it.
+    """Base of models with a `TextEncoder` in `self.core`.
 
-    Its subclasses read one another's directories; so heads of two kinds have two names.
+    Its subclasses load each other's directories. Different heads therefore have different names.
     """
 
     config_class = MagnetoEncoderConfig
 
-    def take(self, model: Any) -> None:
-        """Make the model's encoder and its head parts of this one."""
+    def set_core(self, model: Any) -> None:
+        """Use the encoder and the head of a Magneto model."""
         self.core = model.text_encoder if self.head_name else model
         if self.head_name:
             self.add_module(self.head_name, model.head)
 
     def unwrap(self) -> nn.Module:
-        """Return the model of ours, in evaluation mode; the weights are shared."""
+        """Return the Magneto model in evaluation mode; it shares the weights."""
         if not self.head_name:
             return super().unwrap()
         model = self.core_class(self.own_config())
@@ -206,8 +208,8 @@ class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
         token_type_ids: Tensor | None,
         others: dict[str, Any],
     ) -> BaseModelOutput:
-        """Return features (batch, length, width), and hidden states if asked for."""
-        self.refuse(others)
+        """Return features (batch, length, width), and hidden states if requested."""
+        self.check_arguments(others)
         batch, length = input_ids.shape
         mask = as_mask(attention_mask, (batch, length), (batch, length, length))
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
@@ -219,7 +221,7 @@ class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
 
 
 class MagnetoEncoderModel(MagnetoEncoderPreTrainedModel):
-    """The text encoder alone: `AutoModel`, `pipeline("feature-extraction")`."""
+    """`TextEncoder` for transformers: `AutoModel`, `pipeline("feature-extraction")`."""
 
     core_class = TextEncoder
 
@@ -236,7 +238,7 @@ class MagnetoEncoderModel(MagnetoEncoderPreTrainedModel):
 
 
 class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
-    """A `MaskedLanguageModel`: its text encoder in `self.core`, its head in `self.head`."""
+    """`MaskedLanguageModel` for transformers."""
 
     _tied_weights_keys = {"head.vocabulary.weight": "core.embedding.table.weight"}  # noqa: RUF012
 
@@ -246,7 +248,7 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
 
     @staticmethod
     def new_head(config: Any) -> nn.Module:
-        """Draw a head."""
+        """Build a new head."""
         return MaskedLanguageHead(config, config.vocab_size)
 
     def get_output_embeddings(self) -> nn.Module:
@@ -267,9 +269,9 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> MaskedLMOutput:
-        """Return the logits of every place, and with labels the loss.
+        """Return the logits of every position, and with labels the loss.
 
-        `token_type_ids` are all 0 if not given.
+        `token_type_ids` are 0 by default.
         """
         encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
         logits = self.head(encoded.last_hidden_state)
@@ -278,9 +280,9 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
 
 
 class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
-    """A `TextClassifier`: its text encoder in `self.core`, its head in `self.classifier`.
+    """`TextClassifier` for transformers.
 
-    It also loads a directory without such a head, a masked language model's: the head is then new.
+    From a masked language model's directory it loads the encoder, with a new head.
     """
 
     core_class = TextClassifier
@@ -289,11 +291,11 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
 
     @staticmethod
     def new_head(config: Any) -> nn.Module:
-        """Draw a head."""
+        """Build a new head."""
         return ClassificationHead(config.width, config.classes, config.head_dropout, config.pooling)
 
     def own_config(self) -> Any:
-        """Return the configuration of the model of ours."""
+        """Return the configuration of the `TextClassifier`."""
         return self.config.classifier_config()
 
     @can_return_tuple
@@ -306,10 +308,9 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> SequenceClassifierOutput:
-        """Return one row of logits per text, and with labels the mean loss.
+        """Return logits (batch, num_labels), and with labels the mean loss.
 
-        `labels` are (batch,) classes, or numbers: as `config.problem_type` says, see
-        `classification_loss`.
+        Labels depend on `config.problem_type`; see `classification_loss`.
         """
         encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
         mask = None
@@ -323,10 +324,9 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
 
 
 def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """Return transformers' mask as a boolean one; None while generating, if nothing is padding.
+    """Convert transformers' mask to a boolean one; in generation None if there is no padding.
 
-    Attention without a mask is faster. To look costs a wait for the device, so that it is not done
-    in training.
+    Attention without a mask is faster. The check waits for the device and is skipped in training.
     """
     mask = as_mask(attention_mask, shape)
     if mask is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
@@ -334,11 +334,8 @@ def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor
     return None if bool(mask.all()) else mask
 
 
-def placeable(core: TranslationModel) -> TranslationModel:
-    """Make the bias of the logits a fixed parameter; its name among the weights is the same.
-
-    transformers' device maps have no place for a buffer beside modules.
-    """
+def with_bias_parameter(core: TranslationModel) -> TranslationModel:
+    """Convert the logits' bias from a buffer to a fixed parameter, for device maps."""
     bias = core.logits_bias
     del core.logits_bias
     core.register_parameter("logits_bias", nn.Parameter(bias, requires_grad=False))
@@ -346,8 +343,8 @@ def placeable(core: TranslationModel) -> TranslationModel:
 
 
 @contextmanager
-def own_weights(module: nn.Module) -> Iterator[None]:
-    """Have a module's own weights at hand where a disk holds them until its `forward` is called."""
+def loaded_weights(module: nn.Module) -> Iterator[None]:
+    """Load a module's own weights if they are offloaded until its `forward`."""
     if not hasattr(module, "_hf_hook"):
         yield
         return
@@ -358,7 +355,7 @@ def own_weights(module: nn.Module) -> Iterator[None]:
 
 
 class SourceEncoder(nn.Module):
-    """What reads the source, as `generate` calls it."""
+    """Encoder of a translation model, as called by `generate`."""
 
     main_input_name = "input_ids"
 
@@ -370,10 +367,10 @@ class SourceEncoder(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any
     ) -> BaseModelOutput:
         """Encode (batch, source length) tokens."""
-        self.model.refuse(others)
+        self.model.check_arguments(others)
         core = self.model.core
-        wanted = bool(others.get("output_hidden_states"))
-        with hidden_states(core.transformer.encoder, wanted) as states:
+        enabled = bool(others.get("output_hidden_states"))
+        with hidden_states(core.transformer.encoder, enabled) as states:
             features = core.encode(input_ids, source_mask(attention_mask, tuple(input_ids.shape)))
         return BaseModelOutput(
             last_hidden_state=features,
@@ -382,42 +379,44 @@ class SourceEncoder(nn.Module):
 
 
 class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
-    """A `TranslationModel` in `self.core`."""
+    """`TranslationModel` for transformers."""
 
     config_class = MagnetoSeq2SeqConfig
     core_class = TranslationModel
 
     def __init__(self, config: MagnetoConfig, model: nn.Module | None = None) -> None:
-        """Wrap a model of ours, by default a new one."""
-        super().__init__(config, model or placeable(TranslationModel(config.core_config())))
-        # Otherwise transformers breaks off after 20 tokens.
+        """Wrap a Magneto model, by default a new one."""
+        super().__init__(
+            config, model or with_bias_parameter(TranslationModel(config.core_config()))
+        )
+        # transformers' default is 20 tokens.
         self.generation_config.max_length = self.core.config.max_length
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the output projection, and fit the bias of the logits to it."""
+        """Replace the output projection, and resize the logits' bias."""
         super().set_output_embeddings(new_embeddings)
         bias, size = self.core.logits_bias, int(new_embeddings.weight.shape[0])  # type: ignore[index, union-attr]
         bias.data = nn.functional.pad(bias.data, (0, max(size - len(bias), 0)))[:size]
 
     def get_encoder(self, modality: str | None = None) -> SourceEncoder:
-        """Return what reads the source."""
+        """Return the encoder."""
         return SourceEncoder(self)
 
     @staticmethod
     def _reorder_cache(past_key_values: Any, beam_idx: Tensor) -> Any:
-        """Reorder what was written; all beams of a sentence read the same source."""
+        """Reorder the self-attention cache; all beams of a sentence share the source."""
         past_key_values.self_attention_cache.reorder_cache(beam_idx)
         return past_key_values
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Return what the decoder reads to predict labels (batch, length): one place later.
+        """Shift labels (batch, length) to decoder inputs.
 
         Raises:
             ValueError: If the configuration has no `decoder_start_token_id`.
         """
         start, padding = self.config.decoder_start_token_id, self.config.pad_token_id
         if start is None:
-            raise ValueError("labels need decoder_start_token_id in the model's configuration")
+            raise ValueError("labels need decoder_start_token_id in the configuration")
         shifted = nn.functional.pad(labels[:, :-1], (1, 0), value=start)
         return shifted.masked_fill(shifted == IGNORED, start if padding is None else padding)
 
@@ -440,43 +439,43 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         Args:
             input_ids: (batch, source length); not needed with `encoder_outputs`.
             attention_mask: (batch, source length).
-            decoder_input_ids: (batch, target length); by default the labels, one place later.
+            decoder_input_ids: (batch, target length); by default the shifted labels.
             decoder_attention_mask: (batch, cached + target length).
-            encoder_outputs: What `get_encoder()` returned.
+            encoder_outputs: Result of `get_encoder()`.
             past_key_values: An `EncoderDecoderCache` of transformers.
             labels: (batch, target length), not shifted.
-            use_cache: Whether to make a cache if none is given.
-            num_items_in_batch: What the summed loss is divided by.
+            use_cache: Whether to create a cache if none is given.
+            num_items_in_batch: Divisor of the summed loss.
             **others: `output_hidden_states`, for example.
 
         Raises:
-            ValueError: If there is nothing to read, or for an argument without a place here.
+            ValueError: If there is no input, or an unsupported argument.
         """
-        self.refuse(others)
-        wanted, target = self.wants_hidden_states(others), decoder_input_ids
+        self.check_arguments(others)
+        enabled, target = self.wants_hidden_states(others), decoder_input_ids
         if target is None and labels is None:
             raise ValueError(
-                "give decoder_input_ids, or labels; Trainer's label smoothing needs both: let "
-                "DataCollatorForSeq2Seq(tokenizer, model=model) put batches together"
+                "give decoder_input_ids or labels. Trainer's label smoothing needs both, by "
+                "DataCollatorForSeq2Seq(tokenizer, model=model)."
             )
         if target is None:
             target = self.prepare_decoder_input_ids_from_labels(labels)  # type: ignore[arg-type]
         if encoder_outputs is None:
             if input_ids is None:
-                raise ValueError("give input_ids, or encoder_outputs")
+                raise ValueError("give input_ids or encoder_outputs")
             encoder_outputs = self.get_encoder()(
-                input_ids, attention_mask, output_hidden_states=wanted
+                input_ids, attention_mask, output_hidden_states=enabled
             )
         if past_key_values is None and use_cache and labels is None:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        memory, cache = encoder_outputs[0], growing(past_key_values)
+        memory, cache = encoder_outputs[0], growing_cache(past_key_values)
         past = 0 if cache is None else cache.self_attention_cache.get_seq_length()
         masks = (
             as_mask(decoder_attention_mask, (len(target), past + target.shape[1])),
             source_mask(attention_mask, tuple(memory.shape[:2])),
         )
         decoder = self.core.transformer.decoder
-        with own_weights(self.core), hidden_states(decoder, wanted) as states:
+        with loaded_weights(self.core), hidden_states(decoder, enabled) as states:
             logits = self.core.decode(target, memory, *masks, cache)
         return Seq2SeqLMOutput(
             loss=token_loss(logits, labels, num_items_in_batch),  # type: ignore[arg-type]

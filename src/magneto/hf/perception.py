@@ -1,10 +1,9 @@
-"""Our models of images, sounds, and images with texts as transformers models.
+"""Models of images, speech, and images with texts for transformers.
 
-Arguments are called as transformers calls them: `pixel_values` are (images, channels, height,
-width), `input_ids` (texts, length), and `attention_mask`, of the same shape, is 1 for a text's own
-tokens. Of `others`, `output_hidden_states` is heeded where there are such, those that change no
-number are ignored, and the rest are refused. Texts beside images are taken padded, as transformers'
-tokenizers make them, and packed on the CPU.
+Arguments have transformers' names: `pixel_values` are (images, channels, height, width),
+`input_ids` (texts, length), and `attention_mask` of the same shape is 1 for tokens and 0 for
+padding. `others` may contain `output_hidden_states`, if the model has them, and arguments that do
+not change the result; all others raise ValueError. Texts with images are packed on the CPU.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from magneto.hf.configuration import (
 from magneto.hf.wrapper import (
     MagnetoPreTrainedModel,
     as_mask,
+    cast_like_weights,
     classification_loss,
-    divided,
     hidden_states,
-    like_weights,
+    mean_loss,
 )
 from magneto.speech.decoding import GreedySearch, Search
 from magneto.speech.model import Transducer
@@ -66,7 +65,7 @@ from magneto.vision_language.samples import Samples, join_samples
 
 
 class MagnetoForImageClassification(MagnetoPreTrainedModel):
-    """An `ImageClassifier` in `self.core`."""
+    """`ImageClassifier` for transformers."""
 
     config_class = MagnetoImageConfig
     core_class = ImageClassifier
@@ -86,14 +85,13 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
 
         Args:
             pixel_values: (images, channels, height, width).
-            labels: (images,) classes, or numbers: as `config.problem_type` says, see
-                `classification_loss`.
-            num_items_in_batch: What the summed loss is divided by; by default the labels' number.
+            labels: Labels by `config.problem_type`; see `classification_loss`.
+            num_items_in_batch: Divisor of the summed loss; by default the number of labels.
             **others: `output_hidden_states`, for example.
         """
-        self.refuse(others)
+        self.check_arguments(others)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
-            logits = self.core(like_weights(self.core, pixel_values))
+            logits = self.core(cast_like_weights(self.core, pixel_values))
         loss = classification_loss(logits, labels, self.config, num_items_in_batch)
         return ImageClassifierOutput(
             loss=loss,  # type: ignore[arg-type]
@@ -103,11 +101,11 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
 
 
 class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
-    """A `Segmenter` in `self.core`; it reads images of any size, as `magneto evaluate` does."""
+    """`Segmenter` for transformers, for images of any size as in `magneto evaluate`."""
 
     config_class = MagnetoSegmentationConfig
     core_class = Segmenter
-    features_by: ClassVar = "the core has features(images)"
+    hidden_states_advice: ClassVar = "use core.features(images)"
     main_input_name = "pixel_values"
 
     @can_return_tuple
@@ -121,50 +119,51 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
         """Return logits of every pixel, and with labels the mean loss.
 
         Args:
-            pixel_values: (images, channels, height, width); of any size without labels, by windows
-                or whole as the configuration's `inference` says; with labels, of `image_size`.
+            pixel_values: (images, channels, height, width); without labels of any size, processed
+                by the configuration's `inference`, with labels of `image_size`.
             labels: (images, height, width), 255 or -100 for none.
-            num_items_in_batch: Of Trainer, which counts all labels but -100; the summed loss is
-                divided by it less what is 255 here, by default by the labelled pixels. So where a
-                step is accumulated from several batches, -100 is exact.
-            **others: Hidden states are refused.
+            num_items_in_batch: Trainer's number of labels other than -100. The summed loss is
+                divided by it minus the number of 255 in this batch, by default by the labelled
+                pixels. With gradient accumulation only -100 is exact.
+            **others: Hidden states are not supported.
 
         Returns:
             Logits (images, num_labels, height, width).
 
         Raises:
-            ValueError: If images with labels are of another size, or if weights are on a disk, and
-                images are read as a whole.
+            ValueError: If images with labels have another size, or weights are offloaded with
+                `inference` "whole".
         """
-        self.refuse(others)
-        pixel_values = like_weights(self.core, pixel_values)
+        self.check_arguments(others)
+        pixel_values = cast_like_weights(self.core, pixel_values)
         if labels is None:
             if self.training:
-                raise ValueError("labels are needed in training; they can't be smoothed by Trainer")
-            self._refuse_weights_elsewhere()
+                raise ValueError(
+                    "training needs labels; Trainer's label smoothing is not supported"
+                )
+            self._check_weights_in_memory()
             logits = torch.stack(list(pixel_logits(self.core, list(pixel_values))))
             return SemanticSegmenterOutput(logits=logits)  # type: ignore[arg-type]
         side = self.core.config.image_size
         if tuple(pixel_values.shape[2:]) != (side, side):
-            raise ValueError(f"images with labels are {side} x {side} pixels, not "
+            raise ValueError(f"images with labels must have {side} x {side} pixels, not "
                              f"{' x '.join(map(str, pixel_values.shape[2:]))}")  # fmt: skip
-        answers = self.core(pixel_values)
-        main, auxiliary = (resize(x.float(), labels.shape[1:]) for x in answers)
+        outputs = self.core(pixel_values)
+        main, auxiliary = (resize(x.float(), labels.shape[1:]) for x in outputs)
         weight = self.core.config.auxiliary_weight
         known = torch.where(labels == TRAINERS_IGNORED, IGNORED, labels.long())
         total = _summed(main, known) + weight * _summed(auxiliary, known)
         number = num_items_in_batch
         if number is not None:
             number = torch.as_tensor(number, device=labels.device) - (labels == IGNORED).sum()
-        loss = divided(total, (known != IGNORED).sum(), number)
+        loss = mean_loss(total, (known != IGNORED).sum(), number)
         return SemanticSegmenterOutput(loss=loss, logits=main)  # type: ignore[arg-type]
 
-    def _refuse_weights_elsewhere(self) -> None:
-        elsewhere = any(parameter.is_meta for parameter in self.core.parameters())
-        if elsewhere and self.core.config.inference == "whole":
-            raise ValueError("inference 'whole' makes a model of each image's size, and needs all "
-                             "weights in memory: load them without an offload_folder, or set "
-                             "core['inference'] to 'slide'")  # fmt: skip
+    def _check_weights_in_memory(self) -> None:
+        offloaded = any(parameter.is_meta for parameter in self.core.parameters())
+        if offloaded and self.core.config.inference == "whole":
+            raise ValueError("inference 'whole' needs all weights in memory. Load them without an "
+                             "offload_folder, or set core['inference'] to 'slide'.")  # fmt: skip
 
 
 def _summed(logits: Tensor, labels: Tensor) -> Tensor:
@@ -172,7 +171,7 @@ def _summed(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 class MagnetoForTransducer(MagnetoPreTrainedModel):
-    """A `Transducer` in `self.core`."""
+    """`Transducer` for transformers."""
 
     config_class = MagnetoTransducerConfig
     core_class = Transducer
@@ -182,17 +181,17 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
     def forward(
         self, input_features: Tensor, attention_mask: Tensor | None = None, **others: Any
     ) -> BaseModelOutput:
-        """Return the encoder's features, a quarter as many as frames.
+        """Return encoder outputs (batch, frames // 4, width).
 
         Args:
             input_features: (batch, frames, mel bins).
-            attention_mask: (batch, frames), 1 for an utterance's own.
-            **others: `output_hidden_states`, and arguments that change no number.
+            attention_mask: (batch, frames), 1 for frames, 0 for padding.
+            **others: `output_hidden_states`, for example.
         """
-        self.refuse(others)
+        self.check_arguments(others)
         lengths = frame_counts(input_features, attention_mask)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
-            encoded, _ = self.core.encode(like_weights(self.core, input_features), lengths)
+            encoded, _ = self.core.encode(cast_like_weights(self.core, input_features), lengths)
         return BaseModelOutput(
             last_hidden_state=encoded,  # type: ignore[arg-type]
             hidden_states=tuple(states) or None,  # type: ignore[arg-type]
@@ -205,19 +204,15 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
         attention_mask: Tensor | None = None,
         search: Search | None = None,
     ) -> list[list[int]]:
-        """Return the tokens of each utterance, by default greedily, for `batch_decode`."""
+        """Return the tokens of each utterance for `batch_decode`, by default by greedy search."""
         lengths = frame_counts(input_features, attention_mask)
-        encoded, lengths = self.core.encode(like_weights(self.core, input_features), lengths)
+        encoded, lengths = self.core.encode(cast_like_weights(self.core, input_features), lengths)
         found = (search or GreedySearch())(self.core, encoded, lengths)
         return [[label - 1 for label in best[0].labels] for best in found]
 
 
 def frame_counts(features: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return how many frames are an utterance's own, (batch,).
-
-    Raises:
-        ValueError: If the mask has another shape than (batch, frames).
-    """
+    """Return the number of unpadded frames of each utterance, (batch,)."""
     mask = as_mask(attention_mask, tuple(features.shape[:2]))
     if mask is None:
         return torch.full((len(features),), features.shape[1], device=features.device)
@@ -226,11 +221,11 @@ def frame_counts(features: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 @dataclass
 class VisionLanguageOutput(ModelOutput):
-    """Of an encoder; what was not given is None.
+    """Features of images and texts; None without input.
 
     Attributes:
-        image_features: (images, 1 + patches, width), the class token first.
-        text_features: (texts, length, width), zeros where there is padding.
+        image_features: (images, 1 + patches, width), with the class token first.
+        text_features: (texts, length, width), 0 for padding.
     """
 
     image_features: Tensor | None = None
@@ -239,7 +234,7 @@ class VisionLanguageOutput(ModelOutput):
 
 @dataclass
 class MaskedDataOutput(ModelOutput):
-    """Of pre-training; what was not given is None.
+    """Logits of masked data modelling; None without input.
 
     Attributes:
         image_logits: (images, patches, codes).
@@ -251,10 +246,10 @@ class MaskedDataOutput(ModelOutput):
 
 
 class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
-    """A model of ours with a `VisionLanguageEncoder`, in `self.core`."""
+    """Base of models with a `VisionLanguageEncoder`."""
 
     config_class = MagnetoVisionLanguageConfig
-    features_by: ClassVar = "the core's transformer has features(...)"
+    hidden_states_advice: ClassVar = "use features(...) of the core's transformer"
     main_input_name = "pixel_values"
 
     def read(
@@ -264,14 +259,14 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
         attention_mask: Tensor | None,
         paired: bool = True,
     ) -> tuple[Tensor, Samples, Tensor]:
-        """Return images in the type of the weights, samples, and where tokens are.
+        """Return images in the type of the weights, samples, and the mask of tokens.
 
-        Images may also be (texts, images of each, channels, height, width). Where both are given,
-        they are joined to texts if `paired`.
+        Images may also be (texts, images per text, channels, height, width). If `paired`, images
+        and texts form pairs.
 
         Raises:
-            ValueError: If neither is given; of pairs, if there are not as many of both, or a text
-                lacks the mask that the head reads.
+            ValueError: If there is neither image nor text, numbers of images and texts differ in
+                pairs, or a text lacks the mask token that the head reads.
         """
         config, images = self.core.config, pixel_values
         if input_ids is None:
@@ -283,28 +278,28 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
         rows = zip(input_ids.cpu().numpy(), mask.cpu().numpy(), strict=True)
         texts = [tokens[kept].astype(np.int64) for tokens, kept in rows]
         if images is None:
-            # Not where the weights are: some may stay on a disk until they are used.
+            # Not on the weights' device, because weights may be offloaded.
             shape = (0, config.channels, config.image_size, config.image_size)
             images = torch.zeros(shape, device=input_ids.device)
         each, count = images.shape[1] if images.ndim == 5 else 1, len(images)
-        images = like_weights(self.core, images.flatten(0, 1) if images.ndim == 5 else images)
+        images = cast_like_weights(self.core, images.flatten(0, 1) if images.ndim == 5 else images)
         if paired and pixel_values is not None and texts:
             self._check_pairs(count, texts)
-            whole = [text for text in texts for _ in range(each)]
-            samples = join_samples(config.image_tokens, paired=whole)
+            repeated = [text for text in texts for _ in range(each)]
+            samples = join_samples(config.image_tokens, paired=repeated)
         else:
             samples = join_samples(config.image_tokens, images=count, alone=texts)
         return images, samples.to(images.device), mask
 
     def _check_pairs(self, images: int, texts: list[np.ndarray]) -> None:
         if images != len(texts):
-            raise ValueError(f"{images} images with {len(texts)} texts are no pairs")
+            raise ValueError(f"{images} images and {len(texts)} texts are not pairs")
         token = getattr(self.config, "mask_token_id", None)
         reads_mask = token is not None and self.core.config.ends_in_mask
         if reads_mask and not all(len(text) > 1 and text[-2] == token for text in texts):
             raise ValueError(
-                f"the head reads the mask token, {token}, before each text's end (pooling "
-                "mask_token); the processor, where one was exported, puts it there"
+                f"each text must have the mask token, {token}, before its end token (pooling "
+                "mask_token). The exported processor adds it."
             )
 
     def encode(
@@ -315,10 +310,10 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
         attention_mask: Tensor | None,
         hidden: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Encode images, texts, or pairs where both are given.
+        """Encode images, texts, or pairs of both.
 
         Returns:
-            (images, 1 + patches, width) and (texts, length, width); None for what was not given.
+            (images, 1 + patches, width) and (texts, length, width); None without input.
         """
         images, samples, mask = self.read(pixel_values, input_ids, attention_mask)
         vision, language = encoder(images, samples, hidden)
@@ -330,14 +325,14 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
 
 
 def padded(features: Tensor, mask: Tensor) -> Tensor:
-    """Return features of packed tokens as (texts, length, width), with zeros for padding."""
-    made = features.new_zeros(*mask.shape, features.shape[-1])
-    made[mask] = features
-    return made
+    """Unpack features of packed tokens to (texts, length, width), with 0 for padding."""
+    unpacked = features.new_zeros(*mask.shape, features.shape[-1])
+    unpacked[mask] = features
+    return unpacked
 
 
 class MagnetoVisionLanguageModel(MagnetoVisionLanguagePreTrainedModel):
-    """A `VisionLanguageEncoder` without a head."""
+    """`VisionLanguageEncoder` for transformers."""
 
     core_class = VisionLanguageEncoder
 
@@ -349,14 +344,14 @@ class MagnetoVisionLanguageModel(MagnetoVisionLanguagePreTrainedModel):
         attention_mask: Tensor | None = None,
         **others: Any,
     ) -> VisionLanguageOutput:
-        """Return features of images, of texts, or of pairs where both are given."""
-        self.refuse(others)
+        """Return features of images, of texts, or of pairs of both."""
+        self.check_arguments(others)
         found = self.encode(self.core, pixel_values, input_ids, attention_mask)
         return VisionLanguageOutput(*found)
 
 
 class MagnetoForMaskedDataModelling(MagnetoVisionLanguagePreTrainedModel):
-    """A `MaskedDataModel`."""
+    """`MaskedDataModel` for transformers."""
 
     config_class = MagnetoMaskedDataConfig
     core_class = MaskedDataModel
@@ -370,12 +365,11 @@ class MagnetoForMaskedDataModelling(MagnetoVisionLanguagePreTrainedModel):
         bool_masked_pos: Tensor | None = None,
         **others: Any,
     ) -> MaskedDataOutput:
-        """Return logits of every patch and of every token, hidden or not.
+        """Return logits of every patch and every token, masked or not.
 
-        Texts have the mask token where a word is hidden; `bool_masked_pos`, (images, patches), is
-        True where a patch is.
+        Texts have mask tokens; `bool_masked_pos`, (images, patches), is True for masked patches.
         """
-        self.refuse(others)
+        self.check_arguments(others)
         hidden = None if bool_masked_pos is None else bool_masked_pos.bool()
         vision, language = self.encode(
             self.core.encoder, pixel_values, input_ids, attention_mask, hidden
@@ -387,7 +381,7 @@ class MagnetoForMaskedDataModelling(MagnetoVisionLanguagePreTrainedModel):
 
 
 class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
-    """A `QuestionAnswerer`; `config.id2label` has the answers."""
+    """`QuestionAnswerer` for transformers; `config.id2label` has the answers."""
 
     config_class = MagnetoQuestionAnsweringConfig
     core_class = QuestionAnswerer
@@ -395,7 +389,7 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
 
     @staticmethod
     def new_head(config: Any) -> nn.Module:
-        """Draw a head."""
+        """Build a new head."""
         return AnswerHead(config, config.answers)
 
     @can_return_tuple
@@ -408,13 +402,13 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> SequenceClassifierOutput:
-        """Return logits of the answers, whose sigmoid is each one's probability.
+        """Return logits of the answers, whose sigmoid is their probability.
 
-        With `labels`, soft targets (questions, answers), the loss is binary cross-entropy, summed
-        over answers, the mean of questions. `num_items_in_batch` is Trainer's, which counts labels,
-        an answer each: the sum is divided by the questions in them, by default those given.
+        With `labels`, soft targets (questions, answers), the loss is the binary cross-entropy,
+        summed over answers and averaged over questions. Trainer's `num_items_in_batch` counts a
+        label per answer; the sum is divided by the corresponding number of questions.
         """
-        self.refuse(others)
+        self.check_arguments(others)
         images, samples, _ = self.read(pixel_values, input_ids, attention_mask)
         logits = self.core(images, samples)
         loss = None
@@ -428,7 +422,7 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
 
 
 class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
-    """A `VisualReasoner`."""
+    """`VisualReasoner` for transformers."""
 
     config_class = MagnetoVisualReasoningConfig
     core_class = VisualReasoner
@@ -445,16 +439,17 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
     ) -> SequenceClassifierOutput:
         """Return logits of false and true.
 
-        `pixel_values` is (statements, 2, channels, height, width); `labels`, (statements,), 1 for
-        true. The summed loss is divided by `num_items_in_batch`, by default by the statements.
+        `pixel_values` are (statements, 2, channels, height, width), `labels` (statements,), 1 for
+        true. The summed loss is divided by `num_items_in_batch`, by default by the number of
+        statements.
 
         Raises:
-            ValueError: If there are not two images to a statement.
+            ValueError: If there are not two images per statement.
         """
-        self.refuse(others)
+        self.check_arguments(others)
         if pixel_values.ndim != 5 or pixel_values.shape[1] != IMAGES:
-            raise ValueError(f"pixel_values is (statements, {IMAGES}, channels, height, "
-                             f"width), not {tuple(pixel_values.shape)}")  # fmt: skip
+            raise ValueError(f"the shape of pixel_values must be (statements, {IMAGES}, channels, "
+                             f"height, width), not {tuple(pixel_values.shape)}")  # fmt: skip
         images, samples, _ = self.read(pixel_values, input_ids, attention_mask)
         logits = self.core(images, samples)
         loss = classification_loss(logits, labels, self.config, num_items_in_batch)
@@ -462,7 +457,7 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
 
 
 class MagnetoForImageTextRetrieval(MagnetoVisionLanguagePreTrainedModel):
-    """An `ImageTextRetriever`, with the interface of transformers' CLIP."""
+    """`ImageTextRetriever` for transformers, with the interface of CLIP."""
 
     config_class = MagnetoImageTextRetrievalConfig
     core_class = ImageTextRetriever
@@ -476,8 +471,8 @@ class MagnetoForImageTextRetrieval(MagnetoVisionLanguagePreTrainedModel):
         return_loss: bool | None = None,
         **others: Any,
     ) -> CLIPOutput:
-        """Embed images, texts or both; their numbers may differ, but with `return_loss`."""
-        self.refuse(others)
+        """Embed images, texts or both; `return_loss` needs equal numbers of both."""
+        self.check_arguments(others)
         images, samples, _ = self.read(pixel_values, input_ids, attention_mask, paired=False)
         image, text, scale = self.core(images, samples)
         if pixel_values is None or input_ids is None:
@@ -491,7 +486,7 @@ class MagnetoForImageTextRetrieval(MagnetoVisionLanguagePreTrainedModel):
 
 
 class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
-    """An `ImageCaptioner`."""
+    """`ImageCaptioner` for transformers."""
 
     config_class = MagnetoImageCaptioningConfig
     core_class = ImageCaptioner
@@ -504,42 +499,43 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
         attention_mask: Tensor | None = None,
         **others: Any,
     ) -> Any:
-        """Return logits of the word at each place, which is read from left to right.
+        """Return the logits of each position, with causal attention among tokens.
 
-        Texts have the mask token where a word is to be guessed.
+        Texts have mask tokens at the positions to predict.
         """
-        self.refuse(others)
+        self.check_arguments(others)
         images, samples, mask = self.read(pixel_values, input_ids, attention_mask)
         packing = left_to_right(samples.packing, self.core.config.image_tokens)
-        places = torch.arange(len(samples.token_ids), device=images.device)
-        logits = self.core(images, replace(samples, packing=packing), places)
+        resolve_positions = torch.arange(len(samples.token_ids), device=images.device)
+        logits = self.core(images, replace(samples, packing=packing), resolve_positions)
         return SequenceClassifierOutput(logits=padded(logits, mask))  # type: ignore[arg-type]
 
     @torch.no_grad()
     def generate(
         self, pixel_values: Tensor, num_beams: int = 3, length_penalty: float = 0.6
     ) -> Tensor:
-        """Write a caption of each image, as `magneto generate` does.
+        """Generate a caption for each image by beam search.
 
         Args:
             pixel_values: Images.
-            num_beams: Captions kept at each step.
-            length_penalty: Power of the length by which log-probabilities are divided.
+            num_beams: Number of beams.
+            length_penalty: Exponent of the length that divides log-probabilities.
 
         Returns:
-            (images, longest) tokens, padded, for the tokenizer's `batch_decode`.
+            Padded tokens (images, longest) for the tokenizer's `batch_decode`.
 
         Raises:
-            ValueError: If the configuration does not name the special tokens.
+            ValueError: If the configuration lacks a special token.
         """
         names = {"begin": "bos", "end": "eos", "pad": "pad", "mask": "mask"}
         special: Any = SimpleNamespace(
             **{ours: getattr(self.config, f"{name}_token_id", None) for ours, name in names.items()}
         )
         if None in vars(special).values():
-            raise ValueError("config needs bos_token_id, eos_token_id, pad_token_id, mask_token_id")
+            raise ValueError("the configuration needs bos_token_id, eos_token_id, pad_token_id and "
+                             "mask_token_id")  # fmt: skip
         writer = CaptionWriter(self.core, self.core.config, special)
-        images = like_weights(self.core, pixel_values)
+        images = cast_like_weights(self.core, pixel_values)
         found = writer.search(images, CaptionSearch(beams=num_beams, length_penalty=length_penalty))
         rows = [torch.tensor(tokens, dtype=torch.long) for tokens in found]
         made = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=special.pad)

@@ -1,4 +1,4 @@
-"""From pictures, texts with pictures, and sounds to what our models read: as a run reads them."""
+"""Image processor, processor of images with texts, and speech feature extractor."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from magneto.vision_language.samples import WholeImage
 
 
 def pixels_of(picture: Any) -> np.ndarray:
-    """Return a picture's pixels as `magneto.vision.decoding` reads a file's: RGB, upright."""
+    """Return an image's pixels as `magneto.vision.decoding` reads a file: RGB, upright."""
     from PIL import Image
 
     if isinstance(picture, str | os.PathLike):
-        raise TypeError(f"pictures are Pillow's, or arrays of uint8: open {os.fspath(picture)} by "
-                        "PIL.Image.open")  # fmt: skip
+        raise TypeError("images must be PIL images or uint8 arrays. Open "
+                        f"{os.fspath(picture)} with PIL.Image.open.")  # fmt: skip
     if not isinstance(picture, Image.Image):
         array = np.asarray(picture)
         if array.dtype != np.uint8:
-            raise TypeError(f"pictures are Pillow's, or arrays of uint8, not of {array.dtype}")
+            raise TypeError(f"images must be PIL images or uint8 arrays, not {array.dtype}")
         picture = Image.fromarray(array)
     return apply_orientation(from_image(to_rgb(picture)), orientation(picture))
 
 
 def is_several(images: Any) -> bool:
-    """Whether pictures are a sequence, which the name of a file is not, or an array of several."""
+    """Whether images are a sequence other than a file name, or a four-dimensional array."""
     listed = isinstance(images, Sequence) and not isinstance(images, str)
     return listed or getattr(images, "ndim", 0) == 4
 
 
 class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
-    """Does to pictures what is done to a run's validation images, and stacks them."""
+    """Image processor with the preprocessing of a run's validation images."""
 
     model_input_names = ["pixel_values"]  # noqa: RUF012
 
@@ -59,24 +59,19 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
         fit: Sequence[int] | None = None,
         **others: Any,
     ) -> None:
-        """Take the form in which a model reads images.
+        """Configure the preprocessing.
 
         Args:
-            image_size: Height and width in pixels; 0 keeps a picture's ratio, as segmentation
-                does.
-            channels: 1 for grey, 3 for colours.
+            image_size: Height and width in pixels; 0 keeps the aspect ratio, for segmentation.
+            channels: 1 for grey, 3 for RGB.
             normalisation: One of `magneto.vision.transforms.NORMALISATIONS`.
-            resize: Shorter side to which a picture is resized before its middle is cut out; None
-                makes all of it a square.
-            fit: Longer and shorter side that a picture which keeps its ratio is made to fit in;
-                None keeps its size.
-            **others: Of transformers' class.
-
-        Raises:
-            ValueError: For another number of channels.
+            resize: Shorter side before the centre crop; None resizes the whole image to a square.
+            fit: Longer and shorter side to fit an image in if the aspect ratio is kept; None keeps
+                its size.
+            **others: Arguments of transformers' class.
         """
         if channels not in (1, 3):
-            raise ValueError(f"pictures have 1 or 3 channels, not {channels}")
+            raise ValueError(f"channels must be 1 or 3, not {channels}")
         others["auto_map"] = auto_map({"AutoImageProcessor": type(self).__name__})
         super().__init__(**others)
         self.image_size, self.channels, self.normalisation = image_size, channels, normalisation
@@ -86,22 +81,22 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
         """Return `pixel_values`, (batch, channels, height, width).
 
         Args:
-            images: A picture of Pillow or an array of bytes, (height, width) or (height, width,
-                3); or a sequence of them, or an array (batch, height, width, 3).
+            images: A PIL image or a uint8 array (height, width) or (height, width, 3); or a
+                sequence of them, or an array (batch, height, width, 3).
             return_tensors: "pt" or "np".
 
         Raises:
-            TypeError: For an array of another type.
-            ValueError: For pictures that have several sizes when they are read.
+            TypeError: If an image has another type.
+            ValueError: If the processed images have different sizes.
         """
         pictures = images if is_several(images) else [images]
         found = [self.values(pixels_of(picture)) for picture in pictures]
         if len({values.shape for values in found}) > 1:
-            raise ValueError("pictures of several sizes: give one at a time")
+            raise ValueError("images have different sizes: give one at a time")
         return BatchFeature({"pixel_values": np.stack(found)}, tensor_type=return_tensors)
 
     def values(self, pixels: np.ndarray) -> np.ndarray:
-        """Return what the model reads of a picture's pixels (height, width, 3)."""
+        """Return the preprocessed pixels of an image (height, width, 3)."""
         input_format = InputFormat(self.image_size, self.channels, self.normalisation)
         if not self.image_size:
             return input_format.normalise(resize_to_fit(pixels, self.fit))  # type: ignore[arg-type]
@@ -113,9 +108,9 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
     def post_process_semantic_segmentation(
         self, outputs: Any, target_sizes: Sequence[Sequence[int]] | None = None
     ) -> list[Tensor]:
-        """Return the class of each pixel of each picture, int64 (height, width).
+        """Return the class of each pixel of each image, int64 (height, width).
 
-        A segmentation model's logits are resized to the target sizes before classes are chosen.
+        Logits are resized to the target sizes, by default not at all.
         """
         sizes = target_sizes or [outputs.logits.shape[2:]] * len(outputs.logits)
         return [
@@ -125,14 +120,14 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
 
 
 class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
-    """An image processor and a tokenizer.
+    """Processor of images and texts.
 
-    Texts are put together as in training, `<s> words </s>`, padded to the longest and cut to the
-    length that the model reads.
+    Texts have the form of training, `<s> words </s>`. They are padded to the longest and truncated
+    to the model's length.
     """
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, **others: Any) -> None:
-        """Take a `MagnetoImageProcessor` and a tokenizer of transformers."""
+        """Combine a `MagnetoImageProcessor` and a tokenizer of transformers."""
         super().__init__(image_processor, tokenizer, **others)
         self.auto_map = auto_map({"AutoProcessor": type(self).__name__})
 
@@ -143,12 +138,12 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
         return_tensors: str | None = "pt",
         **_: Any,
     ) -> BatchFeature:
-        """Return `pixel_values`, `input_ids` and `attention_mask`, of what is given.
+        """Return `pixel_values` of images, `input_ids` and `attention_mask` of texts.
 
         Args:
-            images: A picture, a list or an array of them, or a list of lists: the pictures of each
-                statement.
-            text: A text, or a list of them.
+            images: An image, a list or an array of images, or a list of lists of images (for visual
+                reasoning).
+            text: A text or a list of texts.
             return_tensors: "pt" or "np".
         """
         made: dict[str, Any] = {}
@@ -176,24 +171,24 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
 
 
 def as_sounds(raw_speech: Any) -> list[np.ndarray]:
-    """Return the samples of one or of several sounds, each (samples,) in float32."""
+    """Return the samples of one or several recordings, each (samples,), float32."""
     listed = isinstance(raw_speech, list | tuple)
     several = np.ndim(raw_speech[0] if listed and len(raw_speech) else 0) > 0
     rows = raw_speech if several else np.atleast_2d(raw_speech)
-    sounds = [np.asarray(each) for each in rows]
+    recordings = [np.asarray(each) for each in rows]
     stereo = not several and len(rows) > len(rows[0])  # (samples, channels)
-    for sound in sounds:
-        if sound.ndim != 1 or stereo:
-            raise ValueError("a sound must be mono, (samples,), and sounds (sounds, samples); not "
-                             f"of shape {np.shape(rows if stereo else sound)}")  # fmt: skip
-        if not np.issubdtype(sound.dtype, np.floating):
-            raise ValueError(f"samples must be in [-1, 1], and are {sound.dtype}: "
-                             "divide 16-bit ones by 32768")  # fmt: skip
-    return [sound.astype(np.float32) for sound in sounds]
+    for recording in recordings:
+        if recording.ndim != 1 or stereo:
+            raise ValueError("raw_speech must be mono, (samples,) or (recordings, samples), not of "
+                             f"shape {np.shape(rows if stereo else recording)}")  # fmt: skip
+        if not np.issubdtype(recording.dtype, np.floating):
+            raise ValueError(f"samples must be floats in [-1, 1], not {recording.dtype}. Divide "
+                             "16-bit samples by 32768.")  # fmt: skip
+    return [recording.astype(np.float32) for recording in recordings]
 
 
 class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
-    """Turns sound into normalised log-mel features, as training did."""
+    """Extractor of normalised log-mel features as in training."""
 
     model_input_names = ["input_features", "attention_mask"]  # noqa: RUF012
 
@@ -206,15 +201,15 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         deviation: Sequence[float] = (),
         **others: Any,
     ) -> None:
-        """Take what a run's features are like.
+        """Configure the features.
 
         Args:
-            sampling_rate: Of the sound, in Hz.
+            sampling_rate: Sample rate in Hz.
             filter_bank: Fields of a `FilterBankConfig`.
-            cmvn: "global" with mean and deviation, "utterance" or "none".
-            mean: Of each feature.
-            deviation: Likewise.
-            **others: Of transformers' class.
+            cmvn: "global" (with mean and deviation), "utterance" or "none".
+            mean: Mean of each feature.
+            deviation: Standard deviation of each feature.
+            **others: Arguments of transformers' class.
         """
         others["auto_map"] = auto_map({"AutoFeatureExtractor": type(self).__name__})
         super().__init__(**others)
@@ -224,7 +219,7 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
 
     @classmethod
     def of(cls, data: SpeechDataConfig) -> MagnetoSpeechFeatureExtractor:
-        """Return the extractor of a run's data, with what the run keeps."""
+        """Return the extractor of a run's data configuration, with its stored normaliser."""
         normaliser: Any = SpeechFeatures(data).normaliser
         kind, given = data.cmvn, {}
         if kind not in UTTERANCE_NORMALISERS:
@@ -239,20 +234,19 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         return_tensors: str | None = None,
         **_: Any,
     ) -> BatchFeature:
-        """Return `input_features` (batch, frames, mel bins), and `attention_mask`.
+        """Return `input_features` (batch, frames, mel bins) and `attention_mask`.
 
         Args:
-            raw_speech: Mono samples in [-1, 1], or several: a list of such arrays, or the rows of
-                one.
-            sampling_rate: Of them, to be checked.
+            raw_speech: Mono samples in [-1, 1], a list of such arrays, or an array of rows.
+            sampling_rate: Sample rate of the samples in Hz, for a check.
             return_tensors: "pt" or "np".
 
         Raises:
-            ValueError: If the samples have another rate, are whole numbers or not mono.
+            ValueError: If the samples have another sample rate, are integers or not mono.
         """
         if sampling_rate not in (None, self.sampling_rate):
-            raise ValueError(f"samples are of {sampling_rate} Hz, and the model hears "
-                             f"{self.sampling_rate} Hz: resample them")  # fmt: skip
+            raise ValueError(f"sampling_rate is {sampling_rate} Hz, but the model needs "
+                             f"{self.sampling_rate} Hz. Resample the samples.")  # fmt: skip
         bank, normalise = self._parts()
         found = [normalise(bank(sound)) for sound in as_sounds(raw_speech)]
         features = pad_features(found, self.filter_bank["mel_bins"]).numpy()

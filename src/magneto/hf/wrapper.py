@@ -1,7 +1,8 @@
-"""What all our transformers models share: our initialisation, their switches, caches and losses.
+"""Base classes of the models for transformers: initialisation, caches, losses, arguments.
 
-All arithmetic is the core's. A core is initialised when it is built, and transformers' own
-initialisation would erase the placement's gains: `_init_weights` draws only what is new.
+The computation is that of the wrapped Magneto model, the core. The core is initialised when it is
+built. transformers' initialisation would erase the placement's gains, so that `_init_weights`
+initialises new weights only.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from magneto.hf.configuration import MagnetoConfig, WithoutCopies
 from magneto.nn.multiway import MultiwayEncoder
 from magneto.nn.transformer import LayerStack
 
-_POSITIONS = "positions are counted from attention_mask"
-_EMBEDDINGS = "embeddings are the core's own"
-_PACKED = "texts in one row are told apart by an attention_mask (batch, length, length)"
-_HEADS = "no head can be left out"
-REFUSED = {
+_POSITIONS = "positions are computed from attention_mask"
+_EMBEDDINGS = "give input_ids, which the model embeds"
+_PACKED = "separate packed texts by an attention_mask (batch, length, length)"
+_HEADS = "heads cannot be masked"
+UNSUPPORTED_ARGUMENTS = {
     "position_ids": _POSITIONS,
     "decoder_position_ids": _POSITIONS,
     "inputs_embeds": _EMBEDDINGS,
@@ -39,29 +40,27 @@ REFUSED = {
     "cu_seq_lens_q": _PACKED,
     "cu_seq_lens_k": _PACKED,
     "seq_idx": _PACKED,
-    "encoder_hidden_states": "there is no such memory here",
-    "shift_labels": "only a causal model's labels are shifted",
-    "output_attentions": "attention shares are not kept",
+    "encoder_hidden_states": "the model has no cross-attention to them",
+    "shift_labels": "only causal language models shift labels",
+    "output_attentions": "attention weights are not returned",
 }
-"""Arguments of transformers' models that change what they compute and have no place here: why."""
+"""Unsupported arguments of transformers' models that would change the result, with a reason."""
 
 
 class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
-    """A core of ours in `self.core`, maybe with a head beside it.
-
-    A subclass says what it wraps, and has a `forward` with transformers' names.
+    """Base of models for transformers: a Magneto model in `self.core`, optionally with a head.
 
     Attributes:
-        core_class: Our model.
-        config_class: Its configuration.
-        head_name: Of the part that a directory of another class may lack, if there is one.
-        features_by: What gives features where there are no hidden states.
+        core_class: Class of the Magneto model.
+        config_class: Class of its configuration.
+        head_name: Name of a head that a directory may lack; "" for none.
+        hidden_states_advice: Alternative to hidden states, where the model has none.
     """
 
     core_class: ClassVar[Any] = None
     config_class = MagnetoConfig
     head_name: ClassVar[str] = ""
-    features_by: ClassVar[str] = ""
+    hidden_states_advice: ClassVar[str] = ""
     base_model_prefix = "core"
     _no_split_modules = ["Layer", "MultiwayLayer"]  # noqa: RUF012
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
@@ -72,35 +71,35 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     core: Any
 
     def __init__(self, config: MagnetoConfig, model: nn.Module | None = None) -> None:
-        """Wrap a model of ours, by default a new one."""
+        """Wrap a Magneto model, by default a new one."""
         super().__init__(config)
-        self.take(self.core_class(self.own_config()) if model is None else model)
+        self.set_core(self.core_class(self.own_config()) if model is None else model)
         self.post_init()
         self.built = True
         self._check_attention()
 
     def own_config(self) -> Any:
-        """Return the configuration of the model of ours."""
+        """Return the configuration of the Magneto model."""
         return self.config.core_config()
 
-    def take(self, model: Any) -> None:
-        """Make the parts of a model of ours the parts of this one."""
+    def set_core(self, model: Any) -> None:
+        """Use the parts of a Magneto model."""
         self.core = model
 
     def unwrap(self) -> nn.Module:
-        """Return the model of ours, in evaluation mode; the weights are shared."""
+        """Return the Magneto model in evaluation mode; it shares the weights."""
         return self.core.eval()
 
     @staticmethod
     def new_head(config: Any) -> nn.Module:
-        """Draw the head of a configuration of ours, where there is one."""
+        """Build a new head by Magneto's configuration."""
         raise NotImplementedError
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Draw a head that a directory did not bring, and the rows of a table that grew.
+        """Initialise a head missing in a directory, and new rows of a resized embedding.
 
         Raises:
-            ValueError: If the directory lacks anything else.
+            ValueError: If the directory lacks other weights.
         """
         if not self.built:
             return
@@ -112,14 +111,14 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
             for name, parameter in module.named_parameters(recurse=False)
             if not getattr(parameter, "_is_hf_initialized", False)
             and id(parameter) not in tied
-            and not parameter.is_meta  # it stays on disk until it is used
+            and not parameter.is_meta  # offloaded to disk
         }
         if not lacking:
             return
         head = self.get_submodule(self.head_name) if self.head_name else None
         inside = {} if head is None else {part: name for name, part in head.named_modules()}
         if module not in inside:
-            raise ValueError(f"the weights lack {next(iter(lacking))} of a {type(module).__name__}")
+            raise ValueError(f"missing weights: {next(iter(lacking))} of a {type(module).__name__}")
         drawn = self.new_head(self.own_config()).get_submodule(inside[module])
         for name, parameter in lacking.items():
             parameter.data.copy_(drawn.get_parameter(name))
@@ -137,14 +136,14 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     def set_attn_implementation(
         self, attn_implementation: str | dict[str, str], allow_all_kernels: bool = False
     ) -> None:
-        """Refuse any but torch's own function, "sdpa"."""
+        """Raise ValueError unless the implementation is "sdpa"."""
         super().set_attn_implementation(attn_implementation, allow_all_kernels)
         self._check_attention()
 
     def _check_attention(self) -> None:
         if (name := self.config._attn_implementation or "sdpa") != "sdpa":
-            raise ValueError(f"attn_implementation is sdpa here, not {name!r}: torch's own "
-                             "function, which uses its flash kernel where it can")  # fmt: skip
+            raise ValueError(f"attn_implementation must be 'sdpa', not {name!r}. sdpa uses torch's "
+                             "flash kernel where possible.")  # fmt: skip
 
     def _set_gradient_checkpointing(
         self,
@@ -152,15 +151,15 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         gradient_checkpointing_func: Callable[..., Any] = checkpoint,
         every_n_layers: int = 1,
     ) -> None:
-        """Recompute each layer in the backward pass, or no longer.
+        """Enable or disable recomputation of each layer in the backward pass.
 
-        It is the stacks' own recomputation, never reentrant, whatever function is given.
+        The layers' own non-reentrant recomputation is used, not the given function.
 
         Raises:
-            ValueError: If only some of the layers are to be recomputed.
+            ValueError: If `every_n_layers` is not 1.
         """
         if every_n_layers != 1:
-            raise ValueError(f"every_n_layers={every_n_layers}: all layers or none, here")
+            raise ValueError(f"every_n_layers={every_n_layers} is not supported, only 1")
         for stack in self._stacks():
             stack.config = replace(stack.config, checkpoint_activations=enable)
 
@@ -171,7 +170,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 
     @property
     def is_gradient_checkpointing(self) -> bool:
-        """The same, by its older name."""
+        """Older name of `is_activation_checkpointing`."""
         return self.is_activation_checkpointing
 
     def _stacks(self) -> Iterator[LayerStack | MultiwayEncoder]:
@@ -179,26 +178,22 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         return (module for module in self.modules() if isinstance(module, kinds))
 
     def wants_hidden_states(self, others: Mapping[str, Any]) -> bool:
-        """Whether the call, or else the configuration, asks for hidden states."""
-        asked = others.get("output_hidden_states")
-        return bool(self.config.output_hidden_states if asked is None else asked)
+        """Whether the call, or otherwise the configuration, requests hidden states."""
+        given = others.get("output_hidden_states")
+        return bool(self.config.output_hidden_states if given is None else given)
 
-    def refuse(self, others: Mapping[str, Any]) -> None:
-        """Refuse arguments without a parameter in `forward` that would change its numbers.
-
-        Raises:
-            ValueError: For one of them that is given; or for hidden states where there are none.
-        """
-        if self.features_by and self.wants_hidden_states(others):
-            raise ValueError(f"output_hidden_states cannot be given: {self.features_by}")
-        for name, why in REFUSED.items():
+    def check_arguments(self, others: Mapping[str, Any]) -> None:
+        """Raise ValueError for an unsupported argument that would change the result."""
+        if self.hidden_states_advice and self.wants_hidden_states(others):
+            raise ValueError(f"output_hidden_states is not supported: {self.hidden_states_advice}")
+        for name, why in UNSUPPORTED_ARGUMENTS.items():
             given = others.get(name)
             if given is not None and given is not False:
-                raise ValueError(f"{name} cannot be given: {why}")
+                raise ValueError(f"{name} is not supported: {why}")
 
 
 class MagnetoTextModel(MagnetoPreTrainedModel):
-    """A core that reads tokens: it has a table of embeddings."""
+    """Base of models with a token embedding."""
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embedding table."""
@@ -210,7 +205,7 @@ class MagnetoTextModel(MagnetoPreTrainedModel):
 
 
 class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
-    """A core that writes: a head over the vocabulary of its table."""
+    """Base of models that generate text."""
 
     _tied_weights_keys = {"core.head.weight": "core.embedding.table.weight"}  # noqa: RUF012
 
@@ -225,10 +220,10 @@ class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
     def _valid_auto_compile_criteria(
         self, model_kwargs: dict[str, Any], generation_config: Any
     ) -> bool:
-        """Compile `generate` only where `compile_config` asks for it.
+        """Compile `generate` only if there is a `compile_config`.
 
-        On a GPU transformers would do so for every static cache. Our attention reads what a cache
-        holds, which grows by a token a step, so a CUDA graph would be recorded for every token.
+        On a GPU transformers compiles for every static cache. Here attention reads the filled part
+        of a cache, which grows by a token per step, so that each token would need a CUDA graph.
         """
         if generation_config.compile_config is None:
             return False
@@ -238,21 +233,20 @@ class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
 
     @staticmethod
     def create_masks_for_generate(*, attention_mask: Tensor | None, **_: Any) -> Tensor | None:
-        """Keep the mask two-dimensional: the core makes what its attention needs."""
+        """Return the two-dimensional mask; the core expands it."""
         return attention_mask
 
 
 @contextmanager
-def hidden_states(stack: LayerStack, wanted: bool) -> Iterator[list[Tensor]]:
-    """Collect what goes into each layer, and last what comes out of the stack, normed.
+def hidden_states(stack: LayerStack, enabled: bool) -> Iterator[list[Tensor]]:
+    """Collect the inputs of each layer and the stack's output while the stack runs.
 
-    The list fills while the stack runs, with layers + 1 tensors (batch, length, width), if wanted.
+    If enabled, the list gets layers + 1 tensors (batch, length, width).
     """
     found: list[Tensor] = []
-    if not wanted:
+    if not enabled:
         yield found
         return
-
     handles = [
         layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
         for layer in stack.layers
@@ -266,103 +260,101 @@ def hidden_states(stack: LayerStack, wanted: bool) -> Iterator[list[Tensor]]:
             handle.remove()
 
 
-def like_weights(core: nn.Module, values: Tensor) -> Tensor:
-    """Return what a processor made, fp32 numbers, in the type of the model's weights."""
+def cast_like_weights(core: nn.Module, values: Tensor) -> Tensor:
+    """Convert a processor's fp32 values to the type of the model's weights."""
     return values.to(next(core.parameters()).dtype)
 
 
 def as_mask(attention_mask: Tensor | None, *shapes: tuple[int, ...]) -> Tensor | None:
-    """Return transformers' mask of ones and zeros as a boolean one.
-
-    Raises:
-        ValueError: If it has none of these shapes.
-    """
+    """Convert transformers' mask to a boolean one; raise ValueError unless it has a given shape."""
     if attention_mask is None:
         return None
     if tuple(attention_mask.shape) not in shapes:
-        wanted = " or ".join(map(str, shapes))
-        raise ValueError(f"the attention mask is {tuple(attention_mask.shape)}, not {wanted}")
+        expected = " or ".join(map(str, shapes))
+        raise ValueError(f"the shape of attention_mask is {tuple(attention_mask.shape)}, but must "
+                         f"be {expected}")  # fmt: skip
     return attention_mask.bool()
 
 
 class GrowingView:
-    """A preallocated cache of transformers, seen as one that grows: only what is filled."""
+    """View of a preallocated cache that returns only the filled part."""
 
     def __init__(self, cache: Any) -> None:
         self.cache = cache
         self.past = int(cache.get_seq_length())
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Append (batch, heads, length, head width) to a layer; return all that is filled."""
+        """Append (batch, heads, length, head width) to a layer; return the filled part."""
         keys, values = self.cache.update(key, value, layer)
         end = self.past + key.shape[2]
         return keys[:, :, :end], values[:, :, :end]
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Return how many positions were filled before this forward pass."""
+        """Return the number of positions filled before this forward pass."""
         return self.past
 
 
-def growing(cache: Any) -> Any:
-    """Return a cache that gives back only what is filled; None stays None."""
-    if isinstance(cache, EncoderDecoderCache):  # its other half is filled once
+def growing_cache(cache: Any) -> Any:
+    """Return a cache that returns only its filled part; None stays None."""
+    if isinstance(cache, EncoderDecoderCache):  # the cross-attention part is filled once
         return SimpleNamespace(
-            self_attention_cache=growing(cache.self_attention_cache),
+            self_attention_cache=growing_cache(cache.self_attention_cache),
             cross_attention_cache=cache.cross_attention_cache, is_updated=cache.is_updated,
         )  # fmt: skip
     return GrowingView(cache) if getattr(cache, "is_compileable", False) else cache
 
 
-def divided(total: Tensor, count: Tensor | int, wanted: Tensor | int | None) -> Tensor:
-    """Return a mean loss: a sum over what it counts, or over the number that Trainer gives.
+def mean_loss(total: Tensor, count: Tensor | int, number: Tensor | int | None) -> Tensor:
+    """Divide a summed loss by Trainer's number of items, or otherwise by its count.
 
-    Trainer gives the number of labels of all micro-batches of a step, and adds the losses up.
+    Trainer gives the number of labels of all micro-batches of a step, and sums the losses.
     """
-    number = torch.as_tensor(count if wanted is None else wanted, device=total.device)
-    return total / number.clamp(min=1)
+    divisor = torch.as_tensor(count if number is None else number, device=total.device)
+    return total / divisor.clamp(min=1)
 
 
 def token_loss(logits: Tensor, labels: Tensor | None, number: Tensor | int | None) -> Tensor | None:
-    """Return the summed cross-entropy over a number, by default of labels; None without labels."""
+    """Return the mean cross-entropy of tokens; None without labels. See `mean_loss`."""
     if labels is None:
         return None
-    rows, answers = logits.flatten(0, -2).float(), labels.flatten().to(logits.device)
-    total = F.cross_entropy(rows, answers, ignore_index=IGNORED, reduction="sum")
-    return divided(total, (answers != IGNORED).sum(), number)
+    rows, targets = logits.flatten(0, -2).float(), labels.flatten().to(logits.device)
+    total = F.cross_entropy(rows, targets, ignore_index=IGNORED, reduction="sum")
+    return mean_loss(total, (targets != IGNORED).sum(), number)
 
 
 def classification_loss(
     logits: Tensor, labels: Tensor | None, config: Any, number: Tensor | int | None
 ) -> Tensor | None:
-    """Return the loss of one answer per input, as `config.problem_type` says; None without labels.
+    """Return the mean loss of one prediction per input by `config.problem_type`.
 
     Args:
         logits: (batch, num_labels).
-        labels: "single_label_classification": (batch,) numbers of classes, -100 for none; the loss
-            is the cross-entropy. "multi_label_classification": (batch, num_labels) of 0 and 1; the
-            binary cross-entropy. "regression": (batch, num_labels), or (batch,) of one number; the
-            squared error.
-        config: Of the model; without a problem type it gets the one that the labels speak for.
-        number: What the summed loss is divided by, Trainer's `num_items_in_batch`; None for the
-            number of labels.
+        labels: For "single_label_classification" class numbers (batch,), -100 for none (cross-
+            entropy); for "multi_label_classification" 0 or 1 (batch, num_labels) (binary cross-
+            entropy); for "regression" (batch, num_labels) or (batch,) (squared error). None
+            returns None.
+        config: Configuration of the model; a missing problem type is set by the labels.
+        number: Divisor of the summed loss, Trainer's `num_items_in_batch`; None for the number of
+            labels.
 
     Raises:
-        ValueError: If labels and logits do not fit together.
+        ValueError: If the shapes of labels and logits do not match.
     """
     if labels is None:
         return None
     if config.problem_type is None:
-        whole = labels.dtype in (torch.long, torch.int)
-        kind = "single_label_classification" if whole else "multi_label_classification"
+        integers = labels.dtype in (torch.long, torch.int)
+        kind = "single_label_classification" if integers else "multi_label_classification"
         config.problem_type = "regression" if config.num_labels == 1 else kind
     logits, labels = logits.float(), labels.to(logits.device)
     if config.problem_type == "single_label_classification":
         return token_loss(logits, labels, number)
     if labels.numel() != logits.numel():
-        raise ValueError(f"labels are {tuple(labels.shape)}, the answers {tuple(logits.shape)}")
+        raise ValueError(f"the shape of labels is {tuple(labels.shape)}, but that of logits is "
+                         f"{tuple(logits.shape)}")  # fmt: skip
     error = {
         "regression": F.mse_loss,
         "multi_label_classification": F.binary_cross_entropy_with_logits,
     }[config.problem_type]
     total = error(logits, labels.reshape(logits.shape).float(), reduction="sum")
-    return divided(total, labels.numel(), number)
+    return mean_loss(total, labels.numel(), number)

@@ -5,6 +5,7 @@ import json
 import shutil
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from magneto.vision_language.config import QuestionAnsweringConfig  # noqa: E402
 from magneto.vision_language.model import QuestionAnswerer  # noqa: E402
 from tests.oracles.test_hf_beit3_tokenizer import train as train_spm  # noqa: E402
 
-SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
+SIZES: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
 
 
 def run(*words: object) -> int:
@@ -145,14 +146,14 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
         ("no file or directory ./nowhere", "./nowhere"),
         ("no file or directory weights.pt", "weights.pt"),
         ("no directory some/model, and no such model on the hub", "some/model"),
-        ("'bert' has no counterpart of a LanguageModel; there is gpt2", gpt2, "--to", "bert"),
+        ("'bert' has no counterpart of a LanguageModel. Possible: gpt2", gpt2, "--to", "bert"),
         ("beit3 has no counterpart of a LanguageModel", gpt2, "--to", "beit3"),
         ("gpt2 cannot hold this model: placement is 'sub'", tmp_path / "sub", "--to", "gpt2"),
-        ("convert a 'gpt-2' model, only gpt2, bert, bart, marian", tmp_path / "old"),
-        ("config.json says no model_type", tmp_path / "none"),
-        ("is damaged, or holds more than weights", tmp_path / "broken.pt"),
-        ("neither timm's nor torchscale's nor BEiT-3's weights", tmp_path / "other.pt"),
-        ("is no state dict", tmp_path / "list.pt"),
+        ("convert model_type 'gpt-2', only gpt2, bert, bart, marian", tmp_path / "old"),
+        ("config.json has no model_type", tmp_path / "none"),
+        ("is damaged, or contains more than weights", tmp_path / "broken.pt"),
+        ("neither of timm nor of torchscale nor of BEiT-3", tmp_path / "other.pt"),
+        ("is not a state dict", tmp_path / "list.pt"),
         ("must be a JSON object", gpt2, "--config", tmp_path / "list.json"),
     ):
         (tmp_path / "list.json").write_text("[1]")
@@ -161,7 +162,7 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
         assert len(lines) == 1 and words in lines[0], lines
         assert not (tmp_path / "out").exists()
     assert run(gpt2, gpt2) == 2
-    assert "is there already and not empty" in capsys.readouterr().err
+    assert "exists and is not empty" in capsys.readouterr().err
 
 
 def test_a_pickle_is_not_executed(tmp_path: Path, capsys) -> None:
@@ -171,7 +172,7 @@ def test_a_pickle_is_not_executed(tmp_path: Path, capsys) -> None:
 
     torch.save({"model": Bomb()}, tmp_path / "bomb.pt")
     assert run(tmp_path / "bomb.pt", tmp_path / "out") == 2
-    assert "holds more than weights" in capsys.readouterr().err
+    assert "contains more than weights" in capsys.readouterr().err
     assert not (tmp_path / "exploded").exists()
 
 
@@ -182,7 +183,7 @@ def test_what_transformers_refuses_is_one_line(gpt2: Path, tmp_path: Path, capsy
     torch.save({"x": Path.cwd}, tmp_path / "pickled" / "pytorch_model.bin")
     config = json.loads((gpt2 / "config.json").read_text()) | {"n_embd": "x"}
     (tmp_path / "typed" / "config.json").write_text(json.dumps(config))
-    for name, said in (("pickled", "holds more than weights"), ("typed", "n_embd")):
+    for name, said in (("pickled", "contains more than weights"), ("typed", "n_embd")):
         assert run(tmp_path / name, tmp_path / "ours") == 2
         error = capsys.readouterr().err.splitlines()
         assert error[-1].startswith("magneto: ") and said in error[-1], name
@@ -198,7 +199,7 @@ def test_no_code_of_a_folder_is_run(tmp_path: Path, capsys, monkeypatch) -> None
     (folder / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 4))
     assert run(folder, tmp_path / "ours") == 2
-    assert "cannot convert a 'own' model" in capsys.readouterr().err
+    assert "cannot convert model_type 'own'" in capsys.readouterr().err
     assert not ran.exists()
 
 

@@ -109,7 +109,7 @@ def test_a_tokenizer_that_transformers_lacks_is_said_so(place: Path, capsys) -> 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:
     recipe = load_recipe("image-tokenizer/tiny")
-    with pytest.raises(ConfigError, match="image-tokenizer has no form in transformers") as refused:
+    with pytest.raises(ConfigError, match="image-tokenizer has no export") as refused:
         hf.export_model(recipe.task, torch.nn.Linear(1, 1), recipe.data, tmp_path / "out")
     assert len(refused.value.lines) == 1
     assert not (tmp_path / "out").exists()

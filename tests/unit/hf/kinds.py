@@ -72,5 +72,5 @@ def says(model: Any, name: str) -> Tensor:
 def export_text(model: Any, tokenizer: Any, directory: Path, length: int, how: Any = None) -> str:
     """Export a model of texts; how an encoder's input is put together, None for a decoder."""
     if how is None:
-        return hf.save_export(model, directory, hf.read_by_decoder(tokenizer, length))
-    return hf.save_export(model, directory, hf.read_by_encoder(tokenizer, length, how))
+        return hf.save_export(model, directory, hf.decoder_assets(tokenizer, length))
+    return hf.save_export(model, directory, hf.encoder_assets(tokenizer, length, how))

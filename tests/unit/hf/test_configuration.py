@@ -31,12 +31,13 @@ def test_our_sizes_are_understood() -> None:
 
 
 def test_unknown_sizes_are_refused() -> None:
-    for given, words in (
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
         ({"hidden_size": 32}, "MagnetoConfig has no hidden_size; did you mean width?"),
         ({"widht": 32}, "has no widht; did you mean width?"),
         ({"mixture_of_experts": 8}, "has no mixture_of_experts$"),
         ({"core": {"vocab_size": 40}, "width": 32}, "width must be given in core"),
-    ):
+    )
+    for given, words in cases:
         with pytest.raises(ValueError, match=words):
             hf.MagnetoConfig(**given)
 
@@ -44,7 +45,7 @@ def test_unknown_sizes_are_refused() -> None:
 def test_a_size_cannot_be_changed_beside_the_core(tmp_path: Path) -> None:
     config = hf.MagnetoConfig(**STACK, vocab_size=40)
     hf.MagnetoForCausalLM(config).save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="hidden_size is 32, but the core says 16"):
+    with pytest.raises(ValueError, match="hidden_size is 32, but core has 16"):
         hf.MagnetoForCausalLM.from_pretrained(tmp_path, hidden_size=32)
 
 
@@ -53,7 +54,7 @@ def test_a_row_under_anothers_name_is_refused() -> None:
     model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=40, placement=row))
     values = {**STACK, "vocab_size": 40, "placement": row}
     for make in (lambda: wrap(model), lambda: hf.MagnetoConfig(core=values)):
-        with pytest.raises(ValueError, match="'sub' is another row in the table"):
+        with pytest.raises(ValueError, match="'sub' differs from the row of that name"):
             make()
 
 

@@ -14,7 +14,7 @@ Image: Any = pytest.importorskip("PIL.Image")
 
 from magneto import hf  # noqa: E402
 from magneto.data.tokenizer import SPECIAL, load_tokenizer, train_bpe  # noqa: E402
-from magneto.hf.export import images_and_texts, save_readers  # noqa: E402
+from magneto.hf.export import save_processors, vision_language_assets  # noqa: E402
 from magneto.hf.tokenizer import FRAMED, encoder_tokenizer  # noqa: E402
 from magneto.vision.decoding import EncodedPicture, PixelPicture  # noqa: E402
 from magneto.vision.transforms import InputFormat  # noqa: E402
@@ -36,11 +36,11 @@ def test_pictures_become_what_the_model_reads() -> None:
     assert found.shape == (2, 3, 4, 4) and found.min() >= -1 and found.max() <= 1
     wide = hf.MagnetoImageProcessor(4, 1, resize=8)(np.repeat(array, 2, 1), return_tensors="pt")
     assert torch.equal(wide["pixel_values"][0, 0], expected.repeat_interleave(2, 1)[2:6, 6:10])
-    with pytest.raises(TypeError, match="uint8, not of float64"):
+    with pytest.raises(TypeError, match="uint8 arrays, not float64"):
         grey(array / 255)
-    with pytest.raises(ValueError, match="1 or 3 channels, not 2"):
+    with pytest.raises(ValueError, match="channels must be 1 or 3, not 2"):
         hf.MagnetoImageProcessor(8, 2)
-    with pytest.raises(ValueError, match="several sizes"):
+    with pytest.raises(ValueError, match="different sizes"):
         hf.MagnetoImageProcessor(0)([array, array[1:]])
 
 
@@ -117,15 +117,15 @@ def test_texts_are_framed_and_cut_as_in_training(tokenizer: Any) -> None:
     alone = processor(images=Image.fromarray(one), text="a circle")["pixel_values"]
     assert torch.equal(alone, flat[:1])
     for named in ("cat.png", ["cat.png"], Path("cat.png")):
-        with pytest.raises(TypeError, match=r"open cat\.png by PIL\.Image\.open"):
+        with pytest.raises(TypeError, match=r"Open cat\.png with PIL\.Image\.open"):
             processor(images=named)
 
 
 def test_bytes_are_for_our_own_reading(tmp_path: Path) -> None:
     """transformers has no tokenizer of bytes: the image processor is written, and ours."""
     config = VisionLanguageConfig(image_size=8, patch_size=4, max_length=7)
-    assets = images_and_texts(config, load_tokenizer("bytes"), hf.MagnetoImageProcessor(8))
-    save_readers(assets, tmp_path)
+    assets = vision_language_assets(config, load_tokenizer("bytes"), hf.MagnetoImageProcessor(8))
+    save_processors(assets, tmp_path)
     assert (tmp_path / "preprocessor_config.json").is_file()
     assert not (tmp_path / "processor_config.json").exists()
     assert load_tokenizer(tmp_path).encode(["a"]) == load_tokenizer("bytes").encode(["a"])
@@ -142,8 +142,8 @@ def test_sounds_in_an_array_are_its_rows_and_what_is_no_sound_is_refused() -> No
     masks = extractor([sounds[0], sounds[0, :0]])["attention_mask"]
     assert masks.sum(1).tolist() == [8, 0]  # three frames are filled up, as in training
     for wrong, words in ((sounds.T, "must be mono"), ([sounds], "must be mono"),
-                         (np.zeros(800, np.int16), "divide 16-bit ones by 32768")):  # fmt: skip
+                         (np.zeros(800, np.int16), "Divide 16-bit samples by 32768")):  # fmt: skip
         with pytest.raises(ValueError, match=words):
             extractor(wrong)
-    with pytest.raises(ValueError, match="resample"):
+    with pytest.raises(ValueError, match="Resample"):
         extractor(sounds[0], sampling_rate=16000)

@@ -55,7 +55,7 @@ def test_loss_and_what_the_decoder_reads() -> None:
     assert len(output.encoder_hidden_states) == 3 and len(output.decoder_hidden_states) == 4
     memory = output.encoder_hidden_states[-1]
     assert torch.equal(memory, model.core.encode(IDS))
-    with pytest.raises(ValueError, match="decoder_input_ids, or labels"):
+    with pytest.raises(ValueError, match="decoder_input_ids or labels"):
         model(IDS)
     model.config.decoder_start_token_id = None
     with pytest.raises(ValueError, match="need decoder_start_token_id"):

@@ -1,1 +1,1 @@
-"""Other people's weights: one file per foreign format."""
+"""Conversion of weights of other libraries."""

@@ -1,8 +1,8 @@
-"""Other people's weights into our modules, and ours into theirs.
+"""Conversion of weights between Magneto and other libraries.
 
-They are models of transformers, torch's own encoder, and files of timm's, torchscale's, BEiT-3's
-authors' and fairseq's. Only names and layouts change; outputs are equal to rounding. What has no
-counterpart is an error that names it.
+Supported are models of transformers, torch's TransformerEncoder, and files of timm, torchscale,
+fairseq and BEiT-3's authors. Only names and layouts change; outputs are equal up to rounding. A
+feature without a counterpart raises ValueError with its name.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from magneto.hf.configuration import register
 from magneto.hf.weights import timm, torchscale
 from magneto.hf.weights.families import FORMATS, KOSMOS2
 from magneto.hf.weights.layout import (
-    Format,
+    ModelFormat,
     Names,
     State,
     WeightFormat,
-    check_same,
+    check_round_trip,
     fill,
-    pairs_of,
     read_state,
     tensor,
+    tensor_pairs,
     without_prefix,
     write_state,
 )
@@ -41,9 +41,9 @@ from magneto.nn.config import Activation, TransformerConfig
 from magneto.nn.transformer import Encoder
 
 NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
-# Of images and texts; what is read is its text model.
+# Model of images and texts, of which the text model is converted.
 WHOLE_KOSMOS2 = "kosmos-2"
-# Of other libraries' files; the first that fits is taken.
+# Formats of weight files; the first that fits is used.
 FILE_FORMATS: tuple[WeightFormat, ...] = (*torchscale.FORMATS, *timm.FORMATS)
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 WRITTEN = tuple(dict.fromkeys(form.name for form in FILE_FORMATS))
@@ -52,7 +52,7 @@ WEIGHTS = "model.safetensors"
 
 
 def load(source: str | Path | nn.Module) -> nn.Module:
-    """Load a transformers model as one of ours, in evaluation mode.
+    """Convert a transformers model to a Magneto model, in evaluation mode.
 
     Args:
         source: A directory, a name on the hub, or a transformers model: GPT-2, Llama, Mistral,
@@ -60,23 +60,23 @@ def load(source: str | Path | nn.Module) -> nn.Module:
 
     Returns:
         A `LanguageModel`, `TextEncoder`, `MaskedLanguageModel`, `TextClassifier`,
-        `TranslationModel` or `ImageClassifier`. Of a model, heads of other kinds are left behind.
-        Dropout rates come along.
+        `TranslationModel` or `ImageClassifier`, with the source's dropout rates. Unsupported heads
+        of a transformers model are dropped.
 
     Raises:
-        ValueError: If there is no counterpart for the architecture or one of its options, or if a
-            directory lacks weights, or has a head of another kind.
+        ValueError: If the architecture or one of its options has no counterpart, or a directory
+            lacks weights or has an unsupported head.
         FileNotFoundError: If there is no such directory and no such name on the hub.
     """
     return load_with_config(source)[0]
 
 
 def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
-    """Load a transformers model as one of ours, and its configuration; see `load`."""
+    """Return the Magneto model and transformers' configuration; see `load`."""
     config = read_config(source)
     if getattr(config, "quantization_config", None):
-        raise ValueError(f"{config.model_type} with a quantization_config has no counterpart here: "
-                         "its layers compute with rounded numbers")  # fmt: skip
+        raise ValueError(f"{config.model_type} with a quantization_config is not supported: its "
+                         "layers compute with rounded numbers")  # fmt: skip
     if config.model_type == WHOLE_KOSMOS2:
         if not isinstance(source, nn.Module):
             kosmos = _theirs("Kosmos2ForConditionalGeneration")
@@ -91,30 +91,30 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
         state = _read_whole(source, form, name)
     our_config = form.ours(config)
     state = without_prefix(state, form.prefix)
-    made = read_state(pairs_of(our_config, form.names), state, form.ignored)
+    made = read_state(tensor_pairs(our_config, form.names), state, form.ignored)
     made |= form.computed(config, our_config)
     model = form.model(our_config)
-    # BART's and Marian's bare models have no bias of the logits; it is then zero.
+    # BART's and Marian's models without head lack the logits' bias, which is then zero.
     fill(model, {name: tensor.detach().clone() for name, tensor in made.items()}, "logits_bias$")
     return model.eval(), config
 
 
-def _read_whole(source: str | Path, form: Format, name: str) -> State:
-    """Read the tensors of a directory of class `name`; none is drawn, and no head is left behind.
+def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
+    """Read all tensors of a directory of class `name`.
 
     Raises:
-        ValueError: If tensors lack, or there are some for which there is no place.
+        ValueError: If tensors are missing, or have no counterpart.
     """
     from transformers.utils import logging
 
     before = logging.get_verbosity()
-    logging.set_verbosity_error()  # its own table of the same
+    logging.set_verbosity_error()  # missing tensors are reported below
     try:
         model, found = _theirs(form.classes[0]).from_pretrained(
             source, output_loading_info=True, trust_remote_code=False
         )
-    except UnpicklingError as error:  # whose words advise to run what is in the file
-        raise ValueError(f"{source} is damaged, or holds more than weights") from error
+    except UnpicklingError as error:  # its message advises to execute the file
+        raise ValueError(f"{source} is damaged, or contains more than weights") from error
     finally:
         logging.set_verbosity(before)
 
@@ -127,27 +127,27 @@ def _read_whole(source: str | Path, form: Format, name: str) -> State:
     missing = others(found["missing_keys"], f"{form.ignored or '^$'}|logits_bias$")
     if missing:
         raise ValueError(f"{source} has no {missing}, which a {form.classes[0]} needs")
-    # Of a class that is not read, what is left over is its head.
+    # In an unsupported class, the remaining tensors are its head.
     known = form.ignored if name in (*form.classes, "") else "position_ids$|^pooler|embed_tokens"
     if left := others(found["unexpected_keys"], known or "^$"):
-        raise ValueError(f"{source} is a {name} and has {left}: there is no place here for it; "
-                         f"read are {', '.join(form.classes)}")  # fmt: skip
+        raise ValueError(f"{source} is a {name} with {left}, which have no counterpart. Supported "
+                         f"classes are {', '.join(form.classes)}.")  # fmt: skip
     return model.state_dict()
 
 
 def read_config(source: str | Path | nn.Module) -> Any:
     """Return the transformers configuration of a model, a directory or a name on the hub."""
     if isinstance(source, nn.TransformerEncoder):
-        raise ValueError("this is torch's own encoder: use magneto.hf.from_torch")
+        raise ValueError("convert torch's TransformerEncoder with magneto.hf.from_torch")
     if isinstance(source, nn.Module):
         if not hasattr(source, "config"):
-            raise ValueError(f"{type(source).__name__} is no model of transformers: no config")
+            raise ValueError(f"{type(source).__name__} is not a model of transformers: no config")
         return source.config
     held = Path(source, "config.json")
     if held.is_file():
         kind = read_object(held).get("model_type")
         if not isinstance(kind, str):
-            raise ValueError(f"{held} says no model_type, by which models are known")
+            raise ValueError(f"{held} has no model_type")
         if not kind.startswith("magneto"):
             find_format(KOSMOS2.name if kind == WHOLE_KOSMOS2 else kind)
     from transformers import AutoConfig
@@ -157,49 +157,49 @@ def read_config(source: str | Path | nn.Module) -> Any:
         return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except OSError as error:
         raise FileNotFoundError(f"no Hugging Face model in {source}") from error
-    except Exception as error:  # its check of values has errors of its own
+    except Exception as error:  # transformers' validation has exceptions of its own
         raise ValueError(f"{source}: {error_line(error)}") from error
 
 
 def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
-    """Return one of our models as transformers' own, in evaluation mode.
+    """Convert a Magneto model to transformers' own model, in evaluation mode.
 
-    `name` is their `model_type`, "gpt2" for example; `values` are what else their configuration
-    has, `eos_token_id` for example.
+    `name` is transformers' `model_type`, such as "gpt2"; `values` are further fields of the
+    configuration, such as `eos_token_id`.
 
     Raises:
-        ValueError: If theirs can't compute what ours does; the first difference is named.
+        ValueError: If the target cannot compute the same; names the first difference.
     """
     of_model = [form for form in FORMATS if type(model) is form.model]
     form = next((f for f in of_model if f.name == name), None)
     if form is None:
         fitting = dict.fromkeys(form.name for form in of_model)
-        raise ValueError(f"{name!r} has no counterpart of a {type(model).__name__}; "
-                         f"there is {', '.join(fitting) or 'none'}")  # fmt: skip
+        raise ValueError(f"{name!r} has no counterpart of a {type(model).__name__}. Possible: "
+                         f"{', '.join(fitting) or 'none'}.")  # fmt: skip
     our_config: Any = model.config
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     values = {**ends, **form.theirs(our_config), **values}
     try:
         their_config = _theirs(form.config)(**values)
-    except Exception as error:  # its check of values has errors of its own
+    except Exception as error:  # transformers' validation has exceptions of its own
         raise ValueError(f"{name} cannot hold this model: {error_line(error)}") from error
-    check_same(our_config, form.ours(their_config), name)
+    check_round_trip(our_config, form.ours(their_config), name)
     state = model.state_dict()
     for key, expected in form.computed(their_config, our_config).items():
         if not torch.equal(state.pop(key).float().cpu(), expected):
-            raise ValueError(f"{name} computes what was trained here: {key}")
-    written = write_state(pairs_of(our_config, form.names), state)
+            raise ValueError(f"{name} cannot hold this model: it computes {key}, which was trained")
+    written = write_state(tensor_pairs(our_config, form.names), state)
     theirs = _theirs(form.classes[0])(their_config, **form.options)
     own = {key: key.removeprefix(form.prefix) for key in theirs.state_dict()}
     given = {key: written[short] for key, short in own.items() if short in written}
     return fill(theirs, given, form.absent).eval()
 
 
-def find_format(name: str, class_name: str = "") -> Format:
-    """Return the format of a `model_type`, and of a class of it if one fits."""
+def find_format(name: str, class_name: str = "") -> ModelFormat:
+    """Return the format of a `model_type`, preferably of the given class."""
     named = [form for form in FORMATS if form.name == name]
     if not named:
-        raise ValueError(f"cannot convert a {name!r} model, only {', '.join(NAMES)}"
+        raise ValueError(f"cannot convert model_type {name!r}, only {', '.join(NAMES)}"
                          f"{nearest(name, NAMES)}")  # fmt: skip
     return next((form for form in named if class_name in form.classes), named[0])
 
@@ -209,16 +209,16 @@ def _theirs(name: str) -> Any:
 
     if hasattr(transformers, name):
         return getattr(transformers, name)
-    from transformers.models.kosmos2 import modeling_kosmos2  # only there are those of texts alone
+    from transformers.models.kosmos2 import modeling_kosmos2  # has the text models
 
     return getattr(modeling_kosmos2, name)
 
 
 def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
-    """Return torch's own encoder as one of ours, in evaluation mode.
+    """Convert torch's TransformerEncoder to an `Encoder`, in evaluation mode.
 
-    It has `norm_first` and a norm on top ("pre"), or neither ("post"). Ours reads (batch, length,
-    width) whatever `batch_first` was, and its dropout rates are 0.
+    It has `norm_first` and a final norm ("pre"), or neither ("post"). The result takes (batch,
+    length, width) for any `batch_first`, and has no dropout.
 
     Raises:
         ValueError: If an option has no counterpart.
@@ -226,10 +226,10 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     first: Any = encoder.layers[0]
     before = first.norm_first
     if before != (encoder.norm is not None):
-        raise ValueError("norm_first needs a norm on top of the stack, and Post-LN has none")
+        raise ValueError("norm_first needs a final norm, and Post-LN must not have one")
     epsilons = {norm.eps for norm in encoder.modules() if isinstance(norm, nn.LayerNorm)}
     if len(epsilons) > 1:
-        raise ValueError(f"norms with unlike eps have no counterpart here: {sorted(epsilons)}")
+        raise ValueError(f"norms with different eps are not supported: {sorted(epsilons)}")
     config = TransformerConfig(
         width=first.linear1.in_features,
         layers=len(encoder.layers),
@@ -252,7 +252,7 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
         "final_norm": "norm",
     }
     model = Encoder(config)
-    fill(model, read_state(pairs_of(config, names), encoder.state_dict()))
+    fill(model, read_state(tensor_pairs(config, names), encoder.state_dict()))
     return model.eval()
 
 
@@ -263,11 +263,11 @@ def _activation(function: Any) -> Activation:
         return "gelu"
     if isinstance(function, nn.GELU):
         return "gelu" if function.approximate == "none" else "gelu_tanh"
-    raise ValueError(f"no counterpart for the activation {function}")
+    raise ValueError(f"activation {function} has no counterpart")
 
 
 def is_weight_directory(path: Path) -> bool:
-    """Whether a directory holds weights with the arguments of timm or torchscale beside them."""
+    """Whether a directory has weights with a configuration of timm or torchscale."""
     return (path / ARGUMENTS).is_file() or "architecture" in _held(path / timm.CONFIG)
 
 
@@ -276,16 +276,16 @@ def _held(path: Path) -> dict[str, Any]:
 
 
 def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Module:
-    """Return another library's weights as a model of ours, in evaluation mode.
+    """Convert a weight file of timm, torchscale or BEiT-3 to a Magneto model, in evaluation mode.
 
     Args:
         path: A file, or a directory with `model.safetensors` and timm's `config.json` or
             `torchscale.json`.
-        args: By the library's names, above those found beside the weights.
+        args: Arguments by the library's names, which override those of the directory.
 
     Raises:
-        ValueError: If the weights are none of these libraries', or the file has none.
-        FileNotFoundError: If it is not there.
+        ValueError: If the format is unknown.
+        FileNotFoundError: If there is no such file.
     """
     found: dict[str, Any] = {}
     if path.is_dir():
@@ -301,23 +301,23 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
 
 
 def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = None) -> nn.Module:
-    """Return another library's tensors, with its arguments, as a model of ours.
+    """Convert another library's tensors and arguments to a Magneto model.
 
     Raises:
-        ValueError: If they are none of these libraries', or what they compute has no counterpart.
+        ValueError: If the format is unknown, or the model has no counterpart.
     """
     form = next((form for form in FILE_FORMATS if form.fits(state, args or {})), None)
     if form is None:
-        raise ValueError("these are neither timm's nor torchscale's nor BEiT-3's weights: the "
+        raise ValueError("unknown weights, neither of timm nor of torchscale nor of BEiT-3: the "
                          f"first tensor is {next(iter(state), None)!r}")  # fmt: skip
     return form.load(state, args or {})
 
 
 def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
-    """Return a model of ours as tensors of a format, and what its file of arguments holds.
+    """Convert a Magneto model to a format's tensors and its file of arguments.
 
     Raises:
-        ValueError: If there is no counterpart; the first difference is named.
+        ValueError: If there is no counterpart; names the first difference.
     """
     return _file_format(model, name).save(model)
 
@@ -330,12 +330,12 @@ def _file_format(model: nn.Module, name: str) -> WeightFormat:
 
 
 def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
-    """Return the tensors of a file, and the arguments that fairseq keeps beside them.
+    """Return the tensors of a file, and fairseq's arguments in it.
 
-    Nothing in the file is executed: pickled files are read with `weights_only`.
+    No code in the file is executed: pickled files are read with `weights_only`.
     """
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path} is no file of weights: they end in {', '.join(SUFFIXES)}")
+        raise ValueError(f"{path} is not a weight file. Give a {', '.join(SUFFIXES)} file.")
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     if path.suffix == ".safetensors":
@@ -346,20 +346,20 @@ def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
         with torch.serialization.safe_globals([argparse.Namespace]):
             held = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError and others
-        raise ValueError(f"{path} is damaged, or holds more than weights") from error
+        raise ValueError(f"{path} is damaged, or contains more than weights") from error
     args: dict[str, Any] = {}
-    for key in ("model", "module"):  # deepspeed, by which BEiT-3's authors fine-tune, says "module"
+    for key in ("model", "module"):  # "module" in DeepSpeed's files, as of BEiT-3's authors
         if isinstance(held, dict) and isinstance(held.get(key), dict):
             kept = held.get("args") or (held.get("cfg") or {}).get("model")
             args = vars(kept) if isinstance(kept, argparse.Namespace) else dict(kept or {})
             held = held[key]
     if not isinstance(held, dict) or not all(isinstance(t, torch.Tensor) for t in held.values()):
-        raise ValueError(f"{path} is no state dict")
+        raise ValueError(f"{path} is not a state dict")
     return held, args
 
 
 def save_weight_file(model: nn.Module, name: str, directory: Path) -> None:
-    """Write `model.safetensors` of a format, one of `WRITTEN`, and its file of arguments."""
+    """Write `model.safetensors` of a format of `WRITTEN`, and its file of arguments."""
     from safetensors.torch import save_file
 
     form = _file_format(model, name)

@@ -1,10 +1,10 @@
-"""Models of transformers as ours, and back: a map of names and of fields for each.
+"""Formats of transformers' models: a map of names and fields for each.
 
-GPT-2 is Pre-LN with learned positions. Llama and Mistral share their names: Pre-LN, RMSNorm, rotary
-positions, a gated feed-forward network, no biases. BERT, BART and Marian are Post-LN; the first two
-have learned positions and a norm on the embeddings. ViT and BEiT (arXiv 2106.08254) are Pre-LN; the
-second has no biases of keys, LayerScale, and relative positions: a table of biases in each layer,
-or one for all, beside learned positions or in their place. Kosmos-2's text model is Sub-LN.
+GPT-2 is Pre-LN with learned positions. Llama and Mistral have the same names; they are Pre-LN with
+RMSNorm, rotary positions, a gated feed-forward network and no biases. BERT, BART and Marian are
+Post-LN; BERT and BART have learned positions and a norm of the embeddings. ViT and BEiT (arXiv
+2106.08254) are Pre-LN. BEiT has no biases of keys, LayerScale, and relative position biases per
+layer or shared, with or without learned positions. Kosmos-2's text model is Sub-LN.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from magneto.hf.weights.layout import (
     FROM_TWO,
     ROW,
     TOKEN,
-    Format,
     Layout,
+    ModelFormat,
     Names,
     State,
-    Theirs,
+    TheirTensors,
     activation,
     require,
     scaled,
@@ -62,7 +62,7 @@ ATTENTION, MLP = "self_attention.attention", "feed_forward.mlp"
 
 
 def layers(ours: str, theirs: str, names: Mapping[str, str | tuple[str, ...]]) -> Names:
-    """Return the map of all layers, from that of one."""
+    """Return the map of all layers, given that of one layer."""
     made: dict[str, str | tuple[str, ...]] = {}
     for mine, their in names.items():
         parts = (their,) if isinstance(their, str) else their
@@ -71,11 +71,11 @@ def layers(ours: str, theirs: str, names: Mapping[str, str | tuple[str, ...]]) -
 
 
 def qkv(place: str) -> dict[str, tuple[str, ...]]:
-    """Return the modules of queries, keys and values, which are one of ours."""
+    """Return the map of queries, keys and values."""
     return {f"{ATTENTION}.qkv_proj": tuple(f"{place}.{part}_proj" for part in "qkv")}
 
 
-# GPT-2's matrices are (in, out).
+# GPT-2's matrices have shape (in, out).
 TRANSPOSED = Layout(Tensor.t, Tensor.t)
 GPT2_LAYER: Names = {
     "self_attention.before": "ln_1",
@@ -88,12 +88,12 @@ GPT2_LAYER: Names = {
 
 
 def read_gpt2(config: Any) -> dict[str, Any]:
-    """Return our values that depend on several of theirs."""
+    """Return our fields that depend on several of theirs."""
     own = None if config.embd_pdrop == config.resid_pdrop else config.embd_pdrop
     return {"ffn_width": config.n_inner or 4 * config.n_embd, "embedding_dropout": own}
 
 
-GPT2 = Format(
+GPT2 = ModelFormat(
     "gpt2", "GPT2Config", ("GPT2LMHeadModel", "GPT2Model"), LanguageModel, LanguageModelConfig,
     fields={
         "width": "n_embd", "layers": "n_layer", "heads": "n_head",
@@ -113,7 +113,7 @@ GPT2 = Format(
         "embedding.table": "wte", "decoder.position_embedding.table": "wpe",
         "decoder.final_norm": "ln_f", "head": "lm_head",
         **{
-            f"decoder.layers.*.{mine}": Theirs((f"h.*.{their}",), TRANSPOSED)
+            f"decoder.layers.*.{mine}": TheirTensors((f"h.*.{their}",), TRANSPOSED)
             for mine, their in GPT2_LAYER.items()
         },
     },
@@ -127,22 +127,22 @@ GATES = {
     "relu": "reglu",
     "relu2": "relu2_glu",
 }
-"""Our gated units by the activation that transformers names."""
+"""Our gated activations by transformers' activation."""
 
 
 def read_llama(config: Any) -> dict[str, Any]:
-    """Return our values that are no fields of theirs."""
+    """Return our fields without a single field of theirs."""
     rope = config.rope_parameters or {}
     kind = rope.get("rope_type", "default")
     if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(f"{config.model_type} with rope_parameters={rope} has no counterpart here "
-                         "(only rope_type 'default')")  # fmt: skip
+        raise ValueError(f"{config.model_type} with rope_parameters={rope} is not supported, only "
+                         "rope_type 'default'")  # fmt: skip
     window = getattr(config, "sliding_window", None)
     return {"rotary_base": rope["rope_theta"], "windows": () if window is None else (window,)}
 
 
 def write_llama(config: LanguageModelConfig) -> dict[str, Any]:
-    """Return their values that are no fields of ours."""
+    """Return their fields without a single field of ours."""
     return {
         "head_dim": config.head_width,
         "num_key_value_heads": config.key_value_heads or config.heads,
@@ -150,7 +150,7 @@ def write_llama(config: LanguageModelConfig) -> dict[str, Any]:
     }
 
 
-LLAMA = Format(
+LLAMA = ModelFormat(
     "llama", "LlamaConfig", ("LlamaForCausalLM", "LlamaModel"), LanguageModel, LanguageModelConfig,
     fields={
         **SIZES, **WORDS, "key_value_heads": "num_key_value_heads", "head_dim": "head_dim",
@@ -204,12 +204,12 @@ def bert_names(prefix: str) -> Names:
 
 
 def read_head_dropout(config: Any) -> dict[str, Any]:
-    """Return the rate before the last matrix; by default that of the layers."""
+    """Return the dropout of the head, by default that of the layers."""
     rate = getattr(config, "classifier_dropout", None)
     return {"head_dropout": config.hidden_dropout_prob if rate is None else rate}
 
 
-BERT = Format(
+BERT = ModelFormat(
     "bert", "BertConfig", ("BertModel",), TextEncoder, TextEncoderConfig,
     fields={
         **SIZES, **DROPOUTS, "activation": activation("hidden_act"), "norm_eps": "layer_norm_eps",
@@ -227,7 +227,7 @@ MASKED_BERT = replace(
     BERT, classes=("BertForMaskedLM", "BertForPreTraining"), model=MaskedLanguageModel,
     shape=MaskedLanguageModelConfig,
     fields={**BERT.fields, "tie_embeddings": "tie_word_embeddings"},
-    required={**BERT.required, "hidden_act": "gelu"},  # the head's, too
+    required={**BERT.required, "hidden_act": "gelu"},  # also of the head
     names={
         **bert_names("text_encoder."), "head.dense": "cls.predictions.transform.dense",
         "head.norm": "cls.predictions.transform.LayerNorm",
@@ -271,13 +271,13 @@ MARIAN_NAMES: Names = {
 
 
 def check_stacks(config: Any) -> dict[str, Any]:
-    """Return no more values; raise ValueError where the stacks differ."""
+    """Raise ValueError if encoder and decoder differ in size; return no values."""
     require(config, encoder_attention_heads=config.decoder_attention_heads,
             encoder_ffn_dim=config.decoder_ffn_dim)  # fmt: skip
     return {}
 
 
-BART = Format(
+BART = ModelFormat(
     "bart", "BartConfig", ("BartForConditionalGeneration", "BartModel"), TranslationModel,
     TranslationConfig,
     fields={
@@ -318,18 +318,18 @@ MARIAN = replace(
 
 
 def image_length(config: Any) -> int:
-    """Return the class token and the patches of their image."""
+    """Return the number of positions: class token and patches."""
     size = ImageClassifierConfig(image_size=config.image_size, patch_size=config.patch_size)
     return 1 + size.patches
 
 
 def read_vit(config: Any) -> dict[str, Any]:
-    """Return our values that are no fields of ViT's."""
+    """Return our fields without a single field of ViT."""
     unbiased = () if config.qkv_bias else ("q", "k", "v")
     return {"max_length": image_length(config), "unbiased": unbiased}
 
 
-VIT = Format(
+VIT = ModelFormat(
     "vit", "ViTConfig", ("ViTForImageClassification",), ImageClassifier, ImageClassifierConfig,
     fields={
         **SIZES, **DROPOUTS, "activation": activation("hidden_act"), "norm_eps": "layer_norm_eps",
@@ -362,7 +362,7 @@ VIT = Format(
 
 
 def read_beit(config: Any) -> dict[str, Any]:
-    """Return our values that are no fields of BEiT's."""
+    """Return our fields without a single field of BEiT."""
     if config.use_relative_position_bias:
         require(config, use_shared_relative_position_bias=False)
     shared = "shared_relative_bias" if config.use_shared_relative_position_bias else "none"
@@ -375,7 +375,7 @@ def read_beit(config: Any) -> dict[str, Any]:
 
 
 def write_beit(config: ImageClassifierConfig) -> dict[str, Any]:
-    """Return BEiT's values that are no fields of ours."""
+    """Return BEiT's fields without a single field of ours."""
     return {
         "layer_scale_init_value": config.layer_scale or 0.0,
         "use_absolute_position_embeddings": config.positions == "learned",
@@ -406,10 +406,10 @@ BEIT = replace(
 
 
 def fairseq_sinusoids(rows: int, width: int, first: int) -> Tensor:
-    """Return fairseq's sinusoidal positions, (rows, width), from number `first` on.
+    """Return fairseq's sinusoidal positions from number `first` on, (rows, width).
 
-    Sines, then cosines. The wavelengths run from 2 pi to 10000 * 2 pi with both ends among them;
-    ours, as Marian's, stop one step before the end.
+    Sines precede cosines. Wavelengths run from 2 pi to 10000 * 2 pi inclusive; ours and Marian's
+    stop one step earlier.
     """
     half = width // 2
     frequency = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
@@ -418,13 +418,13 @@ def fairseq_sinusoids(rows: int, width: int, first: int) -> Tensor:
 
 
 def kosmos2_positions(their_config: Any, our_config: LanguageModelConfig) -> State:
-    """Return the table of positions in ours that theirs computes."""
+    """Return our position table, which theirs computes."""
     first = their_config.pad_token_id + 1
     table = fairseq_sinusoids(our_config.max_length, our_config.width, first)
     return {"decoder.position_embedding.table.weight": table}
 
 
-KOSMOS2 = Format(
+KOSMOS2 = ModelFormat(
     "kosmos_2_text_model", "Kosmos2TextConfig", ("Kosmos2TextForCausalLM", "Kosmos2TextModel"),
     LanguageModel, LanguageModelConfig,
     fields={
@@ -454,7 +454,7 @@ KOSMOS2 = Format(
     computed=kosmos2_positions,
 )  # fmt: skip
 
-# Of one name, the first reads the classes that no other names.
+# The first format of a name reads classes that no format of that name has.
 FORMATS = (
     GPT2,
     BERT,

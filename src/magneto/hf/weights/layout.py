@@ -1,4 +1,7 @@
-"""What every conversion uses: which tensor and field of ours is which of theirs, both ways."""
+"""Maps of tensors and configuration fields between Magneto and other libraries.
+
+"Ours" is Magneto's, "theirs" the other library's.
+"""
 
 from __future__ import annotations
 
@@ -25,36 +28,36 @@ ACTIVATIONS = {
 }
 
 
-def same(value: Any) -> Any:
-    """Return a tensor or a value as it is."""
+def identity(value: Any) -> Any:
+    """Return the value unchanged."""
     return value
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies: `read` from theirs to ours, after stacking; `write` back."""
+    """Layout of a tensor: `read` converts theirs (after stacking) to ours, `write` the reverse."""
 
-    read: Callable[[Tensor], Tensor] = same
-    write: Callable[[Tensor], Tensor] = same
+    read: Callable[[Tensor], Tensor] = identity
+    write: Callable[[Tensor], Tensor] = identity
 
 
 SAME = Layout()
-# Theirs has an axis of one before it.
+# Theirs has a leading dimension of size 1.
 ROW = Layout(lambda tensor: tensor[0], lambda tensor: tensor[None])
-# A class token, theirs (1, 1, width).
+# Class token, theirs (1, 1, width).
 TOKEN = Layout(lambda token: token[0, 0], lambda token: token[None, None])
-# Of a table of positions fairseq never uses the first two rows.
+# fairseq does not use the first two rows of a position table.
 FROM_TWO = Layout(lambda table: table[2:], lambda table: nn.functional.pad(table, (0, 0, 2, 0)))
 
 
 @dataclass(frozen=True)
-class Theirs:
-    """What is one module or one tensor of ours.
+class TheirTensors:
+    """Their counterparts of a module or tensor of ours.
 
     Attributes:
-        names: Theirs; several are stacked along the first axis in ours.
-        layout: How tensors lie.
-        kinds: Ends of the names of a module's tensors; of a tensor, only "".
+        names: Their names; several are stacked along the first dimension in ours.
+        layout: Layout of the tensors.
+        kinds: Suffixes of a module's tensors; ("",) for a tensor.
     """
 
     names: tuple[str, ...]
@@ -62,27 +65,27 @@ class Theirs:
     kinds: tuple[str, ...] = (".weight", ".bias")
 
 
-def tensor(*names: str, layout: Layout = SAME) -> Theirs:
-    """Return the tensors of theirs that are one of ours."""
-    return Theirs(names, layout, ("",))
+def tensor(*names: str, layout: Layout = SAME) -> TheirTensors:
+    """Return their tensors that make up a tensor of ours."""
+    return TheirTensors(names, layout, ("",))
 
 
-Names = Mapping[str, "str | tuple[str, ...] | Theirs"]
-"""A map: modules and tensors of ours, and theirs, with `*` for the number of a layer.
+Names = Mapping[str, "str | tuple[str, ...] | TheirTensors"]
+"""Map of our modules and tensors to theirs, with `*` for the number of a layer.
 
-Three parts of a `qkv_proj` are queries, keys and values.
+The three parts of a `qkv_proj` are queries, keys and values.
 """
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One tensor of ours, and theirs, which are stacked in it.
+    """A tensor of ours, and their tensors that are stacked in it.
 
     Attributes:
-        ours: Its name.
-        theirs: Theirs.
-        layout: How it lies.
-        rows: Of ours that each of theirs has, where they are not alike.
+        ours: Our name.
+        theirs: Their names.
+        layout: Layout of the tensor.
+        rows: Rows of each of theirs, if they differ.
     """
 
     ours: str
@@ -91,12 +94,12 @@ class Pair:
     rows: tuple[int, ...] = ()
 
 
-def pairs_of(config: Any, names: Names) -> list[Pair]:
-    """Return which tensor is which, of all layers of a configuration of ours, by a map."""
+def tensor_pairs(config: Any, names: Names) -> list[Pair]:
+    """Return the pairs of tensors of all layers of our configuration, by a map."""
     made = []
     for mine, their in names.items():
-        if not isinstance(their, Theirs):
-            their = Theirs((their,) if isinstance(their, str) else their)
+        if not isinstance(their, TheirTensors):
+            their = TheirTensors((their,) if isinstance(their, str) else their)
         stack = "decoder" if "decoder." in mine else "encoder"
         layers = range(config.depth(stack).layers) if "*" in mine else [0]
         for number in map(str, layers):
@@ -112,7 +115,7 @@ def pairs_of(config: Any, names: Names) -> list[Pair]:
 
 
 def _projections(config: Any, ours: str, theirs: list[str], layout: Layout) -> list[Pair]:
-    """Pair queries, keys and values: keys may be fewer than queries, and any without a bias."""
+    """Pair queries, keys and values, which may differ in size and have no bias."""
     rows = (config.attention_width, config.key_value_width, config.key_value_width)
     kept = {
         name: size
@@ -123,12 +126,15 @@ def _projections(config: Any, ours: str, theirs: list[str], layout: Layout) -> l
 
 
 def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str = "") -> State:
-    """Return our tensors from theirs; what neither has (a bias) is left out.
+    """Convert their tensors to ours; tensors that neither has (biases) are left out.
 
-    What `ignored`, a regular expression, finds in a name of theirs may be left behind.
+    Args:
+        pairs: Pairs of tensors.
+        state: Their tensors.
+        ignored: Regular expression of their names that may remain unused.
 
     Raises:
-        ValueError: If a tensor of theirs has no place here, or is there only in part.
+        ValueError: If another tensor of theirs is unused, or only a part of one is present.
     """
     ours: State = {}
     used: set[str] = set()
@@ -147,16 +153,12 @@ def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str 
     left = [name for name in left if not (ignored and re.search(ignored, name))]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        raise ValueError(f"no place here for the tensor {left[0]!r}{more}")
+        raise ValueError(f"no counterpart of the tensor {left[0]!r}{more}")
     return ours
 
 
 def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
-    """Return their tensors from ours; tied ones may come under each of their names.
-
-    Raises:
-        ValueError: If a tensor of ours has no place there.
-    """
+    """Convert our tensors to theirs; raise ValueError if one of ours has no counterpart."""
     theirs: State = {}
     used: set[str] = set()
     for pair in pairs:
@@ -170,24 +172,28 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
     taken = {state[name].data_ptr() for name in used}
     left = [name for name in state if name not in used and state[name].data_ptr() not in taken]
     if left:
-        raise ValueError(f"no place there for our tensor {left[0]!r}")
+        raise ValueError(f"no counterpart of our tensor {left[0]!r}")
     return theirs
 
 
 def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> nn.Module:
-    """Load a state; a tied tensor may come under one of its names.
+    """Load tensors into a model; a tied tensor may have any of its names.
 
-    What `computed`, a regular expression, finds need not come: it holds no weights.
+    Args:
+        model: Model to fill.
+        state: Tensors by name.
+        computed: Regular expression of names that may be missing, as they hold no weights.
 
     Raises:
-        ValueError: If a tensor is missing, has no place, or another shape.
+        ValueError: If a tensor is missing, unknown, or has another shape.
     """
     own = model.state_dict()
     for name, tensor in state.items():
         if name not in own:
-            raise ValueError(f"no place for the tensor {name!r}")
+            raise ValueError(f"the model has no tensor {name!r}")
         if own[name].shape != tensor.shape:
-            raise ValueError(f"{name} is {tuple(tensor.shape)}, not {tuple(own[name].shape)}")
+            raise ValueError(f"the shape of {name} is {tuple(tensor.shape)}, but must be "
+                             f"{tuple(own[name].shape)}")  # fmt: skip
     filled = {own[name].data_ptr() for name in state}
     for name, tensor in own.items():
         known = tensor.data_ptr() in filled or (computed and re.search(computed, name))
@@ -198,21 +204,21 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> n
 
 
 def without_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
-    """Return the state of a model with or without a head on it, under the same names."""
+    """Return tensors without a prefix of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in state.items()}
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of theirs whose values are others in ours: `read` from theirs, `write` back."""
+    """Field of their configuration: `read` converts its value to ours, `write` the reverse."""
 
     theirs: str
-    read: Callable[[Any], Any] = same
-    write: Callable[[Any], Any] = same
+    read: Callable[[Any], Any] = identity
+    write: Callable[[Any], Any] = identity
 
 
 Fields = Mapping[str, str | Field]
-"""Fields of ours, and theirs: a name alone where the values are the same."""
+"""Our fields and theirs; a name alone stands for equal values."""
 
 
 def _known(fields: Fields) -> list[tuple[str, Field]]:
@@ -220,7 +226,7 @@ def _known(fields: Fields) -> list[tuple[str, Field]]:
 
 
 def read_fields(fields: Fields, theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return our values of theirs, of those fields that they have."""
+    """Convert the fields that their configuration has to ours."""
     return {
         mine: pair.read(theirs[pair.theirs]) for mine, pair in _known(fields)
         if pair.theirs in theirs
@@ -228,16 +234,16 @@ def read_fields(fields: Fields, theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_fields(fields: Fields, config: Any) -> dict[str, Any]:
-    """Return their values of our configuration."""
+    """Convert our fields to theirs."""
     return {pair.theirs: pair.write(getattr(config, mine)) for mine, pair in _known(fields)}
 
 
 def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
-    """Return the field of an activation; a value that is not known is a ValueError."""
+    """Return the field of an activation, whose `read` raises ValueError for an unknown one."""
 
     def read(name: str) -> str:
         if name not in known:
-            raise ValueError(f"no activation {name!r} here: there are {', '.join(known)}")
+            raise ValueError(f"activation {name!r} is not supported, only {', '.join(known)}")
         return known[name]
 
     def write(name: str) -> str:
@@ -247,53 +253,58 @@ def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
 
 
 def scaled(theirs: str) -> Field:
-    """Return the field that says whether embeddings are multiplied by the root of the width."""
+    """Return the boolean field for `embedding_scale`."""
     return Field(
         theirs, lambda yes: "sqrt_width" if yes else "none", lambda kind: kind == "sqrt_width"
     )
 
 
-def require(config: Any, **wanted: Any) -> None:
-    """Raise ValueError if an option of their configuration is not as we have it."""
-    for name, value in wanted.items():
+def require(config: Any, **options: Any) -> None:
+    """Raise ValueError if an option of their configuration has an unsupported value."""
+    for name, value in options.items():
         found = getattr(config, name, value)
         if found != value:
             kind = getattr(config, "model_type", "the model")
-            raise ValueError(f"{kind} with {name}={found!r} has no counterpart here "
-                             f"(only {value!r})")  # fmt: skip
+            raise ValueError(f"{kind} with {name}={found!r} is not supported, only {value!r}")
 
 
-def check_placement(config: TransformerConfig, wanted: Sequence[str], format_name: str) -> None:
-    """Check that a model's placement is one of the table's rows that a format can hold."""
+def check_placement(config: TransformerConfig, allowed: Sequence[str], format_name: str) -> None:
+    """Raise ValueError unless the placement is one of the given rows of the placement table."""
     row = config.row
-    if row.name in wanted and replace(config, placement=row.name).row == row:
+    if row.name in allowed and replace(config, placement=row.name).row == row:
         return
-    found = f"another {row.name!r} than the table's" if row.name in wanted else repr(row.name)
-    raise ValueError(f"{format_name} cannot hold this model: placement is {found} here, "
-                     f"{' or '.join(map(repr, wanted))} there")  # fmt: skip
+    found = f"a changed {row.name!r}" if row.name in allowed else repr(row.name)
+    raise ValueError(f"{format_name} cannot hold this model: placement is {found}, but must be "
+                     f"{' or '.join(map(repr, allowed))}")  # fmt: skip
 
 
-def check_same(
+def check_round_trip(
     ours: TransformerConfig,
     returned: TransformerConfig,
     format_name: str,
     otherwise: Sequence[str] = (),
 ) -> None:
-    """Check that a configuration of ours survives a format: it comes back as it went.
+    """Check that our configuration is unchanged after conversion to a format and back.
+
+    Args:
+        ours: Configuration before the conversion.
+        returned: Configuration after the conversion.
+        format_name: Name of the format, for messages.
+        otherwise: Fields that may differ, as the computation is the same.
 
     Raises:
-        ValueError: If a field that says what the model computes does not.
+        ValueError: If a field that affects the computation differs.
     """
     check_placement(ours, [returned.row.name], format_name)
     theirs = _computed_by(returned)
     for name, mine in _computed_by(ours).items():
         if mine != theirs.get(name) and name not in otherwise:
-            raise ValueError(f"{format_name} cannot hold this model: {name} is {mine!r} here, "
-                             f"{theirs.get(name)!r} there")  # fmt: skip
+            raise ValueError(f"{format_name} cannot hold this model: {name} is {mine!r}, but must "
+                             f"be {theirs.get(name)!r}")  # fmt: skip
 
 
 def _computed_by(config: TransformerConfig) -> dict[str, Any]:
-    """Return the values that say what a model computes, in one form."""
+    """Return the fields that affect the computation, normalised for comparison."""
     values = {each.name: getattr(config, each.name) for each in fields(config)}
     values |= {
         "key_value_heads": config.key_value_heads or config.heads,
@@ -306,37 +317,37 @@ def _computed_by(config: TransformerConfig) -> dict[str, Any]:
 
 
 def not_held(config: TransformerConfig) -> set[str]:
-    """Return the fields of ours that no format holds. Dropout, of training too, some do."""
+    """Return our fields that no format holds, without dropout rates, which some do."""
     free = {name for name in free_fields(type(config)) if not name.endswith("dropout")}
     return free | {"rotary_base"} | (set() if config.encoder_layers is None else {"layers"})
 
 
-def nothing(*configs: Any) -> dict[str, Any]:
-    """Return no values, or no tensors: names alone say all."""
+def no_values(*configs: Any) -> dict[str, Any]:
+    """Return no values or tensors."""
     return {}
 
 
 @dataclass(frozen=True)
-class Format:
-    """One model class of transformers, and ours that computes the same.
+class ModelFormat:
+    """Model class of transformers with its counterpart.
 
     Attributes:
         name: Their `model_type`.
-        config: Name of their configuration's class.
-        classes: Names of their classes whose weights it reads; the first is what is written.
-        model: Our class.
-        shape: Our configuration.
-        fields: Fields of ours, and theirs.
-        fixed: Of our fields, those that are the same in all of theirs.
-        required: Of their fields, what has no counterpart by another value.
-        read: Other values of ours from their configuration; it may refuse with a ValueError.
-        write: Other values of theirs from ours.
-        names: Modules and tensors of ours, and theirs.
-        prefix: Of their tensors' names, in a model with a head.
-        ignored: Of their tensors, what may be left behind, as a regular expression.
-        absent: Of their tensors, what is computed and need not be written.
-        computed: Tensors of ours that theirs computes.
-        options: Of the constructor of their class.
+        config: Name of their configuration class.
+        classes: Names of their readable classes; the first is written.
+        model: Our model class.
+        shape: Our configuration class.
+        fields: Map of fields.
+        fixed: Our fields with the same value in all of theirs.
+        required: Supported values of their fields without a counterpart.
+        read: Returns further values of ours; may raise ValueError.
+        write: Returns further values of theirs.
+        names: Map of modules and tensors.
+        prefix: Prefix of their tensors in a model with a head.
+        ignored: Regular expression of their tensors that may remain unused.
+        absent: Regular expression of their tensors that are computed and need not be written.
+        computed: Returns our tensors that theirs computes.
+        options: Arguments of their class's constructor.
     """
 
     name: str
@@ -348,20 +359,16 @@ class Format:
     names: Names
     fixed: Mapping[str, Any] = field(default_factory=dict)
     required: Mapping[str, Any] = field(default_factory=dict)
-    read: Callable[[Any], dict[str, Any]] = nothing
-    write: Callable[[Any], dict[str, Any]] = nothing
+    read: Callable[[Any], dict[str, Any]] = no_values
+    write: Callable[[Any], dict[str, Any]] = no_values
     prefix: str = "model."
     ignored: str = ""
     absent: str = ""
-    computed: Callable[[Any, Any], State] = nothing
+    computed: Callable[[Any, Any], State] = no_values
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def ours(self, config: Any) -> Any:
-        """Return our configuration.
-
-        Raises:
-            ValueError: For an option that has no counterpart.
-        """
+        """Return our configuration; raise ValueError for an unsupported option."""
         require(config, **self.required)
         names = {field.theirs for _, field in _known(self.fields)}
         held = {name: getattr(config, name) for name in names if hasattr(config, name)}
@@ -369,23 +376,23 @@ class Format:
         return self.shape(**{**known, **self.fixed, **self.read(config)})
 
     def theirs(self, config: Any) -> dict[str, Any]:
-        """Return the values of their configuration."""
+        """Return the fields of their configuration."""
         return write_fields(self.fields, config) | self.write(config)
 
 
 class WeightFormat:
-    """One kind of model in a library's files of weights, and ours that computes the same.
+    """Format of a library's weight files with its counterpart.
 
     Attributes:
-        name: Of the format.
-        arguments: Name of the file beside the weights, with what they do not show.
-        model: Our class.
-        placements: Rows of the table that it can be.
-        allowed: Values of our fields that it can have.
-        refused: Arguments, with the only values that have a counterpart.
-        ignored: Of their tensors, what may be left behind, as a regular expression.
-        absent: Of our tensors, what holds no weights.
-        otherwise: Fields of ours that may come back by another value, which computes the same.
+        name: Name of the format.
+        arguments: Name of the file of arguments beside the weights.
+        model: Our model class.
+        placements: Supported placements.
+        allowed: Supported values of our fields.
+        refused: Supported values of arguments without a counterpart.
+        ignored: Regular expression of their tensors that may remain unused.
+        absent: Regular expression of our tensors without weights.
+        otherwise: Our fields that may change in a round trip, as the computation is the same.
     """
 
     name: str
@@ -399,89 +406,85 @@ class WeightFormat:
     otherwise: tuple[str, ...] = ()
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
-        """Whether tensors of these names, with these arguments, are such a model's."""
+        """Whether tensors of these names with these arguments have the format."""
         raise NotImplementedError
 
-    def prepared(self, state: State, args: Mapping[str, Any]) -> State:
-        """Return their tensors with whole names."""
+    def normalise(self, state: State, args: Mapping[str, Any]) -> State:
+        """Return their tensors with complete names."""
         return state
 
     def read(self, state: State, args: Mapping[str, Any]) -> Any:
-        """Return our configuration; a ValueError says what has no counterpart."""
+        """Return our configuration; raise ValueError for an unsupported model."""
         raise NotImplementedError
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the map; there is no state where theirs is to be written."""
+        """Return the map of names; `state` is None for writing."""
         raise NotImplementedError
 
     def computed(self, state: State, config: Any) -> State:
-        """Return tensors of ours that theirs computes."""
+        """Return our tensors that theirs computes."""
         return {}
 
     def write(self, config: Any) -> dict[str, Any]:
         """Return their arguments."""
         raise NotImplementedError
 
-    def finished(self, state: State, config: Any) -> State:
-        """Return their tensors as the library has them."""
+    def finalise(self, state: State, config: Any) -> State:
+        """Return their tensors as the library expects them."""
         return state
 
-    def told(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:
-        """Return what the file of arguments holds."""
+    def arguments_file(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:
+        """Return the contents of the file of arguments."""
         return args
 
     def load(self, weights: Mapping[str, Tensor], args: Mapping[str, Any]) -> nn.Module:
-        """Return our model of theirs, in evaluation mode.
+        """Convert their weights to our model, in evaluation mode.
 
         Raises:
-            ValueError: If there is no counterpart for what it computes.
+            ValueError: If the model has no counterpart.
         """
         for name, value in self.refused.items():
             if args.get(name, value) != value:
-                raise ValueError(f"{self.name} with {name}={args[name]!r} has no counterpart here "
-                                 f"(only {value!r})")  # fmt: skip
-        state = self.prepared(in_float32(weights), args)
+                raise ValueError(f"{self.name} with {name}={args[name]!r} is not supported, only "
+                                 f"{value!r}")  # fmt: skip
+        state = self.normalise(in_float32(weights), args)
         config = self.read(state, args)
-        made = read_state(pairs_of(config, self.names(config, state)), state, self.ignored)
+        made = read_state(tensor_pairs(config, self.names(config, state)), state, self.ignored)
         made |= self.computed(state, config)
         return fill(self.model(config), made, self.absent).eval()
 
     def save(self, model: nn.Module) -> tuple[State, dict[str, Any]]:
-        """Return their tensors of our model, and what the file of arguments holds.
+        """Convert our model to their tensors and file of arguments.
 
         Raises:
-            ValueError: If there is no counterpart; the first difference is named.
+            ValueError: If there is no counterpart; names the first difference.
         """
         config: Any = model.config
         check_placement(config, self.placements, self.name)
         for name, values in self.allowed.items():
             if (found := getattr(config, name)) not in values:
-                raise ValueError(f"{self.name} cannot hold this model: {name} is {found!r} here, "
-                                 f"{' or '.join(map(repr, values))} there")  # fmt: skip
+                raise ValueError(f"{self.name} cannot hold this model: {name} is {found!r}, but "
+                                 f"must be {' or '.join(map(repr, values))}")  # fmt: skip
         args, own = self.write(config), model.state_dict()
         kept = {key: t for key, t in own.items() if not re.search(self.absent or "^$", key)}
         for key in own.keys() - kept.keys():
             if own[key].any():
-                raise ValueError(f"{self.name} has no {key}, and this model has one")
-        state = write_state(pairs_of(config, self.names(config, None)), kept)
-        state = self.finished(state, config)
-        told = self.told(config, args)
-        again = self.read(self.prepared(state, args), args)
-        check_same(config, again, self.name, self.otherwise)
-        return state, told
+                raise ValueError(f"{self.name} cannot hold this model: it has no {key}")
+        state = write_state(tensor_pairs(config, self.names(config, None)), kept)
+        state = self.finalise(state, config)
+        arguments = self.arguments_file(config, args)
+        again = self.read(self.normalise(state, args), args)
+        check_round_trip(config, again, self.name, self.otherwise)
+        return state, arguments
 
 
 def in_float32(state: Mapping[str, Tensor]) -> State:
-    """Return copies of tensors in single precision."""
+    """Return fp32 copies of tensors."""
     return {name: tensor.detach().clone().float() for name, tensor in state.items()}
 
 
 def square(patches: int) -> int:
-    """Return how many patches a square image of so many is high and wide.
-
-    Raises:
-        ValueError: If there is no such image.
-    """
+    """Return the side of a square image in patches; raise ValueError if it is not square."""
     if patches <= 0 or math.isqrt(patches) ** 2 != patches:
-        raise ValueError(f"{patches} patches are no square image")
+        raise ValueError(f"{patches} patches are not a square image")
     return math.isqrt(patches)

@@ -1,14 +1,14 @@
-"""timm's image classifiers as ours, and back: ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02.
+"""Formats of timm's image classifiers: ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02.
 
-A file of weights says most of what its model is; the rest are arguments by timm's names: those of
-the config.json beside the weights (`architecture`, `model_args`), or given by hand.
+The weights show most of a model's configuration. The rest are arguments by timm's names, from the
+config.json beside the weights (`architecture`, `model_args`) or from the user.
 
-- `timm_vit` is its VisionTransformer. Since timm 1.0.16 BEiT-3 is one, with a norm inside attention
-  and one inside the feed-forward network.
-- `timm_beit` has a table of relative positions in each layer, or one for all.
-- `timm_eva` (arXiv 2303.11331): EVA-02 is gated, with a norm after the gate and in some models one
-  inside attention, and turns queries and keys by row and column. EVA turns neighbours (2i, 2i + 1)
-  of a head, ours turns (i, i + half): rows of the projections are moved, and the same is computed.
+- `timm_vit` is timm's VisionTransformer. Since timm 1.0.16 BEiT-3 is one, with a norm inside
+  attention and one inside the feed-forward network.
+- `timm_beit` has relative position biases per layer or shared.
+- `timm_eva` (arXiv 2303.11331): EVA-02 has a gated feed-forward network with a norm after the gate,
+  in some models a norm inside attention, and rotary positions by row and column. EVA rotates pairs
+  (2i, 2i + 1) of a head, Magneto (i, i + half). Rows of the projections are permuted accordingly.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.models import ImageClassifier
 
 CONFIG = "config.json"
-# Heads of those widths at which timm's models have heads of another width than 64.
+# Numbers of heads by model width, where timm's heads do not have width 64.
 HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
 HEAD_WIDTH = 64
-# Weights' names do not show that these compute something else.
-UNREAD = ("quickgelu", "siglip")
-# Rows and columns that the places of every released EVA-02 are stretched to.
+# Architectures that compute something else although their tensors have the same names.
+UNSUPPORTED = ("quickgelu", "siglip")
+# Reference grid of all released EVA-02 models.
 REFERENCE = 16
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 TABLE = "relative_position_bias_table"
@@ -60,51 +60,47 @@ COMMON: Names = {
     f"{LAYER}.feed_forward.mlp.inside": f"{BLOCK}.mlp.norm",
     f"{LAYER}.feed_forward.mlp.fc2": f"{BLOCK}.mlp.fc2",
 }  # fmt: skip
-"""The map of all but queries, keys and values."""
+"""Map without queries, keys and values."""
 
 
 def head_count(width: int, args: Mapping[str, Any]) -> int:
-    """Return the number of attention's heads, which no tensor shows.
-
-    Raises:
-        ValueError: If it is not given, and none of timm's models is so wide.
-    """
+    """Return the number of heads by the arguments, or that of timm's models of this width."""
     if "num_heads" in args:
         return int(args["num_heads"])
     if width not in HEADS and width % HEAD_WIDTH:
-        raise ValueError(f"say how many heads a model of width {width} has: "
-                         '--config FILE with {"num_heads": 4}')  # fmt: skip
+        raise ValueError(f"unknown number of heads of a model of width {width}. Give --config FILE "
+                         'with {"num_heads": 4}.')  # fmt: skip
     return HEADS.get(width, width // HEAD_WIDTH)
 
 
 def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
-    """Return how many patches an image is high and wide."""
+    """Return the side of an image in patches."""
     if "pos_embed" in state:
         return square(state["pos_embed"].shape[1] - ("cls_token" in state))
     table = next((t for n, t in state.items() if n.endswith(TABLE)), None)
     if table is not None:
         side = (math.isqrt(len(table) - 3) + 1) // 2
         if (2 * side - 1) ** 2 + 3 != len(table):
-            raise ValueError("a table of relative positions of no square image")
+            raise ValueError("the table of relative positions is not of a square image")
         return side
     if "img_size" not in args:
-        raise ValueError('say how large an image is: --config FILE with {"img_size": 224}')
+        raise ValueError('unknown image size. Give --config FILE with {"img_size": 224}.')
     return int(args["img_size"]) // patch
 
 
 def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of our configuration that all of timm's models show alike.
+    """Return the fields of our configuration that do not depend on the architecture.
 
     Raises:
-        ValueError: If there is no classifier, or a size can't be seen.
+        ValueError: If there is no classifier, or a size is unknown.
     """
     if "head.weight" not in state:
-        raise ValueError("these weights have no classifier (head.weight): convert those of image "
-                         "classification")  # fmt: skip
+        raise ValueError("the weights have no classifier (head.weight). Convert weights of image "
+                         "classification.")  # fmt: skip
     if "dist_token" in state:
-        raise ValueError("a distillation token (dist_token) has no counterpart here")
+        raise ValueError("a distillation token (dist_token) is not supported")
     if "norm.weight" in state and "fc_norm.weight" in state:
-        raise ValueError("a norm before pooling and one after have no counterpart here")
+        raise ValueError("norms both before and after pooling are not supported")
     width, channels, patch, _ = state["patch_embed.proj.weight"].shape
     side = table_side(state, args, patch)
     token = "learned" if "cls_token" in state else "none"
@@ -123,20 +119,16 @@ def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placement(state: State) -> str:
-    """Return the row of the placement table, by the norms that a block has.
-
-    Raises:
-        ValueError: If no row has them.
-    """
+    """Return the placement by the norms of a block; raise ValueError for an unknown one."""
     inside = "blocks.0.attn.norm.weight" in state, "blocks.0.mlp.norm.weight" in state
     rows = {(False, False): "pre", (False, True): "eva02", (True, True): "sub"}
     if inside not in rows:
-        raise ValueError("a norm inside attention alone has no counterpart here")
+        raise ValueError("a norm inside attention only is not supported")
     return rows[inside]
 
 
 def arguments(config: ImageClassifierConfig) -> dict[str, Any]:
-    """Return the arguments that all of timm's models take."""
+    """Return the arguments common to all of timm's models."""
     ratio = config.ffn_width / config.width
     if int(config.width * ratio) != config.ffn_width:  # timm rounds down
         ratio = (config.ffn_width + 0.5) / config.width
@@ -150,7 +142,7 @@ def arguments(config: ImageClassifierConfig) -> dict[str, Any]:
 
 
 def scales(attention: str, feed_forward: str) -> Names:
-    """Return the map of LayerScale's two vectors in a block."""
+    """Return the map of a block's two LayerScale vectors."""
     return {
         f"{LAYER}.self_attention.layer_scale.weight": tensor(f"{BLOCK}.{attention}"),
         f"{LAYER}.feed_forward.layer_scale.weight": tensor(f"{BLOCK}.{feed_forward}"),
@@ -158,24 +150,24 @@ def scales(attention: str, feed_forward: str) -> Names:
 
 
 class Timm(WeightFormat):
-    """An image classifier of timm's.
+    """Format of timm's image classifiers.
 
     Attributes:
-        architectures: Names of models by the epsilon of their norms.
+        architectures: Names of architectures by the epsilon of their norms.
     """
 
     arguments, model = CONFIG, ImageClassifier
     architectures: ClassVar[Mapping[float, str]]
 
-    def told(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:
-        """Return what config.json holds: `timm.create_model("local-dir:DIR", pretrained=True)`.
+    def arguments_file(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:
+        """Return config.json, for `timm.create_model("local-dir:DIR", pretrained=True)`.
 
-        The epsilon of norms is no argument: the architecture says it.
+        The architecture determines the epsilon of norms, which is not an argument.
         """
         if config.norm_eps not in self.architectures:
-            there = " or ".join(map(str, self.architectures))
-            raise ValueError(f"{self.name} cannot hold this model: norm_eps is {config.norm_eps} "
-                             f"here, {there} there")  # fmt: skip
+            allowed = " or ".join(map(str, self.architectures))
+            raise ValueError(f"{self.name} cannot hold this model: norm_eps is {config.norm_eps}, "
+                             f"but must be {allowed}")  # fmt: skip
         return {
             "architecture": self.architectures[config.norm_eps], "num_classes": config.classes,
             "num_features": config.width, "global_pool": args["global_pool"],
@@ -187,16 +179,16 @@ class Timm(WeightFormat):
             },
         }  # fmt: skip
 
-    def prepared(self, state: State, args: Mapping[str, Any]) -> State:
-        """Return the weights; refuse an architecture whose names do not show what it computes."""
+    def normalise(self, state: State, args: Mapping[str, Any]) -> State:
+        """Return the weights; raise ValueError for an unsupported architecture."""
         architecture = str(args.get("architecture", ""))
-        if any(word in architecture for word in UNREAD):
-            raise ValueError(f"timm's {architecture} has no counterpart here")
+        if any(word in architecture for word in UNSUPPORTED):
+            raise ValueError(f"timm's {architecture} is not supported")
         return state
 
 
 class _Vit(Timm):
-    """A VisionTransformer."""
+    """Format of timm's VisionTransformer."""
 
     name, placements = "timm_vit", ("pre", "sub")
     architectures: ClassVar = {1e-6: "vit_base_patch16_224", 1e-5: "beit3_base_patch16_224"}
@@ -212,7 +204,8 @@ class _Vit(Timm):
         beit3 = str(args.get("architecture", default)).startswith("beit3")
         function = args.get("act_layer") or "gelu"
         if function not in ACTIVATIONS:
-            raise ValueError(f"no activation {function!r} here: there are {', '.join(ACTIVATIONS)}")
+            raise ValueError(f"activation {function!r} is not supported, only "
+                             f"{', '.join(ACTIVATIONS)}")  # fmt: skip
         return ImageClassifierConfig(
             **known, activation=function, norm_eps=args.get("norm_eps", 1e-5 if beit3 else 1e-6),
             unbiased=() if "blocks.0.attn.qkv.bias" in state else ("q", "k", "v"),
@@ -232,7 +225,7 @@ class _Vit(Timm):
 
 
 class _Beit(Timm):
-    """A Beit."""
+    """Format of timm's Beit."""
 
     name, placements = "timm_beit", ("pre",)
     architectures: ClassVar = {1e-6: "beit_base_patch16_224"}
@@ -249,7 +242,7 @@ class _Beit(Timm):
     def read(self, state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
         own, shared = f"blocks.0.attn.{TABLE}" in state, SHARED in state
         if own and shared:
-            raise ValueError("relative positions of each layer and shared ones have no counterpart")
+            raise ValueError("relative positions both per layer and shared are not supported")
         return ImageClassifierConfig(
             **shape(state, args), norm_eps=1e-6,
             grid_positions="relative_bias" if own else "shared_relative_bias" if shared else "none",
@@ -278,7 +271,7 @@ class _Beit(Timm):
 
 
 class _Eva(Timm):
-    """An Eva; what is not given is EVA-02's where the weights are gated."""
+    """Format of timm's Eva; for gated weights the default arguments are those of EVA-02."""
 
     name, placements = "timm_eva", ("pre", "eva02", "sub")
     architectures: ClassVar = {
@@ -296,7 +289,7 @@ class _Eva(Timm):
     def read(self, state: State, args: Mapping[str, Any]) -> ImageClassifierConfig:
         name = str(args.get("architecture", "eva"))
         if not name.startswith("eva") and "use_rot_pos_emb" not in args:
-            raise ValueError(f"timm's {name} has no counterpart here: only EVA and EVA-02")
+            raise ValueError(f"timm's {name} is not supported, only EVA and EVA-02")
         known = shape(state, args)
         fc1 = state.get("blocks.0.mlp.fc1.weight")
         gated = fc1 is None or len(fc1) == 2 * known["ffn_width"]
@@ -304,7 +297,7 @@ class _Eva(Timm):
         grid = args.get("ref_feat_shape", REFERENCE) if rotary else None
         rows = {grid} if grid is None or isinstance(grid, int) else set(grid)
         if len(rows) > 1:
-            raise ValueError(f"ref_feat_shape {grid} is no square")
+            raise ValueError(f"ref_feat_shape {grid} is not square")
         biased = {"blocks.0.attn.q_proj.bias", "blocks.0.attn.q_bias"} & state.keys()
         return ImageClassifierConfig(
             **known, activation="swiglu" if gated else "gelu",
@@ -315,7 +308,7 @@ class _Eva(Timm):
         )  # fmt: skip
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Return all of their arguments: those of the architecture's name are another's."""
+        """Return all arguments, as the architecture's defaults are those of another model."""
         after, row = config.pooling == "mean_then_norm", config.row.name
         return {
             **arguments(config), "qkv_fused": row == "pre",
@@ -330,7 +323,7 @@ class _Eva(Timm):
         }  # fmt: skip
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the map, with queries, keys and values in one tensor or in three."""
+        """Return the map, with queries, keys and values in one tensor or three."""
         fused = config.row.name == "pre" if state is None else "blocks.0.attn.qkv.weight" in state
         weights = ["qkv.weight"] if fused else [f"{part}_proj.weight" for part in "qkv"]
         biases = [f"{part}_bias" if fused else f"{part}_proj.bias" for part in "qkv"]
@@ -351,7 +344,7 @@ class _Eva(Timm):
 
 
 def turned(config: ImageClassifierConfig, parts: str) -> Layout:
-    """Return how rows of queries and keys lie: neighbours are turned in theirs, halves in ours."""
+    """Return the layout of queries and keys: theirs rotates neighbours, ours halves."""
     if config.grid_positions == "none":
         return SAME
     half = config.head_width // 2
@@ -367,5 +360,5 @@ def turned(config: ImageClassifierConfig, parts: str) -> Layout:
                   lambda stacked: moved(stacked, (2, half)))  # fmt: skip
 
 
-# The first that fits is taken: a Beit has an Eva's names, and more.
+# The first that fits is used: a Beit has an Eva's names and more.
 FORMATS = (_Beit(), _Eva(), _Vit())

@@ -1,21 +1,20 @@
-"""torchscale's models as ours, and back, and BEiT-3 (arXiv 2208.10442) by its authors' names.
+"""Formats of torchscale's models and of BEiT-3 (arXiv 2208.10442) by its authors.
 
-torchscale's are Sub-LN, DeepNorm, Pre-LN and Post-LN. What a state dict does not tell (heads,
-DeepNorm, how embeddings are scaled) comes from the arguments of torchscale's configuration. Its
-known deviations are met here so:
+torchscale's models are Sub-LN, DeepNorm, Pre-LN and Post-LN. What the weights do not show (heads,
+DeepNorm, scaling of embeddings) comes from the arguments of torchscale's configuration. Its known
+deviations are handled as follows:
 
-- its initialisation (biases scaled with the weights, another gain for a DeepNorm encoder beside a
-  decoder) is in the weights, which are taken as they are;
-- a DeepNorm decoder that was built Pre-LN, and a Sub-LN decoder that was built Post-LN, compute
-  what no placement here does: they are refused, and the message says so;
-- so are relative positions of a decoder: half of its buckets were never used.
+- Its initialisation (biases scaled with the weights, another gain for a DeepNorm encoder with a
+  decoder) only affects the weights, which are converted unchanged.
+- A DeepNorm decoder built as Pre-LN, and a Sub-LN decoder built as Post-LN, correspond to no
+  placement and raise ValueError.
+- Relative positions of a decoder raise ValueError; half of their buckets are never used.
 
-Of BEiT-3 are read its authors' image classifiers, their pre-trained weights over images and texts,
-those fine-tuned on VQA v2, NLVR2, retrieval and captioning, and torchscale's BEiT3 by itself. Names
-are those of unilm's beit3/modeling_finetune.py, and of the pre-trained weights, which have
-`mlm_head` and `mim_head`; "A" is vision and "B" language. Of tables of positions the first two rows
-are never read, and written as zeros. Of an image classifier's weights the text half is left behind,
-and is not written. timm's BEiT-3 has other names: see `timm`.
+Supported BEiT-3 weights are the authors' image classifiers, pre-trained models of images and texts,
+models fine-tuned on VQA v2, NLVR2, retrieval and captioning, and torchscale's BEiT3. Names are
+those of unilm's beit3/modeling_finetune.py and of the pre-trained weights (`mlm_head`, `mim_head`);
+"A" is vision, "B" language. The first two rows of position tables are unused and written as zeros.
+The text half of an image classifier is ignored and not written. For timm's BEiT-3 see `timm`.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ from magneto.vision_language.model import (
     VisualReasoner,
 )
 
-# Where an argument is not given, torchscale's default is ours.
+# torchscale's defaults of missing arguments equal ours.
 FIELDS: Fields = {
     "activation": activation("activation_fn", {"gelu": "gelu", "relu": "relu", "swish": "silu"}),
     "norm_eps": "layernorm_eps", "drop_path": "drop_path_rate",
@@ -77,9 +76,9 @@ FIELDS: Fields = {
 
 
 class _Torchscale(WeightFormat):
-    """A `Decoder`, an `Encoder` or an `EncoderDecoder` with embeddings, also as fairseq wraps them.
+    """Format of torchscale's `Decoder`, `Encoder` and `EncoderDecoder`, also wrapped by fairseq.
 
-    An encoder's output projection is left behind.
+    They need embeddings. The output projection of an encoder is ignored.
     """
 
     name, arguments = "torchscale", "torchscale.json"
@@ -91,7 +90,7 @@ class _Torchscale(WeightFormat):
 
     def __init__(self, model: Any, config: Any, *stacks: str) -> None:
         self.model, self.config, self.stacks = model, config, stacks
-        # Says which version wrote it, or is a head that was not asked for.
+        # Version numbers, and the encoder's output projection.
         left = r"(^|\.)version$|_float_tensor$"
         self.ignored = left + ("|^encoder.output" if len(stacks) == 1 else "")
 
@@ -100,23 +99,21 @@ class _Torchscale(WeightFormat):
             return False
         return self.stacks == tuple(
             stack for stack in ("encoder", "decoder")
-            if any(name.startswith(f"{stack}.layers.") for name in _whole_names(state, args))
+            if any(name.startswith(f"{stack}.layers.") for name in _stack_names(state, args))
         )  # fmt: skip
 
-    def prepared(self, state: State, args: Mapping[str, Any]) -> State:
-        """Return tensors whose names begin with the stack, without copies of the embeddings."""
-        state = _whole_names(state, args)
+    def normalise(self, state: State, args: Mapping[str, Any]) -> State:
+        """Return tensors with names of their stack, without copies of the embedding."""
+        state = _stack_names(state, args)
         table = state.get(f"{self.stacks[0]}.embed_tokens.weight")
         if table is None:
-            raise ValueError(f"no {self.stacks[0]}.embed_tokens.weight: only models with "
-                             "embeddings")  # fmt: skip
+            raise ValueError(f"no {self.stacks[0]}.embed_tokens.weight: models without embeddings "
+                             "are not supported")  # fmt: skip
         copies = ["decoder.output_projection.weight"] if "decoder" in self.stacks else []
         copies += ["decoder.embed_tokens.weight"] if len(self.stacks) == 2 else []
         equal = [name for name in copies if name in state and torch.equal(state[name], table)]
         if len(self.stacks) == 2 and equal != copies:
-            raise ValueError(
-                "source, target and output have tables of their own; here they share one"
-            )
+            raise ValueError("separate embeddings of source, target and output are not supported")
         return {name: tensor for name, tensor in state.items() if name not in equal}
 
     def read(self, state: State, args: Mapping[str, Any]) -> Any:
@@ -124,8 +121,8 @@ class _Torchscale(WeightFormat):
         layers = [value.pop("layers") for value in values]
         for name, value in values[0].items():
             if values[-1][name] != value:
-                raise ValueError(f"encoder and decoder differ in {name}: {value!r}, "
-                                 f"{values[-1][name]!r}; here they share it")  # fmt: skip
+                raise ValueError(f"encoder and decoder must have the same {name}, not {value!r} "
+                                 f"and {values[-1][name]!r}")  # fmt: skip
         own: dict[str, Any] = {"layers": layers[0]}
         if len(layers) == 2:
             own = {"encoder_layers": layers[0], "decoder_layers": layers[1]}
@@ -141,7 +138,7 @@ class _Torchscale(WeightFormat):
         return f"transformer.{stack}" if len(self.stacks) == 2 else stack
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the map; the slot of the outer norms is the placement's."""
+        """Return the map of names; the placement determines the slot of the outer norms."""
         outer = "before" if "before" in config.row.self_attention else "after"
         layer: dict[str, str | tuple[str, ...]] = {
             "self_attention.attention.qkv_proj": tuple(f"self_attn.{part}_proj" for part in "qkv"),
@@ -172,7 +169,7 @@ class _Torchscale(WeightFormat):
         return names
 
     def computed(self, state: State, config: Any) -> State:
-        """Return tables of positions that theirs computes."""
+        """Return position tables that theirs computes."""
         table = fairseq_sinusoids(config.max_length, config.width, 2)
         return {
             f"{self.mine(stack)}.position_embedding.table.weight": table
@@ -195,7 +192,7 @@ class _Torchscale(WeightFormat):
                 f"{stack}_embed_dim": config.width, f"{stack}_attention_heads": config.heads,
                 f"{stack}_ffn_embed_dim": config.ffn_width,
                 f"{stack}_layers": config.depth(stack).layers,
-                # Said outright: deepnorm=True alone does not take it back from a decoder.
+                # Explicit, because deepnorm=True alone does not reset it for a decoder.
                 f"{stack}_normalize_before": "before" in row.self_attention,
             }  # fmt: skip
         if self.stacks == ("encoder",):
@@ -206,8 +203,8 @@ class _Torchscale(WeightFormat):
             args["share_decoder_input_output_embed"] = config.tie_embeddings
         return args
 
-    def finished(self, state: State, config: Any) -> State:
-        """Return their tensors with copies of the embeddings; of one stack, without its name."""
+    def finalise(self, state: State, config: Any) -> State:
+        """Add copies of the embedding; remove the stack's name if there is one stack."""
         if "decoder" in self.stacks:
             table = state[f"{self.stacks[0]}.embed_tokens.weight"]
             state.setdefault("decoder.embed_tokens.weight", table)
@@ -217,24 +214,26 @@ class _Torchscale(WeightFormat):
         return {name.removeprefix(f"{self.stacks[0]}."): tensor for name, tensor in state.items()}
 
 
-def _whole_names(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> State:
-    """Return the state with each name beginning with encoder. or decoder."""
+def _stack_names(state: Mapping[str, Tensor], args: Mapping[str, Any]) -> State:
+    """Return tensors whose names begin with encoder. or decoder."""
     if any(name.startswith(("encoder.", "decoder.")) for name in state):
         return dict(state)
     stacks = [stack for stack in ("encoder", "decoder") if f"{stack}_attention_heads" in args]
     if len(stacks) != 1:
-        raise ValueError("the weights do not say whether they are an encoder's or a decoder's: "
-                         "give encoder_attention_heads or decoder_attention_heads")  # fmt: skip
+        raise ValueError("the weights may be of an encoder or of a decoder. Give --config FILE "
+                         "with encoder_attention_heads or decoder_attention_heads.")  # fmt: skip
     return {f"{stacks[0]}.{name}": tensor for name, tensor in state.items()}
 
 
 def _stack_values(state: State, stack: str, args: Mapping[str, Any]) -> dict[str, Any]:
     heads = args.get(f"{stack}_attention_heads")
     if not heads:
-        raise ValueError(f"the weights do not tell how many heads: give {stack}_attention_heads")
+        raise ValueError("unknown number of heads. Give --config FILE with "
+                         f"{stack}_attention_heads.")  # fmt: skip
     fc1 = state.get(f"{stack}.layers.0.ffn.fc1.weight")
     if fc1 is None:
-        raise ValueError(f"no {stack}.layers.0.ffn.fc1.weight: only plain feed-forward networks")
+        raise ValueError(f"no {stack}.layers.0.ffn.fc1.weight: only plain feed-forward networks "
+                         "are supported")  # fmt: skip
     positions, length = _positions(state, stack, args)
     numbers = [n.split(".")[2] for n in state if n.startswith(f"{stack}.layers.")]
     return {
@@ -251,13 +250,13 @@ def _placement(state: State, stack: str, args: Mapping[str, Any]) -> str:
     deepnorm = bool(args.get("deepnorm", False)) and not inner
     if inner and not final:
         raise ValueError(
-            f"the {stack} has norms inside its sublayers and none on top: torchscale built it "
-            "Post-LN with Sub-LN's inner norms, which no placement has"
+            f"the {stack} has norms inside its sublayers and no final norm. torchscale built it "
+            "as Post-LN with Sub-LN's inner norms, which is not a placement."
         )
     if deepnorm and final:
         raise ValueError(
-            f"the {stack} is Pre-LN with DeepNorm's alpha: torchscale built it so where "
-            "normalize_before was left on, and no placement is that"
+            f"the {stack} is Pre-LN with DeepNorm's alpha. torchscale builds this with "
+            "normalize_before on, and it is not a placement."
         )
     if inner:
         return "sub"
@@ -267,7 +266,7 @@ def _placement(state: State, stack: str, args: Mapping[str, Any]) -> str:
 
 
 def _positions(state: State, stack: str, args: Mapping[str, Any]) -> tuple[str, int]:
-    """Return the kind of positions, and how many there are."""
+    """Return the kind and the number of positions."""
     table = state.get(f"{stack}.embed_positions.weight")
     sinusoids = f"{stack}.embed_positions._float_tensor" in state
     biases = [name for name in state if name.endswith("relative_attention_bias.weight")]
@@ -275,8 +274,8 @@ def _positions(state: State, stack: str, args: Mapping[str, Any]) -> tuple[str, 
         shape = args.get("rel_pos_buckets", 32), args.get("max_rel_pos", 128)
         if stack == "decoder" or shape != (32, 128) or table is not None or sinusoids:
             raise ValueError(
-                "torchscale's relative positions have a counterpart only in an encoder with 32 "
-                "buckets up to 128, and no other positions"
+                "torchscale's relative positions are supported only in an encoder with 32 buckets "
+                "up to 128 and without other positions"
             )
         return "t5", 512
     if table is not None:
@@ -296,12 +295,12 @@ PATCHES = f"{PREFIX}vision_embed.proj"
 FINAL_NORM = f"{PREFIX}encoder.layer_norm"
 BLOCKS = f"{PREFIX}encoder.layers"
 EPSILON = 1e-5
-"""Of norms: torchscale's default, and torch's, which the authors' heads have."""
+"""Epsilon of norms: torchscale's default, and torch's in the authors' heads."""
 BEIT3_FIELDS: Fields = {**FIELDS, "activation": activation("activation_fn")}
 
 
 def layer_names(ours: str, letter: str, expert: str = "") -> Names:
-    """Return the map of each layer's modules of one modality: its letter, and our expert."""
+    """Return the map of each layer's modules of one modality, by its letter and our expert."""
     attention, mlp = f"{ours}.*.self_attention{expert}.", f"{ours}.*.feed_forward{expert}."
     theirs, ffn = f"{BLOCKS}.*.self_attn", f"{BLOCKS}.*.ffn.{letter}"
     return {
@@ -317,20 +316,20 @@ def layer_names(ours: str, letter: str, expert: str = "") -> Names:
 
 
 class _Beit3(WeightFormat):
-    """One of the authors' models.
+    """Format of a model of BEiT-3's authors.
 
     Args:
-        mark: A tensor of theirs that no model before it in `FORMATS` has.
-        model: Our class.
-        config: Its configuration.
-        head: The map of what is above the encoder.
-        sizes: Our sizes that belong to the head, by the tensor of theirs that is so long.
-        normed: Whether the head has norms, whose epsilon is torch's own in theirs.
+        mark: Tensor of theirs that identifies the model among later ones of `FORMATS`.
+        model: Our model class.
+        config: Our configuration class.
+        head: Map of the head's names.
+        sizes: Our fields of the head's size, and their tensors of this length.
+        normed: Whether the head has norms, with torch's default epsilon.
     """
 
     name, arguments, placements = "beit3", "torchscale.json", ("sub",)
     allowed: ClassVar = {"experts": ("decoupled",)}
-    # All of the authors' models have a mask token; only that of pre-training uses it.
+    # All of the authors' models have a mask token; only the pre-training model uses it.
     ignored = re.escape(MASK_TOKEN)
     otherwise = ("embedding_scale",)
     needed: tuple[str, ...] = (
@@ -348,8 +347,8 @@ class _Beit3(WeightFormat):
         ours = any(re.match(r"(beit3\.)?vision_embed\.", name) for name in state)
         return ours and self.mark in {f"{PREFIX}{name}" for name in state} | state.keys()
 
-    def prepared(self, state: State, args: Mapping[str, Any]) -> State:
-        """Return tensors with the prefix that the authors' models give them."""
+    def normalise(self, state: State, args: Mapping[str, Any]) -> State:
+        """Return tensors with the prefix of the authors' models."""
         parts = ("text_embed.", "vision_embed.", "encoder.")
         state = {
             f"{PREFIX}{name}" if name.startswith(parts) else name: tensor
@@ -357,7 +356,7 @@ class _Beit3(WeightFormat):
         }
         for name in (*self.needed, *self.sizes.values()):
             if name not in state:
-                raise ValueError(f"these BEiT-3 weights have no {name}, which our "
+                raise ValueError(f"the BEiT-3 weights have no {name}, which a "
                                  f"{self.model.__name__} needs")  # fmt: skip
         return state
 
@@ -367,8 +366,8 @@ class _Beit3(WeightFormat):
         layers = [int(name.removeprefix(BLOCKS).split(".")[1]) for name in state if BLOCKS in name]
         heads, epsilon = args.get("encoder_attention_heads"), args.get("layernorm_eps", EPSILON)
         if self.normed and epsilon != EPSILON:
-            raise ValueError(f"beit3's head has norms with an epsilon of {EPSILON:g}, its layers "
-                             f"of {epsilon:g}: here they share it")  # fmt: skip
+            raise ValueError(f"layernorm_eps must be {EPSILON:g} as in beit3's head, not "
+                             f"{epsilon:g}")  # fmt: skip
         return self.config(
             width=width, layers=1 + max(layers), placement="sub",
             heads=head_count(width, {"num_heads": heads} if heads else {}),
@@ -379,7 +378,7 @@ class _Beit3(WeightFormat):
         )  # fmt: skip
 
     def values(self, state: State) -> dict[str, Any]:
-        """Return the values of our configuration that all models of images and texts show."""
+        """Return the fields of our configuration for models of images and texts."""
         return {
             "vocab_size": len(state[WORDS]), "embedding_scale": "none",
             "max_length": len(state[f"{POSITIONS}.B.weight"]) - 2,
@@ -387,7 +386,7 @@ class _Beit3(WeightFormat):
         }  # fmt: skip
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the map; a norm on top may be in neither."""
+        """Return the map of names; both may lack the final norm."""
         prefix = "" if self.model is VisionLanguageEncoder else "encoder."
         stack = f"{prefix}transformer"
         image, text = f"{prefix}vision_embedding", f"{prefix}text_embedding"
@@ -405,7 +404,7 @@ class _Beit3(WeightFormat):
         }
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Return the arguments of torchscale's EncoderConfig, by which it builds the same."""
+        """Return the arguments of torchscale's EncoderConfig for the same model."""
         return {
             "multiway": True, "layernorm_embedding": False, "no_output_layer": True,
             "normalize_output": getattr(config, "final_norm", "") == "placement",
@@ -417,15 +416,15 @@ class _Beit3(WeightFormat):
             "max_source_positions": config.max_length + 2,
         }  # fmt: skip
 
-    def finished(self, state: State, config: Any) -> State:
-        """Return their tensors: the words as theirs reads them, and a mask token."""
-        if config.embedding_scale == "sqrt_width":  # theirs multiplies the words by nothing
+    def finalise(self, state: State, config: Any) -> State:
+        """Scale the token embedding as theirs expects it, and add a mask token."""
+        if config.embedding_scale == "sqrt_width":  # theirs does not scale embeddings
             state[WORDS] = state[WORDS] * math.sqrt(config.width)
         return {MASK_TOKEN: torch.zeros(1, 1, config.width), **state}
 
 
 class _Beit3Classifier(_Beit3):
-    """The authors' BEiT3ForImageClassification; the text half is left behind."""
+    """Format of the authors' BEiT3ForImageClassification, without its text half."""
 
     ignored = r"\.B\.|(^|\.)text_embed|mask_token$|^language_head|^mlm_head"
     needed = (f"{PATCHES}.weight", f"{POSITIONS}.A.weight")
@@ -435,7 +434,7 @@ class _Beit3Classifier(_Beit3):
     }  # fmt: skip
 
     def values(self, state: State) -> dict[str, Any]:
-        """Return the values of our configuration that images alone show."""
+        """Return the fields of our configuration for models of images."""
         fixed = {name: values[0] for name, values in self.allowed.items()}
         return {**fixed, "max_length": len(state[f"{POSITIONS}.A.weight"]) - 2}
 
@@ -447,7 +446,7 @@ class _Beit3Classifier(_Beit3):
             **layer_names("encoder.layers", "A"),
         }  # fmt: skip
 
-    def finished(self, state: State, config: Any) -> State:
+    def finalise(self, state: State, config: Any) -> State:
         return state
 
 
@@ -494,23 +493,22 @@ FORMATS = (
     _Torchscale(TextEncoder, TextEncoderConfig, "encoder"),
     _Torchscale(TranslationModel, TranslationConfig, "encoder", "decoder"),
 )  # fmt: skip
-"""The first that fits is taken."""
+"""The first that fits is used."""
 
 
 def write_fairseq_order(source: Path, target: Path, size: int) -> None:
-    """Write BEiT-3's SentencePiece model with the numbers that its authors give to pieces.
+    """Write BEiT-3's SentencePiece model with pieces in fairseq's order.
 
-    They read beit3.spm by XLM-RoBERTa's tokenizer, in fairseq's order: `<s>`, `<pad>`, `</s>`,
-    `<unk>`, then the pieces from the model's fourth on, then `<mask>`. The file itself begins with
-    `<unk>`, `<s>`, `</s>`. Written anew with its pieces in that order, it is read as any other.
-
-    Up to `size`, the words of the embedding, it is filled with pieces that no text has (64,010
+    BEiT-3's authors read beit3.spm with XLM-RoBERTa's tokenizer, in this order: `<s>`, `<pad>`,
+    `</s>`, `<unk>`, the pieces from the model's fourth on, `<mask>`. The file itself begins with
+    `<unk>`, `<s>`, `</s>`. Unused pieces fill up to `size`, the size of the embedding (64,010,
     where beit3.spm gives 64,002).
 
     Raises:
-        FileNotFoundError: If the source is not there.
-        ValueError: If it is no SentencePiece model, has its pieces in another order, or too many.
-        ModuleNotFoundError: If sentencepiece is not installed; names the extra that has it.
+        FileNotFoundError: If there is no source.
+        ValueError: If it is not a SentencePiece model, or its pieces are too many or in another
+            order.
+        ModuleNotFoundError: If sentencepiece is not installed.
     """
     if not source.is_file():
         raise FileNotFoundError(f"no tokenizer {source}")
@@ -519,24 +517,25 @@ def write_fairseq_order(source: Path, target: Path, size: int) -> None:
     model = messages.ModelProto()
     try:
         model.ParseFromString(source.read_bytes())
-    except Exception as error:  # protobuf's own
-        raise ValueError(f"{source} is no SentencePiece model") from error
+    except Exception as error:  # protobuf's own exception
+        raise ValueError(f"{source} is not a SentencePiece model") from error
     pieces = list(model.pieces)
     if not pieces:
-        raise ValueError(f"{source} is no SentencePiece model: it has no pieces")
-    begins, wanted = [piece.piece for piece in pieces[:3]], ["<unk>", "<s>", "</s>"]
-    if begins != wanted:
-        raise ValueError(f"{source} is no SentencePiece model as BEiT-3's: it begins with "
-                         f"{', '.join(begins)}, not with {', '.join(wanted)}")  # fmt: skip
+        raise ValueError(f"{source} is not a SentencePiece model: it has no pieces")
+    begins, expected = [piece.piece for piece in pieces[:3]], ["<unk>", "<s>", "</s>"]
+    if begins != expected:
+        raise ValueError(f"{source} is not BEiT-3's SentencePiece model: it begins with "
+                         f"{', '.join(begins)}, not with {', '.join(expected)}")  # fmt: skip
 
-    def control(word: str) -> Any:  # no text is cut into it
+    def control(word: str) -> Any:  # a piece that no text contains
         kind = messages.ModelProto.SentencePiece
         return kind(piece=word, score=0.0, type=kind.CONTROL)
 
     made = [control("<s>"), control("<pad>"), control("</s>"), pieces[0]]
     made += [*pieces[3:], control("<mask>")]
     if len(made) > size:
-        raise ValueError(f"{source} has {len(made):,} pieces with <mask>, the model {size:,} words")
+        raise ValueError(f"{source} has {len(made):,} pieces with <mask>, but the model's "
+                         f"vocabulary size is {size:,}")  # fmt: skip
     made += [control(f"<unused{number}>") for number in range(size - len(made))]
     ordered = messages.ModelProto()
     ordered.CopyFrom(model)
