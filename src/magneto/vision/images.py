@@ -234,9 +234,10 @@ class ImageSplits:
     counts: Counts = field(default_factory=Counts)
 
     def describe(self) -> str:
-        """Return the numbers of images and classes, and of problems."""
-        parts = {"training images": len(self.train), "validation images": len(self.validation),
-                 "classes": len(self.classes)}  # fmt: skip
+        """Return the numbers of images, of classes if any, and of problems."""
+        parts = {"training images": len(self.train), "validation images": len(self.validation)}
+        if self.classes:
+            parts["classes"] = len(self.classes)
         return self.counts.describe_amounts(parts)
 
 
