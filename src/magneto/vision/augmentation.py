@@ -46,7 +46,7 @@ COLOURS = {"brightness": "Brightness", "contrast": "Contrast", "saturation": "Co
 CROPS = 10
 BRIGHTNESS, FACTORS, HUE = 32, (0.5, 1.5), 0.1
 Operation = Callable[[Any, float, np.random.Generator], Any]
-"""From an image, a strength from 0 to 1 and a generator, for the sign, to an image."""
+"""Changes an image by a strength from 0 to 1; the generator chooses the sign."""
 
 
 def colour_jitter(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:

@@ -21,15 +21,15 @@ from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
-"""From an index and a generator to an example: arrays and numbers by name."""
+"""Makes the example of an index: arrays and numbers by name."""
 Read = Callable[[int, np.random.Generator], np.ndarray]
-"""From an index and a generator to the image or images of a model's input."""
+"""Reads the image or images of an index as a model's input."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
-"""From a batch, the numbers of its examples and their draws to the final batch."""
+"""Makes the final batch from a batch, the numbers of its examples and their draws."""
 OnBroken = Callable[[int, BrokenImage], None]
 """Called with the index of a broken example and the error; such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
-"""From a picture to a model's input, float32 (channels, height, width)."""
+"""Makes a model's input of a picture, float32 (channels, height, width)."""
 
 # Images drawn in place of a broken one before an error is raised.
 TRIES = 32

@@ -113,7 +113,7 @@ class Convolution(nn.Conv2d):
 
 
 class PixelClassifier(nn.Conv2d):
-    """Linear classifier of pixels, drawn from N(0, 0.01²): the first loss is near ln classes."""
+    """Linear classifier of pixels, initially N(0, 0.01²): the first loss is near ln classes."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__(inputs, classes, 1)
