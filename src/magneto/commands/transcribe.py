@@ -87,7 +87,8 @@ def recognition_search_options(made: Any) -> None:
     """Add the options of transducer decoding, except for --beams."""
     made.add_argument(
         "--search", choices=("greedy", "modified"), default="greedy",
-        help="greedy, or modified: beam search with at most one label per frame (default: greedy)",
+        help="greedy search, or modified beam search with at most one label per frame "
+             "(default: greedy)",
     )  # fmt: skip
     what = "maximum labels per frame in greedy search"
     add_option(made, "--symbols-per-frame", SYMBOLS_PER_FRAME, what)

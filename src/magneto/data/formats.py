@@ -420,7 +420,7 @@ class HubValues(Sequence[Any]):
 def read_hub(source: Source, splits: Mapping[str, Sequence[str]] = SPLIT_NAMES) -> dict[str, Table]:
     """Return the tables of a hub data set or of Parquet files by split.
 
-    A split in the source name is "train"; so is the first if no name is a standard one.
+    A split in the source name becomes "train". Without standard names the first split does.
 
     Args:
         source: Source of kind "hf".

@@ -233,7 +233,7 @@ class HubDataset:
     ) -> dict[str, str]:
         """Return the names of a configuration's splits by standard split.
 
-        A split in the source name is "train"; so is the first if no name is a standard one.
+        A split in the source name becomes "train". Without standard names the first split does.
 
         Args:
             config: Name of the configuration; "" is the only one.

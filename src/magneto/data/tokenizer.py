@@ -97,7 +97,8 @@ class ByteTokenizer:
 class FastTokenizer:
     """A tokenizer.json of the `tokenizers` library, such as GPT-2's.
 
-    The name of a special token within a text is plain text; only data pipelines end documents.
+    The name of a special token within a text is encoded as plain text. Only the data pipelines add
+    the end token of a document.
     """
 
     def __init__(self, path: Path) -> None:

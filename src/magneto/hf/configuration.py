@@ -193,12 +193,12 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         """Return the configuration of a model, without `pretrained`.
 
         Args:
-            config: Configuration of the model; its placement must be a row of the table.
+            config: Configuration of the model; its placement must be in the placement table.
             end: End token, also used as begin and padding token.
             **values: Further fields of transformers' configuration, such as `id2label`.
 
         Raises:
-            ValueError: If the placement is not a row of the table.
+            ValueError: If the placement is not in the placement table.
         """
         held = {field.name for field in fields(config)} - {"pretrained"}
         names = [field.name for field in fields(cls.shape) if field.name in held]

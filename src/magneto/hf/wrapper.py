@@ -99,7 +99,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         """Initialise a head missing in a directory, and new rows of a resized embedding.
 
         Raises:
-            ValueError: If the directory lacks other weights.
+            ValueError: If weights outside the head are missing from the directory.
         """
         if not self.built:
             return

@@ -248,7 +248,7 @@ def refuse_edited(folder: Path, sweep: Sweep) -> None:
     """Refuse a recipe that was edited after the comparison began.
 
     Raises:
-        ConfigError: If a field has another value; states both.
+        ConfigError: If a field has another value. The message states both values.
     """
     from magneto.training.checkpoint import differences
 

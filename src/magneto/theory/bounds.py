@@ -268,8 +268,8 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
 
 
 CROSS_ATTENTION: dict[str, int] = {"second": 2, "paper": 1}
-"""Number of cross-attention in a decoder layer: "second" (l = 3j - 1), as computed and in DeepNet;
-or "paper" (l % 3 == 1), as theorem 3 prints it."""
+"""Position of cross-attention among the three sublayers of a decoder layer: "second" (l = 3j - 1),
+as in the model and in DeepNet, or "paper" (l % 3 == 1), as printed in theorem 3."""
 
 
 def cross_attentions(layers: int, which: str = "second") -> range:

@@ -48,7 +48,7 @@ class PixelPicture:
 
 
 class EncodedPicture:
-    """Image file whose pixels are decoded on demand; of several frames the first.
+    """Image file whose pixels, or those of its first frame, are decoded on demand.
 
     Args:
         content: Bytes of the file.

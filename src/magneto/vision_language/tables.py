@@ -126,18 +126,18 @@ def load_rows(
     """Return rows to train and to validate on.
 
     Args:
-        config: Which source, and what is held out.
-        tables: Reads a source.
-        problems: Told of missing images, by name.
-        counts: Told how many are missing.
-        wanted: The split to validate on. For "validation" another one may stand, or rows that are
-            held out; any other has to be there.
-        names: Of the columns of images.
+        config: Source, and the share of rows that is held out.
+        tables: Function that reads a source.
+        problems: Receives the names of missing images.
+        counts: Receives the number of missing images.
+        wanted: Split to validate on. Another split or held-out rows replace a missing
+            "validation". Any other split must exist.
+        names: Columns of images.
         key: Column by whose values rows are held out.
 
     Raises:
-        ValueError: If there are no rows to train or to validate on, none of their images is there,
-            or there is no such split.
+        ValueError: If there are no rows to train or to validate on, all their images are missing,
+            or the split is missing.
     """
     there, other = tables(config.source), None
     if config.validation_source is not None:

@@ -133,10 +133,10 @@ def baseline_note(found: Found) -> str:
     note = "Validation loss at the parabola's minimum. Rows are compared seed by seed. "
     if not last.get("baseline_loss"):
         return note
-    shares = [f"{found['rows'][row]} {1 - part['loss']['value'] / last['baseline_loss']:.0%}"
+    shares = [f"{1 - part['loss']['value'] / last['baseline_loss']:.0%} ({found['rows'][row]})"
               for row, part in last["rows"].items() if "loss" in part]  # fmt: skip
     return (f"{note}The trivial baseline's loss is {last['baseline_loss']:.4g}. At the largest "
-            f"rung the loss is below it by {', '.join(shares)}.")  # fmt: skip
+            f"rung the loss is lower than the baseline's by {', '.join(shares)}.")  # fmt: skip
 
 
 def reading(part: Found, key: str) -> Any:
