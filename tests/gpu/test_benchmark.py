@@ -80,7 +80,7 @@ def test_what_fails_or_finds_no_time_is_said_and_the_rest_is_kept(
               "sections": bench.found}  # fmt: skip
     page = gpu.markdown(result, chosen)
     assert "RuntimeError: the device is gone" in page and "found 1" in page
-    assert "all of it: no time was left" in page
+    assert "Left out: everything: no time remained" in page
 
 
 def test_a_machine_without_a_gpu_is_told_so(capsys: pytest.CaptureFixture) -> None:

@@ -48,7 +48,7 @@ def test_confused_classes_are_percent_of_their_row_the_commonest_alone() -> None
     counts = np.array([[3, 1, 0], [0, 8, 0], [0, 0, 0]])
     svg, left_out = confusion_matrix(counts, ["$a", "b", "c"])
     assert left_out == 0 and ">$a<" in svg and ">c<" not in svg
-    assert all(f">{word}<" in svg for word in ("75", "25", "100", "the label"))
+    assert all(f">{word}<" in svg for word in ("75", "25", "100", "true class"))
     svg, left_out = confusion_matrix(counts, ["$a", "b", "c"], most=1)
     assert left_out == 1 and ">100<" in svg and ">$a<" not in svg
 

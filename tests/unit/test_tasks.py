@@ -75,7 +75,7 @@ def test_digits_are_learnt() -> None:
     task.prepare()
     before, after = learn(task, 300)
     assert before["accuracy"] < 0.3 and after["accuracy"] > 0.8
-    with pytest.raises(ValueError, match=r"set model\.channels"):
+    with pytest.raises(ValueError, match=r"give --model\.channels 1"):
         ImageClassification(
             ImageClassifierConfig(**SIZES), ImageClassificationDataConfig(), 1
         ).prepare()

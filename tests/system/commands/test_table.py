@@ -357,5 +357,5 @@ def test_documented_comparisons_keep_what_their_runs_are_measured_with() -> None
     texts = (file.read_text("utf-8").replace("\\\n#", " ") for file in files)
     lines = [line for text in texts for line in text.splitlines()]
     compared = [line for line in lines if "magneto compare visual-" in line and "24l" in line]
-    assert len(compared) > 4
+    assert len(compared) == 4, "once on the page of each task, once in its recipe"
     assert [line for line in compared if "--keep-weights" not in line] == []

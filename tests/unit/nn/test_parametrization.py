@@ -71,7 +71,7 @@ def test_a_base_that_can_not_be_is_refused(changes: dict, said: str, capsys) -> 
 
 
 @pytest.mark.parametrize(("task", "said"), [("causal-lm", "tie_embeddings"),
-                                            ("translation", "one matrix for both")])  # fmt: skip
+                                            ("translation", "shares one matrix")])  # fmt: skip
 def test_a_tied_output_matrix_is_refused(
     task: str, said: str, capsys: pytest.CaptureFixture
 ) -> None:
