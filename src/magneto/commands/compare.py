@@ -79,12 +79,15 @@ def main(words: Sequence[str]) -> int:
     sweep = Sweep(args.recipe, dict(overrides), grid, args.keep_weights)
     folder = args.out or Path("runs") / f"compare-{Path(args.recipe).stem}"
     from magneto.lab.comparison import collect, with_more_seeds
-    from magneto.lab.grid import is_done, open_sweep
+    from magneto.lab.grid import check_sweep, is_done, open_sweep
+    from magneto.lab.plan import prepare_data
 
-    sweep = open_sweep(folder, sweep)
+    checked = check_sweep(folder, sweep)
     progress, measured = ProgressBars(), not args.no_measurements and PLACEMENT in grid
-    if args.more_seeds or not all(is_done(folder, cell) for cell in sweep.cells()):
-        prepare_data(folder, sweep, progress)
+    if args.more_seeds or not all(is_done(folder, cell) for cell in checked.cells()):
+        prepare_data(folder, checked, progress)
+    # A grid whose data is refused does not grow.
+    sweep = open_sweep(folder, sweep)
     complete = run(folder, sweep, args, progress)
     more = numbers("--more-seeds", args.more_seeds) if args.more_seeds else []
     # With more seeds another rate may become the best.
@@ -105,23 +108,6 @@ def main(words: Sequence[str]) -> int:
     if not complete:
         progress.say(INCOMPLETE)
     return 0 if complete else 1
-
-
-def prepare_data(folder: Path, sweep: Sweep, progress: ProgressBars) -> None:
-    """Prepare the data once for all runs; see that it is that of the runs that were begun.
-
-    Raises:
-        ValueError: If the data changed after the comparison began.
-    """
-    from magneto.lab.plan import prepare_task
-    from magneto.training.task import ASSETS, staged_assets
-
-    cells = sweep.cells()
-    begun = [cell for cell in cells if (cell_directory(folder, cell) / ASSETS).is_dir()]
-    task = prepare_task(sweep.load((begun or cells)[0]), progress)
-    if begun:
-        with staged_assets(task, cell_directory(folder, begun[0])):
-            pass
 
 
 def add_measurements(

@@ -85,11 +85,11 @@ class Cell:
         return ",".join([*parts, *([Cell(others).name] if others else [])]) or "Recipe"
 
 
-def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
-    """Write a sweep's specification, or extend the one in the folder.
+def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
+    """Check a sweep against the one in the folder, if any; write nothing.
 
     Returns:
-        The written sweep, with the further cells of the folder.
+        The sweep with the further cells of the folder.
 
     Raises:
         ConfigError: If a cell's recipe is wrong, a run is repeated, cells would be scored on
@@ -107,9 +107,14 @@ def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
         sweep = replace(sweep, further=[*further, *sweep.further])
     elif folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} already exists and is not empty")
+    return replace(sweep, base=json_values(recipes[0]))
+
+
+def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
+    """Write a sweep's specification, or extend the one in the folder; see `check_sweep`."""
+    sweep = check_sweep(folder, sweep)
     folder.mkdir(parents=True, exist_ok=True)
-    sweep = replace(sweep, base=json_values(recipes[0]))
-    write_json(path, asdict(sweep))
+    write_json(folder / SPEC_FILE, asdict(sweep))
     return sweep
 
 

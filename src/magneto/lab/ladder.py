@@ -45,6 +45,7 @@ from magneto.lab.grid import (
     read_sweep,
 )
 from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, title_of
+from magneto.lab.plan import prepare_data
 from magneto.lab.probe import last_stack
 from magneto.lab.short_run import initial_model
 from magneto.lab.sweep import default_jobs, run_local
@@ -157,6 +158,7 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
 
     Raises:
         ConfigError: If a rung's recipe is wrong, or the folder has another ladder.
+        ValueError: If runs are missing and the data changed after the ladder began.
     """
     for size in ladder.sizes:
         first = [{**row, RATE: ladder.rates[0], SEED: ladder.seeds[0]} for row in rows_of(ladder)]
@@ -171,6 +173,7 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
             raise ConfigError([f"{folder} contains another ladder: its "
                                f"{', '.join(changed or ['sizes'])} differ (only rungs and seeds "
                                "may be added); choose another --out"])  # fmt: skip
+        check_data(folder, known, ladder)
         new = known if ladder.sizes == known.sizes else prepare(ladder)
         ladder = replace(
             known, sizes=ladder.sizes, seeds=ladder.seeds, target=ladder.target,
@@ -183,6 +186,22 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, asdict(ladder))
     return ladder
+
+
+def check_data(folder: Path, known: Ladder, ladder: Ladder) -> None:
+    """Check that the data of missing runs is that of the runs that were begun.
+
+    Raises:
+        ValueError: If the data changed after the ladder began.
+    """
+    wanted = replace(known, seeds=ladder.seeds)
+    missing = ladder.sizes != known.sizes or any(
+        afforded(folder, wanted, size, missing_cells(folder, wanted, size)) for size in known.sizes
+    )
+    rungs = [known.folder(folder, size) for size in known.sizes]
+    begun = next((rung for rung in rungs if (rung / "cells").is_dir()), None)
+    if missing and begun:
+        prepare_data(begun, read_sweep(begun))
 
 
 def read_ladder(folder: Path) -> Ladder:

@@ -11,6 +11,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.utils._pytree import tree_iter
 
 from magneto.config import override
 from magneto.data.stream import map_tensors, named_tensors
+from magneto.lab.grid import Sweep, cell_directory
 from magneto.nn.attention import DotProductAttention
 from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe, build_recipe
@@ -34,7 +36,7 @@ from magneto.training.model import (
     state_bytes,
     tensor_bytes,
 )
-from magneto.training.task import Task, place_companion, strategy_error
+from magneto.training.task import ASSETS, Task, place_companion, staged_assets, strategy_error
 
 RECOMPUTE = "model.checkpoint_activations"
 # Assumed share of a GPU's memory for libraries, fragmentation and communication.
@@ -105,6 +107,20 @@ def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
     world = single_process(pick_device(recipe.training.device))
     check_memory(task, recipe.training, world, recipe.seed)
     return task
+
+
+def prepare_data(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> None:
+    """Prepare the data once for all runs; see that it is that of the runs that were begun.
+
+    Raises:
+        ValueError: If the data changed after the comparison began.
+    """
+    cells = sweep.cells()
+    begun = [cell for cell in cells if (cell_directory(folder, cell) / ASSETS).is_dir()]
+    task = prepare_task(sweep.load((begun or cells)[0]), progress)
+    if begun:
+        with staged_assets(task, cell_directory(folder, begun[0])):
+            pass
 
 
 @dataclass(frozen=True)

@@ -91,11 +91,13 @@ def test_runs_on_changed_data_do_not_join_a_comparison(
     given = ["compare", "text-classification/tiny", "--data", str(table), "--out", str(out),
              "--placements", "sub", "--lrs", "1e-3", "--no-measurements", *spelt]  # fmt: skip
     assert main(given) == 0
+    before = (out / "sweep.json").read_bytes()
     table.write_text("\n".join(["text,label", *rows, "another text,odd"]))
     for more in (["--more-seeds", "2"], ["--seeds", "1,2"]):
         assert main([*given, *more]) == 2
         assert "they changed after the run began" in capsys.readouterr().err
     assert len(list((out / "cells").iterdir())) == 1
+    assert (out / "sweep.json").read_bytes() == before
 
 
 def test_curves_in_the_terminal_have_one_scale_below_the_baseline() -> None:

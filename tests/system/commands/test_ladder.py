@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.check_ladder import check_folder
+from magneto.cli import main
+from magneto.lab import ladder
+from magneto.lab.sweep import work
 
 pytest.importorskip("sklearn")
 
@@ -50,3 +54,28 @@ def test_a_killed_ladder_goes_on_and_its_numbers_are_those_of_its_runs(tmp_path:
     checked = check_folder(out)
     assert not checked.wrong and checked.count > 50
     assert json.loads((out / "foretelling.json").read_text())["complete"]
+
+
+@pytest.mark.usefixtures("without_pdf")
+def test_runs_on_changed_data_do_not_join_a_ladder(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladder, "run_local", lambda folder, *rest: work(folder) >= 0)
+    table, out = tmp_path / "rows.csv", tmp_path / "ladder"
+    rows = [f"a text {n},{'even' if n % 2 == 0 else 'odd'}" for n in range(24)]
+    table.write_text("\n".join(["text,label", *rows]))
+    given = (
+        f"ladder text-classification/tiny --data {table} --out {out} --target 64 --placements sub "
+        "--lrs 1e-3 --model.layers 1 --model.width 16 --model.heads 4 --model.ffn_width 32 "
+        "--model.max_length 16 --data.tokenizer bytes --training.steps 2 --training.warmup_steps 1 "
+        "--training.batch_size 6 --training.evaluate_limit 1 --training.device cpu"
+    ).split()
+    assert main([*given, "--widths", "8,16", "--seeds", "1"]) == 0
+    before = (out / "ladder.json").read_bytes()
+    table.write_text("\n".join(["text,label", *rows, "another text,odd"]))
+    for sizes in ("8,16,32", "8,16"):
+        capsys.readouterr()
+        assert main([*given, "--widths", sizes, "--seeds", "1"]) == 2
+        assert "they changed after the run began" in capsys.readouterr().err
+        assert (out / "ladder.json").read_bytes() == before
+        shutil.rmtree(out / "rungs" / "width-16", ignore_errors=True)
