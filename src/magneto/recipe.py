@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 SECTIONS = ("task", "seed", "model", "data", "training", "learning_rates")
 RUN_FILE = "recipe.yaml"
+# Specifications of a comparison and of a ladder, in their folders.
+SPEC_FILE, LADDER_FILE = "sweep.json", "ladder.json"
 
 
 @dataclass(frozen=True)
@@ -245,6 +247,11 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """
     path = run / RUN_FILE
     if not path.is_file():
+        for file, kind in ((SPEC_FILE, "comparison"), (LADDER_FILE, "ladder")):
+            if (run / file).is_file():
+                pages = {"report": run / "report.html", "best run": run / "best"}
+                found = [f"its {name} is {page}" for name, page in pages.items() if page.exists()]
+                raise FileNotFoundError("; ".join([f"{run} is a {kind}, not a run", *found]))
         beside = run.parent if run.parent.is_dir() else Path(".")
         runs = [p.name for p in beside.iterdir() if (p / RUN_FILE).is_file()]
         near = get_close_matches(run.name, runs, n=1, cutoff=0.4)

@@ -22,6 +22,7 @@ from magneto.commands.shared import (
     aligned,
     answer,
     is_main_process,
+    name_source,
     print_json,
 )
 from magneto.progress import ProgressBars, clock
@@ -63,13 +64,14 @@ def parser() -> Parser:
     )  # fmt: skip
     add("--utilisation", 0.4, "assumed share of the peak FLOP/s", "SHARE")
     add("--examples", None, "examples per epoch, for recipes with training.epochs", kind=int)
-    return made.with_json()
+    return made.with_data().with_json()
 
 
 def main(words: Sequence[str]) -> int:
     """Run `magneto plan`."""
     made = parser()
     args, overrides = made.parse_with_overrides(words)
+    name_source(overrides, args.data)
     for name in ("gpus", "gpus_per_node", "gpu_memory", "examples", "utilisation"):
         value, most = getattr(args, name), 1 if name == "utilisation" else math.inf
         if value is not None and not (0 < value <= most and math.isfinite(value)):
@@ -85,7 +87,7 @@ def main(words: Sequence[str]) -> int:
             f"{pieces} or more, or fewer --gpus"
         )
     # After the check of the options, because this imports torch.
-    from magneto.lab.plan import Plan, micro_batch, trace_recipe
+    from magneto.lab.plan import Plan, micro_batch, trace_recipe, without_data
     from magneto.training.config import resolve_steps
 
     micro = micro_batch(config, args.gpus, config.gradient_accumulation_steps)
@@ -98,8 +100,13 @@ def main(words: Sequence[str]) -> int:
     peaks = nominal_peaks(args.gpu)
     assert peaks is not None  # the parser knows no other names
     peak, state = peaks[config.precision != "bf16"], traced[False][0].state
+    assumed = {
+        name: value
+        for name, value in without_data(recipe).items()
+        if name.startswith("model.") and getattr(recipe.model, name[len("model.") :]) is None
+    }
     found: dict[str, Any] = {
-        "recipe": args.recipe, "gpus": args.gpus, "gpu_memory": memory,
+        "recipe": args.recipe, "assumed": assumed, "gpus": args.gpus, "gpu_memory": memory,
         "parameters": state.weights // 4, "state": asdict(state),
         "batch_size": config.batch_size, "micro_batch": micro,
         "gradient_accumulation_steps": config.gradient_accumulation_steps,
@@ -136,6 +143,9 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
                      f"{each['step_seconds']:.3g} s per step{hours}"))  # fmt: skip
     rows.append(("assumed", f"{found['utilisation']:.0%} of {found['peak_flops'] / 1e12:g} TFLOP/s "
                  "per GPU; communication hidden behind computation"))  # fmt: skip
+    if found["assumed"]:
+        sizes = ", ".join(f"{name} {value}" for name, value in found["assumed"].items())
+        rows.append(("", f"{sizes}; a training takes these from its data"))
     if not found["steps"]:
         rows.append(("", "hours need --examples N, because the recipe counts epochs"))
     memory = f"{found['gpu_memory'] / GB:g} GB"

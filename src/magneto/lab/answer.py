@@ -77,8 +77,9 @@ def best(summaries: Sequence[Summary], ranked: Sequence[Summary], metric: str) -
 
 def best_claim(summaries: Sequence[Summary], gaps: Sequence[Difference]) -> str:
     """Return the strongest justified claim about the row with the best score."""
+    tied = any(gap.mean == 0 for gap in gaps)
     if any(summary.missing for summary in summaries):
-        return "has the best score so far"
+        return "shares the best score so far" if tied else "has the best score so far"
     if len(summaries) == 1:
         return "has its best score"
     if not gaps:
@@ -87,7 +88,7 @@ def best_claim(summaries: Sequence[Summary], gaps: Sequence[Difference]) -> str:
         return "is significantly better than all others"
     close = any(math.isfinite(gap.half_width) and not is_significant(gap) for gap in gaps)
     ending = ", not significantly ahead of all others" if close else ""
-    return f"has the best score{ending}"
+    return f"{'shares' if tied else 'has'} the best score{ending}"
 
 
 def unfinished(summaries: Sequence[Summary]) -> list[str]:
@@ -163,9 +164,13 @@ def is_significant(gap: Difference) -> bool:
 def distances(gaps: Sequence[tuple[str, Difference]]) -> list[str]:
     """Return sentences on the differences of other rows, by title, from the best one."""
     groups: dict[str, list[str]] = {
-        "Not significantly worse": [], "Significantly worse": [], "Too few seeds to compare": [],
+        "Equal scores": [], "Not significantly worse": [], "Significantly worse": [],
+        "Too few seeds to compare": [],
     }  # fmt: skip
     for title, gap in gaps:
+        if gap.mean == 0:
+            groups["Equal scores"].append(title)
+            continue
         if math.isnan(gap.half_width):
             kind = "Too few seeds to compare"
         else:

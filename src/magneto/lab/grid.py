@@ -17,12 +17,11 @@ from typing import Any, TypeVar
 from magneto.config import ConfigError
 from magneto.fields import free_fields
 from magneto.files import DamagedError, read_object, write_json
-from magneto.recipe import Recipe, load_recipe
+from magneto.recipe import SPEC_FILE, Recipe, load_recipe
 from magneto.training.config import TrainingConfig
 
 Spec = TypeVar("Spec")
 PLACEMENT, RATE, SEED = "model.placement", "training.learning_rate", "seed"
-SPEC_FILE = "sweep.json"
 
 
 @dataclass(frozen=True)

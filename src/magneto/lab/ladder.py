@@ -34,7 +34,6 @@ from magneto.lab.forecast import (
 from magneto.lab.grid import (
     RATE,
     SEED,
-    SPEC_FILE,
     Cell,
     Sweep,
     cell_directory,
@@ -52,11 +51,10 @@ from magneto.lab.sweep import default_jobs, run_local
 from magneto.lab.update import measure_growth, measured_shape
 from magneto.nn.config import TransformerConfig
 from magneto.progress import ProgressBars
-from magneto.recipe import Recipe, load_recipe
+from magneto.recipe import LADDER_FILE, SPEC_FILE, Recipe, load_recipe
 from magneto.theory.bounds import bound, derived_scales, find_family
 from magneto.theory.placement import Depth
 
-LADDER_FILE = "ladder.json"
 # Limits of the tested rates.
 LOWEST, HIGHEST = 1e-6, 3.0
 # Share of the budget for the cells; starting workers, reading data and figures take the rest.
@@ -228,7 +226,7 @@ def fit_budget(
         fewer_seeds: Whether to drop seeds if runs would be shorter than `GOOD_STEPS`.
 
     Raises:
-        ConfigError: If the budget does not allow `LEAST_STEPS`.
+        ConfigError: If the budget does not allow `LEAST_STEPS`, or the recipe's steps if fewer.
     """
     training = ladder.first_recipe(ladder.sizes[0]).training
     counts = {size: planned(ladder, size) for size in ladder.sizes}
@@ -238,9 +236,10 @@ def fit_budget(
     if fewer_seeds and len(ladder.seeds) > 1 and steps < min(GOOD_STEPS, training.steps):
         fewer = replace(ladder, seeds=ladder.seeds[:-1])
         return fit_budget(fewer, capacity, timed, fewer_seeds)
-    if steps < LEAST_STEPS:
-        needed = (besides + LEAST_STEPS * a_step) / SHARE / capacity
-        raise ConfigError([f"--budget is too short: {sum(counts.values())} runs of {LEAST_STEPS} "
+    least = min(LEAST_STEPS, training.steps)
+    if steps < least:
+        needed = (besides + least * a_step) / SHARE / capacity
+        raise ConfigError([f"--budget is too short: {sum(counts.values())} runs of {least} "
                            f"steps need {needed:.1f} times as long; choose smaller --widths, fewer "
                            "--placements or fewer --seeds"])  # fmt: skip
     changes = {

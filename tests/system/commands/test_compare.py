@@ -98,6 +98,9 @@ def test_runs_on_changed_data_do_not_join_a_comparison(
         assert "they changed after the run began" in capsys.readouterr().err
     assert len(list((out / "cells").iterdir())) == 1
     assert (out / "sweep.json").read_bytes() == before
+    assert main(["report", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert f"{out} is a comparison, not a run; its report is {out / 'report.html'}" in said
 
 
 def test_curves_in_the_terminal_have_one_scale_below_the_baseline() -> None:

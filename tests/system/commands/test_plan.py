@@ -134,6 +134,14 @@ def test_a_plan(capsys: Any) -> None:
         assert words in said
 
 
+def test_assumed_sizes_are_printed(capsys: Any) -> None:
+    words = ["plan", "image-classification/tiny", "--data", "nowhere", "--model.image_size", "null",
+             "--model.patch_size", "8", "--model.channels", "null"]  # fmt: skip
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "model.image_size 64, model.channels 3; a training takes these from its data" in said
+
+
 def test_mistakes_are_named(capsys: Any) -> None:
     for words, said in (
         ("--gpus 0", "--gpus must be above 0"),

@@ -65,6 +65,14 @@ def test_equal_scores_of_two_seeds_show_no_spread() -> None:
     assert gaps_of({"a": [0.70] * 2, "b": [0.70] * 2})[pair] == (0, 0)
 
 
+def test_equal_scores_are_called_equal() -> None:
+    for scores in ([0.70], [0.70, 0.72]):
+        both = cells("pre", {1e-3: [*scores]}) + cells("sub", {1e-3: scores[::-1]})
+        words = said(both, "pre", "sub", higher=True)
+        assert words[0].startswith("Pre-LN shares the best score")
+        assert words[1] == "Equal scores: Sub-LN."
+
+
 def test_one_seed_is_undecided() -> None:
     words = said(cells("pre", {1e-3: [4.0]}) + cells("sub", {1e-3: [3.0]}), "pre", "sub")
     assert words[0] == "Sub-LN has the best score: loss 3 at learning rate 0.001."

@@ -251,6 +251,8 @@ def test_a_budget_buys_steps() -> None:
     assert "of the recipe's 60 steps" in fitted.notes[0]
     with pytest.raises(ConfigError, match="--budget is too short"):
         fit_budget(ladder, 0.5 * enough, timed)
+    few = made([64, 128], overrides={**SMALL, "training.steps": "8"})
+    assert fit_budget(few, enough, timed).fitted["training.steps"] == 8
 
 
 @pytest.mark.parametrize(("limit", "batches"), [(1, 1), (None, 2)])
