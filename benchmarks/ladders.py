@@ -96,8 +96,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     lines = ["# Held-out rungs: predicted and measured", "",
              "Made by `python -m benchmarks.ladders` from ladder-held-out.csv.", "",
              "| quantity | rungs below | values | inside the 80 % interval | factor that intervals "
-             "need | median error factor | error factor of the rate of the rung below | "
-             "error factor of that rate times 1/size |",
+             "need | median error factor | median error factor of the rate of the rung below | "
+             "median error factor of that rate scaled by 1/size |",
              "|---|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
     for what in ("best_rate", "stable_rate", "loss", "gap"):
         for several in (False, True):

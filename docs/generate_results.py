@@ -127,7 +127,7 @@ def held_out_answer(rows: Rungs) -> Iterator[str]:
         f"{held['best_rate']} predicted best rates lay in their 80 % intervals, and so did "
         f"{held['loss']} losses and {held['stable_rate']} largest stable rates. The median "
         f"prediction of a best rate was off by a factor of {off:.2f}, the rate of the size below "
-        f"by {below:.2f}, and that rate times 1/size by {inverse:.2f}."
+        f"by {below:.2f}, and that rate scaled by 1/size by {inverse:.2f}."
     )
 
 

@@ -40,7 +40,7 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
         purpose: Feature and package, for the message.
 
     Raises:
-        ModuleNotFoundError: If it is not installed; says what to install.
+        ModuleNotFoundError: If it is not installed. The message says what to install.
     """
     package = module.partition(".")[0]
     try:
@@ -113,7 +113,7 @@ def read_json(path: Path) -> Any:
     """Read one of our JSON files.
 
     Raises:
-        DamagedError: If it is not JSON; names the file.
+        DamagedError: If it is not JSON. The message names the file.
         OSError: If it can't be read.
     """
     try:
@@ -130,7 +130,7 @@ def read_object(path: Path, *keys: str) -> dict[str, Any]:
         keys: Required keys.
 
     Raises:
-        DamagedError: If it is something else or lacks a key; names the file.
+        DamagedError: If it is something else or lacks a key. The message names the file.
         OSError: If it can't be read.
     """
     value = read_json(path)

@@ -74,7 +74,8 @@ def load_run(
 
     Raises:
         FileNotFoundError: If there is no run, or no such weights in it.
-        ConfigError: If the command does not support the run's task; names the commands that do.
+        ConfigError: If the command does not support the run's task. The message names the commands
+            that do.
     """
     recipe, built = open_task(run, overrides, verb)
     built.problems.write_to(run)
@@ -169,7 +170,7 @@ def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str
         names: Fields of the encoder. Free fields, and fields that the run lacks, may differ.
 
     Raises:
-        ValueError: If they differ; names the options that make them equal.
+        ValueError: If they differ. The message names the options that make them equal.
     """
     shared = sorted({*names} - free_fields(type(config)))
     different = [

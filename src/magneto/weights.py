@@ -153,8 +153,8 @@ def find_weights(run: Path, which: str = "auto") -> Path:
             exists of best, final and last.
 
     Raises:
-        FileNotFoundError: If they don't exist; lists existing ones.
-        DamagedError: If they are damaged; lists undamaged ones.
+        FileNotFoundError: If they don't exist. The message lists existing ones.
+        DamagedError: If they are damaged. The message lists undamaged ones.
     """
     checkpoints = list_checkpoints(run)
     there = {name: run / name for name in NAMED if (run / name).is_dir()}
@@ -186,7 +186,8 @@ def check_finite(state: Mapping[str, Tensor], where: object) -> None:
     """Check that weights are finite; `where` names them in the error.
 
     Raises:
-        DamagedError: If a value is infinite or not a number; names the first such tensor.
+        DamagedError: If a value is infinite or not a number. The message names the first such
+            tensor.
     """
     for name, tensor in state.items():
         if not tensor.isfinite().all():

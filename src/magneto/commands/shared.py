@@ -220,7 +220,7 @@ def read_time(option: str, text: str) -> float:
     """Return the seconds in a duration such as "60s", "5m", "2h" or "90" (seconds).
 
     Raises:
-        ConfigError: If it is malformed or not above 0; names the option.
+        ConfigError: If it is malformed or not above 0. The message names the option.
     """
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     try:
@@ -268,7 +268,7 @@ def open_standard_input() -> BinaryIO:
 
 
 def check_file(name: str, what: str) -> None:
-    """Raise an error unless a file exists; names the nearest one."""
+    """Raise an error that names the nearest file, unless a file exists."""
     path = Path(name)
     if path.is_dir():
         raise ValueError(f"{name} is a folder; name a {what} in it")

@@ -98,7 +98,7 @@ def read_source(
 
     Raises:
         FileNotFoundError: If the path does not exist; suggests the nearest one.
-        ValueError: If the source is not supported; lists the supported ones.
+        ValueError: If the source is not supported. The message lists the supported ones.
     """
     found = parse_source(source)
     if found.kind == "hf":

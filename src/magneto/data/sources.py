@@ -204,7 +204,8 @@ class HubDataset:
         source: Source of kind "hf".
 
     Raises:
-        ModuleNotFoundError: If `datasets` is not installed; names the extra that installs it.
+        ModuleNotFoundError: If `datasets` is not installed. The message names the extra that
+            installs it.
     """
 
     def __init__(self, source: Source) -> None:

@@ -108,8 +108,8 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
         name: Name of one example, for messages.
 
     Raises:
-        ValueError: If `make` fails; names the first example that fails alone, or the first and
-            last.
+        ValueError: If `make` fails. The message names the first example that fails alone, or the
+            first and last.
     """
     try:
         return make(examples)

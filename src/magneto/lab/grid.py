@@ -121,7 +121,7 @@ def load_cells(sweep: Sweep) -> list[Recipe]:
     """Return every cell's recipe.
 
     Raises:
-        ConfigError: If some are wrong; states each mistake once.
+        ConfigError: If some are wrong. The message states each mistake once.
     """
     recipes, problems = [], {}
     for cell in sweep.cells():

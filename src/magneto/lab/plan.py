@@ -85,7 +85,7 @@ def check_weights_first(recipe: Recipe) -> None:
     because their sizes may depend on it.
 
     Raises:
-        ValueError: If they do not fit; names what to reduce.
+        ValueError: If they do not fit. The message names what to reduce.
     """
     if ":" in recipe.task:
         return

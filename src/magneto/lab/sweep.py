@@ -309,7 +309,7 @@ def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) 
         options: Options of submitit's executor: slurm_partition, timeout_min, gpus_per_node.
 
     Raises:
-        ModuleNotFoundError: If submitit is not installed; names the extra.
+        ModuleNotFoundError: If submitit is not installed. The message names the extra.
     """
     submitit = import_extra("submitit", "cluster", "a cluster needs submitit")
     executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=cluster)

@@ -344,8 +344,8 @@ def check_pretrained(config: Any) -> None:
     """Check that a pre-training run exists and has the configured encoder.
 
     Raises:
-        FileNotFoundError: If there is no such run; names the nearest one.
-        ValueError: If its encoder has another shape; names the options to change.
+        FileNotFoundError: If there is no such run. The message names the nearest one.
+        ValueError: If its encoder has another shape. The message names the options to change.
     """
     run = pretrained_run(config)
     names = (field.name for field in fields(TextEncoderConfig))

@@ -242,7 +242,7 @@ def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -
     """Return the names of the columns "text", "pair" or "label"; None if there is no pair.
 
     Raises:
-        ValueError: If the table lacks one; names the columns that it has.
+        ValueError: If the table lacks one. The message names the columns that it has.
     """
     found: list[str | None] = []
     for what in wanted:
@@ -352,7 +352,7 @@ def read_unlabelled(
         counts: Counts malformed records.
 
     Raises:
-        ValueError: If the file has no such column; names its columns.
+        ValueError: If the file has no such column. The message names its columns.
     """
     if not has_ending(path, RECORDS):
         yield from line_pairs(read_lines(path, counts), config.paired)

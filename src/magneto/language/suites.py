@@ -250,7 +250,7 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
 
     Raises:
         ConfigError: If no file is found, or several match.
-        ValueError: If a record lacks a field of the suite; names file and record.
+        ValueError: If a record lacks a field of the suite. The message names file and record.
     """
     wanted, path = suite.questions, user_path(data or "")
     if data is None or data.startswith("hf:"):

@@ -391,7 +391,10 @@ class Cache(Protocol):
     """Interface of a key/value cache, which Hugging Face's caches satisfy too."""
 
     def update(self, key: Tensor, value: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Append (batch, heads, length, head width) to a layer; return all its keys and values."""
+        """Append keys and values to a layer, and return all that it has.
+
+        Shape: (batch, heads, length, head width).
+        """
         ...
 
     def get_seq_length(self, layer: int = 0, /) -> int:

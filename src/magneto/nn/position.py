@@ -160,9 +160,10 @@ class TransformerXLTable(nn.Module):
         self.width = config.width
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Return x, and (key length + query length, width), from the furthest past key on.
+        """Return x and the sinusoids, (key length + query length, width).
 
-        The last row is one distance too many, for `shift`.
+        The first row is that of the furthest past key. The last row is one distance too many, for
+        `shift`.
         """
         queries, keys = x.shape[1], past + x.shape[1]
         distance = torch.arange(keys - 1, -queries - 1, -1, device=x.device)

@@ -405,7 +405,7 @@ def open_source(
     """Return a reader for each split of a source, by the split's name; nothing is read yet.
 
     Raises:
-        FileNotFoundError: If there is no such path; names the nearest.
+        FileNotFoundError: If there is no such path. The message names the nearest.
         ValueError: If a name is unknown, or the path has no speech corpus.
     """
     found = find_source(source)

@@ -74,7 +74,7 @@ def candidates(source: str) -> list[Candidate]:
 
     Raises:
         FileNotFoundError: If the path does not exist; suggests the nearest one.
-        ValueError: If no task fits; says what was found.
+        ValueError: If no task fits. The message says what was found.
     """
     found = parse_source(source)
     if found.kind == "builtin":
@@ -209,7 +209,7 @@ def table_candidates(table: Table) -> list[Candidate]:
     """Return the tasks that fit the columns of a table.
 
     Raises:
-        ValueError: If no task fits; lists the columns with their kinds.
+        ValueError: If no task fits. The message lists the columns with their kinds.
     """
     kinds = {name: column_kind(table, name) for name in table.columns}
     check_header(table, kinds)

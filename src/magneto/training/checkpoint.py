@@ -584,7 +584,7 @@ def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]
     """Return the differences between a checkpoint's recipe and a new one, in words.
 
     Raises:
-        ValueError: If the task, model, data or seed differs; names the fields.
+        ValueError: If the task, model, data or seed differs. The message names the fields.
     """
     now = json.loads(json.dumps(recipe, default=str))
     content_is_compared = (run / ASSETS / DIGEST_FILE).exists()

@@ -44,8 +44,9 @@ class ParallelDataConfig:
     """PATH (a folder, the stem of aligned files such as a.en and a.de, or a .tsv, .csv, .jsonl,
     .json or .parquet file), hf:NAME, or builtin:phrases[:CODES], as in builtin:phrases:de,en."""
     validation_source: str | None = None
-    """Separate source of validation text: its validation split, or all of it. By default the
-    validation split of `source`. Of a language pair without one, sentences are held out."""
+    """Separate source of validation text: its validation split, or all of it. The default is the
+    validation split of `source`. If a language pair has no such split,
+    sentences are held out."""
     validation_fraction: Share = 0.02
     """Share of sentences held out for validation, chosen by the hash of the sentence in
     `pivot_language`."""

@@ -141,7 +141,7 @@ def open_parallel(
         required: Languages one of which aligned files must have; otherwise records are read.
 
     Raises:
-        FileNotFoundError: If there is no such path; names the nearest.
+        FileNotFoundError: If there is no such path. The message names the nearest.
         ValueError: If a name is unknown, or the path has no parallel text.
     """
     parsed = find_source(source)
@@ -200,7 +200,7 @@ def find_files(
     Records are used if there are no aligned files, or none in a language of `required`.
 
     Raises:
-        FileNotFoundError: If there is no such path; names the nearest.
+        FileNotFoundError: If there is no such path. The message names the nearest.
         ValueError: If no file is parallel text, or a text has two files.
     """
     path = user_path(source)
@@ -440,7 +440,7 @@ def training_directions(
         languages: All languages of the text.
 
     Raises:
-        ValueError: If the text lacks a direction or a language; names what it has.
+        ValueError: If the text lacks a direction or a language. The message names what it has.
     """
     pivot, has = config.pivot_language, f"It has {', '.join(languages)}."
     if config.directions:

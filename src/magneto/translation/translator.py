@@ -180,7 +180,7 @@ class TextTranslator:
             progress: Called with the number of non-empty texts done.
 
         Raises:
-            ValueError: If the vocabulary lacks the language; names the nearest.
+            ValueError: If the vocabulary lacks the language. The message names the nearest.
         """
         nonempty = [number for number, text in enumerate(texts) if is_visible(text)]
         sources = self.vocabulary.encode_source([texts[number] for number in nonempty], language)

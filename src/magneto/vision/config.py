@@ -270,7 +270,7 @@ def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
     """Return the names of the classes that a recipe sets; None if the data sets them.
 
     Raises:
-        FileNotFoundError: If there is no file of them; names the nearest.
+        FileNotFoundError: If there is no file of them. The message names the nearest.
         ValueError: If two classes have one name.
     """
     if data.class_names is None:
@@ -436,7 +436,7 @@ class SegmentationDataConfig(ImageSourceConfig):
     reduce_zero_label: bool = False
     """Whether 0 in a mask is ignored and all other numbers are reduced by one (ADE20k)."""
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()
-    """Numbers in masks, as stored, that are ignored, besides 255."""
+    """Further numbers to ignore in masks, as stored. 255 is always ignored."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
     """Longer and shorter side within which an image is resized before augmentation, keeping its
     aspect ratio ((2048, 512) for ADE20k). None: no resizing."""

@@ -48,7 +48,7 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
 
     Raises:
         FileNotFoundError: If there is no such run, or it has no weights.
-        ValueError: If its encoder has another shape; names the options that would fit.
+        ValueError: If its encoder has another shape. The message names the options that would fit.
     """
     run, held = pretrained_encoder(config)
     check_same_encoder(run, held, config, SHARED_FIELDS)

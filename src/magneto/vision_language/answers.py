@@ -180,7 +180,7 @@ def read_answers(name: str) -> list[str]:
     "answer" and "label" (BEiT-3's answer2label.txt).
 
     Raises:
-        FileNotFoundError: If the file does not exist; names the nearest one.
+        FileNotFoundError: If the file does not exist. The message names the nearest one.
         ValueError: If it has no answers, duplicates, or labels out of order.
     """
     path = existing_path(name)

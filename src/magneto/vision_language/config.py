@@ -318,7 +318,7 @@ class StatementDataConfig(ImageTextDataConfig):
     statement_column: str | None = None
     """Column of the statement. None: found by its name."""
     truth_column: str | None = None
-    """Column of the label, whether the statement is true. None: found by its name."""
+    """Column of the label that says whether the statement is true. None: found by its name."""
     validation_split: Literal["dev", "test", "hidden"] = "dev"
     """Split to validate on: "dev"; "test", NLVR2's test-P (test1.json); or "hidden", its test-U
     (test2.json)."""

@@ -92,7 +92,7 @@ def load_pretrained(
 
     Raises:
         FileNotFoundError: If the run or its weights do not exist.
-        ValueError: If its encoder has another shape; names the options that would fit.
+        ValueError: If its encoder has another shape. The message names the options that would fit.
     """
     run = pretrained_run(config)
     held = held_config(run)

@@ -168,7 +168,7 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
     configuration, such as `eos_token_id`.
 
     Raises:
-        ValueError: If the target cannot compute the same; names the first difference.
+        ValueError: If the target cannot compute the same. The message names the first difference.
     """
     of_model = [form for form in FORMATS if type(model) is form.model]
     form = next((f for f in of_model if f.name == name), None)
@@ -317,7 +317,7 @@ def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
     """Convert a Magneto model to a format's tensors and its file of arguments.
 
     Raises:
-        ValueError: If there is no counterpart; names the first difference.
+        ValueError: If there is no counterpart. The message names the first difference.
     """
     return _file_format(model, name).save(model)
 

@@ -457,7 +457,7 @@ class WeightFormat:
         """Convert our model to their tensors and file of arguments.
 
         Raises:
-            ValueError: If there is no counterpart; names the first difference.
+            ValueError: If there is no counterpart. The message names the first difference.
         """
         config: Any = model.config
         check_placement(config, self.placements, self.name)
