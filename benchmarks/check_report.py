@@ -170,6 +170,7 @@ class Answer:
             (rf"{one} [a-z, ]+: {re.escape(about['metric'])} {PLUS_MINUS} at learning rate "
              rf"({NUMBER})", self.best),
             (rf"{one} \({PLUS_MINUS} (higher|lower)\)", self.behind),
+            (rf"^Equal scores: ({one[1:-1]}(?:, {one[1:-1]})*)\.$", self.tied),
             (rf"{one} ({NUMBER}) \((?:the largest tested|(\d+) of (\d+) at ({NUMBER})|"
              rf"results missing at ({NUMBER}))\)", self.stable),
             (rf"{one} in (\d+) of (\d+)", self.lost),
@@ -214,6 +215,17 @@ class Answer:
         self.check.same(f"{title} behind", found[4], side)
         noise = width is not None and gap <= width
         self.check.same(f"{title} not significant", "Not significantly" in self.sentence, noise)
+        return ""
+
+    def tied(self, found: re.Match[str]) -> str:
+        """Check the rows whose score equals the best."""
+        for title in (self.title[letter] for letter in found[1].split(", ")):
+            mine, best = (self.sums.get(name, {}).get("scores") for name in (title, self.leader))
+            if mine and best:
+                equal = math.isclose(fmean(mine), fmean(best), rel_tol=1e-12)
+                self.check.same(f"{title} behind", True, equal)
+            else:
+                self.check.wrong.append(f"{title} behind: the runs have no score to compare")
         return ""
 
     def stable(self, found: re.Match[str]) -> str:
