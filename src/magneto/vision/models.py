@@ -306,7 +306,7 @@ def window_places(image: Sequence[int], window: Sequence[int], stride: int) -> I
 def mean_of_windows(
     answers: Iterator[Tensor], places: Sequence[Place], size: Sequence[int]
 ) -> Tensor:
-    """Return an image's mean logits, (classes, height, width), over its overlapping windows."""
+    """Return an image's mean logits, (classes, height, width), over its windows."""
     first = next(answers)
     total = first.new_zeros(len(first), *size)
     count = first.new_zeros(1, *size)
