@@ -45,8 +45,6 @@ RESERVE = 0.08
 TRAINED_TOKENIZERS = ("auto", "bpe", "sentencepiece", "characters")
 # Defaults for unknown numbers of classes of texts, and of answers (VQA v2's).
 CLASSES, ANSWERS = 2, 3129
-# Patches per side, and pixels per patch side, of images whose size depends on the data.
-PATCHES = 8
 
 
 def without_data(recipe: Recipe) -> dict[str, Any]:
@@ -66,9 +64,8 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
         found["data.labels"] = [str(number) for number in range(model.classes or CLASSES)]
     if hasattr(data, "mask_column") and getattr(model, "classes", 0) is None:
         found["model.classes"] = len(data.classes or range(CLASSES))
-    if hasattr(model, "image_size"):
-        size = model.image_size or PATCHES * (model.patch_size or PATCHES)
-        patch = model.patch_size or (size // PATCHES if size % PATCHES == 0 else size)
+    if hasattr(model, "derived_sizes"):
+        size, patch = model.derived_sizes()
         sizes = {"image_size": size, "patch_size": patch, "channels": model.channels or 3}
         found |= {f"model.{name}": sizes[name] for name in sizes if getattr(model, name) is None}
     if hasattr(model, "answers") and data.answers is None:

@@ -15,7 +15,8 @@ import numpy as np
 
 from magneto.data.problems import Counts
 from magneto.language.labelled_texts import ROWS
-from magneto.vision.input_size import derive_sizes, sample_images
+from magneto.vision.config import derive_sizes
+from magneto.vision.input_size import sample_images
 
 # Share of texts that are not truncated.
 UNCUT_SHARE = 0.99

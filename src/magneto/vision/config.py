@@ -42,6 +42,27 @@ Codes = Annotated[int, Interval(ge=2, lt=LARGEST)]
 FourLayers = tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeInt]
 
 
+# A model for small computers has at most this image size, and this number of patches a side.
+LARGEST_SIDE, PATCHES = 64, 8
+# Patches of one pixel cost four times as much as of two, and tell no more.
+LEAST_PATCH = 2
+
+
+def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> tuple[int, int]:
+    """Return image size and patch size for images whose shorter side is `side` pixels.
+
+    The image size is at most `LARGEST_SIDE`, in at most `PATCHES` patches a side. A size that is
+    given stays.
+    """
+    size = image_size or min(side, LARGEST_SIDE)
+    patch = patch_size or max(-(-size // PATCHES), min(LEAST_PATCH, size))
+    if image_size is None:
+        return max(patch * round(size / patch), patch), patch
+    if patch_size is None:
+        patch = next(part for part in range(patch, size + 1) if size % part == 0)
+    return size, patch
+
+
 @configuration
 class ImageInputConfig:
     """Sizes of a model's images and of their patches."""
@@ -73,6 +94,10 @@ class ImageInputConfig:
             raise ValueError("model.image_size, patch_size or channels is null: prepare the task, "
                              "which derives it from the data, or set it")  # fmt: skip
         return self.image_size, self.patch_size, self.channels
+
+    def derived_sizes(self, side: int = LARGEST_SIDE) -> tuple[int, int]:
+        """Return image size and patch size for images whose shorter side is `side` pixels."""
+        return derive_sizes(side, self.image_size, self.patch_size)
 
     @property
     def patches(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from magneto.data.table import evenly_spaced
 from magneto.progress import Progress
-from magneto.vision.config import ImageEncoderConfig
+from magneto.vision.config import LARGEST_SIDE, ImageEncoderConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
 
@@ -20,10 +20,6 @@ from magneto.vision.images import ImageSplit
 SAMPLE, COMPARED = 200, 20
 # Images are larger or smaller than the model's by more than this factor: a line says so.
 MUCH = 3
-# A model for small computers has at most this image size, and this number of patches a side.
-LARGEST_SIDE, PATCHES = 64, 8
-# Patches of one pixel cost four times as much as of two, and tell no more.
-LEAST_PATCH = 2
 # An image with more pixels takes half a second and more to decode, in every epoch.
 MOST_PIXELS = 30_000_000
 FIELDS = ("image_size", "patch_size", "channels")
@@ -74,21 +70,6 @@ def sample_images(split: ImageSplit) -> ImageSample:
     return ImageSample(np.array(sizes), grey, huge)
 
 
-def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> tuple[int, int]:
-    """Return image size and patch size for images whose shorter side is `side` pixels.
-
-    The image size is at most `LARGEST_SIDE`, in at most `PATCHES` patches a side. A size that is
-    given stays.
-    """
-    size = image_size or min(side, LARGEST_SIDE)
-    patch = patch_size or max(-(-size // PATCHES), min(LEAST_PATCH, size))
-    if image_size is None:
-        return max(patch * round(size / patch), patch), patch
-    if patch_size is None:
-        patch = next(part for part in range(patch, size + 1) if size % part == 0)
-    return size, patch
-
-
 def warn_resized(image_size: int, split: ImageSplit, progress: Progress) -> None:
     """Report images that are much larger or smaller than a model's image size."""
     sides = list[int]()
@@ -136,7 +117,7 @@ def resolve_input(
         sample = sample_images(split)
         side = sample.median_side
         source = f"for images whose median shorter side is {side} pixels"
-        size, patch = derive_sizes(side, config.image_size, config.patch_size)
+        size, patch = config.derived_sizes(side)
         channels = config.channels or (1 if sample.grey else 3)
         values = {"image_size": size, "patch_size": patch, "channels": channels}
     patches = (values["image_size"] // values["patch_size"]) ** 2

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from magneto.runs import load_run
-from magneto.vision.input_size import derive_sizes
+from magneto.vision.config import derive_sizes
 from tests.said import Said
 from tests.unit.vision.image_files import class_folders, encoded, write, write_pairs
 from tests.unit.vision.small import SHAPE, small_recipe, small_task, train_small
