@@ -4,7 +4,7 @@
 
 This imports nothing of the package. It recomputes best rates, losses, largest stable rates,
 sensitivities and measured quantities from the cells of each rung, then the laws, then the
-predictions of held-out rungs. It compares all of them with foretelling.json, the source of the
+predictions of held-out rungs. It compares all of them with forecast.json, the source of the
 page's tables and figures.
 """
 
@@ -247,12 +247,12 @@ def check_laws(check: Check, where: str, told: dict[str, Any], rungs: list[dict[
 
 def check_folder(folder: Path) -> Check:
     """Check the page of a ladder's folder."""
-    about = json.loads((folder / "foretelling.json").read_text())
+    about = json.loads((folder / "forecast.json").read_text())
     check = Check()
     for rung in about["rungs"]:
         check_rung(check, folder, about, rung)
     check_laws(check, f"{about['axis']} {about['target']}", about["forecast"], about["rungs"])
-    for path in sorted((folder / "foretold").glob("*.json")):
+    for path in sorted((folder / "forecasts").glob("*.json")):
         told = json.loads(path.read_text())
         below = [rung for rung in about["rungs"] if rung["size"] in told["from"]]
         check_laws(check, path.stem, told, below)

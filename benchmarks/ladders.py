@@ -66,12 +66,12 @@ def held_out(out: Path) -> list[dict[str, Any]]:
     """Return every prediction of a held-out rung, of all ladders that have a page."""
     rows = []
     for name in LADDERS:
-        path = out / name / "foretelling.json"
+        path = out / name / "forecast.json"
         if not path.is_file():
             continue
         found = json.loads(path.read_text())
         for entry in found["held_out"]:
-            off = [rival["off"] for rival in entry.get("rivals", {}).values()] or ["", ""]
+            off = [rate["off"] for rate in entry.get("trivial_rates", {}).values()] or ["", ""]
             rows.append({**entry, "ladder": name, "axis": found["axis"],
                          "from": " ".join(map(str, entry["from"])),
                          "commit": " ".join(c[:8] for c in found["environment"]["commit"]),
@@ -105,14 +105,14 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
             known = [r for r in mine if r["measured"]]
             if not known:
                 continue
-            rivals = ["–", "–"]
+            trivial = ["–", "–"]
             if what == "best_rate":
-                rivals = [f"{median(r[name] for r in known):.2f}"
-                          for name in ("off_below", "off_inverse")]  # fmt: skip
+                trivial = [f"{median(r[name] for r in known):.2f}"
+                           for name in ("off_below", "off_inverse")]  # fmt: skip
             lines.append(
                 f"| {TITLES[what]} | {'two or more' if several else 'one'} | {len(mine)} "
                 f"| {sum(r['holds'] for r in mine)} | {widening(known):.2f} "
-                f"| {median(r['off'] for r in known):.3f} | {' | '.join(rivals)} |"
+                f"| {median(r['off'] for r in known):.3f} | {' | '.join(trivial)} |"
             )
     gaps = [row for row in rows if row["what"] == "gap"]
     if gaps:

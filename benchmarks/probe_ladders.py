@@ -35,7 +35,7 @@ COLUMNS: tuple[str, ...] = (
 def probe_ladder(folder: Path) -> list[dict[str, Any]]:
     """Return a row for each cell of a ladder's first seed; probe cells without a verdict."""
     ladder, path = read_ladder(folder), folder / "probe.csv"
-    rungs = read_object(folder / "foretelling.json", "rungs")["rungs"]
+    rungs = read_object(folder / "forecast.json", "rungs")["rungs"]
     became = {
         (rung["size"], row, cell["learning_rate"], cell["seed"]): cell["status"]
         for rung in rungs

@@ -116,7 +116,7 @@ def main(words: Sequence[str]) -> int:
     ladder = open_ladder(folder, requested, prepare)
     complete = run_ladder(folder, ladder, jobs, progress)
     found = collect_ladder(folder, ladder, "magneto ladder " + shlex.join(words))
-    write_json(folder / "foretelling.json", found)
+    write_json(folder / "forecast.json", found)
     page = write_ladder(found, folder)
     keys = ("answer", "forecast", "troubles", "held_out", "held_out_text", "limitations")
     places = {"folder": str(folder), "report": str(page), "complete": complete}

@@ -268,8 +268,8 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
         "size", "from" (sizes of the rungs) and "rows". Each row that learned on every rung has
         laws as mappings of `Law`'s fields: "best_rate", "loss", "stable_rate" (None if no rate
         failed), "measured" by name; "stable_below", the largest stable rate of the last rung;
-        "rivals", the best rate by two trivial rules; and "gaps", the law of each other row's loss
-        over this one's (logarithms; above 0 if the other row is worse).
+        "trivial_rates", the best rate by two trivial rules; and "gaps", the law of each other
+        row's loss over this one's (logarithms; above 0 if the other row is worse).
     """
     last = rungs[-1]
     able = [row for row in last["rows"] if all(learned(rung, row) for rung in rungs)]
@@ -291,7 +291,9 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
             "stable_rate": law_of(stable, size, RATES) if stable else None,
             "stable_below": results[-1]["largest_stable"],
             "measured": measured,
-            "rivals": {"the rate below": rate, "rate times 1/size": rate * last["size"] / size},
+            "trivial_rates": {"rate of the rung below": rate,
+                              "rate of the rung below scaled by 1/size":
+                              rate * last["size"] / size},
             "gaps": {other: gap_law(rungs, row, other, size) for other in able
                      if other != row},
         }  # fmt: skip
@@ -343,9 +345,10 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
                      "measured": truth, "holds": low <= truth <= high,
                      "off": math.exp(abs(math.log(value / truth)))}  # fmt: skip
             if what == "best_rate":
-                entry["rivals"] = {name: {"value": guess,
-                                          "off": math.exp(abs(math.log(guess / truth)))}
-                                   for name, guess in laws["rivals"].items()}  # fmt: skip
+                entry["trivial_rates"] = {
+                    name: {"value": rate, "off": math.exp(abs(math.log(rate / truth)))}
+                    for name, rate in laws["trivial_rates"].items()
+                }
             rows.append(entry)
     rows += held_out_gaps(rung, prediction["rows"])
     for entry in rows:
@@ -541,11 +544,11 @@ def held_out_text(entries: Sequence[Mapping[str, Any]]) -> str:
     holds = sum(entry["holds"] for entry in entries)
     text = (f"{holds} of {len(entries)} forecasts of rungs, made before their training, lay in "
             "their 80 % intervals.")  # fmt: skip
-    rates = [entry for entry in entries if entry.get("rivals")]
+    rates = [entry for entry in entries if entry.get("trivial_rates")]
     if rates:
-        errors = {"the forecast": median(entry["off"] for entry in rates)}
-        for name in rates[0]["rivals"]:
-            errors[name] = median(entry["rivals"][name]["off"] for entry in rates)
-        listed = ", ".join(f"{value:.2f} for {name}" for name, value in errors.items())
+        errors = {"forecast": median(entry["off"] for entry in rates)}
+        for name in rates[0]["trivial_rates"]:
+            errors[name] = median(entry["trivial_rates"][name]["off"] for entry in rates)
+        listed = ", ".join(f"{value:.2f} for the {name}" for name, value in errors.items())
         text += f" The median error factor of the best rate was {listed}."
     return text

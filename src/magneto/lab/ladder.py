@@ -111,7 +111,7 @@ class Ladder:
 
     def forecast_file(self, folder: Path, size: int) -> Path:
         """Return the file with a rung's forecast, written before its training."""
-        return folder / "foretold" / f"{self.axis}-{size}.json"
+        return folder / "forecasts" / f"{self.axis}-{size}.json"
 
     def sweep(self, size: int, cells: Sequence[Mapping[str, Any]]) -> Sweep:
         """Return the comparison of a rung with the given cells only."""

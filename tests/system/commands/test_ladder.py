@@ -53,7 +53,7 @@ def test_a_killed_ladder_goes_on_and_its_numbers_are_those_of_its_runs(tmp_path:
     assert Path(found["report"]).is_file() and str(tmp_path) not in (out / "report.md").read_text()
     checked = check_folder(out)
     assert not checked.wrong and checked.count > 50
-    assert json.loads((out / "foretelling.json").read_text())["complete"]
+    assert json.loads((out / "forecast.json").read_text())["complete"]
 
 
 @pytest.mark.usefixtures("without_pdf")

@@ -161,12 +161,12 @@ def test_known_laws_are_recovered_and_cells_are_few(
     assert "First expected failure" in page and "measured-attention-logit-over-size" in page
     assert "Sub-LN" in (tmp_path / "report.md").read_text()
     assert "forecast" in (tmp_path / "report.csv").read_text()
-    write_json(tmp_path / "foretelling.json", found)
+    write_json(tmp_path / "forecast.json", found)
     checked = check_folder(tmp_path)
     assert not checked.wrong and checked.count > 200
     damaged = json.loads(json.dumps(found))
     damaged["forecast"]["rows"]["sub"]["best_rate"]["high"] *= 1.01
-    write_json(tmp_path / "foretelling.json", damaged)
+    write_json(tmp_path / "forecast.json", damaged)
     assert len(check_folder(tmp_path).wrong) == 1
 
 

@@ -210,14 +210,15 @@ def held_out_section(found: Found) -> Section:
             f"loss relative to {found['rows'].get(entry['against'], entry['against'])}"
         )
         below = ", ".join(map(str, entry["from"]))
-        rivals = [format_value(rival["value"], 3) for rival in entry.get("rivals", {}).values()]
+        rates = entry.get("trivial_rates", {}).values()
+        trivial = [format_value(rate["value"], 3) for rate in rates]
         rows.append([
             f"{entry['size']} from {below}: {found['rows'].get(entry['row'], entry['row'])}, "
             f"{title}", format_value(entry, digits), format_value(entry["measured"], digits),
-            "yes" if entry["holds"] else "no", *(rivals or ["–", "–"]),
+            "yes" if entry["holds"] else "no", *(trivial or ["–", "–"]),
         ])  # fmt: skip
-    head = ["rung", "forecast", "measured", "in the interval", "the rate below",
-            "rate times 1/size"]  # fmt: skip
+    head = ["rung", "forecast", "measured", "in the interval", "rate of the rung below",
+            "rate of the rung below scaled by 1/size"]  # fmt: skip
     return Section("held-out", "Accuracy of the forecasts", head, rows, found["held_out_text"])
 
 
