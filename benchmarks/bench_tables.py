@@ -159,7 +159,8 @@ def scaling_conditions(result: Found) -> str:
 
 def slopes_table(result: Found) -> Iterator[str]:
     """Yield the measured and the expected slope of every scaling curve."""
-    yield "| against | time | last two | expected | memory | expected | start-up | reason |"
+    yield ("| size | time | time, last two | time, expected | memory | memory, expected | "
+           "start-up | reason |")  # fmt: skip
     yield "|---|--:|--:|---|--:|---|--:|---|"
     for name, curve in result["curves"].items():
         time, memory = (expected(pair) for pair in curve["expected"])

@@ -74,7 +74,7 @@ def model(layers: int, width: int, heads: int, batch: int, length: int, vocabula
 CURVES = {
     "depth": Curve(
         "layers", model(6, 64, 4, 2, 64, 512), "layers", (6, 12, 24, 48, 96, 192, 384, 1000),
-        ((1, 1), (1, 1)), "every layer does the same work and keeps as much",
+        ((1, 1), (1, 1)), "every layer does the same work and stores the same amount",
     ),
     "width": Curve(
         "width", model(4, 128, 4, 2, 128, 512), "width", (64, 128, 256, 512, 1024),
@@ -82,8 +82,8 @@ CURVES = {
     ),
     "length": Curve(
         "length", model(4, 128, 4, 1, 128, 512), "length", (128, 256, 512, 1024, 2048, 4096),
-        ((1, 2), (0, 1)), "attention's products grow with the square of the length, all others "
-        "with the length; attention keeps no square",
+        ((1, 2), (0, 1)), "the products of attention grow with the square of the length and all "
+        "others with the length; attention stores nothing of square size",
     ),
     "vocabulary": Curve(
         "vocabulary", model(2, 128, 4, 2, 128, 1024), "vocab_size", (1024, 4096, 16384, 65536),
@@ -91,8 +91,8 @@ CURVES = {
     ),
     "ranks": Curve(
         "ranks", model(6, 128, 4, 4, 128, 512), "ranks", (1, 2, 4),
-        ((0, 1), (0, 0)), "each rank has a batch of its own: 0 while there is a core for each, "
-        "1 beyond; memory is a rank's",
+        ((0, 1), (0, 0)), "each rank has its own batch, so the slope of time is 0 while each rank "
+        "has a core, and 1 beyond; memory is that of one rank",
     ),
 }  # fmt: skip
 

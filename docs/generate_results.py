@@ -32,12 +32,12 @@ from benchmarks.bench_tables import (  # noqa: E402
 from magneto.files import read_json  # noqa: E402
 
 RESULTS = DOCS.parent / "benchmarks" / "results"
-# Columns of the table of steps: the beginnings of the contenders' names.
+# Columns of the table of steps, as the beginnings of the contenders' names.
 PEERS = ("plain torch", "transformers", "torchscale", "x-transformers")
 Rungs = list[dict[str, str]]
 KEPT = "plain torch, freed memory kept"
 SHAPE = "6 x 256"  # of the first table
-# Figures of the first table of a page: the label of its axis, and where a line is drawn.
+# Pages whose figure shows their first table: the label of the axis, and the position of a line.
 TABLES = {
     "language": ("bits per byte, lower is better", None),
     "translation": ("BLEU, higher is better", None),
@@ -48,7 +48,7 @@ TABLES = {
 
 
 def steps_table(bench: dict[str, Any]) -> Iterator[str]:
-    """Yield the ratio of every step to Magneto's at one shape, a row for each field."""
+    """Yield a table of the time of every step relative to Magneto's, a row for each field."""
     yield f"| {SHAPE} | Magneto Sub-LN, ms per step | {' | '.join(PEERS)} |"
     yield f"|---|{'--:|' * (1 + len(PEERS))}"
     for cell in bench["cells"].values():
@@ -59,7 +59,7 @@ def steps_table(bench: dict[str, Any]) -> Iterator[str]:
 
 
 def shapes_table(bench: dict[str, Any]) -> Iterator[str]:
-    """Yield the ratio of every step to Magneto's, a row for each field and shape."""
+    """Yield a table of relative times of steps, a row for each field and shape."""
     head = ["field", "shape", "Magneto Sub-LN, ms", "products alone", "Magneto Pre-LN", PEERS[0],
             "plain torch, memory kept", *PEERS[1:], "other"]  # fmt: skip
     yield f"| {' | '.join(head)} |"
@@ -74,18 +74,18 @@ def shapes_table(bench: dict[str, Any]) -> Iterator[str]:
             *(peer(cell, over, name) for name in PEERS[1:]), f"{', '.join(others)} |",
         ])  # fmt: skip
     yield ""
-    yield conditions(bench)
+    yield f"Machine and versions: {conditions(bench)}"
 
 
 def ratios(bench: dict[str, Any], cell: dict[str, Any]) -> tuple[float, dict[str, str]]:
-    """Return the milliseconds of Magneto's step, and the ratio of every step to it as text."""
+    """Return the milliseconds of Magneto's step, and every step's time relative to it as text."""
     times = medians(cell)
     own = times[bench["reference"]]
     return own, {name: f"{time / own:.2f}" for name, time in times.items()}
 
 
 def peer(cell: dict[str, Any], over: dict[str, str], library: str) -> str:
-    """Return the ratio of a library's step to Magneto's in a field."""
+    """Return the time of a library's step relative to Magneto's in a field."""
     return next((over[name] for name in cell["peers"] if name.startswith(library)), "")
 
 
@@ -105,7 +105,7 @@ def growth_table(found: dict[str, Any]) -> Iterator[str]:
     """Yield the slopes and the machine of the measurement."""
     yield from slopes_table(found)
     yield ""
-    yield scaling_conditions(found)
+    yield f"Machine and versions: {scaling_conditions(found)}"
 
 
 def held_out_table() -> Iterator[str]:
@@ -115,7 +115,7 @@ def held_out_table() -> Iterator[str]:
 
 
 def held_out_answer(rows: Rungs) -> Iterator[str]:
-    """Yield how often the intervals held, and how far each rule was off the best rate."""
+    """Yield how many measured values lay in their intervals, and the errors of each rule."""
     held = {}
     for what in ("best_rate", "loss", "stable_rate"):
         mine = [row for row in rows if row["what"] == what]
@@ -124,15 +124,15 @@ def held_out_answer(rows: Rungs) -> Iterator[str]:
     off, below, inverse = (median(float(row[name]) for row in rates)
                            for name in ("off", "off_below", "off_inverse"))  # fmt: skip
     yield (
-        f"{held['best_rate']} predicted best rates lay in their 80 % intervals, and so did "
-        f"{held['loss']} losses and {held['stable_rate']} largest stable rates. The median "
-        f"prediction of a best rate was off by a factor of {off:.2f}, the rate of the size below "
-        f"by {below:.2f}, and that rate scaled by 1/size by {inverse:.2f}."
+        f"{held['best_rate']} measured best rates, {held['loss']} losses and "
+        f"{held['stable_rate']} largest stable rates lay in their predicted 80 % intervals. The "
+        f"predicted best rates were off by a median factor of {off:.2f}. The best rates of the "
+        f"size below were off by {below:.2f}, and those rates scaled by 1/size by {inverse:.2f}."
     )
 
 
 def ladders_table(rows: Rungs) -> Iterator[str]:
-    """Yield a row for each ladder: its sizes, and how often its intervals held."""
+    """Yield a row for each ladder: its sizes, and how many values lay in their intervals."""
     yield ("| ladder | sizes | values | inside the 80 % interval | median error factor of the best "
            "rate | commit |")  # fmt: skip
     yield "|---|---|--:|--:|--:|---|"
@@ -146,7 +146,7 @@ def ladders_table(rows: Rungs) -> Iterator[str]:
 
 
 def filled(page: str, name: str, lines: Iterator[str]) -> str:
-    """Return a page with the lines of a table between its two marks."""
+    """Return a page with the lines of a table between its two comments."""
     begin, end = re.search(rf"<!-- {name}: .* -->\n", page), f"<!-- end of {name} -->"
     assert begin and end in page
     return page[: begin.end()] + "\n" + "\n".join(lines) + "\n\n" + page[page.index(end) :]
