@@ -1,7 +1,7 @@
 """Magneto: one Transformer for every modality, and a lab for its norm placements.
 
-The lab says which norm placement trains, at which rate, and why: `magneto probe` before training,
-`magneto compare` by training.
+`magneto probe` predicts before training whether a norm placement will train. `magneto compare`
+trains several placements and recommends one with a learning rate.
 
 The public names are resolved on first use, so that `import magneto` imports nothing else.
 """
@@ -46,7 +46,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home the first time it is asked for."""
+    """Import a public name from its module on first use."""
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'magneto' has no attribute {name!r}")

@@ -1,6 +1,6 @@
-"""The command line: finds and runs a command, and prints a user's mistake as one line.
+"""Command line: dispatch to a command's module, and one-line messages for users' mistakes.
 
-Nothing heavy is imported here: `magneto --help` needs neither torch nor a command's module.
+This module imports neither torch nor a command's module, so `magneto --help` is fast.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COMMANDS = {
     "tokenizer": ("magneto.commands.tokenizer", "train a tokenizer on your own text"),
     "recipes": ("magneto.commands.recipes", "list the recipes, or print one"),
     "export": ("magneto.commands.convert:export", "export a run's model to transformers"),
-    "convert": ("magneto.commands.convert", "convert weights from other libraries, or to them"),
+    "convert": ("magneto.commands.convert", "convert weights from or to other libraries"),
 }
 
 # Names of commands in other libraries.

@@ -1,7 +1,7 @@
 """Figures for tasks and reports in one style: image grids, confusion matrices, tables.
 
 Figures have a light background, use no global state, and are equal byte by byte for equal values.
-Tasks draw their own figures between `canvas` and `as_png` or `as_svg`.
+Tasks begin their own figures with `canvas` and end with `as_png` or `as_svg`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Error messages for users: mistakes, a full disk, out of memory.
 
-Nothing heavy is imported, since the command line passes every error through this module.
+This module imports nothing slow, since the command line passes every error through it.
 """
 
 from __future__ import annotations

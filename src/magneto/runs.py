@@ -167,7 +167,8 @@ def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str
         run: Directory of the run, for the message.
         trained: Configuration of the run's model.
         config: Configuration of the new model.
-        names: Fields of the encoder. Free fields, and fields that the run lacks, may differ.
+        names: Fields of the encoder. Fields that do not change what a model computes, and fields
+            that the run lacks, may differ.
 
     Raises:
         ValueError: If they differ. The message names the options that make them equal.

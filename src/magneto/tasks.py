@@ -1,4 +1,4 @@
-"""The table of tasks. A task's module is imported when the task is used; no torch here."""
+"""Table of tasks. A task's module, which imports torch, is imported when the task is used."""
 
 from __future__ import annotations
 

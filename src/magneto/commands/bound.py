@@ -113,14 +113,14 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_depths(command: Parser, args: Any) -> dict[Stack, int]:
-    """Return the layers of a single stack, or of encoder and decoder."""
+    """Return the number of layers of a single stack, or of encoder and decoder."""
     stacks: dict[Stack, int | None] = {
         "encoder": args.encoder_layers,
         "decoder": args.decoder_layers,
     }
     depths: dict[Stack, int] = {s: layers for s, layers in stacks.items() if layers is not None}
     if args.layers is not None and depths:
-        command.error("--layers excludes --encoder-layers and --decoder-layers")
+        command.error("omit --layers with --encoder-layers or --decoder-layers")
     depths = depths or {"encoder": 12 if args.layers is None else args.layers}
     for layers in depths.values():
         if not 1 <= layers <= MOST_LAYERS:
@@ -131,7 +131,7 @@ def read_depths(command: Parser, args: Any) -> dict[Stack, int]:
 def read_scales(
     command: Parser, option: str, text: str | None, depths: Mapping[Stack, int]
 ) -> dict[Stack, Given]:
-    """Parse "1.5", "1,2,1,1" or "ENCODER/DECODER"; return {} for derived scales."""
+    """Parse "1.5", "1,2,1,1" or "ENCODER/DECODER"; return {} if it is not given."""
     if text is None:
         return {}
     parts = text.split("/")
@@ -169,7 +169,7 @@ def stack_scales(
 def bound_terms(
     row: Placement, scales: Mapping[Stack, Scales], cross: str, form: Any
 ) -> dict[str, float]:
-    """Return the bound, and the terms of an encoder-decoder's."""
+    """Return the bound, and its terms for an encoder-decoder."""
     if len(scales) == 1:
         return {"bound": bound(row, *scales.values(), form=form)}
     places = cross_attentions(len(scales["decoder"].v) // 3, cross)

@@ -153,7 +153,7 @@ def closing(comparison: dict[str, Any], page: Path, best: Path | None) -> Iterat
 
 
 def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | None:
-    """Return the best run, through the link `best` in the folder if links can be made.
+    """Return the path of the best run: the link `best` in the folder, if links can be made.
 
     Weights that a killed worker left behind are deleted first.
     """
@@ -234,7 +234,7 @@ def run(folder: Path, sweep: Sweep, args: Any, progress: ProgressBars) -> bool:
     if args.cluster:
         options = dict(word.split("=", 1) for word in args.cluster_option)
         started = run_cluster(folder, jobs, args.cluster, options)
-        progress.say(f"Started {len(started)} jobs; waiting. They continue if this command stops.")
+        progress.say(f"Started {len(started)} jobs. They continue if this command stops.")
         for job in started:
             job.result()
 
@@ -266,7 +266,7 @@ def table(comparison: dict[str, Any]) -> str:
     found = list(groups.values())
     notes = [baseline_sentence(comparison)] if any(group.stuck for group in found) else []
     if any(group.mean is not None and group.failed + group.missing for group in found):
-        notes.append("(4/5): mean of the 4 seeds that learned, of 5.")
+        notes.append("(4/5) marks the mean of 4 seeds that learned, out of 5 seeds.")
     sentences = [*comparison["answer"], *reason_sentences(comparison)]
     curves = [f"\n{curve}" for curve in loss_curves(comparison)]
     lines = [aligned(rows), *filter(None, notes), *curves, "", *sentences]
@@ -276,8 +276,8 @@ def table(comparison: dict[str, Any]) -> str:
 def loss_curves(comparison: dict[str, Any]) -> list[str]:
     """Draw each row's loss over steps with block characters: the mean over seeds at its best rate.
 
-    A row without a best rate is drawn at its smallest. All rows share one scale. Its top is the
-    trivial baseline if the metric is the loss.
+    A row without a best rate is drawn at its smallest rate. All rows share one scale, whose top is
+    the trivial baseline if the metric is the loss.
     """
     from magneto.lab.outcome import MARGIN, rate_text
 

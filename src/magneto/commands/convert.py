@@ -172,7 +172,7 @@ def download(source: str, *patterns: str) -> Path:
 
 
 def read(name: str, source: Path, settings: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-    """Return a model in Magneto's format, and its configuration's token numbers and labels."""
+    """Return a model in Magneto's format, and its configuration's token ids and labels."""
     from magneto.hf.export import auto_class
     from magneto.hf.weights.conversion import (
         WEIGHTS,
@@ -230,11 +230,13 @@ def image_processor(config: Any) -> hf.MagnetoImageProcessor:
 def check_beit3(model: nn.Module, to: str | None) -> None:
     """Raise ConfigError unless a BEiT-3 with texts is converted to Magneto's format."""
     if not isinstance(model.config, VisionLanguageConfig) or to is not None:
-        raise ConfigError(["--tokenizer and --labels are for BEiT-3 with texts, without --to"])
+        raise ConfigError(
+            ["omit --tokenizer and --labels: they are for BEiT-3 with texts, without --to"]
+        )
 
 
 def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]:
-    """Write BEiT-3's tokenizer and processor; return the numbers of its special tokens."""
+    """Write BEiT-3's tokenizer and processor; return the ids of its special tokens."""
     from magneto.hf.export import save_processors, vision_language_assets
     from magneto.hf.weights.torchscale import write_fairseq_order
 
@@ -246,7 +248,7 @@ def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]
 
 
 def copy_tokenizer(source: Path, directory: Path) -> None:
-    """Copy a tokenizer, as files that do not depend on the model's type."""
+    """Copy a tokenizer, saved such that its files do not depend on the model's type."""
     for name in (*COPIED, "generation_config.json"):
         if (source / name).is_file():
             shutil.copyfile(source / name, directory / name)

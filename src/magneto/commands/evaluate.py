@@ -54,7 +54,7 @@ SUPPORTED = {
     "normaliser": ("transducer",),
     "include": ("tasks",),
 }
-"""Options of some evaluations only: their tasks, or "tasks" for --tasks."""
+"""Tasks that support an option, by option; "tasks" stands for --tasks."""
 
 
 def parser() -> Parser:
@@ -81,11 +81,11 @@ def parser() -> Parser:
         "and k nearest neighbours on the frozen features of every layer")  # fmt: skip
     what = "visual question answering: write the answers in the format of the VQA leaderboard"
     add("--answers", None, what, "FILE", Path)
-    add("--write", None, "write translations or transcripts there", "DIR", Path)
+    add("--write", None, "folder for translations or transcripts (default: none)", "DIR", Path)
     add = partial(add_option, made.add_argument_group("multiple-choice suites"))
     add("--tasks", None, f"{', '.join(SUITES)}, or any task of lm-evaluation-harness", "A,B")
     add("--num-fewshot", "0", "numbers of demonstrations in the prompt", "N,M")
-    add("--seeds", "1,2,3", "seeds for drawing the demonstrations", "N,M")
+    add("--seeds", "1,2,3", "seeds for sampling the demonstrations", "N,M")
     add("--max-length", None, "maximum tokens of a prompt (default: training length)", kind=int)
     add("--include", None, "folder with task files (.yaml) of the harness", "DIR", Path)
     group = made.add_argument_group("translation runs")
@@ -208,7 +208,7 @@ def recognition_metrics(
     answers: Sequence[tuple[str, str, str]],
     normaliser: TextNormaliser | None,
 ) -> dict[str, Any]:
-    """Return the interval and further rates of transcripts; write them for --write."""
+    """Return the interval and further error rates of transcripts; for --write, write them."""
     from magneto.speech.task import error_rate_half_width, normalised_rates, word_errors
 
     if args.write:
@@ -226,7 +226,7 @@ def recognition_metrics(
 
 
 def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[str, Any]:
-    """Return the overrides that evaluate a run on all of a split."""
+    """Return the overrides that evaluate a run on all examples of a split."""
     if not split:
         return dict(overrides)
     data: Any = open_run(run, overrides).data
@@ -322,7 +322,7 @@ def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run `magneto evaluate RUN --features`.
 
     A probe is trained on training images and scored on validation images, of the run's own data or
-    of another source. A source without a validation split is divided.
+    of another source. A source without a validation split is divided into both.
 
     Raises:
         ValueError: If images have no labels.

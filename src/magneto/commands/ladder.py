@@ -66,7 +66,7 @@ def parser() -> Parser:
     add("--placements", None, what, "A,B")
     what = "first learning rates of the smallest rung; the ladder adds others"
     add("--lrs", "1e-3,3e-3,1e-2,3e-2", what, "X,Y")
-    what = "seeds of each decisive run (default: 1,2,3; fewer if the budget is short)"
+    what = "seeds at the best rates and next to them (default: 1,2,3; fewer if the budget is short)"
     add("--seeds", None, what, "N,M")
     made.add_argument(
         "--grid", action="append", default=[], metavar="FIELD=A,B",
@@ -74,7 +74,7 @@ def parser() -> Parser:
     )  # fmt: skip
     what = "total time, such as 10m or 2h: reduces the steps of all runs to fit, and trains "
     add("--budget", None, what + "language models on bytes", "TIME")
-    what = "stop runs at half of their steps if they are behind by more than noise"
+    what = "stop a run at half of its steps if its rate can be neither the best nor next to it"
     made.add_argument("--race", action="store_true", help=what)
     add("--jobs", None, "parallel runs (default: one per GPU, or per core)", kind=int)
     add("--out", None, "folder of the ladder (default: runs/ladder-RECIPE)", "DIR", Path)

@@ -142,12 +142,12 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
                      f"{size(each['peak'])}; {each['step_flops']:.3g} FLOP and "
                      f"{each['step_seconds']:.3g} s per step{hours}"))  # fmt: skip
     rows.append(("assumed", f"{found['utilisation']:.0%} of {found['peak_flops'] / 1e12:g} TFLOP/s "
-                 "per GPU; communication hidden behind computation"))  # fmt: skip
+                 "per GPU; communication fully overlaps with computation"))  # fmt: skip
     if found["assumed"]:
         sizes = ", ".join(f"{name} {value}" for name, value in found["assumed"].items())
-        rows.append(("", f"{sizes}; a training takes these from its data"))
+        rows.append(("", f"{sizes}; a training derives these from its data"))
     if not found["steps"]:
-        rows.append(("", "hours need --examples N, because the recipe counts epochs"))
+        rows.append(("", "give --examples N for the hours, because the recipe counts epochs"))
     memory = f"{found['gpu_memory'] / GB:g} GB"
     table = [["sharding", "activations", "per GPU", f"fits {memory}", "largest micro-batch"]]
     for way in found["ways"]:

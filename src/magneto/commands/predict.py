@@ -174,8 +174,9 @@ def predict_readable(
 
     Args:
         paths: Paths of images.
-        group: Number of consecutive images with one prediction; an unreadable one drops its group.
-        ask: From decoded images to a prediction for each.
+        group: Number of consecutive images that share a prediction. An unreadable image drops its
+            group.
+        ask: Function from decoded images to a prediction for each.
         broken: Receives "path" and "reason" of each image without a prediction.
 
     Raises:
@@ -316,7 +317,7 @@ def text_groups(
             yield some
         return
     if len(inputs) > 1:
-        raise ConfigError(["standard input (-) excludes other inputs"])
+        raise ConfigError(["omit the other inputs with standard input (-)"])
     for lines in arriving(open_standard_input(), counts, SORTED):
         yield list(line_pairs(lines, data.paired))
 
@@ -351,9 +352,9 @@ def generate_parser() -> Parser:
     add("--temperature", 0.8, "sampling temperature; 0: greedy", "T")
     add("--top-k", 50, "top-k sampling; 0: off", "K")
     add("--top-p", 1.0, "nucleus sampling; 1: off", "P")
-    what = "beam width; above 1 replaces sampling (default: 1; captions: 3)"
+    what = "beam width; a width above 1 replaces sampling (default: 1; captions: 3)"
     add("--beams", None, what, kind=int)
-    add("--length-penalty", 0.6, "captions: exponent of the length that divides a score")
+    add("--length-penalty", 0.6, "captions: exponent of the length by which a score is divided")
     add("--count", 1, "number of continuations")
     add("--seed", 0, "seed of the sampling")
     return made.with_json()

@@ -68,7 +68,8 @@ def parser() -> Parser:
     add("--coordinates", None, f"{what} (muP's coordinate check)", "N,M")
     what = "number of seeds for the growth with depth (default: 3; with --depths: 5)"
     add("--seeds", None, what, kind=int)
-    add("--out", None, "write probe.json there, and for --coordinates a figure", "DIR", Path)
+    what = "folder for probe.json and, with --coordinates, a figure (default: none)"
+    add("--out", None, what, "DIR", Path)
     return made.with_data().with_json()
 
 
@@ -84,7 +85,7 @@ def main(words: Sequence[str]) -> int:
     if args.trial is not None and read_time("--trial", args.trial) and args.depths:
         command.error("--trial trains the recipe; omit it with --depths")
     if args.coordinates and (args.depths or args.trial or args.placements):
-        command.error("--coordinates excludes --depths, --trial and --placements")
+        command.error("omit --depths, --trial and --placements with --coordinates")
     recipes = load_each(args.recipe, overrides, args.placements)
     progress, started = ProgressBars(), time.perf_counter()
     measure = measure_depths if args.depths else diagnose_each
@@ -138,7 +139,7 @@ def diagnose_each(
 def measure_depths(
     recipes: list[Recipe], args: Any, progress: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
-    """Measure the update's growth with depth, with the bound's; return values and lines."""
+    """Measure the update's growth with depth, and compute the bound's; return values and lines."""
     from magneto.lab.update import bounds_over, growth, measure_growth, measured_shape
 
     depths = sorted(numbers("--depths", args.depths))
@@ -346,7 +347,7 @@ def growth_tables(
     bounds: Mapping[str, Mapping[str, Sequence[float]]],
     depths: Sequence[int],
 ) -> Iterator[str]:
-    """Yield a table of geometric means over seeds per reading and optimizer, and the bound's."""
+    """Yield a table of geometric means over seeds for each measure, and a table of the bound."""
     places = thin(len(depths), COLUMNS)
     head = ["layers", *(str(depths[place]) for place in places), "growth"]
     for reading, what in READINGS.items():

@@ -110,7 +110,7 @@ def load_index(
         among: A folder of images, or a file of texts.
         weights: Weights of the run, part of the cache's key.
         overrides: Fields of its recipe, part of the cache's key.
-        embed: From images or texts to vectors, (inputs, width).
+        embed: Function from images or texts to vectors, (inputs, width).
         progress: Shows progress and unreadable images.
 
     Raises:

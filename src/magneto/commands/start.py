@@ -74,7 +74,7 @@ def main(words: Sequence[str]) -> int:
 
 
 class Bars(ProgressBars):
-    """Progress bars without lines: the printed table describes the data."""
+    """Progress bars without lines, because the printed table describes the data."""
 
     def say(self, line: str) -> None:
         """Print nothing."""

@@ -149,8 +149,8 @@ def locked(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterat
         run: The directory.
         progress: Shows that another process is waited for.
         new: Whether a new run is started.
-        patient: Whether to wait two minutes for the lock: a restarted job may begin before its
-            predecessor has ended, or before a file server has released a lost machine's lock.
+        patient: Whether to wait two minutes for the lock. A restarted job may begin before its
+            predecessor ends, or before a file server releases the lock of a lost machine.
 
     Raises:
         FileExistsError: If another process holds the lock, or a new run's directory is not empty.

@@ -61,7 +61,7 @@ def parser() -> Parser:
     ):
         kinds.add_argument(option, dest="kind", action="store_const", const=kind, help=what)
     add = partial(add_option, made)
-    add("--out", None, "write a file per recording there", "DIR", Path)
+    add("--out", None, "folder for one file per recording (default: print)", "DIR", Path)
     made.add_argument("--raw", action="store_true", help="standard input has samples without a "
         "header (16 bits, little-endian, mono, the run's sample rate); words are printed at "
         "once")  # fmt: skip
@@ -69,7 +69,8 @@ def parser() -> Parser:
     add("--window", None, what, "SECONDS", float)
     recognition_search_options(made)
     add("--beams", 4, "beam width")
-    add("--n-best", None, "print K hypotheses per recording: its number, score, text", "K", int)
+    what = "print K hypotheses per recording: recording number, score, text"
+    add("--n-best", None, what, "K", int)
     add("--batch-size", 8, "windows per batch")
     made.set_defaults(kind="txt")
     return made
@@ -138,9 +139,9 @@ def check(made: Parser, args: argparse.Namespace) -> None:
         if not 1 <= args.n_best <= args.beams:
             made.error(f"--n-best must be 1 to --beams ({args.beams}), not {args.n_best}")
         if args.raw or args.kind == "srt":
-            made.error("--n-best excludes --raw and --srt")
+            made.error("omit --raw and --srt with --n-best")
     if piped and several:
-        made.error("standard input (-) excludes other recordings")
+        made.error("omit the other recordings with standard input (-)")
     if piped and (sys.stdin is None or sys.stdin.isatty()):
         made.error("standard input must be a recording: ... | magneto transcribe RUN -")
     if args.raw and not piped:
@@ -176,7 +177,7 @@ def transcribe(transcriber: Transcriber, args: argparse.Namespace, paths: Sequen
     """Write the transcript of each recording; words of raw sound are written at once.
 
     Returns:
-        Whether any recording had sound.
+        Whether any recording was long enough to transcribe.
 
     Raises:
         ValueError: If --n-best is given and a recording is longer than a window.

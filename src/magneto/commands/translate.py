@@ -35,7 +35,7 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "translate",
-        "Translate the lines of a file or of standard input. Prints one line per input line.",
+        "Translate the lines of a file or of standard input, and print one line per input line.",
         "magneto translate runs/first --to de < in.txt > out.txt",
         recipe=True,
     ).with_run("translation ")
@@ -56,7 +56,7 @@ def search_options(made: Any) -> None:
     """Add the options of beam search."""
     add = partial(add_option, made)
     add("--beams", 5, "beam width")
-    add("--length-penalty", 1.0, "exponent of the length that divides a score")
+    add("--length-penalty", 1.0, "exponent of the length by which a score is divided")
     add("--longest", 200, "maximum tokens of a translation")
     add("--batch-size", 64, "sentences per batch")
 

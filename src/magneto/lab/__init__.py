@@ -1,1 +1,1 @@
-"""The stability lab: what the theory bounds, what is measured, and what to train."""
+"""Stability lab: probes, comparisons and ladders of norm placements, and their reports."""

@@ -29,7 +29,7 @@ def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) ->
     ranked = ranking(summaries, higher_is_better)
     sentences = best(summaries, ranked, metric) if ranked else [nothing_learned(summaries)]
     if undecided(summaries, ranked):
-        sentences.append("Undecided: one seed cannot separate a difference from noise.")
+        sentences.append("The best row is undecided, because one seed gives no measure of noise.")
     sentences += [*unfinished(summaries), *not_learned(summaries)]
     sentences += [*stability(summaries), *divergence(summaries)]
     never = [s.title for s in summaries if s.score is None and s.finished and not s.missing]
@@ -64,7 +64,7 @@ def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
 
 
 def best(summaries: Sequence[Summary], ranked: Sequence[Summary], metric: str) -> list[str]:
-    """Return sentences on the best row and on the others' distance from it."""
+    """Return sentences on the best row and on the other rows' distance from it."""
     first, *others = ranked
     # Holm's method corrects over all pairs; the pairs with the best row come first.
     gaps = joint_differences([(b.scores, a.scores) for a, b in combinations(ranked, 2)])

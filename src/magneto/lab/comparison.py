@@ -113,7 +113,7 @@ def around(
 ) -> list[dict[str, Any]]:
     """Return the values of a row's cells at a rate and its neighbours, for each of the seeds.
 
-    [] for a row without a best rate, since more seeds would not give it one.
+    Return [] for a row without a best rate, since more seeds would not give it one.
     """
     mine = {float(c.values[RATE]): c for c in sweep.cells() if c.row == row}
     rates = sorted(mine)
@@ -125,10 +125,10 @@ def around(
 
 
 def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
-    """Return the environments of runs: each entry with all its values.
+    """Return the environments of runs: all values of each entry.
 
     Args:
-        runs: Directories of runs; those without environment.json are skipped. If none is left,
+        runs: Directories of runs; those without environment.json are skipped. If all are skipped,
             this process's environment is returned.
     """
     records: list[Mapping[str, Any]] = []
@@ -175,7 +175,7 @@ def measure(
     Args:
         folder: Folder of the comparison; contains `FILE` afterwards.
         sweep: The sweep; the first cell of each row is measured.
-        failed: Rows of which no run learned; they are probed for a reason.
+        failed: Rows of which no run learned; a probe looks for the reason.
         progress: Shows the measurement.
 
     Returns:

@@ -65,7 +65,7 @@ def power(values: Mapping[int, float]) -> float:
 def measure_coordinates(
     recipe: Recipe, widths: Sequence[int], steps: int, progress: Progress = SILENT
 ) -> list[Coordinate]:
-    """Train a recipe for some steps at each width and its peak rate; measure a batch's outputs.
+    """Train a recipe for some steps at each width with its peak rate; measure a batch's outputs.
 
     Args:
         recipe: Its model is scaled in width with constant head width and depth.

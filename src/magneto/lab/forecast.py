@@ -156,8 +156,8 @@ def shared_seeds(
 ) -> tuple[dict[float, list[float]], float, int] | None:
     """Return the losses to compare, the best rate among them, and their number of seeds.
 
-    It is the largest number of first seeds that the best rate shares with the good rates next to
-    it; None if no good rate has the first seed.
+    The number is the largest n such that the best rate and the good rates next to it have the first
+    n seeds. At a good rate every seed learned. Return None if no good rate has the first seed.
     """
     tried, found = sorted(losses), None
     for seeds in range(max((len(losses[rate]) for rate in good), default=0), 0, -1):
@@ -467,7 +467,7 @@ def first_failure_text(axis: str, size: int, row: str, found: Sequence[Mapping[s
 
 
 def trend(law: Mapping[str, float]) -> str:
-    """Describe the change of a gap with size, if it exceeds its interval."""
+    """Describe the trend of a gap with size, if the interval of its exponent excludes 0."""
     if law["exponent_low"] > 0:
         return "the gap grows with size"
     if law["exponent_high"] < 0:
@@ -518,10 +518,10 @@ def limitations(
     seeds = min((row["seeds"] for rung in rungs for row in rung["rows"].values() if "seeds" in row),
                 default=0)  # fmt: skip
     if seeds == 1:
-        lines.append("One seed shows no noise. The intervals use an assumed noise.")
+        lines.append("One seed gives no measure of noise. The intervals use an assumed noise.")
     if seeds:
         lines.append("Largest stable rates lie between two tested rates. Away from the best rate "
-                     "they rest on one seed.")  # fmt: skip
+                     "only one seed tested them.")  # fmt: skip
     near = [
         f"{title_of(row)} at {rung['size']}"
         for rung in rungs

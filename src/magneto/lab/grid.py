@@ -34,9 +34,10 @@ class Sweep:
         grid: Dotted fields with their values; the cells are the product.
         keep_weights: Whether cells keep their weights.
         further: Values of cells beyond the product: more seeds near each row's best rate.
-        base: The first cell's recipe, when the sweep was written last.
+        base: Recipe of the first cell when sweep.json was last written.
         probed: Whether a few steps of each cell are measured (`probe.ProbeHook`).
-        race: Whether a cell is stopped at half of its steps if it is behind by more than noise.
+        race: Whether a cell is stopped at half of its steps if its rate can be neither the best nor
+            next to it (`sweep.is_behind`).
     """
 
     recipe: str
@@ -105,7 +106,7 @@ def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
         further = [values for values in known.further if values not in sweep.further]
         sweep = replace(sweep, further=[*further, *sweep.further])
     elif folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} already exists and is not empty")
+        raise FileExistsError(f"{folder} already exists and is not empty; choose another --out")
     return replace(sweep, base=json_values(recipes[0]))
 
 
@@ -181,7 +182,7 @@ def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
 
 
 def refuse_several_data(sweep: Sweep) -> None:
-    """Refuse a grid over the validation data; `data.augmentation` is for training only.
+    """Refuse a grid over data fields, except `data.augmentation`, which changes training data only.
 
     Raises:
         ConfigError: If a data field or training.evaluate_limit has several values.
@@ -199,7 +200,7 @@ def refuse_several_data(sweep: Sweep) -> None:
 
 
 def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
-    """Refuse a grid that repeats a run, which would count as two seeds.
+    """Refuse a grid that repeats a run, because both would count as separate seeds.
 
     Args:
         sweep: The grid.

@@ -1,8 +1,8 @@
 """A ladder: the same comparison at several sizes, the smallest first, each in its own folder.
 
-Smaller rungs determine the learning rates of a larger one, and its results are forecast from them
-before it is trained. The next cells follow from the finished ones, so that a stopped ladder can be
-resumed and several machines can share the folder.
+Smaller rungs determine the learning rates of a larger rung. The larger rung's results are forecast
+from the smaller rungs before it is trained. The next cells follow from the finished ones, so that a
+stopped ladder can be resumed and several machines can share the folder.
 """
 
 from __future__ import annotations
@@ -75,12 +75,13 @@ class Ladder:
         axis: "width" or "depth".
         sizes: Sizes of the rungs, ascending.
         target: Size to forecast for.
-        rows: Dotted fields with their values, placements included; rows are the product.
+        rows: Dotted fields with their values, placements included; the rows are their product.
         rates: First learning rates of the smallest rung.
-        seeds: Seeds of every decisive cell; other cells have the first seed.
+        seeds: Seeds of the best rate and of the rates next to it; other cells have the first seed.
         fitted: Dotted fields set by the budget.
         capacity: Worker seconds for all cells; None for no limit.
-        race: Whether a cell may be stopped at half of its steps if it is behind.
+        race: Whether a cell is stopped at half of its steps if its rate can be neither the best nor
+            next to it.
         seconds: Estimated seconds of a cell by size, to divide the budget.
         notes: Notes for the page on how the cells were run.
     """
@@ -126,7 +127,7 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
     """Return the model fields for a size.
 
     A width scales the feed-forward width and the number of heads; heads keep their width. A depth
-    is that of every stack.
+    applies to every stack.
 
     Raises:
         ConfigError: If the width is not divisible into heads, or the model has no such size.
@@ -152,7 +153,8 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
     Args:
         folder: Folder of the ladder.
         ladder: The requested ladder.
-        prepare: Called for a new ladder or new rungs: times cells and fits them to the budget.
+        prepare: Function that times cells and fits them to the budget; called for a new ladder or
+            new rungs.
 
     Raises:
         ConfigError: If a rung's recipe is wrong, or the folder has another ladder.
@@ -178,7 +180,7 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
             seconds=new.seconds, capacity=new.capacity,
         )  # fmt: skip
     elif folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} already exists and is not empty")
+        raise FileExistsError(f"{folder} already exists and is not empty; choose another --out")
     else:
         ladder = prepare(ladder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -187,7 +189,7 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
 
 
 def check_data(folder: Path, known: Ladder, ladder: Ladder) -> None:
-    """Check that the data of missing runs is that of the runs that were begun.
+    """Check that missing runs would have the same data as the runs that were begun.
 
     Raises:
         ValueError: If the data changed after the ladder began.
@@ -310,8 +312,8 @@ def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None
 def update_to_bound(recipe: Recipe) -> list[float]:
     """Return the measured change of a label's logit over the theory's bound, by seed.
 
-    [] if no bound is derived for the placement. The stack is measured at its own width and depth on
-    random inputs.
+    Return [] if no bound is derived for the placement. The stack is measured at its own width and
+    depth on random inputs.
     """
     task = recipe.build_task()
     task.prepare()  # sizes of the model may depend on the data
@@ -371,7 +373,8 @@ def next_cells(
         tried: Cells of the row so far.
         start: First rates.
         seeds: All seeds.
-        stable: Largest stable rate of the rung below, where the search for this one's begins.
+        stable: Largest stable rate of the rung below, at which this rung's search for its own
+            begins.
         every_seed: Whether the first rates get every seed at once.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
@@ -410,8 +413,9 @@ def next_stable(
 ) -> list[tuple[float, int]]:
     """Return the next cells of the search for the largest stable rate.
 
-    The search begins at the rate of the rung below. It ends when the next larger rate of the grid
-    fails. `tested` are the tested rates, ascending; `failed` are those at which a run failed.
+    The search begins at the largest stable rate of the rung below. It ends when the next larger
+    rate of the grid fails. `tested` are the tested rates, ascending; `failed` are those at which a
+    run failed.
     """
     if below and below > best:
         guess = [rate for rate in (below, beside(below, 1)) if rate <= HIGHEST]
@@ -450,7 +454,7 @@ def nearest(rate: float) -> float:
 
 
 def beside(rate: float, step: int) -> float:
-    """Return the next of 1, 3, 10, ... above (1) or below (-1), at least a factor of 1.5 away."""
+    """Return the next of 1, 3, 10, ... above (step 1) or below (-1), 1.5 times away or more."""
     index = round(2 * math.log10(rate)) - 3 * step
     while step * math.log(rate_at(index) / rate) < math.log(1.5):
         index += step

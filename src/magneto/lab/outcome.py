@@ -22,7 +22,8 @@ from magneto.training.logging import TrainingResult, read_metrics
 from magneto.training.task import Task
 
 MARGIN = 0.02
-"""Share of the way from the baseline to the best possible score by which a run must beat it."""
+"""Margin by which a run must beat the baseline, as a share of the baseline's distance to the best
+possible score."""
 
 FINISHED, STUCK, DIVERGED, MISSING = "finished", "did not learn", "diverged", "missing"
 
@@ -132,9 +133,9 @@ def score_cell(folder: Path, cell: Cell, judge: Judge) -> Scored:
 def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tuple[str, str]:
     """Return a run's status, and the reason if it did not finish or learn.
 
-    A loss that ends far above its initial value has diverged; one that rose by less did not learn.
-    If the score is the validation loss, only that counts, because the dropout of a collapsed stack
-    can keep the training loss low. For other scores the lower of training and validation loss
+    A loss that ends far above its initial value has diverged; a run whose loss rose by less did not
+    learn. If the score is the validation loss, only that counts, because the dropout of a collapsed
+    stack can keep the training loss low. For other scores the lower of training and validation loss
     counts, because an overfitted classifier did learn.
     """
     if found["status"] != FINISHED:
@@ -296,15 +297,16 @@ class Summary:
         missing: Number of cells without a result.
         stable_seeds: Seeds of every rate of every row. Only these count for the largest stable
             rate and the sensitivity, so that all rows are judged by equally many runs.
-        largest_stable_rate: Largest rate at which, as at all smaller ones, each of them learned.
+        largest_stable_rate: Largest rate such that each of these seeds learned at it and at all
+            smaller rates.
         next_rate: Next tested rate; None if there is none.
-        failed_there: Number of them that failed at the next rate, and number with a result.
+        failed_there: Number of these seeds that failed at the next rate, and number with a result.
         others_failed: Number of the other seeds' runs up to the largest stable rate that failed,
             and number with a result.
         best_beyond_stable: Whether the best rate is above the largest stable one.
-        sensitivity: Mean over rates and these seeds of the final loss minus the best one, with
-            losses capped at the initial loss, which is the loss of a diverged run (arXiv
-            2309.14322); None for a placement that learned at no rate.
+        sensitivity: Mean over rates and these seeds of the final loss minus the best one (arXiv
+            2309.14322). Losses are capped at the initial loss, which also counts for a diverged
+            run. None for a placement that learned at no rate.
     """
 
     placement: str

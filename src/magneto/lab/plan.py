@@ -1,8 +1,8 @@
-"""Memory and operations of a training without its data, and options that fit.
+"""Plan of a training without its data: memory, operations, and options that fit in memory.
 
 A real training step runs under torch's FakeTensorMode, in which tensors have a device, a shape and
-a type but no memory, and a dispatch mode counts the live bytes. Scratch memory inside kernels is
-not counted. The memory of several GPUs is computed from these counts.
+a type but no memory. A dispatch mode counts the live bytes. Scratch memory inside kernels is not
+counted. The memory of several GPUs is computed from these counts.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
 
 
 def prepare_data(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> None:
-    """Prepare the data once for all runs; see that it is that of the runs that were begun.
+    """Prepare the data once for all runs; check that the runs that were begun have the same.
 
     Raises:
         ValueError: If the data changed after the comparison began.
@@ -128,8 +128,8 @@ class StepMemory:
         state: Weights, gradients and optimizer state.
         other: Micro-batch, frozen weights, buffers, and the loss's companion.
         kept: Activations kept for the backward pass.
-        peak: Peak of everything but weights, gradients included.
-        peak_activations: Peak of everything but weights and gradients.
+        peak: Peak of all memory except weights; it includes gradients.
+        peak_activations: Peak of all memory except weights and gradients.
         largest_layer: Weights of the largest layer, which sharded ranks gather.
         outside_layers: Weights outside the layers.
         flops: Floating-point operations of both passes.
@@ -148,7 +148,7 @@ class StepMemory:
         """Return a GPU's peak memory in a step in bytes.
 
         With several micro-batches per step, gradients exist from the second one on. Sharded
-        gradients are reduced after the last micro-batch; before, each GPU has the full ones.
+        gradients are reduced after the last micro-batch; before that, each GPU has full gradients.
 
         Args:
             strategy: "none", "ddp", "hybrid" or "fsdp".

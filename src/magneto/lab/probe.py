@@ -342,7 +342,7 @@ class ProbeHook:
     The model is hooked only in measured steps. A row of probe.jsonl has the step, its learning
     rate, the RMS of the gradient of the embeddings (tokens, positions, patches) and the readings of
     every layer. A layer that is not finite, or exceeds half of the precision's range, is reported.
-    A resumed run removes rows beyond its checkpoint, as in its metrics.
+    A resumed run removes rows after its checkpoint, as it does from metrics.jsonl.
     """
 
     def __init__(self, period: int) -> None:
@@ -361,7 +361,7 @@ class ProbeHook:
 
     @property
     def hook(self) -> Hook:
-        """The hook for `train`; other steps cost one comparison."""
+        """The hook for `train`; a step that is not measured costs one comparison."""
         return Hook(1, self)
 
     def __call__(self, state: TrainingState) -> None:

@@ -28,7 +28,7 @@ from magneto.lab.grid import (
 from magneto.recipe import Recipe, open_run, placement_name
 
 SCORES = "scores"
-"""Folder in a run with the scores of `magneto evaluate --keep NAME`, NAME.json."""
+"""Folder in a run to which `magneto evaluate --keep NAME` writes scores, as NAME.json."""
 # Fields of training that the seeds of a row must share, besides model and data.
 TRAINED = ("training.steps", "training.batch_size", "training.warmup_steps", "training.schedule")
 Point = tuple[tuple[str, Any], ...]
@@ -40,15 +40,18 @@ class Preset:
     """Format of a table.
 
     Attributes:
-        tasks: Title of the column of a run's own data, by task, with {data} and {metric}. Runs of
-            other tasks are refused; empty allows all tasks.
-        columns: The only columns of own data, in order; empty for each task's primary metric.
-        averaged: Columns whose mean becomes the last column, as far as every row has them.
+        tasks: Title of the column with scores on a run's own validation data, by task, with {data}
+            and {metric}. Runs of other tasks are refused; an empty mapping allows all tasks.
+        columns: The only columns of scores on own validation data, in order; empty for each task's
+            primary metric.
+        averaged: Columns whose mean becomes the last column; a column that some row lacks is left
+            out.
         splits: Columns of scores named SPLIT or NAME-SPLIT (`magneto evaluate RUN --splits SPLIT
             --keep NAME`).
         paper: The paper's scores of these splits by row.
         by_origin: Whether row titles name the pre-trained run instead of the number of layers.
-        at_end: Whether own scores are those after the last step, not those of the best weights.
+        at_end: Whether scores on own validation data are those after the last step instead of those
+            of the best weights.
         scale: Factor of metrics: 100 for percentages.
         decimals: Decimals of a score; one if its interval is 1 or more.
     """
@@ -100,7 +103,7 @@ class Measured:
 
     @property
     def values(self) -> dict[str, RunScore]:
-        """All scores by column, its own first; {} for a run without a result."""
+        """All scores by column, first those on its own data; {} for a run without a result."""
         own = {name: RunScore(value) for name, value in self.scores.items()}
         return own | dict(self.other_scores) if own else {}
 
@@ -322,8 +325,8 @@ def check_seeds(runs: Sequence[Measured]) -> None:
 def with_distinct_columns(runs: Sequence[Measured]) -> list[Measured]:
     """Return runs whose columns do not mix scores of models trained on different data.
 
-    A name that runs on different data share, or that is a run's own column, is prefixed by each
-    run's own column.
+    A name is prefixed by each run's own column if runs on different data share the name, or if it
+    is itself a run's own column.
     """
     owners: dict[str, set[str]] = {}
     for run in runs:

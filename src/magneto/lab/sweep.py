@@ -61,7 +61,8 @@ def work(
     Args:
         folder: Folder of the sweep.
         device: Overrides the cells' device.
-        orphaned: Returns whether the parent process has ended; then this worker stops.
+        orphaned: Function that returns whether the parent process has ended; then this worker
+            stops.
 
     Returns:
         Number of cells that this worker ran.
@@ -88,7 +89,7 @@ def work(
 def _try_cell(
     folder: Path, sweep: Sweep, cell: Cell, device: str | None, orphaned: Callable[[], bool]
 ) -> bool | None:
-    """Run a cell unless it is locked; return whether it was not interrupted, None if not run."""
+    """Run a cell; return False if it was interrupted, None if it was locked or done, else True."""
     lock = None if is_done(folder, cell) else acquire_lock(cell_directory(folder, cell))
     if lock is None:
         return None
@@ -147,24 +148,24 @@ def run_cell(
 
 
 def end_if_learned(state: TrainingState) -> None:
-    """Stop a run that is behind with its current score, if it has learned.
+    """Stop a run with its current score, if it has learned (see `is_behind`).
 
-    A run that has not learned goes on, because failing to learn is a result of its own.
+    A run that has not learned continues, because failing to learn is a result too.
     """
     metrics = run_evaluation(state)
     judge = Judge.of(state.task, state.config.evaluate_limit)
     score = metrics.get(judge.metric)
     if score is not None and math.isfinite(score) and judge.beats_baseline(score):
         state.metrics = metrics
-        state.stop = Stop("finished", f"stopped at step {state.step}, behind by more than noise")
+        state.stop = Stop("finished", f"stopped at step {state.step}, because two rates are better")
 
 
 def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
     """Return whether a run's rate can be neither the best of its row nor next to the best.
 
     This is so if two runs of its row and seed, both at smaller or both at larger rates, have lower
-    losses up to a step, and the run further away the lowest: the best rate is then beyond the
-    nearer one. Losses are compared batch by batch, and must differ by two standard errors.
+    losses up to a step, and the run further away has the lowest. The best rate is then beyond the
+    nearer run's rate. Losses are compared batch by batch, and must differ by two standard errors.
     """
     rivals = [other for other in sweep.cells()
               if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip
@@ -261,7 +262,7 @@ def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, in
     finally:
         end_all(processes)
     if processes and all(process.returncode for process in processes):
-        raise ValueError("no run could be started: every worker ended with the error above")
+        raise ValueError("no run could be started, because every worker ended with the error above")
     done = sum(is_done(folder, cell) for cell in cells)
     progress(done, len(cells))
     return done == len(cells)

@@ -136,7 +136,7 @@ class Prior:
 
 @dataclass(frozen=True)
 class Law:
-    """A power law of size and its forecast; of logarithms or of plain differences.
+    """A power law of size and its forecast, for logarithms or for plain differences.
 
     Attributes:
         value: Forecast at the requested size.
@@ -175,7 +175,7 @@ def fit_law(
             itself is, and the error is that of the value.
 
     Returns:
-        The law. Its interval is that of a measured value and includes a rung's scatter.
+        The law. The interval covers a measured value, so it includes a rung's scatter.
     """
     sizes, values, errors = (np.array(part, float) for part in zip(*points, strict=True))
     x, y = np.log(sizes), np.log(values) if logs else values

@@ -1,10 +1,10 @@
 """The model update by one optimizer step: measurement, and the theory's bound.
 
-Paper, section 3.2: F is the label's logit, and the step is taken on it. The theory bounds the
-expected F(x, theta - eta dL/dtheta) - F(x, theta), divided by eta d, at initialisation. This is the
+The theory bounds the expected F(x, theta - eta dL/dtheta) - F(x, theta), divided by eta d, at
+initialisation. F is the label's logit, on which the step is taken (paper, section 3.2). This is the
 reading "label". The reading "output" is the relative change of the whole output by a step on a
-batch's cross-entropy, which is closer to training. The two grow differently with depth. The bound
-depends on scales v and w, which `effective_scales` measures from a model's weights.
+batch's cross-entropy, which is closer to training. The two readings grow differently with depth.
+The bound depends on scales v and w, which `effective_scales` measures from a model's weights.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def measure_update(
     """Measure the output's change by one small step on the weight matrices of a new stack.
 
     As in the theory, inputs are standard normal, and the labels' output rows are N(0, 1/d). "label"
-    takes a step per sample; "output" takes one step on the batch. Adam's step is its first, which
+    takes a step per sample; "output" takes one step on the batch. Adam takes its first step, which
     changes every weight by eta.
 
     Args:
@@ -168,7 +168,7 @@ def _weights(model: LayerStack) -> list[nn.Parameter]:
 
 
 def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, list[Tensor]]:
-    """Return each optimizer's step up a scalar, per unit of learning rate."""
+    """Return each optimizer's step that increases a scalar, per unit of learning rate."""
     gradients = list(torch.autograd.grad(up, _weights(model)))
     return {"sgd": gradients, "adam": [gradient.sign() for gradient in gradients]}
 

@@ -2,8 +2,8 @@
 
 Every finding compares a measured number with a threshold, independent of the placement. Most
 thresholds come from a calibration that probed and trained configurations of five tasks
-(benchmarks/results/probe-calibration.*). They were chosen on its first rows; the documentation
-reports the accuracy on the other rows.
+(benchmarks/results/probe-calibration.*). The thresholds were chosen on the first rows of the
+calibration. The documentation reports the accuracy on the other rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SMALL_MOVE = 0.1
 
 @dataclass(frozen=True)
 class Threshold:
-    """Limits of a number: undecided from one value on, likely failure from another.
+    """Limits of a number, from which the verdict is undecided or predicts failure.
 
     Attributes:
         worse: Whether numbers above or below are worse.

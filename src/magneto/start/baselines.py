@@ -175,7 +175,7 @@ def interpolated_nats(train: np.ndarray, asked: np.ndarray, size: int, most: int
 
 
 def _codes(tokens: np.ndarray, order: int, size: int) -> np.ndarray:
-    """Return a number for each n-gram of `order` tokens."""
+    """Return an integer that identifies each n-gram of `order` tokens."""
     codes = np.zeros(max(len(tokens) - order + 1, 0), np.int64)
     for place in range(order):
         codes = codes * size + tokens[place : place + len(codes)]

@@ -170,7 +170,7 @@ def image_candidate(folder: Path, images: Sequence[Path]) -> Candidate:
 
 
 def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
-    """Return the folders of files, below those of splits if there are any."""
+    """Return the folders that contain files; folders of splits (train, ...) are skipped over."""
     places = [path.relative_to(folder).parts[:-1] for path in files]
     below = {place[0].lower() for place in places if place}
     depth = 1 + (bool(below) and below <= {*SPLITS})

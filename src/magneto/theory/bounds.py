@@ -1,8 +1,9 @@
 """Bounds on the model update: the change of the label's logit in one SGD step at initialisation.
 
-Paper, section 3.2 and appendices A and B; for Post-LN and DeepNorm, DeepNet (arXiv 2203.00555).
-Values are divided by the learning rate and the width (eta d). They are orders of magnitude under
-the paper's assumptions, whose limits are in `docs/theory.md`.
+The formulas are those of the paper (section 3.2, appendices A and B), and for Post-LN and DeepNorm
+those of DeepNet (arXiv 2203.00555). Values are divided by the learning rate and the width (eta d).
+The bounds are orders of magnitude under the paper's assumptions, whose limits are in
+`docs/theory.md`.
 
 Sublayers are numbered l = 1..L. v_l scales a sublayer's second matrix (out_proj, fc2) and w_l its
 first (v_proj, fc1): entries have variance v_l^2 / fan_in. A bound is a sum over sublayers of `step`
@@ -91,8 +92,8 @@ def derived_scales(
     Args:
         placement: Placement with `gain` and `alpha`.
         depth: Depth of the stack.
-        cross_gain: v = w of cross-attention. None uses that of the other sublayers, as theorem 3
-            assumes. The paper's text and code use 1.
+        cross_gain: v = w of cross-attention. With None it has the scales of the other sublayers, as
+            theorem 3 assumes. The paper's text and code use 1.
     """
     row = find_placement(placement)
     gain = row.gain(depth)
@@ -215,9 +216,9 @@ FAMILIES: dict[Layout, Family] = {
     (("after",), ("after",), "none"): _DEEPNET,
 }
 """Formula by layout: norms of self-attention, of the feed-forward network, and on top. Query and
-key norms don't matter, since queries and keys change no magnitude. Norms of cross-attention don't
-either, since theorem 3 assumes one norm before its output projection, whatever the code does. A row
-with head scales, a value norm, gates or its own first layer has no bound."""
+key norms do not matter, since queries and keys change no magnitude. Norms of cross-attention do not
+matter either, since theorem 3 always assumes one norm before its output projection. A row with head
+scales, a value norm, gates or its own first layer has no bound."""
 
 
 def find_family(placement: str | Placement) -> Family:

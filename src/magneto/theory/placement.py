@@ -4,7 +4,7 @@ A sublayer computes `x <- after(alpha * x + branch(W_out inside(f(before(x)))))`
 attention or the first half of the feed-forward network. A placement lists which of the four slots
 hold a norm in each kind of sublayer; an empty slot is the identity. It also lists operations on
 queries, keys, values and heads, and the lowest layer's differences. No other module tests a
-placement's name: a new placement is one more row.
+placement's name, so a new placement is one more row.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def deepnorm_beta(depth: Depth) -> float:
 def keel_alpha(depth: Depth) -> float:
     """Return alpha of Keel, the number of sublayers (arXiv 2601.19895, section 3).
 
-    The paper has decoder-only models with two sublayers per layer. Three for a decoder with
-    cross-attention is our reading.
+    The paper has decoder-only models with two sublayers per layer. We count three sublayers per
+    layer for a decoder with cross-attention.
     """
     return float(depth.sublayers)
 
@@ -360,7 +360,7 @@ VARIANTS: dict[str, Placement] = {
         ),
     )
 }
-"""Other readings of a row, which recipes may name too."""
+"""Variants of rows, which recipes may name too."""
 
 
 def find_placement(name: str | Placement) -> Placement:

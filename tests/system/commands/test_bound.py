@@ -54,7 +54,7 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         ("--placement normformer", "no bound is derived for NormFormer"),
         ("--placement subb", "did you mean 'sub'?"),
         ("--layers 0", "1 to 100000 layers, not 0"),
-        ("--layers 3 --encoder-layers 2", "--layers excludes"),
+        ("--layers 3 --encoder-layers 2", "omit --layers"),
         ("--layer 3", "did you mean --layers?"),
         ("--cross-gain 1", "both --encoder-layers and --decoder-layers"),
         ("--v a", "--v a"),

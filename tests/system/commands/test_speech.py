@@ -141,7 +141,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
     file, other = (str(run.parent / f"{name}.wav") for name in "ab")
     for words, said in (
         ([str(run.parent / "c.wav")], "did you mean"),
-        (["-", file], "excludes other recordings"),
+        (["-", file], "omit the other recordings"),
         ([file, "--raw"], "--raw needs standard input"),
         ([file, other, "--srt"], "--out DIR"),
         ([file, "--beams", "0"], "beams must be 1 to"),
@@ -149,7 +149,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
         ([str(tmp_path)], "is a folder; name a recording in it"),
         ([file, *BEAM, "--n-best", "4"], "1 to --beams (3)"),
         ([file, *BEAM, "--search", "greedy"], "needs beam search"),
-        ([file, *BEAM, "--srt"], "excludes --raw and --srt"),
+        ([file, *BEAM, "--srt"], "omit --raw and --srt"),
         ([file, *BEAM, "--window", "1.5"], f"{file} is longer than a window of 1.5 s"),
     ):
         assert main(["transcribe", str(run), *words]) == 2

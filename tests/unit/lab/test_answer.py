@@ -76,7 +76,7 @@ def test_equal_scores_are_called_equal() -> None:
 def test_one_seed_is_undecided() -> None:
     words = said(cells("pre", {1e-3: [4.0]}) + cells("sub", {1e-3: [3.0]}), "pre", "sub")
     assert words[0] == "Sub-LN has the best score: loss 3 at learning rate 0.001."
-    assert "Undecided: one seed cannot separate a difference from noise." in words
+    assert "The best row is undecided, because one seed gives no measure of noise." in words
 
 
 def test_what_was_compared_with_nothing_is_not_called_best() -> None:

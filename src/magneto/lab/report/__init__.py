@@ -1,1 +1,1 @@
-"""What was measured, as figures and one page."""
+"""Reports of comparisons, ladders and runs: one page with figures and tables."""

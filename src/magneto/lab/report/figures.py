@@ -228,7 +228,7 @@ def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[st
 def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
     """Return the reference value and its name: the trivial baseline, else the initial loss.
 
-    The latter is the median training loss of the first steps.
+    The initial loss is the median training loss of the first steps.
     """
     baseline = finite(comparison.get("baseline"))
     if baseline is not None:
@@ -372,7 +372,7 @@ def curve_kind(cells: Rows) -> str:
 def shared_scale(cells: Rows) -> tuple[float, float, int] | None:
     """Return the lowest loss, the upper limit and the last step of all panels.
 
-    Curves are clipped at the upper limit. None if no loss is known.
+    Curves are clipped at the upper limit. Return None if no loss is known.
     """
     curves = [[(step, finite(loss)) for step, loss in cell["curve"]] for cell in cells]
     losses = [loss for curve in curves for _, loss in curve if loss is not None]

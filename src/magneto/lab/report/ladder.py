@@ -85,7 +85,7 @@ def write_ladder(found: Found, directory: Path) -> Path:
 
 
 def facts(found: Found) -> list[tuple[str, str]]:
-    """Return names and texts on the runs and their environment."""
+    """Return facts about the runs and their environment, each as a name and a text."""
     changes = " ".join(f"--{key} {value}" for key, value in found["overrides"].items())
     return [
         ("recipe", found["recipe"]),
@@ -102,18 +102,18 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
     head = ["", *map(str, found["sizes"]), f"{found['target']} (forecast)", "exponent of size"]
     for name, heading, shown, note in (
         ("rate", "Learning rate", RATES,
-         "The best rate is the vertex of a parabola in log rate; its interval is by bootstrap over "
-         "seeds. From the best rate up to the largest stable one every run learned. Intervals are "
-         "80 % intervals; those of forecasts are for a measured value."),
+         "The best rate is the vertex of a parabola in the logarithm of the rate, with a bootstrap "
+         "interval over seeds. Every run learned from the best rate up to the largest stable rate. "
+         "Intervals are 80 % intervals. Those of forecasts are for a value measured at that size."),
         ("loss", "Loss by placement", SHOWN[2:3], baseline_note(found)),
         ("sensitivity", "Sensitivity to the learning rate", SHOWN[3:4],
          "Sensitivity is the mean over log-uniform rates of min(final loss, initial loss), minus "
          "the smallest loss (arXiv 2309.14322). It covers the rates that all rungs share, with the "
          "first seed."),
         ("trouble", "First expected failure", MEASURED,
-         "Measured in the runs at the best tested rate: the largest value over a few steps (the "
-         "smallest for the gradient), as geometric mean over seeds. The update over the theory's "
-         "bound is that of a label's logit by one SGD step at initialisation."),
+         "Each value is the largest over a few steps (the smallest for the gradient) at the best "
+         "tested rate, as geometric mean over seeds. The update over the theory's bound is the "
+         "change of a label's logit by one SGD step at initialisation, divided by its bound."),
     ):  # fmt: skip
         known = [one for one in shown if any(points(found, row, one[0]) for row in found["rows"])]
         rows = [line for key, title in known for line in table_lines(found, key, title)]
@@ -122,7 +122,7 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
         drawings = [draw_over_size(found, series, key, title) for key, title in known]
         yield Section(name, heading, head, rows, note, drawings)
     yield held_out_section(found)
-    note = "Bars: 95 % confidence intervals over seeds. Rates far from the best one have one seed."
+    note = "Bars are 95 % confidence intervals over seeds. Rates far from the best have one seed."
     drawings = [draw_rung(found, rung, series) for rung in found["rungs"]]
     yield Section("rungs", "Scores of every rung", [], [], note, drawings)
 
@@ -130,7 +130,7 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
 def baseline_note(found: Found) -> str:
     """Describe the loss, and how far the largest rung is below the trivial baseline."""
     last = found["rungs"][-1]
-    note = "Validation loss at the parabola's minimum. Rows are compared seed by seed. "
+    note = "The validation loss is that at the parabola's minimum. Rows are compared by seed. "
     if not last.get("baseline_loss"):
         return note
     shares = [f"{1 - part['loss']['value'] / last['baseline_loss']:.0%} ({found['rows'][row]})"

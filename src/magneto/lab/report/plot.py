@@ -1,9 +1,9 @@
 """Style of figures, and their formats: SVG in a page or a file, and PDF.
 
 Each placement has one colour, marker and dash in every figure and table. A search chose the
-colours: every pair differs by more than 12 in CIEDE2000 with any colour vision, and each has a
-contrast of at least 3 with its page, as a test checks. Figures are drawn in the colours of light
-pages; the style sheet replaces them on dark pages.
+colours. Every pair differs by more than 12 in CIEDE2000 with any colour vision, and each colour has
+a contrast of at least 3 with its page. A test checks both. Figures are drawn in the colours of
+light pages; the style sheet replaces them on dark pages.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Plot:
         self.belongs(series, self.main.plot(x, y, **{**series.line, **style}))
 
     def belongs(self, series: Series, artists: Iterable[Artist]) -> None:
-        """Assign artists to a series, with which they are hidden."""
+        """Assign artists to a series, so that they are hidden together with it."""
         self._shown[series.index] = series
         for artist in artists:
             self._groups += 1

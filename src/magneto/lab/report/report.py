@@ -295,7 +295,7 @@ def group_text(group: Group, decimals: int) -> str:
 
 
 def brief_group_text(group: Group, decimals: int) -> str:
-    """Format the mean briefly: "6.127 (4/5)" is the mean of 4 seeds that learned, of 5."""
+    """Format the mean briefly: "6.127 (4/5)" is the mean of the 4 of 5 seeds that learned."""
     if group.mean is None:
         kinds = {(True, False): "diverged", (False, True): "not learned", (True, True): "failed"}
         return kinds.get((group.diverged > 0, group.stuck > 0), "-") + part(group)
@@ -381,7 +381,7 @@ def baseline_sentence(comparison: Mapping[str, Any]) -> str:
 
 
 def facts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return names and texts on the runs, the packages and the machine."""
+    """Return facts about the runs, the packages and the machine, each as a name and a text."""
     cells = comparison["cells"]
     done = [cell for cell in cells if cell["status"] != "missing"]
     hours = sum(cell["seconds"] or 0 for cell in done) / 3600
