@@ -2,7 +2,7 @@
 
 `magneto.hf.register()` registers Magneto's classes with AutoConfig and the Auto classes of models.
 `AutoModelForCausalLM.from_pretrained(DIR)` and `pipeline("text-generation", model=DIR)` then load
-an exported DIR. An import alone registers nothing.
+an exported directory DIR. Importing `magneto.hf` alone does not register the classes.
 """
 
 from importlib import import_module
@@ -49,7 +49,7 @@ HOME = {
         "MASKED", "EncoderInput", "MagnetoSentencePieceTokenizer", "class_names",
     ),
 }  # fmt: skip
-"""Names of this package by the module that defines them."""
+"""Public names of this package, grouped by the module that defines them."""
 
 
 def __getattr__(name: str) -> Any:
@@ -67,5 +67,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all names, also of modules that are not imported yet."""
+    """Return all names, including those of modules that are not imported yet."""
     return sorted({*globals(), *(name for names in HOME.values() for name in names)})

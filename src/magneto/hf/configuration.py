@@ -1,8 +1,8 @@
 """Configurations for transformers, one class per `model_type`, and their registration.
 
-An exported directory also loads without `register()`, by an Auto class's
-`from_pretrained(DIR, trust_remote_code=True)`. The directory's `auto_map` names a short module
-beside the weights, which imports the classes from the installed package.
+An Auto class also loads an exported directory without `register()`, by `from_pretrained(DIR,
+trust_remote_code=True)`. The directory's `auto_map` names a short module in the directory. This
+module imports the classes from the installed package.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from magneto.vision_language.config import (
 )
 
 MODULE = "magneto_classes"
-MODULE_SOURCE = '''"""The classes of this directory; the package magneto has them."""
+MODULE_SOURCE = '''"""Classes of this directory, imported from the package magneto."""
 
 try:
     from magneto import hf
@@ -53,7 +53,7 @@ def __getattr__(name):
 
 
 def auto_map(classes: Mapping[str, str]) -> dict[str, str]:
-    """Return an `auto_map` from Auto classes to Magneto's classes."""
+    """Return an `auto_map` from Auto classes to their modules and Magneto's classes."""
     return {auto: f"{MODULE}.{name}" for auto, name in classes.items()}
 
 
@@ -77,13 +77,13 @@ class SavedWithModule(WithoutCopies):
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
     ) -> Any:
-        """Write the object's files and the module of their `auto_map`."""
+        """Write the object's files and the module that its `auto_map` names."""
         write_module(save_directory)
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)  # type: ignore[misc]
 
 
 SHARED = {"vocab_size", "max_length", "head_dim"}
-"""Names used both by Magneto's configurations and by transformers'."""
+"""Field names that occur both in Magneto's and in transformers' configurations."""
 
 ALSO_TRANSFORMERS = {
     "attn_implementation", "auto_map", "name_or_path", "num_labels", "output_attentions",
@@ -94,7 +94,7 @@ ALSO_TRANSFORMERS = {
 TOKENIZER = {"AutoTokenizer": "MagnetoSentencePieceTokenizer"}
 IMAGE_PROCESSOR = {"AutoImageProcessor": "MagnetoImageProcessor"}
 PROCESSOR = {**TOKENIZER, **IMAGE_PROCESSOR, "AutoProcessor": "MagnetoVisionLanguageProcessor"}
-"""Classes for texts, images, and both, by their Auto class."""
+"""Magneto's processor classes of vision-language models, by Auto class."""
 
 
 def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
@@ -109,7 +109,7 @@ def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
 
 
 def placement_name(config: TransformerConfig) -> str:
-    """Return the placement's name; raise ValueError if it is not a row of the placement table."""
+    """Return the placement's name; raise ValueError if the placement is not in the table."""
     name = config.row.name
     if replace(config, placement=name).row != config.row:
         raise ValueError(f"placement {name!r} differs from the row of that name in the placement "
@@ -118,16 +118,17 @@ def placement_name(config: TransformerConfig) -> str:
 
 
 class MagnetoConfig(SavedWithModule, PretrainedConfig):
-    """Configuration for transformers of a language model, and base of the other models'.
+    """Transformers configuration of language models, and base class of the other configurations.
 
-    `core` holds the fields of Magneto's configuration, because transformers uses some of their
-    names (`max_length`) with another meaning. The sizes are repeated under transformers' names.
+    `core` contains the fields of Magneto's configuration, because some of their names
+    (`max_length`) have another meaning in transformers. The model's sizes are repeated under
+    transformers' names.
 
     Attributes:
         model_type: Name of the class in config.json.
         shape: Magneto's configuration class.
         classes: Magneto's classes by the Auto class that loads them.
-        num_labels_field: Field of `shape` for transformers' `num_labels`.
+        num_labels_field: Field of `shape` that corresponds to transformers' `num_labels`.
         defaults: Values of required fields of `shape`.
         values: Default values of transformers' own fields.
     """
@@ -145,7 +146,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
     keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]  # noqa: RUF012
 
     def __init_subclass__(cls) -> None:
-        """Do nothing; transformers would convert a subclass to a dataclass."""
+        """Do nothing. The method of transformers would convert a subclass to a dataclass."""
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         if self.num_labels_field and "id2label" not in values:
@@ -160,11 +161,11 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         if core is None:
             core = self._new_core(values)
         elif beside := {field.name for field in fields(self.shape)} & set(values) - SHARED:
-            raise ValueError(f"{', '.join(sorted(beside))} must be given in core, not beside it")
+            raise ValueError(f"{', '.join(sorted(beside))} must be given in core, not separately")
         # Reading a directory must run no code of its author's: an import path would.
         if ":" in str(core.get("placement", "")):
             raise ValueError(f"placement {core['placement']!r} is not in the table of placements, "
-                             "so a directory cannot hold it")  # fmt: skip
+                             "so it cannot be saved or loaded")  # fmt: skip
         self.core = core | {"placement": placement_name(self.shape(**core))}
         values = {**transformers_sizes(self.shape(**core)), **self.values, **values}
         # transformers changes this copy when it resizes the vocabulary.
@@ -190,10 +191,10 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
 
     @classmethod
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
-        """Return the configuration of a model, without `pretrained`.
+        """Return the transformers configuration of a model, without the field `pretrained`.
 
         Args:
-            config: Configuration of the model; its placement must be in the placement table.
+            config: Magneto's configuration; its placement must be in the placement table.
             end: End token, also used as begin and padding token.
             **values: Further fields of transformers' configuration, such as `id2label`.
 
@@ -207,10 +208,10 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         return cls(asdict(shape) | {"placement": placement_name(config)}, **(ends | values))
 
     def core_config(self) -> Any:
-        """Return Magneto's configuration, with `vocab_size` and `num_labels` of this one.
+        """Return Magneto's configuration, with the `vocab_size` and `num_labels` set here.
 
         Raises:
-            ValueError: If a size was changed under transformers' name.
+            ValueError: If a size was changed under its name in transformers.
         """
         size = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
         count = {self.num_labels_field: self.num_labels} if self.num_labels_field else {}
@@ -223,7 +224,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
 
 
 class MagnetoEncoderConfig(MagnetoConfig):
-    """Configuration for transformers of text encoders with or without a head."""
+    """Transformers configuration of text encoders with or without a head."""
 
     model_type = "magneto-encoder"
     shape = MaskedLanguageModelConfig
@@ -241,7 +242,7 @@ class MagnetoEncoderConfig(MagnetoConfig):
 
     @classmethod
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
-        """Return the configuration of a model with a `TextEncoder`; see `MagnetoConfig.of`."""
+        """Return the transformers configuration of a text encoder; see `MagnetoConfig.of`."""
         if isinstance(config, TextClassifierConfig):
             values.setdefault("classifier_dropout", config.head_dropout)
             values.setdefault("classifier_pooling", config.pooling)
@@ -250,7 +251,7 @@ class MagnetoEncoderConfig(MagnetoConfig):
         return super().of(config, end, **values)
 
     def classifier_config(self) -> TextClassifierConfig:
-        """Return the configuration of a `TextClassifier`."""
+        """Return Magneto's configuration of a `TextClassifier`."""
         names = TextClassifierConfig.__dataclass_fields__
         given = {k: v for k, v in vars(self.core_config()).items() if k in names}
         head = {"classes": self.num_labels, "head_dropout": self.classifier_dropout,
@@ -262,9 +263,9 @@ def configuration(
     name: str, model_type: str, shape: type[TransformerConfig], classes: Mapping[str, str],
     **others: Any,
 ) -> type[MagnetoConfig]:  # fmt: skip
-    """Make the configuration class of a `model_type`; `others` are attributes of `MagnetoConfig`.
+    """Make the configuration class of a `model_type`; `others` are further class attributes.
 
-    `name` must be the class's name in this module, for pickling.
+    `name` must be the name of the class in this module, because pickling looks it up.
     """
     body = {"__doc__": f"Configuration with a `{shape.__name__}`.", "__module__": __name__,
             "model_type": model_type, "shape": shape, "classes": classes, **others}  # fmt: skip

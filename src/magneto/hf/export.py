@@ -41,7 +41,7 @@ LONGEST_TRANSCRIPT = 10_000
 
 
 def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreTrainedModel:
-    """Wrap a Magneto model for transformers, in evaluation mode, with shared weights.
+    """Wrap a Magneto model for transformers; the wrapper is in evaluation mode and shares weights.
 
     Args:
         model: Magneto model.
@@ -49,7 +49,7 @@ def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreT
         **values: Further fields of transformers' configuration, such as `id2label`.
 
     Raises:
-        ValueError: If the model's class has no wrapper.
+        ValueError: If no wrapper exists for the model's class.
     """
     from magneto import hf
 
@@ -65,7 +65,7 @@ def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreT
 
 
 def auto_class(name: str) -> str:
-    """Return the name of the Auto class that loads a wrapper class of this name."""
+    """Return the name of the Auto class that loads the wrapper class `name`."""
     return _auto_classes()[name]
 
 
@@ -93,7 +93,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Assets:
-    """Contents of an export beside the weights.
+    """Contents of an export other than the weights.
 
     Attributes:
         values: Fields of transformers' configuration, such as `id2label`.
@@ -111,15 +111,15 @@ def save_export(model: nn.Module, directory: Path, assets: Assets) -> str:
 
     Args:
         model: Magneto model in fp32, on the CPU.
-        directory: Output directory; must not exist, or be empty.
+        directory: Output directory, which must be missing or empty.
         assets: Assets of the export.
 
     Returns:
-        The name of the Auto class that loads it.
+        The name of the Auto class that loads the export.
 
     Raises:
         FileExistsError: If the directory is not empty.
-        ValueError: If the number of class names differs from that of classes.
+        ValueError: If the number of class names differs from the number of classes.
     """
     register()
     wrapped = wrap(model, **assets.values)
@@ -133,7 +133,7 @@ def save_export(model: nn.Module, directory: Path, assets: Assets) -> str:
 
 
 def save_processors(assets: Assets, directory: Path) -> None:
-    """Write Magneto's tokenizer, and tokenizer and processors for transformers."""
+    """Write Magneto's own tokenizer, and the tokenizer and the processors for transformers."""
     if assets.tokenizer is not None:
         assets.tokenizer.save(directory)
     for processor in assets.processors:
@@ -145,7 +145,7 @@ def save_processors(assets: Assets, directory: Path) -> None:
 
 
 def decoder_assets(tokenizer: Any, length: int) -> Assets:
-    """Return the assets of a language model; `length` is the maximum length of its tokenizer."""
+    """Return the assets of a language model; `length` is the maximum input length in tokens."""
     processor = transformers_tokenizer(tokenizer, length)
     return Assets({"end": tokenizer.end}, tokenizer, [processor])
 
@@ -237,29 +237,29 @@ ASSETS: Mapping[str, Callable[[Any, Any], Assets]] = {
     "image-text-retrieval": _vision_language,
     "image-captioning": _vision_language,
 }
-"""Assets of a task's model, by the model's configuration and the `data` section of the run."""
+"""Functions by task; each returns assets from a model configuration and a `data` section."""
 
 
 def save_custom(model: nn.Module, data: Any, directory: Path) -> str:
-    """Write the weights of a custom task's model; return the name of its class."""
+    """Write the weights of a custom task's model; return the name of the model's class."""
     with whole_directory(directory) as aside:
         save_model(model, str(aside / "model.safetensors"))
     return f"{type(model).__module__}.{type(model).__qualname__}"
 
 
 def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str:
-    """Export the model of a run with its assets.
+    """Export a run's model with its assets.
 
     Args:
-        task: Task of the run. A custom task is exported by the function `export(model, data,
-            directory)` of its module, or otherwise by `save_custom`.
+        task: Name of the run's task. The module of a custom task may define the function
+            `export(model, data, directory)`; the default is `save_custom`.
         model: Model with the run's weights, in fp32, on the CPU.
         data: `data` section of the run's resolved recipe, as opened by `magneto.runs.load_run`.
-        directory: Output directory; must not exist, or be empty.
+        directory: Output directory, which must be missing or empty.
 
     Returns:
-        The name of the Auto class whose `from_pretrained(directory)` loads it; for a custom task
-        that of the model's class.
+        The name of the Auto class whose `from_pretrained(directory)` loads the export. For a custom
+        task, the name of the model's class.
 
     Raises:
         ConfigError: If the task has no export.

@@ -1,16 +1,17 @@
 """Text generation and beam search for translation, by transformers' `generate`.
 
 Beam search follows fairseq. Both libraries divide a hypothesis's summed log-probability by its
-number of tokens (with end, without start token) to the power of the length penalty. Transformers'
-other conventions are changed to fairseq's:
+number of tokens to the power of the length penalty. This number includes the end token and excludes
+the start token. Where transformers differs from fairseq, the search follows fairseq:
 
-- At the length limit fairseq adds the end token and its log-probability. Transformers stops.
-- fairseq finishes a sentence when it has as many finished hypotheses as beams
-  (`early_stopping=True`). Transformers by default continues while a better one may follow.
-- fairseq allows no empty translation and no padding token in one.
+- At the length limit fairseq adds the end token and its log-probability. Transformers stops without
+  an end token.
+- fairseq finishes a sentence when as many hypotheses are finished as there are beams
+  (`early_stopping=True`). By default, transformers continues while a better hypothesis is possible.
+- fairseq allows neither an empty translation nor a padding token in a translation.
 
 The last hypotheses of an n-best list may still differ. If more hypotheses end in a step than are
-needed, fairseq takes the first ones, transformers the best ones.
+needed, fairseq takes the first ones and transformers takes the best ones.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Sampling:
     top_p: Part = 1.0
     """Nucleus sampling from the most probable tokens with this total probability."""
     beams: Beams = 1
-    """Number of beams; above 1 beam search replaces sampling."""
+    """Number of beams. With 2 or more, beam search replaces sampling."""
     count: Annotated[int, Interval(ge=1, le=10_000)] = 1
     """Number of returned continuations."""
     seed: int = 0
@@ -78,12 +79,14 @@ class Sampling:
 
 @torch.no_grad()
 def generate(model: LanguageModel, tokenizer: Any, prompt: str, settings: Sampling) -> list[str]:
-    """Return continuations of a prompt, with the prompt; the global random state is unchanged.
+    """Return continuations of a prompt, each beginning with the prompt.
+
+    The global random state is unchanged.
 
     Args:
         model: Language model in evaluation mode, on its device.
         tokenizer: Tokenizer of the model.
-        prompt: Text to continue; an empty prompt starts a document.
+        prompt: Text to continue. With an empty prompt, the text begins a new document.
         settings: Settings of the generation.
 
     Raises:
@@ -114,16 +117,16 @@ def generate(model: LanguageModel, tokenizer: Any, prompt: str, settings: Sampli
 
 @configuration
 class BeamSearch:
-    """Settings of beam search for translation; defaults as in the paper and fairseq."""
+    """Settings of beam search for translation; the defaults are those of the paper and fairseq."""
 
     beams: Beams = 5
     """Number of beams; 1 is greedy search."""
     length_penalty: float = 1.0
-    """Exponent of the length that divides summed log-probabilities."""
+    """Length penalty. Summed log-probabilities are divided by the length to this power."""
     count: PositiveInt = 1
     """Number of returned translations, best first."""
     longest: Width = 200
-    """Maximum length of a translation in tokens without the end token (fairseq's --max-len-b)."""
+    """Maximum number of tokens of a translation, without the end token (fairseq's --max-len-b)."""
     batch_size: Width = 64
     """Sentences per batch."""
 
@@ -134,11 +137,13 @@ class BeamSearch:
 
 
 class FairseqEnds(LogitsProcessor):
-    """Allows the end token as fairseq does: not first, and only it at the length limit.
+    """Logits processor with fairseq's rules for the end token.
+
+    The end token cannot be the first token. At the length limit it is the only allowed token.
 
     Args:
         end: End token.
-        padding: Padding token, which is never generated; None or the end token for none.
+        padding: Padding token, which is never generated. None, or the end token, excludes no token.
         longest: Maximum number of tokens before the end token.
     """
 
@@ -146,7 +151,11 @@ class FairseqEnds(LogitsProcessor):
         self.end, self.padding, self.longest = end, padding, longest
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Change log-probabilities (rows, vocabulary), given the tokens so far (rows, 1 + n)."""
+        """Set log-probabilities `scores` of excluded tokens to -inf.
+
+        `input_ids` are the tokens so far, of shape (rows, 1 + n). `scores` have shape (rows,
+        vocabulary).
+        """
         written = input_ids.shape[1] - 1
         ends = scores[:, self.end].clone()
         if written >= self.longest:
@@ -164,8 +173,8 @@ class Translator:
     """Beam search and scoring of translations of token sequences.
 
     Args:
-        model: Translation model in evaluation mode, on its device. Its configuration has the start,
-            end and padding tokens.
+        model: Translation model in evaluation mode, on its device. Its configuration contains the
+            start, end and padding tokens.
         settings: Settings of the search.
     """
 
@@ -229,10 +238,10 @@ class Translator:
     def score(
         self, sources: Sequence[Tokens], translations: Sequence[Sequence[Tokens]]
     ) -> list[list[float]]:
-        """Return the score by which the search ranks each translation of each source.
+        """Return the search's score of each translation of each source.
 
-        The score is the summed log-probability (with end token) over the length to the power of the
-        penalty; 0 is best.
+        The score is the summed log-probability divided by the length to the power of the length
+        penalty. Both include the end token. The best possible score is 0.
         """
         found: list[list[float]] = [[0.0] * len(some) for some in translations]
         pairs = [(n, k) for n, some in enumerate(translations) for k in range(len(some))]
@@ -267,13 +276,16 @@ class Translator:
         return (-torch.cat(losses).view_as(answers).double().sum(1)).tolist()
 
     def _batches(self, sources: Sequence[Tokens]) -> list[list[int]]:
-        """Return the numbers of the sources in batches of similar length, the longest first."""
+        """Return batches of indices of sources; sources are sorted by length, longest first."""
         order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
         size = self.settings.batch_size
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def _padded(self, rows: list[Tokens]) -> tuple[Tensor, Tensor]:
-        """Return padded tokens and their mask (True = not padding), (rows, longest)."""
+        """Return padded tokens and their mask, both of shape (rows, longest).
+
+        The mask is False for padding.
+        """
         device = next(self.model.parameters()).device
         lengths = torch.tensor([len(row) for row in rows])
         longest = int(lengths.max())
@@ -282,6 +294,6 @@ class Translator:
         return tokens.to(device), mask.to(device)
 
     def _inside(self, row: Tokens) -> Tokens:
-        """Return a row without its start token, up to its end token."""
+        """Return the tokens between a row's start token and its end token."""
         body = row[1:]
         return body[: body.index(self.end)] if self.end in body else body

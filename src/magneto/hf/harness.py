@@ -16,7 +16,7 @@ from magneto.language.models import LanguageModel
 
 
 def task_manager(include: Path | None = None, builtin: bool = True) -> Any:
-    """Return the harness's task manager, optionally with a folder of .yaml files.
+    """Return the harness's task manager, optionally with the tasks of a folder of .yaml files.
 
     Raises:
         ModuleNotFoundError: If the harness is not installed.
@@ -30,7 +30,7 @@ def _library(name: str) -> Any:
 
 
 def check_tasks(names: Sequence[str], manager: Any, ours: Sequence[str] = ()) -> None:
-    """Raise ValueError for tasks that neither the harness nor `ours` has."""
+    """Raise ValueError for a name that is neither a task of the harness nor in `ours`."""
     known = [*ours, *manager.all_tasks]
     unknown = [n for n in names if n not in known and not manager.match_tasks([n])]
     if unknown:
@@ -43,7 +43,7 @@ def check_tasks(names: Sequence[str], manager: Any, ours: Sequence[str] = ()) ->
 def harness_model(model: LanguageModel, tokenizer: Any, length: int, batch_size: int = 16) -> Any:
     """Wrap a language model as the harness's `hf` model.
 
-    Every text begins with the end token, as documents do in training.
+    Every text begins with the end token, as documents do in training data.
 
     Args:
         model: Language model in evaluation mode, on its device.
@@ -89,8 +89,8 @@ def harness_scores(
     """Evaluate tasks, groups or tags of the harness.
 
     Returns:
-        The harness's result: "results" has the metrics of each task; "samples", if requested, has
-        the log-likelihoods of each question.
+        The harness's result. Its "results" contain the metrics of each task. Its "samples", if
+        requested, contain the log-likelihoods of each question.
 
     Raises:
         ValueError: If a task's data cannot be loaded.

@@ -1,9 +1,10 @@
 """Language models, text encoders and translation models for transformers.
 
-Arguments have transformers' names. `input_ids` are (batch, length). `attention_mask` is 1 or True
-for tokens and 0 for padding on either side. `labels` are -100 for none. The summed loss is divided
-by Trainer's `num_items_in_batch`, by default by the number of labels. `others` may contain
-`output_hidden_states` and arguments that do not change the result; all others raise ValueError.
+Arguments have transformers' names. `input_ids` have shape (batch, length). `attention_mask` is 1 or
+True for tokens and 0 for padding, on the left or the right. Labels of -100 are ignored. The summed
+loss is divided by Trainer's `num_items_in_batch`, by default by the number of labels. `others` may
+contain `output_hidden_states` and arguments that do not change the result. Other arguments raise
+ValueError.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         super().__init__(config, model)
 
     def _get_name(self) -> str:
-        """Return the name in that table, also for derived classes such as FSDP's."""
+        """Return the name by which Trainer knows causal models, also for FSDP's subclasses."""
         return "MagnetoForCausalLM"
 
     @can_return_tuple
@@ -77,25 +78,26 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         inputs_embeds: Tensor | None = None,
         **others: Any,
     ) -> CausalLMOutputWithPast:
-        """Return logits, and with labels the loss.
+        """Return logits, and the loss if labels are given.
 
         Args:
-            input_ids: (batch, length).
-            attention_mask: (batch, cached + length). Or (batch, length, cached + length), where
-                positions are counted within each document.
+            input_ids: Tokens of shape (batch, length).
+            attention_mask: Mask of shape (batch, cached + length) or (batch, length, cached +
+                length). With the second shape, positions are counted within each document.
             past_key_values: Dynamic or static cache of transformers.
-            labels: (batch, length), shifted here as in transformers.
+            labels: Labels of shape (batch, length), not shifted. This method shifts them.
             use_cache: Whether to create a cache if none is given.
-            num_items_in_batch: Divisor of the summed loss.
-            logits_to_keep: Number of last positions, or the positions, whose logits are computed;
-                0 for all. With labels all are computed.
-            inputs_embeds: (batch, length, width), instead of `input_ids`: rows of the embedding
-                table before `embedding_scale`.
-            **others: `shift_labels` (batch, length), shifted labels that take precedence over
-                `labels`; `position_ids` (batch or 1, length), see `resolve_positions`.
+            num_items_in_batch: Divisor of the summed loss (default: the number of labels).
+            logits_to_keep: Positions whose logits are computed: the last N for a number N, or the
+                given positions; 0 for all. With labels, all logits are computed.
+            inputs_embeds: Alternative to `input_ids`: rows of the embedding table before
+                `embedding_scale`, of shape (batch, length, width).
+            **others: `shift_labels` are shifted labels of shape (batch, length), which take
+                precedence over `labels`. `position_ids` have shape (batch or 1, length); see
+                `resolve_positions`.
 
         Raises:
-            ValueError: If there is no input, or an unsupported argument.
+            ValueError: If the input is missing or an argument is not supported.
         """
         # As named parameters, Trainer or `generate` would pass these with every batch.
         shift_labels = others.pop("shift_labels", None)
@@ -105,7 +107,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
             past_key_values = DynamicCache()
         cache = growing_cache(past_key_values)
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give input_ids or inputs_embeds, and not both")
+            raise ValueError("give either input_ids or inputs_embeds")
         if inputs_embeds is None:
             embedded = self.core.embedding(input_ids)
         else:
@@ -136,13 +138,14 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the mask and the positions given by `position_ids`.
 
-        Without a cache a row may pack several documents, which do not attend to each other. Without
-        a mask a document begins where positions do not increase by one, as in transformers. With a
-        padding mask it begins where they do not exceed that of the previous unpadded token.
+        Without a cache, a row may contain several packed documents, which do not attend to each
+        other. Without a mask, a document begins where positions do not increase by one, as in
+        transformers. With a padding mask, a document begins at a token whose position is not above
+        the position of the previous unpadded token.
 
         Raises:
-            ValueError: If the positions have another shape, or the model has relative positions and
-                there is a cache or the mask of a single document.
+            ValueError: If the positions have a wrong shape. Also if the model has relative
+                positions and the call has a cache, or a padding mask for one document per row.
         """
         if position_ids is None:
             return mask, None
@@ -166,7 +169,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
 
 def position_resets(positions: Tensor, mask: Tensor) -> Tensor:
-    """Whether each token's position does not exceed that of the previous unpadded token."""
+    """Return where a token's position is not above that of the previous unpadded token."""
     resolve_positions = torch.arange(positions.shape[1], device=positions.device)
     last = torch.where(mask, resolve_positions, -1).cummax(1).values
     before = nn.functional.pad(last[:, :-1], (1, 0), value=-1)
@@ -174,7 +177,10 @@ def position_resets(positions: Tensor, mask: Tensor) -> Tensor:
 
 
 def same_document(begins: Tensor) -> Tensor:
-    """Return (batch, length, length), True within a document, given where documents begin."""
+    """Return a mask (batch, length, length) that is True for pairs within a document.
+
+    `begins` (batch, length) is True at the first token of each document.
+    """
     document = begins.cumsum(1)
     return document[:, :, None] == document[:, None]
 
@@ -233,7 +239,7 @@ class MagnetoEncoderModel(MagnetoEncoderPreTrainedModel):
         token_type_ids: Tensor | None = None,
         **others: Any,
     ) -> BaseModelOutput:
-        """Return features of (batch, length) tokens; see `MagnetoForMaskedLM.forward`."""
+        """Return the features of tokens (batch, length); see `MagnetoForMaskedLM.forward`."""
         return self.encode(input_ids, attention_mask, token_type_ids, others)
 
 
@@ -269,7 +275,7 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> MaskedLMOutput:
-        """Return the logits of every position, and with labels the loss.
+        """Return the logits of every position, and the loss if labels are given.
 
         `token_type_ids` are 0 by default.
         """
@@ -282,7 +288,7 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
 class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
     """`TextClassifier` for transformers.
 
-    From a masked language model's directory it loads the encoder, with a new head.
+    Loading the directory of a masked language model loads its encoder and builds a new head.
     """
 
     core_class = TextClassifier
@@ -308,7 +314,7 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> SequenceClassifierOutput:
-        """Return logits (batch, num_labels), and with labels the mean loss.
+        """Return logits (batch, num_labels), and the mean loss if labels are given.
 
         Labels depend on `config.problem_type`; see `classification_loss`.
         """
@@ -324,9 +330,10 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
 
 
 def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """Convert transformers' mask to a boolean one; in generation None if there is no padding.
+    """Convert transformers' mask to a boolean mask; outside training, None without padding.
 
-    Attention without a mask is faster. The check waits for the device and is skipped in training.
+    Attention without a mask is faster. The check for padding waits for the device, so training
+    skips it.
     """
     mask = as_mask(attention_mask, shape)
     if mask is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
@@ -344,7 +351,7 @@ def with_bias_parameter(core: TranslationModel) -> TranslationModel:
 
 @contextmanager
 def loaded_weights(module: nn.Module) -> Iterator[None]:
-    """Load a module's own weights if they are offloaded until its `forward`."""
+    """Load a module's weights if they are offloaded until its `forward` is called."""
     if not hasattr(module, "_hf_hook"):
         yield
         return
@@ -404,7 +411,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
 
     @staticmethod
     def _reorder_cache(past_key_values: Any, beam_idx: Tensor) -> Any:
-        """Reorder the self-attention cache; all beams of a sentence share the source."""
+        """Reorder the self-attention cache; the beams of a sentence have equal cross-attention."""
         past_key_values.self_attention_cache.reorder_cache(beam_idx)
         return past_key_values
 
@@ -434,22 +441,24 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> Seq2SeqLMOutput:
-        """Return logits, and with labels the loss.
+        """Return logits, and the loss if labels are given.
 
         Args:
-            input_ids: (batch, source length); not needed with `encoder_outputs`.
-            attention_mask: (batch, source length).
-            decoder_input_ids: (batch, target length); by default the shifted labels.
-            decoder_attention_mask: (batch, cached + target length).
+            input_ids: Source tokens of shape (batch, source length); optional with
+                `encoder_outputs`.
+            attention_mask: Mask of the source, (batch, source length).
+            decoder_input_ids: Target tokens of shape (batch, target length); by default the shifted
+                labels.
+            decoder_attention_mask: Mask of the target, (batch, cached + target length).
             encoder_outputs: Result of `get_encoder()`.
             past_key_values: An `EncoderDecoderCache` of transformers.
-            labels: (batch, target length), not shifted.
+            labels: Labels of shape (batch, target length), not shifted.
             use_cache: Whether to create a cache if none is given.
-            num_items_in_batch: Divisor of the summed loss.
-            **others: `output_hidden_states`, for example.
+            num_items_in_batch: Divisor of the summed loss (default: the number of labels).
+            **others: Further arguments, such as `output_hidden_states`.
 
         Raises:
-            ValueError: If there is no input, or an unsupported argument.
+            ValueError: If the input is missing or an argument is not supported.
         """
         self.check_arguments(others)
         enabled, target = self.wants_hidden_states(others), decoder_input_ids

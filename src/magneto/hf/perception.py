@@ -1,9 +1,10 @@
 """Models of images, speech, and images with texts for transformers.
 
-Arguments have transformers' names: `pixel_values` are (images, channels, height, width),
-`input_ids` (texts, length), and `attention_mask` of the same shape is 1 for tokens and 0 for
-padding. `others` may contain `output_hidden_states`, if the model has them, and arguments that do
-not change the result; all others raise ValueError. Texts with images are packed on the CPU.
+Arguments have transformers' names. `pixel_values` have shape (images, channels, height, width).
+`input_ids` have shape (texts, length). `attention_mask` has the same shape and is 1 for tokens and
+0 for padding. `others` may contain arguments that do not change the result, and
+`output_hidden_states` if the model supports it. Other arguments raise ValueError. Texts with images
+are packed on the CPU.
 """
 
 from __future__ import annotations
@@ -81,13 +82,13 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> ImageClassifierOutput:
-        """Return logits, and with labels the mean loss.
+        """Return logits, and the mean loss if labels are given.
 
         Args:
-            pixel_values: (images, channels, height, width).
-            labels: Labels by `config.problem_type`; see `classification_loss`.
+            pixel_values: Images of shape (images, channels, height, width).
+            labels: Labels, which depend on `config.problem_type`; see `classification_loss`.
             num_items_in_batch: Divisor of the summed loss; by default the number of labels.
-            **others: `output_hidden_states`, for example.
+            **others: Further arguments, such as `output_hidden_states`.
         """
         self.check_arguments(others)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
@@ -101,7 +102,7 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
 
 
 class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
-    """`Segmenter` for transformers, for images of any size as in `magneto evaluate`."""
+    """`Segmenter` for transformers; it takes images of any size, as `magneto evaluate` does."""
 
     config_class = MagnetoSegmentationConfig
     core_class = Segmenter
@@ -116,23 +117,25 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> SemanticSegmenterOutput:
-        """Return logits of every pixel, and with labels the mean loss.
+        """Return logits of every pixel, and the mean loss if labels are given.
 
         Args:
-            pixel_values: (images, channels, height, width); without labels of any size, processed
-                by the configuration's `inference`, with labels of `image_size`.
-            labels: (images, height, width), 255 or -100 for none.
-            num_items_in_batch: Trainer's number of labels other than -100. The summed loss is
-                divided by it minus the number of 255 in this batch, by default by the labelled
-                pixels. With gradient accumulation only -100 is exact.
-            **others: Hidden states are not supported.
+            pixel_values: Images of shape (images, channels, height, width). With labels, their size
+                must be `image_size`. Without labels, they have any size and are processed by the
+                configuration's `inference`.
+            labels: Class of each pixel, (images, height, width); 255 and -100 are ignored.
+            num_items_in_batch: Trainer's number of labels other than -100. The divisor of the
+                summed loss is this number minus the batch's number of labels 255. By default, it is
+                the number of labelled pixels. With gradient accumulation, use -100 for ignored
+                pixels, because 255 makes the divisor inexact.
+            **others: Further arguments; hidden states are not supported.
 
         Returns:
             Logits (images, num_labels, height, width).
 
         Raises:
-            ValueError: If images with labels have another size, or weights are offloaded with
-                `inference` "whole".
+            ValueError: If the size of images with labels is not `image_size`, or if weights are
+                offloaded and `inference` is "whole".
         """
         self.check_arguments(others)
         pixel_values = cast_like_weights(self.core, pixel_values)
@@ -184,9 +187,9 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
         """Return encoder outputs (batch, frames // 4, width).
 
         Args:
-            input_features: (batch, frames, mel bins).
-            attention_mask: (batch, frames), 1 for frames, 0 for padding.
-            **others: `output_hidden_states`, for example.
+            input_features: Features of shape (batch, frames, mel bins).
+            attention_mask: Mask of shape (batch, frames), 1 for frames and 0 for padding.
+            **others: Further arguments, such as `output_hidden_states`.
         """
         self.check_arguments(others)
         lengths = frame_counts(input_features, attention_mask)
@@ -204,7 +207,7 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
         attention_mask: Tensor | None = None,
         search: Search | None = None,
     ) -> list[list[int]]:
-        """Return the tokens of each utterance for `batch_decode`, by default by greedy search."""
+        """Return the tokens of each utterance for `batch_decode`; the default is greedy search."""
         lengths = frame_counts(input_features, attention_mask)
         encoded, lengths = self.core.encode(cast_like_weights(self.core, input_features), lengths)
         found = (search or GreedySearch())(self.core, encoded, lengths)
@@ -221,11 +224,11 @@ def frame_counts(features: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 @dataclass
 class VisionLanguageOutput(ModelOutput):
-    """Features of images and texts; None without input.
+    """Features of images and texts; None for missing input.
 
     Attributes:
-        image_features: (images, 1 + patches, width), with the class token first.
-        text_features: (texts, length, width), 0 for padding.
+        image_features: Features of shape (images, 1 + patches, width); the class token is first.
+        text_features: Features of shape (texts, length, width), 0 for padding.
     """
 
     image_features: Tensor | None = None
@@ -234,11 +237,11 @@ class VisionLanguageOutput(ModelOutput):
 
 @dataclass
 class MaskedDataOutput(ModelOutput):
-    """Logits of masked data modelling; None without input.
+    """Logits of masked data modelling; None for missing input.
 
     Attributes:
-        image_logits: (images, patches, codes).
-        logits: (texts, length, vocabulary).
+        image_logits: Logits of patches, (images, patches, codes).
+        logits: Logits of tokens, (texts, length, vocabulary).
     """
 
     image_logits: Tensor | None = None
@@ -259,14 +262,14 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
         attention_mask: Tensor | None,
         paired: bool = True,
     ) -> tuple[Tensor, Samples, Tensor]:
-        """Return images in the type of the weights, samples, and the mask of tokens.
+        """Return images in the weights' dtype, packed samples, and the mask of tokens.
 
-        Images may also be (texts, images per text, channels, height, width). If `paired`, images
-        and texts form pairs.
+        Images may also have shape (texts, images per text, channels, height, width). If `paired`,
+        images and texts form pairs.
 
         Raises:
-            ValueError: If there is neither image nor text, numbers of images and texts differ in
-                pairs, or a text lacks the mask token that the head reads.
+            ValueError: If there is neither image nor text, or the numbers of images and texts of
+                pairs differ, or a text lacks the mask token that the head reads.
         """
         config, images = self.core.config, pixel_values
         if input_ids is None:
@@ -313,7 +316,8 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
         """Encode images, texts, or pairs of both.
 
         Returns:
-            (images, 1 + patches, width) and (texts, length, width); None without input.
+            Features of images (images, 1 + patches, width) and of texts (texts, length, width);
+            None for missing input.
         """
         images, samples, mask = self.read(pixel_values, input_ids, attention_mask)
         vision, language = encoder(images, samples, hidden)
@@ -367,7 +371,8 @@ class MagnetoForMaskedDataModelling(MagnetoVisionLanguagePreTrainedModel):
     ) -> MaskedDataOutput:
         """Return logits of every patch and every token, masked or not.
 
-        Texts have mask tokens; `bool_masked_pos`, (images, patches), is True for masked patches.
+        Texts contain mask tokens. `bool_masked_pos` of shape (images, patches) is True for masked
+        patches.
         """
         self.check_arguments(others)
         hidden = None if bool_masked_pos is None else bool_masked_pos.bool()
@@ -381,7 +386,7 @@ class MagnetoForMaskedDataModelling(MagnetoVisionLanguagePreTrainedModel):
 
 
 class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
-    """`QuestionAnswerer` for transformers; `config.id2label` has the answers."""
+    """`QuestionAnswerer` for transformers; `config.id2label` contains the answers."""
 
     config_class = MagnetoQuestionAnsweringConfig
     core_class = QuestionAnswerer
@@ -402,11 +407,12 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> SequenceClassifierOutput:
-        """Return logits of the answers, whose sigmoid is their probability.
+        """Return a logit for each answer; its sigmoid is the answer's probability.
 
-        With `labels`, soft targets (questions, answers), the loss is the binary cross-entropy,
-        summed over answers and averaged over questions. Trainer's `num_items_in_batch` counts a
-        label per answer; the sum is divided by the corresponding number of questions.
+        `labels` are soft targets of shape (questions, answers). The loss is the binary
+        cross-entropy, summed over answers and averaged over questions. Trainer's
+        `num_items_in_batch` counts one label per question and answer. It is therefore divided by
+        the number of answers.
         """
         self.check_arguments(others)
         images, samples, _ = self.read(pixel_values, input_ids, attention_mask)
@@ -437,11 +443,11 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> SequenceClassifierOutput:
-        """Return logits of false and true.
+        """Return logits of the classes false and true.
 
-        `pixel_values` are (statements, 2, channels, height, width), `labels` (statements,), 1 for
-        true. The summed loss is divided by `num_items_in_batch`, by default by the number of
-        statements.
+        `pixel_values` have shape (statements, 2, channels, height, width). `labels` have shape
+        (statements,) and are 1 for true statements. The summed loss is divided by
+        `num_items_in_batch`, by default by the number of statements.
 
         Raises:
             ValueError: If there are not two images per statement.
@@ -471,7 +477,7 @@ class MagnetoForImageTextRetrieval(MagnetoVisionLanguagePreTrainedModel):
         return_loss: bool | None = None,
         **others: Any,
     ) -> CLIPOutput:
-        """Embed images, texts or both; `return_loss` needs equal numbers of both."""
+        """Embed images, texts or both; `return_loss` needs as many images as texts."""
         self.check_arguments(others)
         images, samples, _ = self.read(pixel_values, input_ids, attention_mask, paired=False)
         image, text, scale = self.core(images, samples)
@@ -501,7 +507,7 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
     ) -> Any:
         """Return the logits of each position, with causal attention among tokens.
 
-        Texts have mask tokens at the positions to predict.
+        Texts contain mask tokens at the positions to predict.
         """
         self.check_arguments(others)
         images, samples, mask = self.read(pixel_values, input_ids, attention_mask)
@@ -519,7 +525,7 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
         Args:
             pixel_values: Images.
             num_beams: Number of beams.
-            length_penalty: Exponent of the length that divides log-probabilities.
+            length_penalty: Log-probabilities are divided by the length to this power.
 
         Returns:
             Padded tokens (images, longest) for the tokenizer's `batch_decode`.
