@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_named() -> None:
     rotary = LanguageModelConfig(
         width=32, layers=1, heads=4, ffn_width=48, vocab_size=9, positions="rotary"
     )
-    with pytest.raises(ValueError, match="cannot hold this model: positions is 'rotary', but"):
+    with pytest.raises(ValueError, match="cannot represent this model: positions is 'rotary', but"):
         write_weights(LanguageModel(rotary), "torchscale")
     with pytest.raises(ValueError, match="no counterpart of a Linear"):
         write_weights(nn.Linear(1, 1), "torchscale")

@@ -1,8 +1,8 @@
 """Models of images, speech, and images with texts for transformers.
 
 Arguments have transformers' names. `pixel_values` have shape (images, channels, height, width).
-`input_ids` have shape (texts, length). `attention_mask` has the same shape and is 1 for tokens and
-0 for padding. `others` may contain arguments that do not change the result, and
+`input_ids` have shape (texts, length). `attention_mask` has the shape of `input_ids` and is 1 for
+tokens and 0 for padding. `others` may contain arguments that do not change the result, and
 `output_hidden_states` if the model supports it. Other arguments raise ValueError. Texts with images
 are packed on the CPU.
 """

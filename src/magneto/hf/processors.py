@@ -25,7 +25,7 @@ from magneto.vision_language.samples import WholeImage
 
 
 def pixels_of(picture: Any) -> np.ndarray:
-    """Return an image's pixels as `magneto.vision.decoding` reads a file: RGB, upright."""
+    """Return an image's pixels in RGB and upright, as `magneto.vision.decoding` reads a file."""
     from PIL import Image
 
     if isinstance(picture, str | os.PathLike):
@@ -40,7 +40,7 @@ def pixels_of(picture: Any) -> np.ndarray:
 
 
 def is_several(images: Any) -> bool:
-    """Whether images are a sequence other than a file name, or a four-dimensional array."""
+    """Whether `images` is a four-dimensional array, or a sequence other than a file name."""
     listed = isinstance(images, Sequence) and not isinstance(images, str)
     return listed or getattr(images, "ndim", 0) == 4
 
@@ -66,9 +66,9 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
             channels: 1 for grey, 3 for RGB.
             normalisation: One of `magneto.vision.transforms.NORMALISATIONS`.
             resize: Shorter side before the centre crop; None resizes the whole image to a square.
-            fit: Longer and shorter side to fit an image in if the aspect ratio is kept; None keeps
-                its size.
-            **others: Arguments of transformers' class.
+            fit: Maximum longer and shorter side in pixels, if the aspect ratio is kept; None keeps
+                the image's size.
+            **others: Arguments of the transformers base class.
         """
         if channels not in (1, 3):
             raise ValueError(f"channels must be 1 or 3, not {channels}")
@@ -78,25 +78,25 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
         self.resize, self.fit = resize, None if fit is None else tuple(fit)
 
     def preprocess(self, images: Any, return_tensors: str | None = None, **_: Any) -> BatchFeature:  # type: ignore[override]
-        """Return `pixel_values`, (batch, channels, height, width).
+        """Return `pixel_values` of shape (batch, channels, height, width).
 
         Args:
-            images: A PIL image or a uint8 array (height, width) or (height, width, 3); or a
-                sequence of them, or an array (batch, height, width, 3).
+            images: A PIL image, a uint8 array (height, width) or (height, width, 3), a sequence of
+                such images, or an array (batch, height, width, 3).
             return_tensors: "pt" or "np".
 
         Raises:
-            TypeError: If an image has another type.
+            TypeError: If an image is neither a PIL image nor a uint8 array.
             ValueError: If the processed images have different sizes.
         """
         pictures = images if is_several(images) else [images]
         found = [self.values(pixels_of(picture)) for picture in pictures]
         if len({values.shape for values in found}) > 1:
-            raise ValueError("images have different sizes: give one at a time")
+            raise ValueError("images have different sizes. Give one image at a time.")
         return BatchFeature({"pixel_values": np.stack(found)}, tensor_type=return_tensors)
 
     def values(self, pixels: np.ndarray) -> np.ndarray:
-        """Return the preprocessed pixels of an image (height, width, 3)."""
+        """Preprocess the pixels (height, width, 3) of an image."""
         input_format = InputFormat(self.image_size, self.channels, self.normalisation)
         if not self.image_size:
             return input_format.normalise(resize_to_fit(pixels, self.fit))  # type: ignore[arg-type]
@@ -108,9 +108,9 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
     def post_process_semantic_segmentation(
         self, outputs: Any, target_sizes: Sequence[Sequence[int]] | None = None
     ) -> list[Tensor]:
-        """Return the class of each pixel of each image, int64 (height, width).
+        """Return the class of each pixel, an int64 tensor (height, width) for each image.
 
-        Logits are resized to the target sizes, by default not at all.
+        Logits are resized to `target_sizes`. Without `target_sizes` they keep their size.
         """
         sizes = target_sizes or [outputs.logits.shape[2:]] * len(outputs.logits)
         return [
@@ -122,8 +122,8 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
 class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
     """Processor of images and texts.
 
-    Texts have the form of training, `<s> words </s>`. They are padded to the longest and truncated
-    to the model's length.
+    Texts have the same form as in training, `<s> words </s>`. They are truncated to the model's
+    maximum length and padded to the longest text.
     """
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, **others: Any) -> None:
@@ -138,7 +138,7 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
         return_tensors: str | None = "pt",
         **_: Any,
     ) -> BatchFeature:
-        """Return `pixel_values` of images, `input_ids` and `attention_mask` of texts.
+        """Return `pixel_values` of images, and `input_ids` and `attention_mask` of texts.
 
         Args:
             images: An image, a list or an array of images, or a list of lists of images (for visual
@@ -171,7 +171,7 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
 
 
 def as_sounds(raw_speech: Any) -> list[np.ndarray]:
-    """Return the samples of one or several recordings, each (samples,), float32."""
+    """Return the samples of one or several recordings, each a float32 array (samples,)."""
     listed = isinstance(raw_speech, list | tuple)
     several = np.ndim(raw_speech[0] if listed and len(raw_speech) else 0) > 0
     rows = raw_speech if several else np.atleast_2d(raw_speech)
@@ -188,7 +188,7 @@ def as_sounds(raw_speech: Any) -> list[np.ndarray]:
 
 
 class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
-    """Extractor of normalised log-mel features as in training."""
+    """Feature extractor with the normalised log-mel features of training."""
 
     model_input_names = ["input_features", "attention_mask"]  # noqa: RUF012
 
@@ -206,10 +206,10 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         Args:
             sampling_rate: Sample rate in Hz.
             filter_bank: Fields of a `FilterBankConfig`.
-            cmvn: "global" (with mean and deviation), "utterance" or "none".
-            mean: Mean of each feature.
-            deviation: Standard deviation of each feature.
-            **others: Arguments of transformers' class.
+            cmvn: Normalisation: "global" (by `mean` and `deviation`), "utterance" or "none".
+            mean: Mean of each feature over the training set.
+            deviation: Standard deviation of each feature over the training set.
+            **others: Arguments of the transformers base class.
         """
         others["auto_map"] = auto_map({"AutoFeatureExtractor": type(self).__name__})
         super().__init__(**others)
@@ -219,7 +219,7 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
 
     @classmethod
     def of(cls, data: SpeechDataConfig) -> MagnetoSpeechFeatureExtractor:
-        """Return the extractor of a run's data configuration, with its stored normaliser."""
+        """Return the extractor of a run's data configuration, with the run's normaliser."""
         normaliser: Any = SpeechFeatures(data).normaliser
         kind, given = data.cmvn, {}
         if kind not in UTTERANCE_NORMALISERS:
@@ -237,12 +237,14 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         """Return `input_features` (batch, frames, mel bins) and `attention_mask`.
 
         Args:
-            raw_speech: Mono samples in [-1, 1], a list of such arrays, or an array of rows.
-            sampling_rate: Sample rate of the samples in Hz, for a check.
+            raw_speech: Mono samples in [-1, 1], a list of such arrays, or an array (recordings,
+                samples).
+            sampling_rate: Sample rate of the samples in Hz, which is checked if given.
             return_tensors: "pt" or "np".
 
         Raises:
-            ValueError: If the samples have another sample rate, are integers or not mono.
+            ValueError: If `sampling_rate` is not the model's, or the samples are integers or not
+                mono.
         """
         if sampling_rate not in (None, self.sampling_rate):
             raise ValueError(f"sampling_rate is {sampling_rate} Hz, but the model needs "

@@ -1,8 +1,8 @@
-"""Tokenizers for transformers, with inputs in the form of training.
+"""Tokenizers for transformers, with the input templates of training.
 
-A SentencePiece model is used through its library. A tokenizer.json cannot replace it. If two
-segmentations of a text have equal scores ("AA A", "A AA"), rounding in SentencePiece's sums
-decides, and `tokenizers` rounds differently.
+A SentencePiece model runs in SentencePiece's own library, because a tokenizer.json cannot replace
+it. Two segmentations of a text may have equal scores ("AA A", "A AA"). Rounding errors then decide,
+and they differ between SentencePiece and `tokenizers`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from magneto.hf.configuration import MODULE, WithoutCopies, write_module
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """Input template of an encoder, and its classes.
+    """Input template and classes of an encoder.
 
     Attributes:
-        single: Template of one text, "$A", with {begin}, {end} and {mask} for special tokens. ":1"
-            after a token or text sets its token type.
-        pair: Template of two texts, "$A" and "$B".
+        single: Template of one text. "$A" is the text; {begin}, {end} and {mask} are special
+            tokens. ":1" after a token or text sets its token type to 1.
+        pair: Template of two texts, which are "$A" and "$B".
         types: Number of token types of the model.
-        labels: Class names in order; empty for none.
+        labels: Class names in order; empty without classes.
         regression: Whether the model predicts a number.
     """
 
@@ -40,7 +40,7 @@ class EncoderInput:
     regression: bool = False
 
     def values(self) -> dict[str, Any]:
-        """Return the fields of transformers' configuration for the prediction."""
+        """Return the transformers configuration's fields of the prediction."""
         if self.regression:
             return {"problem_type": "regression", "num_labels": 1}
         kind = {"problem_type": "single_label_classification"} if self.labels else {}
@@ -48,7 +48,7 @@ class EncoderInput:
 
 
 def class_names(labels: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of transformers' configuration for class names; {} for none."""
+    """Return the transformers configuration's fields of class names; {} without names."""
     if not labels:
         return {}
     return {
@@ -58,7 +58,7 @@ def class_names(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def special_tokens(tokenizer: Any) -> dict[str, int | None]:
-    """Return the fields of transformers' configuration for begin, padding and mask token."""
+    """Return the transformers configuration's fields of begin, padding and mask token."""
     held = {"bos": tokenizer.begin, "pad": tokenizer.pad, "mask": tokenizer.mask}
     return {f"{name}_token_id": number for name, number in held.items()}
 
@@ -78,18 +78,18 @@ ENDED = EncoderInput(single="$A {end}", pair="$A $B {end}")
 
 
 def transformers_tokenizer(tokenizer: Any, length: int) -> Any:
-    """Return a tokenizer for transformers that pads on the left; None for bytes."""
+    """Return a transformers tokenizer that pads on the left; None for a byte tokenizer."""
     return _tokenizer(tokenizer, length, PLAIN, {"bos": "end", "eos": "end", "pad": "end"}, "left")
 
 
 def encoder_tokenizer(tokenizer: Any, length: int, template: EncoderInput) -> Any:
-    """Return a tokenizer for transformers with a template; None for bytes."""
+    """Return a transformers tokenizer with a template; None for a byte tokenizer."""
     names = {"bos": "begin", "eos": "end", "pad": "pad", "mask": "mask"}
     return _tokenizer(tokenizer, length, template, names)
 
 
 def translation_tokenizer(vocabulary: Any, length: int) -> Any:
-    """Return a tokenizer for transformers that reads "<2de> text", or None."""
+    """Return a transformers tokenizer that reads "<2de> text"; None if that is impossible."""
     tags = {f"<2{language}>": vocabulary.tag(language) for language in vocabulary.languages}
     made = _tokenizer(vocabulary.tokenizer, length, ENDED, {"eos": "end", "pad": "end"}, tags=tags)
     # If the tokenizer's numbers have gaps, tags would get other numbers than in training.
@@ -105,9 +105,10 @@ def _tokenizer(
     side: str = "right",
     tags: Iterable[str] = (),
 ) -> Any:
-    """Convert a tokenizer for transformers; return None if that is impossible.
+    """Convert a tokenizer to a transformers tokenizer; return None if that is impossible.
 
-    `names` maps transformers' special tokens ("bos") to Magneto's ("begin"); `tags` are added.
+    `names` maps transformers' special tokens ("bos") to Magneto's ("begin"); `tags` are added as
+    special tokens.
     """
     inner: Any = getattr(tokenizer, "inner", None)
     name = getattr(inner, "id_to_piece", getattr(inner, "id_to_token", None))
@@ -145,8 +146,8 @@ def _tokenizer(
 class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
     """SentencePiece tokenizer with the input template of training.
 
-    Names of special tokens in a text become those tokens, with the space before them. The text
-    after one is tokenised as the middle of a text.
+    A special token's name in a text becomes that special token and takes the space before it. Text
+    after a special token is tokenised like the middle of a text.
     """
 
     # transformers would read a tokenizer.model itself, with other results.
@@ -159,13 +160,13 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
         """Load a SentencePiece model.
 
         Args:
-            vocab_file: Path of the model.
-            single: Template of one text; see `EncoderInput`, with names of special tokens.
-            pair: Template of two texts.
-            **kwargs: Arguments of transformers' class.
+            vocab_file: Path of the SentencePiece model.
+            single: Template of one text, as in `EncoderInput` but with the names of special tokens.
+            pair: Template of two texts, likewise with the names of special tokens.
+            **kwargs: Arguments of the transformers base class.
 
         Raises:
-            OSError: If transformers found no model.
+            OSError: If transformers found no SentencePiece model.
             ModuleNotFoundError: If sentencepiece is not installed.
         """
         if vocab_file is None:
@@ -183,7 +184,7 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
         return self.inner.vocab_size()
 
     def get_vocab(self) -> dict[str, int]:
-        """Return pieces and added tokens with their numbers."""
+        """Return pieces and added tokens with their token ids."""
         pieces = {self.inner.id_to_piece(n): n for n in range(self.vocab_size)}
         return pieces | self.added_tokens_encoder
 
@@ -199,7 +200,7 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
         return pieces
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """Return the text of pieces, with the names of special tokens."""
+        """Join pieces to a text; special tokens appear by name."""
         special = self.added_tokens_encoder
         text, run = "", []
         for token in tokens:
@@ -224,7 +225,7 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
         return self.inner.id_to_piece(index)
 
     def _fill_template(self, first: list[int], second: list[int] | None) -> list[tuple[int, int]]:
-        """Return (token, token type) of an input; special tokens have the type -1 - type."""
+        """Return pairs (token, token type); a special token of type t has the type -1 - t."""
         made = []
         for word in (self.single if second is None else self.pair).split():
             name, _, kind = word.partition(":")
@@ -238,7 +239,7 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
     def build_inputs_with_special_tokens(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None
     ) -> list[int]:
-        """Return the tokens of an input."""
+        """Return the tokens of an input with special tokens."""
         return [token for token, _ in self._fill_template(token_ids_0, token_ids_1)]
 
     def create_token_type_ids_from_sequences(
@@ -254,7 +255,7 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
         token_ids_1: list[int] | None = None,
         already_has_special_tokens: bool = False,
     ) -> list[int]:
-        """Return 1 for special tokens, 0 for others."""
+        """Return 1 for each special token and 0 for each other token."""
         if already_has_special_tokens:
             special = set(self.all_special_ids)
             return [int(token in special) for token in token_ids_0]
@@ -263,7 +264,7 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
     def save_vocabulary(
         self, save_directory: str, filename_prefix: str | None = None
     ) -> tuple[str, ...]:
-        """Copy the model and write the module of the `auto_map`."""
+        """Copy the SentencePiece model and write the module that the `auto_map` names."""
         write_module(save_directory)
         prefix = f"{filename_prefix}-" if filename_prefix else ""
         path = Path(save_directory, prefix + self.vocab_files_names["vocab_file"])

@@ -1,8 +1,8 @@
 """Base classes of the models for transformers: initialisation, caches, losses, arguments.
 
-The computation is that of the wrapped Magneto model, the core. The core is initialised when it is
-built. transformers' initialisation would erase the placement's gains, so that `_init_weights`
-initialises new weights only.
+The wrapped Magneto model, called the core, does the computation. It is initialised when it is
+built. The initialisation of transformers would erase the placement's gains. `_init_weights`
+therefore initialises new weights only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from magneto.nn.transformer import LayerStack
 
 _POSITIONS = "positions are computed from attention_mask"
 _EMBEDDINGS = "give input_ids, which the model embeds"
-_PACKED = "separate packed texts by an attention_mask (batch, length, length)"
+_PACKED = "separate packed texts by an attention_mask of shape (batch, length, length)"
 _HEADS = "heads cannot be masked"
 UNSUPPORTED_ARGUMENTS = {
     "position_ids": _POSITIONS,
@@ -40,21 +40,21 @@ UNSUPPORTED_ARGUMENTS = {
     "cu_seq_lens_q": _PACKED,
     "cu_seq_lens_k": _PACKED,
     "seq_idx": _PACKED,
-    "encoder_hidden_states": "the model has no cross-attention to them",
+    "encoder_hidden_states": "the model has no cross-attention",
     "shift_labels": "only causal language models shift labels",
     "output_attentions": "attention weights are not returned",
 }
-"""Unsupported arguments of transformers' models that would change the result, with a reason."""
+"""Reasons for refusing arguments of transformers' models that would change the result."""
 
 
 class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
-    """Base of models for transformers: a Magneto model in `self.core`, optionally with a head.
+    """Base class of models for transformers, with a Magneto model in `self.core`.
 
     Attributes:
         core_class: Class of the Magneto model.
-        config_class: Class of its configuration.
-        head_name: Name of a head that a directory may lack; "" for none.
-        hidden_states_advice: Alternative to hidden states, where the model has none.
+        config_class: Class of the transformers configuration.
+        head_name: Name of a head that may be missing in a directory; "" without such a head.
+        hidden_states_advice: Alternative to hidden states, if the model does not return them.
     """
 
     core_class: ClassVar[Any] = None
@@ -92,11 +92,11 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 
     @staticmethod
     def new_head(config: Any) -> nn.Module:
-        """Build a new head by Magneto's configuration."""
+        """Build a new head from Magneto's configuration."""
         raise NotImplementedError
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise a head missing in a directory, and new rows of a resized embedding.
+        """Initialise a head that a directory lacks, and new rows of a resized embedding.
 
         Raises:
             ValueError: If weights outside the head are missing from the directory.
@@ -153,7 +153,8 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     ) -> None:
         """Enable or disable recomputation of each layer in the backward pass.
 
-        The layers' own non-reentrant recomputation is used, not the given function.
+        The layers use their own non-reentrant recomputation and ignore
+        `gradient_checkpointing_func`.
 
         Raises:
             ValueError: If `every_n_layers` is not 1.
@@ -178,7 +179,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         return (module for module in self.modules() if isinstance(module, kinds))
 
     def wants_hidden_states(self, others: Mapping[str, Any]) -> bool:
-        """Whether the call, or otherwise the configuration, requests hidden states."""
+        """Whether hidden states are requested by the call, or else by the configuration."""
         given = others.get("output_hidden_states")
         return bool(self.config.output_hidden_states if given is None else given)
 
@@ -222,8 +223,9 @@ class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
     ) -> bool:
         """Compile `generate` only if there is a `compile_config`.
 
-        On a GPU transformers compiles for every static cache. Here attention reads the filled part
-        of a cache, which grows by a token per step, so that each token would need a CUDA graph.
+        On a GPU, transformers compiles `generate` for every static cache. Magneto's attention reads
+        only the filled part of a cache. This part grows by a token per step, so each step would
+        need its own CUDA graph.
         """
         if generation_config.compile_config is None:
             return False
@@ -241,7 +243,7 @@ class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
 def hidden_states(stack: LayerStack, enabled: bool) -> Iterator[list[Tensor]]:
     """Collect the inputs of each layer and the stack's output while the stack runs.
 
-    If enabled, the list gets layers + 1 tensors (batch, length, width).
+    If `enabled`, the list contains layers + 1 tensors of shape (batch, length, width).
     """
     found: list[Tensor] = []
     if not enabled:
@@ -261,12 +263,12 @@ def hidden_states(stack: LayerStack, enabled: bool) -> Iterator[list[Tensor]]:
 
 
 def cast_like_weights(core: nn.Module, values: Tensor) -> Tensor:
-    """Convert a processor's fp32 values to the type of the model's weights."""
+    """Convert a processor's fp32 values to the dtype of the model's weights."""
     return values.to(next(core.parameters()).dtype)
 
 
 def as_mask(attention_mask: Tensor | None, *shapes: tuple[int, ...]) -> Tensor | None:
-    """Convert transformers' mask to a boolean one; raise ValueError unless it has a given shape."""
+    """Convert transformers' mask to a boolean mask; raise ValueError for an unknown shape."""
     if attention_mask is None:
         return None
     if tuple(attention_mask.shape) not in shapes:
@@ -284,7 +286,10 @@ class GrowingView:
         self.past = int(cache.get_seq_length())
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Append (batch, heads, length, head width) to a layer; return the filled part."""
+        """Append keys and values to a layer's cache; return the filled part.
+
+        Keys and values have shape (batch, heads, length, head width).
+        """
         keys, values = self.cache.update(key, value, layer)
         end = self.past + key.shape[2]
         return keys[:, :, :end], values[:, :, :end]
@@ -295,7 +300,7 @@ class GrowingView:
 
 
 def growing_cache(cache: Any) -> Any:
-    """Return a cache that returns only its filled part; None stays None."""
+    """Return a view of a cache that returns only the filled part; None stays None."""
     if isinstance(cache, EncoderDecoderCache):  # the cross-attention part is filled once
         return SimpleNamespace(
             self_attention_cache=growing_cache(cache.self_attention_cache),
@@ -305,9 +310,9 @@ def growing_cache(cache: Any) -> Any:
 
 
 def mean_loss(total: Tensor, count: Tensor | int, number: Tensor | int | None) -> Tensor:
-    """Divide a summed loss by Trainer's number of items, or otherwise by its count.
+    """Divide a summed loss by `number`, or by `count` if `number` is None.
 
-    Trainer gives the number of labels of all micro-batches of a step, and sums the losses.
+    Trainer gives as `number` the labels of all micro-batches of a step, and sums their losses.
     """
     divisor = torch.as_tensor(count if number is None else number, device=total.device)
     return total / divisor.clamp(min=1)
@@ -325,15 +330,15 @@ def token_loss(logits: Tensor, labels: Tensor | None, number: Tensor | int | Non
 def classification_loss(
     logits: Tensor, labels: Tensor | None, config: Any, number: Tensor | int | None
 ) -> Tensor | None:
-    """Return the mean loss of one prediction per input by `config.problem_type`.
+    """Return the mean loss of inputs with one prediction each.
 
     Args:
-        logits: (batch, num_labels).
-        labels: For "single_label_classification" class numbers (batch,), -100 for none (cross-
-            entropy); for "multi_label_classification" 0 or 1 (batch, num_labels) (binary cross-
-            entropy); for "regression" (batch, num_labels) or (batch,) (squared error). None
-            returns None.
-        config: Configuration of the model; a missing problem type is set by the labels.
+        logits: Logits of shape (batch, num_labels).
+        labels: Labels by `config.problem_type`. "single_label_classification" (cross-entropy) needs
+            class numbers (batch,); -100 is ignored. "multi_label_classification" (binary
+            cross-entropy) needs 0 or 1 for each class, (batch, num_labels). "regression" (squared
+            error) needs numbers (batch, num_labels) or (batch,). Without labels the result is None.
+        config: Configuration of the model. A missing `problem_type` is derived from the labels.
         number: Divisor of the summed loss, Trainer's `num_items_in_batch`; None for the number of
             labels.
 

@@ -1,8 +1,8 @@
 """Conversion of weights between Magneto and other libraries.
 
-Supported are models of transformers, torch's TransformerEncoder, and files of timm, torchscale,
-fairseq and BEiT-3's authors. Only names and layouts change; outputs are equal up to rounding. A
-feature without a counterpart raises ValueError with its name.
+Supported sources are models of transformers, torch's TransformerEncoder, and files of timm,
+torchscale, fairseq and BEiT-3's authors. Only names and layouts of tensors change. Outputs are
+equal up to rounding. A feature without a counterpart raises a ValueError that names it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def load(source: str | Path | nn.Module) -> nn.Module:
     """Convert a transformers model to a Magneto model, in evaluation mode.
 
     Args:
-        source: A directory, a name on the hub, or a transformers model: GPT-2, Llama, Mistral,
-            BERT, BART, Marian, ViT, BEiT, Kosmos-2 (its text model).
+        source: A transformers model, its directory, or its name on the hub. Supported are GPT-2,
+            Llama, Mistral, BERT, BART, Marian, ViT, BEiT, and the text model of Kosmos-2.
 
     Returns:
         A `LanguageModel`, `TextEncoder`, `MaskedLanguageModel`, `TextClassifier`,
@@ -64,8 +64,8 @@ def load(source: str | Path | nn.Module) -> nn.Module:
         of a transformers model are dropped.
 
     Raises:
-        ValueError: If the architecture or one of its options has no counterpart, or a directory
-            lacks weights or has an unsupported head.
+        ValueError: If the architecture or one of its options has no counterpart. Also if a
+            directory lacks weights or has an unsupported head.
         FileNotFoundError: If there is no such directory and no such name on the hub.
     """
     return load_with_config(source)[0]
@@ -100,10 +100,10 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
 
 
 def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
-    """Read all tensors of a directory of class `name`.
+    """Read all tensors of a directory with a model of class `name`.
 
     Raises:
-        ValueError: If tensors are missing, or have no counterpart.
+        ValueError: If tensors are missing or have no counterpart.
     """
     from transformers.utils import logging
 
@@ -130,8 +130,8 @@ def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
     # In an unsupported class, the remaining tensors are its head.
     known = form.ignored if name in (*form.classes, "") else "position_ids$|^pooler|embed_tokens"
     if left := others(found["unexpected_keys"], known or "^$"):
-        raise ValueError(f"{source} is a {name} with {left}, which have no counterpart. Supported "
-                         f"classes are {', '.join(form.classes)}.")  # fmt: skip
+        raise ValueError(f"{source} is a {name} with tensors {left}, which have no counterpart. "
+                         f"Supported classes are {', '.join(form.classes)}.")  # fmt: skip
     return model.state_dict()
 
 
@@ -141,7 +141,7 @@ def read_config(source: str | Path | nn.Module) -> Any:
         raise ValueError("convert torch's TransformerEncoder with magneto.hf.from_torch")
     if isinstance(source, nn.Module):
         if not hasattr(source, "config"):
-            raise ValueError(f"{type(source).__name__} is not a model of transformers: no config")
+            raise ValueError(f"{type(source).__name__} has no config. Give a model of transformers.")
         return source.config
     held = Path(source, "config.json")
     if held.is_file():
@@ -168,26 +168,28 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
     configuration, such as `eos_token_id`.
 
     Raises:
-        ValueError: If the target cannot compute the same. The message names the first difference.
+        ValueError: If transformers' model cannot compute the same. The message names the first
+            difference.
     """
     of_model = [form for form in FORMATS if type(model) is form.model]
     form = next((f for f in of_model if f.name == name), None)
     if form is None:
         fitting = dict.fromkeys(form.name for form in of_model)
-        raise ValueError(f"{name!r} has no counterpart of a {type(model).__name__}. Possible: "
-                         f"{', '.join(fitting) or 'none'}.")  # fmt: skip
+        raise ValueError(f"{name!r} has no counterpart of a {type(model).__name__}. "
+                         f"Supported targets: {', '.join(fitting) or 'none'}.")  # fmt: skip
     our_config: Any = model.config
     ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     values = {**ends, **form.theirs(our_config), **values}
     try:
         their_config = _theirs(form.config)(**values)
     except Exception as error:  # transformers' validation has exceptions of its own
-        raise ValueError(f"{name} cannot hold this model: {error_line(error)}") from error
+        raise ValueError(f"{name} cannot represent this model: {error_line(error)}") from error
     check_round_trip(our_config, form.ours(their_config), name)
     state = model.state_dict()
     for key, expected in form.computed(their_config, our_config).items():
         if not torch.equal(state.pop(key).float().cpu(), expected):
-            raise ValueError(f"{name} cannot hold this model: it computes {key}, which was trained")
+            raise ValueError(f"{name} cannot represent this model: {key} is fixed there, but was "
+                             "trained here")  # fmt: skip
     written = write_state(tensor_pairs(our_config, form.names), state)
     theirs = _theirs(form.classes[0])(their_config, **form.options)
     own = {key: key.removeprefix(form.prefix) for key in theirs.state_dict()}
@@ -217,8 +219,9 @@ def _theirs(name: str) -> Any:
 def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     """Convert torch's TransformerEncoder to an `Encoder`, in evaluation mode.
 
-    It has `norm_first` and a final norm ("pre"), or neither ("post"). The result takes (batch,
-    length, width) for any `batch_first`, and has no dropout.
+    The encoder has both `norm_first` and a final norm (placement "pre"), or neither of them
+    ("post"). The result takes inputs of shape (batch, length, width) for any `batch_first`, and has
+    no dropout.
 
     Raises:
         ValueError: If an option has no counterpart.
@@ -281,7 +284,7 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
     Args:
         path: A file, or a directory with `model.safetensors` and timm's `config.json` or
             `torchscale.json`.
-        args: Arguments by the library's names, which override those of the directory.
+        args: Arguments under the library's names. They override the directory's arguments.
 
     Raises:
         ValueError: If the format is unknown.
@@ -308,13 +311,13 @@ def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = N
     """
     form = next((form for form in FILE_FORMATS if form.fits(state, args or {})), None)
     if form is None:
-        raise ValueError("unknown weights, neither of timm nor of torchscale nor of BEiT-3: the "
+        raise ValueError("unknown weights. Supported are those of timm, torchscale and BEiT-3. The "
                          f"first tensor is {next(iter(state), None)!r}")  # fmt: skip
     return form.load(state, args or {})
 
 
 def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
-    """Convert a Magneto model to a format's tensors and its file of arguments.
+    """Convert a Magneto model to the tensors and the arguments file of a format.
 
     Raises:
         ValueError: If there is no counterpart. The message names the first difference.
@@ -330,7 +333,7 @@ def _file_format(model: nn.Module, name: str) -> WeightFormat:
 
 
 def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
-    """Return the tensors of a file, and fairseq's arguments in it.
+    """Return the tensors of a file, and the fairseq arguments if the file contains them.
 
     No code in the file is executed: pickled files are read with `weights_only`.
     """
@@ -359,7 +362,7 @@ def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
 
 
 def save_weight_file(model: nn.Module, name: str, directory: Path) -> None:
-    """Write `model.safetensors` of a format of `WRITTEN`, and its file of arguments."""
+    """Write `model.safetensors` and the arguments file of a format in `WRITTEN`."""
     from safetensors.torch import save_file
 
     form = _file_format(model, name)

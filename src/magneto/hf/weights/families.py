@@ -1,10 +1,10 @@
-"""Formats of transformers' models: a map of names and fields for each.
+"""Formats of transformers' models, each with maps of tensor names and fields.
 
 GPT-2 is Pre-LN with learned positions. Llama and Mistral have the same names; they are Pre-LN with
 RMSNorm, rotary positions, a gated feed-forward network and no biases. BERT, BART and Marian are
 Post-LN; BERT and BART have learned positions and a norm of the embeddings. ViT and BEiT (arXiv
-2106.08254) are Pre-LN. BEiT has no biases of keys, LayerScale, and relative position biases per
-layer or shared, with or without learned positions. Kosmos-2's text model is Sub-LN.
+2106.08254) are Pre-LN. BEiT has LayerScale and no biases of keys. Its relative position biases are
+shared or one table per layer, with or without learned positions. Kosmos-2's text model is Sub-LN.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ ATTENTION, MLP = "self_attention.attention", "feed_forward.mlp"
 
 
 def layers(ours: str, theirs: str, names: Mapping[str, str | tuple[str, ...]]) -> Names:
-    """Return the map of all layers, given that of one layer."""
+    """Return the name map of all layers, given the name map of one layer."""
     made: dict[str, str | tuple[str, ...]] = {}
     for mine, their in names.items():
         parts = (their,) if isinstance(their, str) else their
@@ -71,7 +71,7 @@ def layers(ours: str, theirs: str, names: Mapping[str, str | tuple[str, ...]]) -
 
 
 def qkv(place: str) -> dict[str, tuple[str, ...]]:
-    """Return the map of queries, keys and values."""
+    """Return the name map of queries, keys and values."""
     return {f"{ATTENTION}.qkv_proj": tuple(f"{place}.{part}_proj" for part in "qkv")}
 
 
@@ -88,7 +88,7 @@ GPT2_LAYER: Names = {
 
 
 def read_gpt2(config: Any) -> dict[str, Any]:
-    """Return our fields that depend on several of theirs."""
+    """Return the fields of Magneto that depend on several fields of GPT-2."""
     own = None if config.embd_pdrop == config.resid_pdrop else config.embd_pdrop
     return {"ffn_width": config.n_inner or 4 * config.n_embd, "embedding_dropout": own}
 
@@ -127,11 +127,11 @@ GATES = {
     "relu": "reglu",
     "relu2": "relu2_glu",
 }
-"""Our gated activations by transformers' activation."""
+"""Gated activations of Magneto by the name of the activation in transformers."""
 
 
 def read_llama(config: Any) -> dict[str, Any]:
-    """Return our fields without a single field of theirs."""
+    """Return the fields of Magneto that no single field of Llama gives."""
     rope = config.rope_parameters or {}
     kind = rope.get("rope_type", "default")
     if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
@@ -142,7 +142,7 @@ def read_llama(config: Any) -> dict[str, Any]:
 
 
 def write_llama(config: LanguageModelConfig) -> dict[str, Any]:
-    """Return their fields without a single field of ours."""
+    """Return the fields of Llama that no single field of Magneto gives."""
     return {
         "head_dim": config.head_width,
         "num_key_value_heads": config.key_value_heads or config.heads,
@@ -183,7 +183,7 @@ MISTRAL = replace(
 
 
 def bert_names(prefix: str) -> Names:
-    """Return the map of BERT's encoder."""
+    """Return the name map of BERT's encoder."""
     encoder = f"{prefix}encoder"
     return {
         f"{prefix}embedding.table": "embeddings.word_embeddings",
@@ -204,7 +204,7 @@ def bert_names(prefix: str) -> Names:
 
 
 def read_head_dropout(config: Any) -> dict[str, Any]:
-    """Return the dropout of the head, by default that of the layers."""
+    """Return the dropout of the head, by default the dropout of the layers."""
     rate = getattr(config, "classifier_dropout", None)
     return {"head_dropout": config.hidden_dropout_prob if rate is None else rate}
 
@@ -271,7 +271,7 @@ MARIAN_NAMES: Names = {
 
 
 def check_stacks(config: Any) -> dict[str, Any]:
-    """Raise ValueError if encoder and decoder differ in size; return no values."""
+    """Raise ValueError if encoder and decoder differ in size; return {} otherwise."""
     require(config, encoder_attention_heads=config.decoder_attention_heads,
             encoder_ffn_dim=config.decoder_ffn_dim)  # fmt: skip
     return {}
@@ -318,13 +318,13 @@ MARIAN = replace(
 
 
 def image_length(config: Any) -> int:
-    """Return the number of positions: class token and patches."""
+    """Return the number of positions, which is 1 (class token) + number of patches."""
     size = ImageClassifierConfig(image_size=config.image_size, patch_size=config.patch_size)
     return 1 + size.patches
 
 
 def read_vit(config: Any) -> dict[str, Any]:
-    """Return our fields without a single field of ViT."""
+    """Return the fields of Magneto that no single field of ViT gives."""
     unbiased = () if config.qkv_bias else ("q", "k", "v")
     return {"max_length": image_length(config), "unbiased": unbiased}
 
@@ -362,7 +362,7 @@ VIT = ModelFormat(
 
 
 def read_beit(config: Any) -> dict[str, Any]:
-    """Return our fields without a single field of BEiT."""
+    """Return the fields of Magneto that no single field of BEiT gives."""
     if config.use_relative_position_bias:
         require(config, use_shared_relative_position_bias=False)
     shared = "shared_relative_bias" if config.use_shared_relative_position_bias else "none"
@@ -375,7 +375,7 @@ def read_beit(config: Any) -> dict[str, Any]:
 
 
 def write_beit(config: ImageClassifierConfig) -> dict[str, Any]:
-    """Return BEiT's fields without a single field of ours."""
+    """Return the fields of BEiT that no single field of Magneto gives."""
     return {
         "layer_scale_init_value": config.layer_scale or 0.0,
         "use_absolute_position_embeddings": config.positions == "learned",
@@ -408,8 +408,8 @@ BEIT = replace(
 def fairseq_sinusoids(rows: int, width: int, first: int) -> Tensor:
     """Return fairseq's sinusoidal positions from number `first` on, (rows, width).
 
-    Sines precede cosines. Wavelengths run from 2 pi to 10000 * 2 pi inclusive; ours and Marian's
-    stop one step earlier.
+    Sines precede cosines. Wavelengths run from 2 pi to 10000 * 2 pi inclusive. The wavelengths of
+    Magneto and Marian stop one step earlier.
     """
     half = width // 2
     frequency = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
@@ -418,7 +418,7 @@ def fairseq_sinusoids(rows: int, width: int, first: int) -> Tensor:
 
 
 def kosmos2_positions(their_config: Any, our_config: LanguageModelConfig) -> State:
-    """Return our position table, which theirs computes."""
+    """Return the position table of Magneto; Kosmos-2 computes these positions."""
     first = their_config.pad_token_id + 1
     table = fairseq_sinusoids(our_config.max_length, our_config.width, first)
     return {"decoder.position_embedding.table.weight": table}

@@ -1,6 +1,6 @@
 """Maps of tensors and configuration fields between Magneto and other libraries.
 
-"Ours" is Magneto's, "theirs" the other library's.
+In names and docstrings, "ours" means Magneto's and "theirs" the other library's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ def identity(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of a tensor: `read` converts theirs (after stacking) to ours, `write` the reverse."""
+    """Layout of a tensor.
+
+    `read` converts the other library's tensor, after stacking, to Magneto's. `write` does the
+    reverse.
+    """
 
     read: Callable[[Tensor], Tensor] = identity
     write: Callable[[Tensor], Tensor] = identity
@@ -52,12 +56,12 @@ FROM_TWO = Layout(lambda table: table[2:], lambda table: nn.functional.pad(table
 
 @dataclass(frozen=True)
 class TheirTensors:
-    """Their counterparts of a module or tensor of ours.
+    """Tensors of the other library that correspond to a module or tensor of Magneto.
 
     Attributes:
-        names: Their names; several are stacked along the first dimension in ours.
+        names: Names of the tensors. Several tensors are stacked along Magneto's first dimension.
         layout: Layout of the tensors.
-        kinds: Suffixes of a module's tensors; ("",) for a tensor.
+        kinds: Suffixes of the names of a module's tensors; ("",) for a single tensor.
     """
 
     names: tuple[str, ...]
@@ -66,12 +70,12 @@ class TheirTensors:
 
 
 def tensor(*names: str, layout: Layout = SAME) -> TheirTensors:
-    """Return their tensors that make up a tensor of ours."""
+    """Return the other library's tensors that make up a tensor of Magneto."""
     return TheirTensors(names, layout, ("",))
 
 
 Names = Mapping[str, "str | tuple[str, ...] | TheirTensors"]
-"""Map of our modules and tensors to theirs, with `*` for the number of a layer.
+"""Map from modules and tensors of Magneto to the other library's; `*` is a layer's number.
 
 The three parts of a `qkv_proj` are queries, keys and values.
 """
@@ -79,13 +83,13 @@ The three parts of a `qkv_proj` are queries, keys and values.
 
 @dataclass(frozen=True)
 class Pair:
-    """A tensor of ours, and their tensors that are stacked in it.
+    """Tensor of Magneto, and the tensors of the other library that it stacks.
 
     Attributes:
-        ours: Our name.
-        theirs: Their names.
+        ours: Name of Magneto's tensor.
+        theirs: Names of the other library's tensors.
         layout: Layout of the tensor.
-        rows: Rows of each of theirs, if they differ.
+        rows: Number of rows of each stacked tensor, if the numbers differ.
     """
 
     ours: str
@@ -95,7 +99,7 @@ class Pair:
 
 
 def tensor_pairs(config: Any, names: Names) -> list[Pair]:
-    """Return the pairs of tensors of all layers of our configuration, by a map."""
+    """Return the pairs of tensors of all layers of a model, from a name map."""
     made = []
     for mine, their in names.items():
         if not isinstance(their, TheirTensors):
@@ -115,7 +119,7 @@ def tensor_pairs(config: Any, names: Names) -> list[Pair]:
 
 
 def _projections(config: Any, ours: str, theirs: list[str], layout: Layout) -> list[Pair]:
-    """Pair queries, keys and values, which may differ in size and have no bias."""
+    """Pair queries, keys and values, which may differ in size and may lack biases."""
     rows = (config.attention_width, config.key_value_width, config.key_value_width)
     kept = {
         name: size
@@ -126,15 +130,15 @@ def _projections(config: Any, ours: str, theirs: list[str], layout: Layout) -> l
 
 
 def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str = "") -> State:
-    """Convert their tensors to ours; tensors that neither has (biases) are left out.
+    """Convert tensors to Magneto's; biases that neither library has are left out.
 
     Args:
         pairs: Pairs of tensors.
-        state: Their tensors.
-        ignored: Regular expression of their names that may remain unused.
+        state: Tensors of the other library.
+        ignored: Regular expression for names of tensors that may remain unused.
 
     Raises:
-        ValueError: If another tensor of theirs is unused, or only a part of one is present.
+        ValueError: If another tensor is unused, or only a part of a tensor of Magneto is present.
     """
     ours: State = {}
     used: set[str] = set()
@@ -158,7 +162,7 @@ def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str 
 
 
 def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
-    """Convert our tensors to theirs; raise ValueError if one of ours has no counterpart."""
+    """Convert Magneto's tensors; raise ValueError if a tensor has no counterpart."""
     theirs: State = {}
     used: set[str] = set()
     for pair in pairs:
@@ -172,7 +176,7 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
     taken = {state[name].data_ptr() for name in used}
     left = [name for name in state if name not in used and state[name].data_ptr() not in taken]
     if left:
-        raise ValueError(f"no counterpart of our tensor {left[0]!r}")
+        raise ValueError(f"no counterpart of Magneto's tensor {left[0]!r}")
     return theirs
 
 
@@ -182,7 +186,8 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> n
     Args:
         model: Model to fill.
         state: Tensors by name.
-        computed: Regular expression of names that may be missing, as they hold no weights.
+        computed: Regular expression for names of tensors that may be missing because they are no
+            weights.
 
     Raises:
         ValueError: If a tensor is missing, unknown, or has another shape.
@@ -204,13 +209,16 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> n
 
 
 def without_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
-    """Return tensors without a prefix of their names."""
+    """Remove a prefix from the names of tensors."""
     return {name.removeprefix(prefix): tensor for name, tensor in state.items()}
 
 
 @dataclass(frozen=True)
 class Field:
-    """Field of their configuration: `read` converts its value to ours, `write` the reverse."""
+    """Field of the other library's configuration.
+
+    `read` converts its value to Magneto's. `write` does the reverse.
+    """
 
     theirs: str
     read: Callable[[Any], Any] = identity
@@ -218,7 +226,7 @@ class Field:
 
 
 Fields = Mapping[str, str | Field]
-"""Our fields and theirs; a name alone stands for equal values."""
+"""Map from Magneto's fields to the other library's; a name alone means equal values."""
 
 
 def _known(fields: Fields) -> list[tuple[str, Field]]:
@@ -226,7 +234,7 @@ def _known(fields: Fields) -> list[tuple[str, Field]]:
 
 
 def read_fields(fields: Fields, theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the fields that their configuration has to ours."""
+    """Convert the fields of the other library's configuration to Magneto's."""
     return {
         mine: pair.read(theirs[pair.theirs]) for mine, pair in _known(fields)
         if pair.theirs in theirs
@@ -234,12 +242,12 @@ def read_fields(fields: Fields, theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_fields(fields: Fields, config: Any) -> dict[str, Any]:
-    """Convert our fields to theirs."""
+    """Convert Magneto's fields to the other library's."""
     return {pair.theirs: pair.write(getattr(config, mine)) for mine, pair in _known(fields)}
 
 
 def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
-    """Return the field of an activation, whose `read` raises ValueError for an unknown one."""
+    """Return the field of an activation; `read` raises ValueError for an unknown activation."""
 
     def read(name: str) -> str:
         if name not in known:
@@ -253,14 +261,14 @@ def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
 
 
 def scaled(theirs: str) -> Field:
-    """Return the boolean field for `embedding_scale`."""
+    """Return the boolean field that corresponds to `embedding_scale`."""
     return Field(
         theirs, lambda yes: "sqrt_width" if yes else "none", lambda kind: kind == "sqrt_width"
     )
 
 
 def require(config: Any, **options: Any) -> None:
-    """Raise ValueError if an option of their configuration has an unsupported value."""
+    """Raise ValueError if an option of a configuration has an unsupported value."""
     for name, value in options.items():
         found = getattr(config, name, value)
         if found != value:
@@ -274,8 +282,8 @@ def check_placement(config: TransformerConfig, allowed: Sequence[str], format_na
     if row.name in allowed and replace(config, placement=row.name).row == row:
         return
     found = f"a changed {row.name!r}" if row.name in allowed else repr(row.name)
-    raise ValueError(f"{format_name} cannot hold this model: placement is {found}, but must be "
-                     f"{' or '.join(map(repr, allowed))}")  # fmt: skip
+    raise ValueError(f"{format_name} cannot represent this model: placement is {found}, but must "
+                     f"be {' or '.join(map(repr, allowed))}")  # fmt: skip
 
 
 def check_round_trip(
@@ -284,13 +292,13 @@ def check_round_trip(
     format_name: str,
     otherwise: Sequence[str] = (),
 ) -> None:
-    """Check that our configuration is unchanged after conversion to a format and back.
+    """Check that a configuration is unchanged after conversion to a format and back.
 
     Args:
-        ours: Configuration before the conversion.
-        returned: Configuration after the conversion.
+        ours: Magneto's configuration before the conversion.
+        returned: Magneto's configuration after the conversion.
         format_name: Name of the format, for messages.
-        otherwise: Fields that may differ, as the computation is the same.
+        otherwise: Fields that may differ, because the computation is the same.
 
     Raises:
         ValueError: If a field that affects the computation differs.
@@ -299,8 +307,8 @@ def check_round_trip(
     theirs = _computed_by(returned)
     for name, mine in _computed_by(ours).items():
         if mine != theirs.get(name) and name not in otherwise:
-            raise ValueError(f"{format_name} cannot hold this model: {name} is {mine!r}, but must "
-                             f"be {theirs.get(name)!r}")  # fmt: skip
+            raise ValueError(f"{format_name} cannot represent this model: {name} is {mine!r}, but "
+                             f"must be {theirs.get(name)!r}")  # fmt: skip
 
 
 def _computed_by(config: TransformerConfig) -> dict[str, Any]:
@@ -317,37 +325,40 @@ def _computed_by(config: TransformerConfig) -> dict[str, Any]:
 
 
 def not_held(config: TransformerConfig) -> set[str]:
-    """Return our fields that no format holds, without dropout rates, which some do."""
+    """Return the fields that no format stores.
+
+    Dropout rates are not among them, because some formats store them.
+    """
     free = {name for name in free_fields(type(config)) if not name.endswith("dropout")}
     return free | {"rotary_base"} | (set() if config.encoder_layers is None else {"layers"})
 
 
 def no_values(*configs: Any) -> dict[str, Any]:
-    """Return no values or tensors."""
+    """Return {}, for a format without further values or tensors."""
     return {}
 
 
 @dataclass(frozen=True)
 class ModelFormat:
-    """Model class of transformers with its counterpart.
+    """Format of a transformers model class and its counterpart in Magneto.
 
     Attributes:
-        name: Their `model_type`.
-        config: Name of their configuration class.
-        classes: Names of their readable classes; the first is written.
-        model: Our model class.
-        shape: Our configuration class.
-        fields: Map of fields.
-        fixed: Our fields with the same value in all of theirs.
-        required: Supported values of their fields without a counterpart.
-        read: Returns further values of ours; may raise ValueError.
-        write: Returns further values of theirs.
-        names: Map of modules and tensors.
-        prefix: Prefix of their tensors in a model with a head.
-        ignored: Regular expression of their tensors that may remain unused.
-        absent: Regular expression of their tensors that are computed and need not be written.
-        computed: Returns our tensors that theirs computes.
-        options: Arguments of their class's constructor.
+        name: The `model_type` in transformers.
+        config: Name of the configuration class in transformers.
+        classes: Names of readable classes of transformers. The first is also written.
+        model: Model class of Magneto.
+        shape: Configuration class of Magneto.
+        fields: Map from Magneto's fields to transformers' fields.
+        fixed: Fields of Magneto that have the same value in all models of the class.
+        required: Supported values of transformers' fields without a counterpart.
+        read: Function that returns further values of Magneto's fields; it may raise ValueError.
+        write: Function that returns further values of transformers' fields.
+        names: Map from Magneto's modules and tensors to transformers' tensors.
+        prefix: Prefix of transformers' tensor names in a model with a head.
+        ignored: Regular expression for the other library's tensors that may remain unused.
+        absent: Regular expression for transformers' tensors that are computed and not written.
+        computed: Function that returns tensors of Magneto that transformers computes.
+        options: Arguments of the constructor of the transformers class.
     """
 
     name: str
@@ -368,7 +379,7 @@ class ModelFormat:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def ours(self, config: Any) -> Any:
-        """Return our configuration; raise ValueError for an unsupported option."""
+        """Return Magneto's configuration; raise ValueError for an unsupported option."""
         require(config, **self.required)
         names = {field.theirs for _, field in _known(self.fields)}
         held = {name: getattr(config, name) for name in names if hasattr(config, name)}
@@ -376,23 +387,24 @@ class ModelFormat:
         return self.shape(**{**known, **self.fixed, **self.read(config)})
 
     def theirs(self, config: Any) -> dict[str, Any]:
-        """Return the fields of their configuration."""
+        """Return the fields of transformers' configuration."""
         return write_fields(self.fields, config) | self.write(config)
 
 
 class WeightFormat:
-    """Format of a library's weight files with its counterpart.
+    """Format of a library's weight files and its counterpart in Magneto.
 
     Attributes:
         name: Name of the format.
         arguments: Name of the file of arguments beside the weights.
-        model: Our model class.
+        model: Model class of Magneto.
         placements: Supported placements.
-        allowed: Supported values of our fields.
+        allowed: Supported values of Magneto's fields.
         refused: Supported values of arguments without a counterpart.
-        ignored: Regular expression of their tensors that may remain unused.
-        absent: Regular expression of our tensors without weights.
-        otherwise: Our fields that may change in a round trip, as the computation is the same.
+        ignored: Regular expression for the other library's tensors that may remain unused.
+        absent: Regular expression for Magneto's tensors that are no weights.
+        otherwise: Magneto's fields that may change in a round trip without changing the
+            computation.
     """
 
     name: str
@@ -410,35 +422,35 @@ class WeightFormat:
         raise NotImplementedError
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
-        """Return their tensors with complete names."""
+        """Return the tensors with complete names."""
         return state
 
     def read(self, state: State, args: Mapping[str, Any]) -> Any:
-        """Return our configuration; raise ValueError for an unsupported model."""
+        """Return Magneto's configuration; raise ValueError for an unsupported model."""
         raise NotImplementedError
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the map of names; `state` is None for writing."""
+        """Return the name map; `state` is None for writing."""
         raise NotImplementedError
 
     def computed(self, state: State, config: Any) -> State:
-        """Return our tensors that theirs computes."""
+        """Return tensors of Magneto that the other library computes."""
         return {}
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Return their arguments."""
+        """Return the library's arguments of a configuration."""
         raise NotImplementedError
 
     def finalise(self, state: State, config: Any) -> State:
-        """Return their tensors as the library expects them."""
+        """Return the tensors as the library expects them."""
         return state
 
     def arguments_file(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:
-        """Return the contents of the file of arguments."""
+        """Return the contents of the arguments file."""
         return args
 
     def load(self, weights: Mapping[str, Tensor], args: Mapping[str, Any]) -> nn.Module:
-        """Convert their weights to our model, in evaluation mode.
+        """Convert the library's weights to a Magneto model in evaluation mode.
 
         Raises:
             ValueError: If the model has no counterpart.
@@ -454,7 +466,7 @@ class WeightFormat:
         return fill(self.model(config), made, self.absent).eval()
 
     def save(self, model: nn.Module) -> tuple[State, dict[str, Any]]:
-        """Convert our model to their tensors and file of arguments.
+        """Convert a Magneto model to the library's tensors and arguments file.
 
         Raises:
             ValueError: If there is no counterpart. The message names the first difference.
@@ -463,13 +475,13 @@ class WeightFormat:
         check_placement(config, self.placements, self.name)
         for name, values in self.allowed.items():
             if (found := getattr(config, name)) not in values:
-                raise ValueError(f"{self.name} cannot hold this model: {name} is {found!r}, but "
-                                 f"must be {' or '.join(map(repr, values))}")  # fmt: skip
+                raise ValueError(f"{self.name} cannot represent this model: {name} is {found!r}, "
+                                 f"but must be {' or '.join(map(repr, values))}")  # fmt: skip
         args, own = self.write(config), model.state_dict()
         kept = {key: t for key, t in own.items() if not re.search(self.absent or "^$", key)}
         for key in own.keys() - kept.keys():
             if own[key].any():
-                raise ValueError(f"{self.name} cannot hold this model: it has no {key}")
+                raise ValueError(f"{self.name} cannot represent this model: it has no {key}")
         state = write_state(tensor_pairs(config, self.names(config, None)), kept)
         state = self.finalise(state, config)
         arguments = self.arguments_file(config, args)
@@ -484,7 +496,7 @@ def in_float32(state: Mapping[str, Tensor]) -> State:
 
 
 def square(patches: int) -> int:
-    """Return the side of a square image in patches; raise ValueError if it is not square."""
+    """Return the side of a square image in patches; raise ValueError for another image."""
     if patches <= 0 or math.isqrt(patches) ** 2 != patches:
         raise ValueError(f"{patches} patches are not a square image")
     return math.isqrt(patches)

@@ -1,14 +1,16 @@
 """Formats of timm's image classifiers: ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02.
 
-The weights show most of a model's configuration. The rest are arguments by timm's names, from the
-config.json beside the weights (`architecture`, `model_args`) or from the user.
+The weights determine most of a model's configuration. The other fields are arguments under timm's
+names. They come from the config.json beside the weights (`architecture`, `model_args`) or from the
+user.
 
-- `timm_vit` is timm's VisionTransformer. Since timm 1.0.16 BEiT-3 is one, with a norm inside
-  attention and one inside the feed-forward network.
+- `timm_vit` is timm's VisionTransformer. Since timm 1.0.16 it includes BEiT-3, which has a norm
+  inside attention and another inside the feed-forward network.
 - `timm_beit` has relative position biases per layer or shared.
-- `timm_eva` (arXiv 2303.11331): EVA-02 has a gated feed-forward network with a norm after the gate,
-  in some models a norm inside attention, and rotary positions by row and column. EVA rotates pairs
-  (2i, 2i + 1) of a head, Magneto (i, i + half). Rows of the projections are permuted accordingly.
+- `timm_eva` is EVA and EVA-02 (arXiv 2303.11331). EVA-02 has a gated feed-forward network with a
+  norm after the gate, and rotary positions by row and column. Some models have a norm inside
+  attention. EVA rotates pairs (2i, 2i + 1) of a head, while Magneto rotates pairs (i, i + half).
+  Rows of the projections are permuted accordingly.
 """
 
 from __future__ import annotations
@@ -60,11 +62,11 @@ COMMON: Names = {
     f"{LAYER}.feed_forward.mlp.inside": f"{BLOCK}.mlp.norm",
     f"{LAYER}.feed_forward.mlp.fc2": f"{BLOCK}.mlp.fc2",
 }  # fmt: skip
-"""Map without queries, keys and values."""
+"""Name map without queries, keys and values."""
 
 
 def head_count(width: int, args: Mapping[str, Any]) -> int:
-    """Return the number of heads by the arguments, or that of timm's models of this width."""
+    """Return the number of heads from the arguments, or that of timm's models of this width."""
     if "num_heads" in args:
         return int(args["num_heads"])
     if width not in HEADS and width % HEAD_WIDTH:
@@ -74,14 +76,14 @@ def head_count(width: int, args: Mapping[str, Any]) -> int:
 
 
 def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
-    """Return the side of an image in patches."""
+    """Return the number of patches along the side of an image."""
     if "pos_embed" in state:
         return square(state["pos_embed"].shape[1] - ("cls_token" in state))
     table = next((t for n, t in state.items() if n.endswith(TABLE)), None)
     if table is not None:
         side = (math.isqrt(len(table) - 3) + 1) // 2
         if (2 * side - 1) ** 2 + 3 != len(table):
-            raise ValueError("the table of relative positions is not of a square image")
+            raise ValueError("the table of relative positions does not belong to a square image")
         return side
     if "img_size" not in args:
         raise ValueError('unknown image size. Give --config FILE with {"img_size": 224}.')
@@ -89,7 +91,7 @@ def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
 
 
 def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of our configuration that do not depend on the architecture.
+    """Return the fields of Magneto that do not depend on the architecture.
 
     Raises:
         ValueError: If there is no classifier, or a size is unknown.
@@ -119,7 +121,7 @@ def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placement(state: State) -> str:
-    """Return the placement by the norms of a block; raise ValueError for an unknown one."""
+    """Return the placement from the norms of a block; raise ValueError if it is unknown."""
     inside = "blocks.0.attn.norm.weight" in state, "blocks.0.mlp.norm.weight" in state
     rows = {(False, False): "pre", (False, True): "eva02", (True, True): "sub"}
     if inside not in rows:
@@ -142,7 +144,7 @@ def arguments(config: ImageClassifierConfig) -> dict[str, Any]:
 
 
 def scales(attention: str, feed_forward: str) -> Names:
-    """Return the map of a block's two LayerScale vectors."""
+    """Return the name map of a block's two LayerScale vectors."""
     return {
         f"{LAYER}.self_attention.layer_scale.weight": tensor(f"{BLOCK}.{attention}"),
         f"{LAYER}.feed_forward.layer_scale.weight": tensor(f"{BLOCK}.{feed_forward}"),
@@ -153,7 +155,7 @@ class Timm(WeightFormat):
     """Format of timm's image classifiers.
 
     Attributes:
-        architectures: Names of architectures by the epsilon of their norms.
+        architectures: Name of timm's architecture for each epsilon of the norms.
     """
 
     arguments, model = CONFIG, ImageClassifier
@@ -166,8 +168,8 @@ class Timm(WeightFormat):
         """
         if config.norm_eps not in self.architectures:
             allowed = " or ".join(map(str, self.architectures))
-            raise ValueError(f"{self.name} cannot hold this model: norm_eps is {config.norm_eps}, "
-                             f"but must be {allowed}")  # fmt: skip
+            raise ValueError(f"{self.name} cannot represent this model: norm_eps is "
+                             f"{config.norm_eps}, but must be {allowed}")  # fmt: skip
         return {
             "architecture": self.architectures[config.norm_eps], "num_classes": config.classes,
             "num_features": config.width, "global_pool": args["global_pool"],
@@ -271,7 +273,7 @@ class _Beit(Timm):
 
 
 class _Eva(Timm):
-    """Format of timm's Eva; for gated weights the default arguments are those of EVA-02."""
+    """Format of timm's Eva; gated weights get EVA-02's default arguments."""
 
     name, placements = "timm_eva", ("pre", "eva02", "sub")
     architectures: ClassVar = {
@@ -308,7 +310,7 @@ class _Eva(Timm):
         )  # fmt: skip
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Return all arguments, as the architecture's defaults are those of another model."""
+        """Return all arguments, because the architecture's defaults belong to another model."""
         after, row = config.pooling == "mean_then_norm", config.row.name
         return {
             **arguments(config), "qkv_fused": row == "pre",
@@ -323,7 +325,7 @@ class _Eva(Timm):
         }  # fmt: skip
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the map, with queries, keys and values in one tensor or three."""
+        """Return the name map, with queries, keys and values in one tensor or in three."""
         fused = config.row.name == "pre" if state is None else "blocks.0.attn.qkv.weight" in state
         weights = ["qkv.weight"] if fused else [f"{part}_proj.weight" for part in "qkv"]
         biases = [f"{part}_bias" if fused else f"{part}_proj.bias" for part in "qkv"]
@@ -344,7 +346,7 @@ class _Eva(Timm):
 
 
 def turned(config: ImageClassifierConfig, parts: str) -> Layout:
-    """Return the layout of queries and keys: theirs rotates neighbours, ours halves."""
+    """Return the layout of queries and keys; EVA rotates neighbours, Magneto rotates halves."""
     if config.grid_positions == "none":
         return SAME
     half = config.head_width // 2

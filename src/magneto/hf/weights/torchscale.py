@@ -1,20 +1,21 @@
 """Formats of torchscale's models and of BEiT-3 (arXiv 2208.10442) by its authors.
 
-torchscale's models are Sub-LN, DeepNorm, Pre-LN and Post-LN. What the weights do not show (heads,
-DeepNorm, scaling of embeddings) comes from the arguments of torchscale's configuration. Its known
-deviations are handled as follows:
+torchscale's models are Sub-LN, DeepNorm, Pre-LN and Post-LN. The number of heads, DeepNorm and the
+scaling of embeddings come from the arguments of torchscale's configuration, because the weights do
+not show them. Known deviations of torchscale are handled as follows:
 
-- Its initialisation (biases scaled with the weights, another gain for a DeepNorm encoder with a
-  decoder) only affects the weights, which are converted unchanged.
-- A DeepNorm decoder built as Pre-LN, and a Sub-LN decoder built as Post-LN, correspond to no
-  placement and raise ValueError.
-- Relative positions of a decoder raise ValueError; half of their buckets are never used.
+- torchscale scales biases with the weights and uses another gain for a DeepNorm encoder with a
+  decoder. This affects only the initial weights. Weights are converted unchanged.
+- torchscale may build a DeepNorm decoder as Pre-LN, or a Sub-LN decoder as Post-LN. Both correspond
+  to no placement and raise ValueError.
+- Relative positions of a decoder raise ValueError, because half of their buckets are never used.
 
-Supported BEiT-3 weights are the authors' image classifiers, pre-trained models of images and texts,
-models fine-tuned on VQA v2, NLVR2, retrieval and captioning, and torchscale's BEiT3. Names are
-those of unilm's beit3/modeling_finetune.py and of the pre-trained weights (`mlm_head`, `mim_head`);
-"A" is vision, "B" language. The first two rows of position tables are unused and written as zeros.
-The text half of an image classifier is ignored and not written. For timm's BEiT-3 see `timm`.
+Supported BEiT-3 weights are the authors' image classifiers, their pre-trained models of images and
+texts, and torchscale's BEiT3. Models fine-tuned on VQA v2, NLVR2, retrieval and captioning are also
+supported. Names are those of unilm's beit3/modeling_finetune.py and of the pre-trained weights
+(`mlm_head`, `mim_head`). In names, "A" means vision and "B" means language. The first two rows of
+position tables are unused and written as zeros. The text half of an image classifier is ignored and
+not written. The module `timm` converts timm's BEiT-3.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class _Torchscale(WeightFormat):
         )  # fmt: skip
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
-        """Return tensors with names of their stack, without copies of the embedding."""
+        """Add the stack's name to the tensors, and remove copies of the embedding."""
         state = _stack_names(state, args)
         table = state.get(f"{self.stacks[0]}.embed_tokens.weight")
         if table is None:
@@ -138,7 +139,7 @@ class _Torchscale(WeightFormat):
         return f"transformer.{stack}" if len(self.stacks) == 2 else stack
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the map of names; the placement determines the slot of the outer norms."""
+        """Return the name map; the placement determines the position of the outer norms."""
         outer = "before" if "before" in config.row.self_attention else "after"
         layer: dict[str, str | tuple[str, ...]] = {
             "self_attention.attention.qkv_proj": tuple(f"self_attn.{part}_proj" for part in "qkv"),
@@ -169,7 +170,7 @@ class _Torchscale(WeightFormat):
         return names
 
     def computed(self, state: State, config: Any) -> State:
-        """Return position tables that theirs computes."""
+        """Return the position tables that torchscale computes."""
         table = fairseq_sinusoids(config.max_length, config.width, 2)
         return {
             f"{self.mine(stack)}.position_embedding.table.weight": table
@@ -251,12 +252,12 @@ def _placement(state: State, stack: str, args: Mapping[str, Any]) -> str:
     if inner and not final:
         raise ValueError(
             f"the {stack} has norms inside its sublayers and no final norm. torchscale built it "
-            "as Post-LN with Sub-LN's inner norms, which is not a placement."
+            "as Post-LN with Sub-LN's inner norms, which no placement has."
         )
     if deepnorm and final:
         raise ValueError(
             f"the {stack} is Pre-LN with DeepNorm's alpha. torchscale builds this with "
-            "normalize_before on, and it is not a placement."
+            "normalize_before on. No placement corresponds to it."
         )
     if inner:
         return "sub"
@@ -266,7 +267,7 @@ def _placement(state: State, stack: str, args: Mapping[str, Any]) -> str:
 
 
 def _positions(state: State, stack: str, args: Mapping[str, Any]) -> tuple[str, int]:
-    """Return the kind and the number of positions."""
+    """Return the kind of positions and the maximum length."""
     table = state.get(f"{stack}.embed_positions.weight")
     sinusoids = f"{stack}.embed_positions._float_tensor" in state
     biases = [name for name in state if name.endswith("relative_attention_bias.weight")]
@@ -274,8 +275,8 @@ def _positions(state: State, stack: str, args: Mapping[str, Any]) -> tuple[str, 
         shape = args.get("rel_pos_buckets", 32), args.get("max_rel_pos", 128)
         if stack == "decoder" or shape != (32, 128) or table is not None or sinusoids:
             raise ValueError(
-                "torchscale's relative positions are supported only in an encoder with 32 buckets "
-                "up to 128 and without other positions"
+                "relative positions of torchscale are supported only in an encoder, with 32 "
+                "buckets up to distance 128, and without other positions"
             )
         return "t5", 512
     if table is not None:
@@ -295,12 +296,15 @@ PATCHES = f"{PREFIX}vision_embed.proj"
 FINAL_NORM = f"{PREFIX}encoder.layer_norm"
 BLOCKS = f"{PREFIX}encoder.layers"
 EPSILON = 1e-5
-"""Epsilon of norms: torchscale's default, and torch's in the authors' heads."""
+"""Epsilon of norms, which is torchscale's default and torch's default in the authors' heads."""
 BEIT3_FIELDS: Fields = {**FIELDS, "activation": activation("activation_fn")}
 
 
 def layer_names(ours: str, letter: str, expert: str = "") -> Names:
-    """Return the map of each layer's modules of one modality, by its letter and our expert."""
+    """Return the name map of a layer's modules of one modality.
+
+    `letter` names the modality in BEiT-3; `expert` names it in Magneto.
+    """
     attention, mlp = f"{ours}.*.self_attention{expert}.", f"{ours}.*.feed_forward{expert}."
     theirs, ffn = f"{BLOCKS}.*.self_attn", f"{BLOCKS}.*.ffn.{letter}"
     return {
@@ -319,11 +323,11 @@ class _Beit3(WeightFormat):
     """Format of a model of BEiT-3's authors.
 
     Args:
-        mark: Tensor of theirs that identifies the model among later ones of `FORMATS`.
+        mark: Name of the tensor that identifies this model, unless an earlier format fits.
         model: Our model class.
-        config: Our configuration class.
-        head: Map of the head's names.
-        sizes: Our fields of the head's size, and their tensors of this length.
+        config: Configuration class of Magneto.
+        head: Name map of the head.
+        sizes: Magneto's fields of the head's sizes, and the tensors that have these lengths.
         normed: Whether the head has norms, with torch's default epsilon.
     """
 
@@ -348,7 +352,7 @@ class _Beit3(WeightFormat):
         return ours and self.mark in {f"{PREFIX}{name}" for name in state} | state.keys()
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
-        """Return tensors with the prefix of the authors' models."""
+        """Add the prefix of the authors' models to the tensors' names."""
         parts = ("text_embed.", "vision_embed.", "encoder.")
         state = {
             f"{PREFIX}{name}" if name.startswith(parts) else name: tensor
@@ -378,7 +382,7 @@ class _Beit3(WeightFormat):
         )  # fmt: skip
 
     def values(self, state: State) -> dict[str, Any]:
-        """Return the fields of our configuration for models of images and texts."""
+        """Return the fields of Magneto for models of images and texts."""
         return {
             "vocab_size": len(state[WORDS]), "embedding_scale": "none",
             "max_length": len(state[f"{POSITIONS}.B.weight"]) - 2,
@@ -386,7 +390,7 @@ class _Beit3(WeightFormat):
         }  # fmt: skip
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the map of names; both may lack the final norm."""
+        """Return the name map; models may lack the final norm."""
         prefix = "" if self.model is VisionLanguageEncoder else "encoder."
         stack = f"{prefix}transformer"
         image, text = f"{prefix}vision_embedding", f"{prefix}text_embedding"
@@ -417,7 +421,7 @@ class _Beit3(WeightFormat):
         }  # fmt: skip
 
     def finalise(self, state: State, config: Any) -> State:
-        """Scale the token embedding as theirs expects it, and add a mask token."""
+        """Scale the token embedding as BEiT-3 expects it, and add a mask token."""
         if config.embedding_scale == "sqrt_width":  # theirs does not scale embeddings
             state[WORDS] = state[WORDS] * math.sqrt(config.width)
         return {MASK_TOKEN: torch.zeros(1, 1, config.width), **state}
@@ -434,7 +438,7 @@ class _Beit3Classifier(_Beit3):
     }  # fmt: skip
 
     def values(self, state: State) -> dict[str, Any]:
-        """Return the fields of our configuration for models of images."""
+        """Return the fields of Magneto for models of images."""
         fixed = {name: values[0] for name, values in self.allowed.items()}
         return {**fixed, "max_length": len(state[f"{POSITIONS}.A.weight"]) - 2}
 
@@ -493,20 +497,20 @@ FORMATS = (
     _Torchscale(TextEncoder, TextEncoderConfig, "encoder"),
     _Torchscale(TranslationModel, TranslationConfig, "encoder", "decoder"),
 )  # fmt: skip
-"""The first that fits is used."""
+"""Formats in the order in which they are tried."""
 
 
 def write_fairseq_order(source: Path, target: Path, size: int) -> None:
     """Write BEiT-3's SentencePiece model with pieces in fairseq's order.
 
-    BEiT-3's authors read beit3.spm with XLM-RoBERTa's tokenizer, in this order: `<s>`, `<pad>`,
-    `</s>`, `<unk>`, the pieces from the model's fourth on, `<mask>`. The file itself begins with
-    `<unk>`, `<s>`, `</s>`. Unused pieces fill up to `size`, the size of the embedding (64,010,
-    where beit3.spm gives 64,002).
+    BEiT-3's authors read beit3.spm with XLM-RoBERTa's tokenizer. Its order is `<s>`, `<pad>`,
+    `</s>`, `<unk>`, the file's pieces from the fourth on, and `<mask>`. The file itself begins with
+    `<unk>`, `<s>`, `</s>`. It gives 64,002 pieces, but the embedding has `size` rows (64,010).
+    Unused pieces fill the difference.
 
     Raises:
-        FileNotFoundError: If there is no source.
-        ValueError: If it is not a SentencePiece model, or its pieces are too many or in another
+        FileNotFoundError: If the source is missing.
+        ValueError: If the source is not a SentencePiece model, or has too many pieces or another
             order.
         ModuleNotFoundError: If sentencepiece is not installed.
     """
