@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_named() -> None:
         (state, sub | {"multiway": True}, "multiway=True is not supported"),
         (state | {"extra": torch.ones(1)}, sub, r"no counterpart of the tensor 'decoder\.extra'"),
         (state, sub | {"activation_fn": "tanh"}, "activation 'tanh' is not supported"),
-        ({"weight": torch.ones(1)}, sub, "neither of timm nor of torchscale"),
+        ({"weight": torch.ones(1)}, sub, "unknown weights"),
         (stack(2, True, True), args("sub", "encoder"), "models without embeddings"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -47,7 +47,7 @@ SHUFFLED_DOCUMENTS = 1024
 
 
 class TextTask(Task):
-    """Base of tasks on a tokenised corpus that is packed into windows of equal length."""
+    """Base class of tasks on a tokenised corpus that is packed into windows of equal length."""
 
     unit = "tokens"
 
@@ -58,7 +58,7 @@ class TextTask(Task):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the corpus, which is read only if the tokenizer is trained on it."""
+        """Tokenizer of the corpus. The corpus is read only if a tokenizer is trained on it."""
         if self.data_config.tokenizer == "bpe":
             return self.text.tokenizer
         return load_tokenizer(self.data_config.tokenizer)
@@ -77,19 +77,19 @@ class TextTask(Task):
         progress.say(f"{self.data_config.source}: {counts.describe(DOCUMENTS)}, {tokens}")
 
     def vocabulary(self) -> int:
-        """Return the model's vocabulary size: the configured one, or the tokenizer's."""
+        """Return the model's configured vocabulary size, by default the tokenizer's."""
         return self.model_config.vocab_size or self.tokenizer.vocab_size
 
     @property
     def length(self) -> int:
-        """Tokens of a window, without the token that follows it."""
+        """Number of tokens of a window, without the next token after it."""
         return self.data_config.max_length
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
         """Return a batch.
 
         Args:
-            windows: Tokens with the next one, (batch, length + 1).
+            windows: Tokens of each window and the next token, (batch, length + 1).
             seeds: Random seed of each row.
         """
         raise NotImplementedError
@@ -134,7 +134,7 @@ class TextTask(Task):
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
         """Return the windows of the validation split, in order.
 
-        Masking, where a task has any, does not depend on the recipe's seed.
+        If a task masks tokens, the masking does not depend on the recipe's seed.
         """
         tokens, length = self.text.validation.tokens, self.length
         numbers = np.arange(count_windows(tokens, length))
@@ -147,7 +147,10 @@ class TextTask(Task):
         return LazyBatches(plans, make)
 
     def attention_mask(self, tokens: Tensor) -> Tensor | None:
-        """Return (batch, length, length), True within a document; None for full attention."""
+        """Return a mask (batch, length, length) of documents; None for full attention.
+
+        The mask is True for two tokens of the same document.
+        """
         if not self.data_config.mask_documents:
             return None
         ends = tokens == self.tokenizer.end
@@ -162,7 +165,7 @@ class TextTask(Task):
         return {"data.tokenizer": directory / "tokenizer"}
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the training split's unigram frequencies; {} for streamed text."""
+        """Return the metrics of the training split's unigram baseline; {} for streamed text."""
         if self.data_config.streaming:
             return {}
         size, allowed = self.tokenizer.vocab_size, self.predictable
@@ -175,7 +178,7 @@ class TextTask(Task):
 
     @property
     def predictable(self) -> np.ndarray:
-        """Whether each token can be a target, (vocabulary,)."""
+        """Whether each token can be a target, as an array (vocabulary,)."""
         return np.ones(self.tokenizer.vocab_size, bool)
 
     def documents(self, split: str) -> list[str]:
@@ -191,7 +194,7 @@ class CausalLanguageModeling(TextTask):
         return LanguageModel(replace(self.model_config, vocab_size=self.vocabulary()))
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return "tokens" and "targets", the next tokens."""
+        """Return "tokens" and "targets", which are the next tokens."""
         return next_token_batch(windows)
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
@@ -207,8 +210,9 @@ class CausalLanguageModeling(TextTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss (nats per token), perplexity and bits per byte of text.
 
-        Bits per byte divides the loss of all tokens, end tokens included, by the bytes of the
-        documents. Under an evaluation limit it uses the split's mean bytes per token.
+        Bits per byte is the loss of all tokens, end tokens included, divided by the bytes of the
+        documents. With an evaluation limit, the number of bytes is estimated from the split's mean
+        bytes per token.
         """
         split, loss = self.text.validation, sums["loss"] / sums["count"]
         bytes_per_token = split.text_bytes / len(split.tokens)

@@ -63,8 +63,8 @@ class TextPrediction:
     """Prediction for one text or pair.
 
     Attributes:
-        label: The most probable class, or a number as text; "" for an empty text.
-        probabilities: By class, in their order; empty for regression.
+        label: Most probable class, or the predicted number as text; "" for an empty text.
+        probabilities: Probability of each class, in the order of the classes; empty for regression.
         truncated: Whether the text is longer than `data.max_length`.
     """
 
@@ -76,7 +76,7 @@ class TextPrediction:
 class TextClassification(Task):
     """Classification or regression by a `TextClassifier`.
 
-    The loss is cross-entropy in nats per text, or the squared error.
+    The loss is the cross-entropy in nats per text, or the squared error for regression.
     """
 
     higher_is_better = True
@@ -97,12 +97,12 @@ class TextClassification(Task):
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Class names: `data.labels`, or those of the texts."""
+        """Class names from `data.labels`, by default from the texts."""
         return () if self.data_config.regression else self.data_config.labels or self.texts.labels
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the pre-training run, the configured one, or one trained on the texts."""
+        """Tokenizer of the pre-training run, of the configuration, or trained on the texts."""
         name = self.data_config.tokenizer
         if name == "auto" and self.model_config.pretrained:
             return load_tokenizer(run_tokenizer(pretrained_run(self.model_config)))
@@ -126,15 +126,15 @@ class TextClassification(Task):
         encoded = encode(rows, self.tokenizer, self.data_config, self._progress)
         if truncated := sum(encoded.truncated):
             most = self.data_config.max_length
-            self._progress.say(f"{name}: {truncated} of {len(rows)} inputs truncated to {most} "
-                               "tokens (data.max_length)")  # fmt: skip
+            self._progress.say(f"{name}: {truncated} of {len(rows)} inputs are truncated to "
+                               f"{most} tokens (data.max_length)")  # fmt: skip
         return encoded
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """Read the texts; check that model, data and pre-training run match.
 
         Raises:
-            ValueError: If they do not match.
+            ValueError: If model, data and pre-training run do not match.
         """
         if "texts" in self.__dict__:
             return
@@ -158,7 +158,7 @@ class TextClassification(Task):
         vocabulary_size(self.model_config.vocab_size, self.tokenizer)
 
     def _classes(self) -> int:
-        """Return the number of classes of the data, 1 for regression; it must be the model's."""
+        """Return the data's number of classes, 1 for regression; check that of the model."""
         classes = 1 if self.data_config.regression else len(self.labels)
         if self.model_config.classes not in (None, classes):
             raise ValueError(
@@ -173,7 +173,7 @@ class TextClassification(Task):
         return TextClassifier(replace(self.model_config, vocab_size=size, classes=self._classes()))
 
     def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return the encoder weights of the pre-training run, if there is one."""
+        """Return the encoder weights of the pre-training run; {} without such a run."""
         if not self.model_config.pretrained:
             return {}
         with torch.device("meta"):
@@ -195,7 +195,7 @@ class TextClassification(Task):
         return example_stream(by_length(train.lengths, batch_size, seed), make)
 
     def _mask(self, row: Tensor, mask: int, share: float, draw: tuple[int, int, int]) -> None:
-        """Replace tokens of a text by the mask token, in place; special tokens are kept."""
+        """Replace tokens of a text, except special tokens, by the mask token in place."""
         drawn = torch.from_numpy(np.random.default_rng(draw).random(len(row)) < share)
         for kept in (self.tokenizer.begin, self.tokenizer.end, self.tokenizer.pad):
             drawn &= row != kept
@@ -212,12 +212,15 @@ class TextClassification(Task):
     def _batch(
         self, inputs: EncodedTexts, labels: np.ndarray, numbers: np.ndarray
     ) -> dict[str, Tensor]:
-        """Pad numbered inputs: tokens, mask, token_types (all (batch, length)), labels (batch)."""
+        """Return a padded batch of the inputs with these numbers.
+
+        Its tokens, mask and token_types have shape (batch, length). Its labels have shape (batch,).
+        """
         batch = inputs.batch(numbers, self.tokenizer.pad)
         return batch | {"labels": torch.from_numpy(labels[numbers])}
 
     def outputs(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        """Return the model's outputs: logits (batch, classes), or numbers (batch, 1)."""
+        """Return the model's outputs, which are logits (batch, classes) or numbers (batch, 1)."""
         types = batch["token_types"] if self.model_config.token_types > 1 else None
         return model(batch["tokens"], batch["mask"], types).float()
 
@@ -227,7 +230,8 @@ class TextClassification(Task):
         return F.cross_entropy(outputs, labels, reduction="none")
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Return the summed cross-entropy with "accuracy", or the summed squared error."""
+        """Return the summed cross-entropy and "accuracy", or the summed squared error of
+        numbers."""
         outputs, labels = self.outputs(model, batch), batch["labels"]
         total = self._losses(outputs, labels).sum()
         count = torch.ones_like(labels).sum()
@@ -236,7 +240,7 @@ class TextClassification(Task):
         return Loss(total, count, {"accuracy": (outputs.detach().argmax(-1) == labels).sum()})
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
-        """Return the texts of all validation sets; each batch has texts of each set."""
+        """Return the texts of all validation sets; each batch contains texts of each set."""
         tables = self.texts.validation.values()
         sizes = [len(table) for table in tables]
         held, sets = self.validation, np.repeat(range(len(sizes)), sizes)
@@ -251,7 +255,7 @@ class TextClassification(Task):
         return LazyBatches(plans, make)
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Return the summed losses of each set, and predictions with labels."""
+        """Return the summed loss of each validation set, and predictions with labels."""
         outputs, labels, sets = self.outputs(model, batch), batch["labels"], batch["sets"]
         losses = self._losses(outputs, labels).double()
         sums = {
@@ -262,9 +266,12 @@ class TextClassification(Task):
         return Scores(sums, (sets, predicted, labels))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return "loss", and accuracy, F1 and Matthews correlation, or correlations of numbers.
+        """Return "loss" and scores.
 
-        Metrics of a second validation set end in its name ("accuracy_mismatched").
+        The scores of classes are accuracy, F1 and Matthews correlation. The scores of numbers are
+        Pearson and Spearman correlation.
+
+        Metrics of a second validation set have its name as a suffix ("accuracy_mismatched").
         """
         metrics = self._metrics(sums, predictions)
         for line in score_warnings(metrics, self.labels):
@@ -285,7 +292,7 @@ class TextClassification(Task):
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of the class frequencies and the scores of the majority class.
 
-        For regression: the squared error and the scores of the training mean.
+        For regression, return the squared error and the scores of the training mean.
         """
         train, sums, predictions = label_values(self.texts.train, self.labels), {}, []
         batches = islice(self.validation_batches(), limit)
@@ -344,8 +351,9 @@ def check_pretrained(config: Any) -> None:
     """Check that a pre-training run exists and has the configured encoder.
 
     Raises:
-        FileNotFoundError: If there is no such run. The message names the nearest one.
-        ValueError: If its encoder has another shape. The message names the options to change.
+        FileNotFoundError: If there is no such run. The message suggests the run with the nearest
+            name.
+        ValueError: If the run's encoder has another shape. The message names the options to change.
     """
     run = pretrained_run(config)
     names = (field.name for field in fields(TextEncoderConfig))
@@ -354,7 +362,7 @@ def check_pretrained(config: Any) -> None:
 
 
 def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTensor]:
-    """Return the encoder's tensors in a run's best, final or last weights, by name.
+    """Return the encoder's tensors, by name, from a run's best, final or last weights.
 
     Args:
         encoder: Module whose shapes are compared; its values are not used.
@@ -387,8 +395,9 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, classes: int) -> dic
         classes: Number of classes.
 
     Returns:
-        "accuracy"; "f1": of class 1 for two classes (as in GLUE), otherwise the mean over classes;
-        "matthews": the Matthews correlation, 0 if all predictions are the same.
+        The scores "accuracy", "f1" and "matthews". With two classes, "f1" is that of class 1, as in
+        GLUE. With more classes, it is the mean over classes. "matthews" is the Matthews
+        correlation, or 0 if all predictions are the same.
     """
     metrics = import_extra("sklearn.metrics", "text", "classification metrics need scikit-learn")
     kinds = list(range(classes))
@@ -405,7 +414,7 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, classes: int) -> dic
 
 
 def number_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return "pearson" and "spearman" correlation; 0 if predictions or labels are constant.
+    """Return "pearson" and "spearman" correlations; 0 if predictions or labels are constant.
 
     Raises:
         ValueError: If there are fewer than two numbers.
@@ -443,7 +452,7 @@ def imbalance_warning(values: np.ndarray, labels: Sequence[str]) -> str:
 
 
 def score_warnings(metrics: Mapping[str, float], labels: Sequence[str]) -> list[str]:
-    """Explain scores of 0: return one line for an F1 or a Matthews correlation of 0."""
+    """Return a line that explains an F1 or a Matthews correlation of 0; [] for other scores."""
     if metrics.get("f1") == 0 and len(labels) == 2:
         return [f"f1 is 0: the positive class {labels[1]!r} was never predicted correctly. The "
                 f"second of data.labels ({', '.join(labels)}) is the positive class."]  # fmt: skip
@@ -456,7 +465,7 @@ def score_warnings(metrics: Mapping[str, float], labels: Sequence[str]) -> list[
 def constant_prediction(
     train: np.ndarray, held: np.ndarray, classes: int
 ) -> tuple[np.ndarray, float]:
-    """Predict the majority class, or the mean, of the training labels.
+    """Predict the majority class of the training labels, or their mean for regression.
 
     Args:
         train: Training labels as returned by `label_values`.
@@ -464,8 +473,8 @@ def constant_prediction(
         classes: Number of classes; 0 for regression.
 
     Returns:
-        The prediction for each validation label, (len(held),), and the summed loss: the
-        cross-entropy of the class frequencies in nats, or the squared error.
+        The prediction for each validation label, (len(held),), and the summed loss. The loss is the
+        cross-entropy of the class frequencies in nats, or the squared error for regression.
     """
     if not classes:
         mean = train.mean(dtype=np.float64)
@@ -478,13 +487,13 @@ def constant_prediction(
 def suffixed_scores(
     predicted: np.ndarray, labels: np.ndarray, classes: int, name: str
 ) -> dict[str, float]:
-    """Return the scores of a validation set, suffixed by its name ("" for the first set).
+    """Return the scores of a validation set, with the set's name as a suffix.
 
     Args:
-        predicted: Class numbers, or numbers, (count).
+        predicted: Predicted class numbers, or predicted numbers for regression, (count).
         labels: True values, (count).
         classes: Number of classes; 0 for regression.
-        name: Name of the set, as "mismatched".
+        name: Name of the set, such as "mismatched"; "" for the first set.
     """
     score = (
         class_scores(predicted, labels, classes) if classes else number_scores(predicted, labels)
@@ -495,9 +504,10 @@ def suffixed_scores(
 def baseline_metrics(texts: LabelledTexts) -> dict[str, dict[str, float]]:
     """Return the validation metrics of two baselines, by the baseline's name.
 
-    "majority class" (for numbers the mean) ignores the text. "bag of words" is logistic regression
-    (for numbers ridge regression) on tf-idf of words, with scikit-learn's default regularisation.
-    Features of a pair are the product and the absolute difference of the words, and the cosine.
+    "majority class" ignores the text; for regression it predicts the mean. "bag of words" is
+    logistic regression, or ridge regression for numbers, on tf-idf of words. It has scikit-learn's
+    default regularisation. The features of a pair are the product and the absolute difference of
+    the tf-idf vectors of both texts, and their cosine.
     """
     names = ("sklearn.linear_model", "sklearn.feature_extraction.text", "scipy.sparse")
     linear, text, sparse = (import_extra(n, "text", "baselines need scikit-learn") for n in names)

@@ -22,14 +22,16 @@ class LanguageModelConfig(TransformerConfig):
     """Configuration of a decoder-only language model."""
 
     vocab_size: PositiveInt | None = None
-    """Vocabulary size; None takes the tokenizer's."""
+    """Vocabulary size; None uses the tokenizer's vocabulary size."""
     tie_embeddings: bool = True
     """Share one matrix between the token embedding and the output projection."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    """"sqrt_width" multiplies the embeddings, initially N(0, 1/width), by sqrt(width). They then
-    have unit variance, as in fairseq and in the paper's theory."""
+    """Scale of the embeddings, which are initialised from N(0, 1/width). "sqrt_width" multiplies
+    them by sqrt(width), so that they have unit variance, as in fairseq and in the paper's
+    theory."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Rows of logits computed at a time in the loss, which bounds its memory; 0 computes all."""
+    """Number of rows of logits that the loss computes at a time, to limit memory; 0 computes
+    all."""
 
 
 @configuration
@@ -37,12 +39,12 @@ class TextEncoderConfig(TransformerConfig):
     """Configuration of a text encoder."""
 
     vocab_size: PositiveInt | None = None
-    """Vocabulary size; None takes the tokenizer's."""
+    """Vocabulary size; None uses the tokenizer's vocabulary size."""
     token_types: NonNegativeInt = 0
     """Number of learned segment embeddings (2 in BERT); 0 adds none."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    """"sqrt_width" multiplies the embeddings, initially N(0, 1/width), by sqrt(width).
-    They then have unit variance."""
+    """Scale of the embeddings, which are initialised from N(0, 1/width). "sqrt_width" multiplies
+    them by sqrt(width), so that they have unit variance."""
 
 
 @configuration
@@ -52,7 +54,8 @@ class MaskedLanguageModelConfig(TextEncoderConfig):
     tie_embeddings: bool = True
     """Share one matrix between the token embedding and the output projection."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Rows of logits computed at a time in the loss, which bounds its memory; 0 computes all."""
+    """Number of rows of logits that the loss computes at a time, to limit memory; 0 computes
+    all."""
 
 
 @configuration
@@ -63,15 +66,15 @@ class TextDataConfig:
     special: ClassVar[tuple[str, ...]] = (END,)
 
     source: str = "builtin:docstrings"
-    """PATH (a file or folder of .txt, .jsonl, .json, .csv, .tsv, .parquet or .tar, compressed or
-    not), hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings."""
+    """Source of the text: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings. A path is a file or
+    folder of .txt, .jsonl, .json, .csv, .tsv, .parquet or .tar, compressed or not."""
     text_field: str = "text"
-    """Key (.jsonl, .json) or column (tables) of the text."""
+    """Name of the text's key (.jsonl, .json) or column (tables)."""
     document: Literal["paragraphs", "line"] = "paragraphs"
-    """Document boundaries of a .txt file. "paragraphs" groups several paragraphs, which end at a
-    blank line, into a document. "line" makes each line a document."""
+    """Document boundaries of a .txt file. "paragraphs" groups several paragraphs into a document; a
+    paragraph ends at a blank line. "line" makes each line a document."""
     tokenizer: str = "bpe"
-    """"bpe" (byte-level, trained on the source on first use), "bytes", or the path of a
+    """Tokenizer: "bpe" (byte-level, trained on the source on first use), "bytes", or the path of a
     tokenizer.json or a SentencePiece .model."""
     vocab_size: Vocabulary = 8192
     """Vocabulary size of a "bpe" tokenizer."""
@@ -81,11 +84,12 @@ class TextDataConfig:
     """Share of documents held out for validation if the source has no validation split. Documents
     are chosen by their hash; at least one is held out."""
     validation_source: str | None = None
-    """Separate source of validation text; nothing is then held out of `source`."""
+    """Separate source of validation text. If set, no documents of `source` are held out."""
     mask_documents: bool = False
     """Restrict attention to tokens of the same document."""
     streaming: bool = False
-    """Read and tokenise during training, for corpora larger than the disk; nothing is cached."""
+    """Read and tokenise the text during training without a cache, for corpora larger than the
+    disk."""
 
     @rule
     def _vocabulary_has_all_bytes(self) -> Iterator[str]:
@@ -107,13 +111,14 @@ class MaskedTextDataConfig(TextDataConfig):
     masking: Literal["token", "word", "span"] = "token"
     """Unit of masking: single tokens, whole words (all tokens of a word), or spans."""
     corruption: Literal["mask", "bert"] = "mask"
-    """Replacement of a selected token: always the mask token ("mask", as in the authors' code), or
-    80 % mask token, 10 % random token, 10 % unchanged ("bert")."""
+    """Replacement of selected tokens. "mask" replaces all by the mask token, as in the authors'
+    code. "bert" replaces 80 % by the mask token and 10 % by a random token, and leaves 10 %
+    unchanged."""
 
     @rule
     def _max_length_exceeds_the_first_token(self) -> Iterator[str]:
         if self.max_length == 1:
-            yield "max_length must be 2 or more: the first token is always <s>"
+            yield "max_length must be 2 or more, because the first token is always <s>"
 
 
 @dataclass(frozen=True)
@@ -121,13 +126,13 @@ class GlueTask:
     """Columns, metric and kind of label of a GLUE task.
 
     Attributes:
-        text: Accepted names of the text column (GLUE's files, the original data sets, the hub),
-            preferred first.
-        pair: Likewise of the second text; empty for single texts.
-        label: Likewise of the label.
-        column_indices: Columns of text, pair (if any) and label in files without a header, from 0;
-            empty if the task has no such files.
-        metric: Metric of the paper's table.
+        text: Accepted names of the text column, preferred first. They are those of GLUE's files, of
+            the original data sets, and of the hub.
+        pair: Accepted names of the second text's column; empty for single texts.
+        label: Accepted names of the label's column.
+        column_indices: Indices, from 0, of the columns of text, pair (if any) and label in files
+            without a header. Empty if the task has no such files.
+        metric: Metric of the task in the paper's table.
         regression: Whether the label is a number.
     """
 
@@ -180,15 +185,16 @@ class TextClassifierConfig(TextEncoderConfig):
     """Configuration of a text encoder with a classification or regression head."""
 
     classes: PositiveInt | None = None
-    """Number of classes (1 for regression); None takes the number of classes in the data."""
+    """Number of classes (1 for regression); None uses the number of classes in the data."""
     head_dropout: Dropout = 0.1
     """Dropout before and between the head's two layers (0.1 in BERT and in the paper)."""
     pooling: Literal["first", "mean"] = "first"
     """Input of the head: the feature of the "first" token, as in BERT, or the "mean" of all
-    features. Without pre-training "mean" learns more from few texts."""
+    features. Without pre-training, "mean" learns more than "first" from few texts."""
     pretrained: Free[str | None] = None
-    """Directory of a pre-training run that gives encoder and tokenizer. Its encoder must have the
-    same shape. "{placement}" in it stands for the placement's name. None trains from scratch."""
+    """Directory of a pre-training run whose encoder and tokenizer are used. That encoder must have
+    the shape of this model's encoder. "{placement}" in the path is replaced by the placement's
+    name. None trains from scratch."""
 
 
 @configuration
@@ -196,42 +202,43 @@ class ClassificationDataConfig:
     """Data section of text classification and regression."""
 
     source: str = "builtin:word-order"
-    """PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order. A path is a .tsv, .csv, .jsonl or .json
-    file (compressed or not), a folder with train and dev files, or a folder of .txt files in one
-    subfolder per class."""
+    """Source of the texts: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:word-order. A path is a .tsv,
+    .csv, .jsonl or .json file (compressed or not), a folder with train and dev files, or a folder
+    of .txt files in one subfolder per class."""
     glue: Glue = "none"
     """GLUE task, which sets columns, metric and kind of label; "none" for other data."""
     text_column: str | None = None
-    """Column of the text; None finds it by its usual names."""
+    """Column of the text; None looks for a column with a usual name."""
     pair_column: str | None = None
     """Column of the second text of a pair; None for single texts."""
     label_column: str | None = None
-    """Column of the label; None finds it by its usual names."""
+    """Column of the label; None looks for a column with a usual name."""
     label_delimiter: str | None = None
-    """Delimiter that ends the label: ":" reads LOC:city as LOC. None reads the whole field."""
+    """Delimiter that ends the label. With ":", the label of LOC:city is LOC. With None, the label
+    is the whole field."""
     target: Literal["class", "number"] = "class"
     """Kind of label: "class" for classification, "number" for regression."""
     labels: tuple[str, ...] | None = None
-    """Class names in order; None takes those of the training set (of a file, in sorted order)."""
+    """Class names in order. None uses the names in the training set, sorted if it is a file."""
     metric: Metric = "auto"
-    """Metric that selects checkpoints and that comparisons report. "auto" takes GLUE's, otherwise
-    accuracy, or the Pearson correlation for regression."""
+    """Metric that selects checkpoints and that comparisons report. "auto" uses the metric of the
+    GLUE task. Without one, it uses accuracy, or the Pearson correlation for regression."""
     tokenizer: str = "auto"
-    """"auto" (that of `model.pretrained`, otherwise "bpe"), "bpe" (byte-level, trained on the
-    training texts), "bytes", or the path of a tokenizer."""
+    """Tokenizer: "auto" (the tokenizer of `model.pretrained`, otherwise "bpe"), "bpe" (byte-level,
+    trained on the training texts), "bytes", or the path of a tokenizer."""
     vocab_size: Vocabulary = 8192
     """Vocabulary size of a "bpe" tokenizer."""
     max_length: Annotated[int, Interval(ge=8, lt=LARGEST)] = 512
-    """Maximum length of an input in tokens. Longer inputs are truncated; of a pair, the longer text
-    first."""
+    """Maximum length of an input in tokens. Longer inputs are truncated. In a pair, the longer text
+    is truncated first."""
     token_dropout: Dropout = 0.0
-    """Probability of replacing a token of a training text by the mask token, drawn anew each epoch.
-    Helps with small training sets."""
+    """Probability of replacing a token of a training text by the mask token. The tokens are chosen
+    anew in each epoch. This helps with small training sets."""
     separator: Literal["single", "double"] = "double"
     """Number of `</s>` tokens between the texts of a pair: one ("single") or two ("double")."""
     validation_fraction: Share = 0.1
-    """Share of rows, chosen by the hash of their text, held out for validation if the source has no
-    validation set."""
+    """Share of rows held out for validation if the source has no validation set. Rows are chosen by
+    the hash of their text."""
     validation_source: str | None = None
     """Separate source of validation rows."""
 

@@ -1,8 +1,8 @@
 """Zero-shot and few-shot evaluation of language models (paper, section 4.1).
 
-Demonstrations precede each question. The end token `</s>` begins the text and separates its parts.
-The option with the highest log-likelihood is the answer. The prefix that all options of a question
-share is computed once.
+Demonstrations precede each question. The end token `</s>` begins the input and separates
+demonstrations and question. The option with the highest log-likelihood is the answer. The prefix
+that all options of a question share is computed once.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Accuracy:
     Attributes:
         mean: Share of correct answers over all seeds.
         by_seed: Accuracy for each seed.
-        seed_error: Standard error from the draw of demonstrations, for the same questions; None for
-            a single seed.
-        item_error: Standard error from the sample of questions. A question counts once, with its
-            mean over seeds. None for a single question.
+        seed_error: Standard error due to the random choice of demonstrations, for the same
+            questions; None for a single seed.
+        item_error: Standard error due to the sample of questions. It is computed from each
+            question's mean over seeds. None for a single question.
     """
 
     mean: float
@@ -65,17 +65,17 @@ class Accuracy:
 
 
 def answer_credit(values: Sequence[float], answer: int) -> float:
-    """Return 1 if the correct option has the highest value, otherwise 0; ties share the 1.
+    """Return 1 if the correct option has the highest value, 1 / n in a tie of n, otherwise 0.
 
-    A model that scores all options equally thus gets chance, even if the correct option is always
-    the first, as in some files.
+    A model that scores all options equally therefore has chance accuracy. Without this rule, it
+    would profit from files in which the correct option is always the first.
     """
     best = max(values)
     return (values[answer] == best) / sum(value == best for value in values)
 
 
 def mean_accuracy(credits: np.ndarray) -> Accuracy:
-    """Summarise credits from 0 to 1, (seeds, items)."""
+    """Average credits of shape (seeds, items), which range from 0 to 1."""
     by_seed, by_item = credits.mean(axis=1), credits.mean(axis=0)
     seed_error, item_error = _standard_error(by_seed), _standard_error(by_item)
     return Accuracy(float(credits.mean()), tuple(map(float, by_seed)), seed_error, item_error)
@@ -89,20 +89,20 @@ def _standard_error(values: np.ndarray) -> float | None:
 
 @dataclass(frozen=True)
 class SuiteScore:
-    """Accuracy of a model on a suite with a number of demonstrations.
+    """Accuracy of a model on a suite with a given number of demonstrations.
 
     Attributes:
         suite: Name of the suite.
         num_fewshot: Requested number of demonstrations.
-        seeds: Seeds of the demonstrations; only the first without demonstrations.
+        seeds: Seeds of the demonstrations. Without demonstrations, only the first seed is used.
         items: Number of questions.
         by_sum: Accuracy by summed log-likelihoods.
         by_mean: Accuracy by mean log-likelihoods per token.
-        partial: Whether the text after a blank is scored; then `by_sum` is the paper's accuracy,
+        partial: Whether the text after a blank is scored. If so, the paper's accuracy is `by_sum`,
             otherwise `by_mean`.
         chance: Expected accuracy of guessing.
         demonstrations: Mean number of demonstrations that fit before a question.
-        truncated: Share of questions that did not fit and lost their beginning.
+        truncated: Share of questions that were too long and lost their beginning.
     """
 
     suite: str
@@ -118,7 +118,7 @@ class SuiteScore:
 
     @property
     def main(self) -> Accuracy:
-        """The accuracy reported in the paper's tables."""
+        """Accuracy of the kind that the paper's tables report."""
         return self.by_sum if self.partial else self.by_mean
 
 
@@ -138,12 +138,12 @@ def evaluate_suite(
         model: Language model in evaluation mode.
         tokenizer: Tokenizer of the model.
         questions: Questions and demonstrations of the suite.
-        num_fewshot: Demonstrations before each question, drawn separately for each question.
-        seeds: Seeds of the draws, with one pass over the questions each. Without demonstrations
-            there is one pass.
-        length: Maximum input length in tokens. Demonstrations that do not fit are dropped, the
-            first ones first; a question that does not fit loses its beginning.
-        limit: Number of questions to use, from the first on; None for all.
+        num_fewshot: Number of demonstrations before each question, sampled for each question.
+        seeds: Seeds of the sampled demonstrations. Each seed takes one pass over the questions.
+            Without demonstrations there is one pass.
+        length: Maximum input length in tokens. Demonstrations that do not fit are dropped,
+            beginning with the first. A question that does not fit loses its beginning.
+        limit: Number of questions to use, counted from the first; None for all.
         progress: Reports the work.
 
     Raises:
@@ -192,12 +192,13 @@ def evaluate_suite(
 def draw_demonstrations(
     size: int, num_fewshot: int, seed: int, question: int, excluded: int | None
 ) -> list[int]:
-    """Draw the demonstrations of a question: distinct numbers below `size`, in random order.
+    """Return the numbers of a question's demonstrations, distinct and in random order.
 
-    They depend only on the seed and the question's number, so that a limit does not change them.
+    The demonstrations depend only on the seed and the question's number. A limit on the number of
+    questions therefore does not change them.
 
     Raises:
-        ValueError: If there are fewer than `num_fewshot`.
+        ValueError: If fewer than `num_fewshot` demonstrations are available.
     """
     available = size - (excluded is not None)
     if num_fewshot > available:
@@ -209,8 +210,8 @@ def draw_demonstrations(
 def encode_items(items: Sequence[Item], tokenizer: Tokenizer) -> list[OptionTokens]:
     """Tokenise each option's context and ending together.
 
-    The scored tokens begin at the first one that differs from the context's own tokens. A token
-    that spans context and ending is therefore scored.
+    The context is also tokenised by itself. Scored tokens begin at the first token that differs
+    from it. A token that spans context and ending is therefore scored.
     """
     pairs = [pair for item in items for pair in zip(item.contexts, item.endings, strict=True)]
     whole = iter(tokenizer.encode([context + ending for context, ending in pairs]))
@@ -235,7 +236,7 @@ def prepend_demonstrations(
     """Put the same demonstrations before each option of a question.
 
     Returns:
-        The sequences to score; the number of demonstrations that fit; whether the question is
+        The sequences to score, the number of demonstrations that fit, and whether the question is
         complete.
     """
     if max(item.scored) > length:
@@ -259,7 +260,7 @@ def prepend_demonstrations(
 
 @dataclass(frozen=True)
 class PrefixedQuestion:
-    """A numbered question; its options share the first `shared` tokens."""
+    """Numbered question whose options share the first `shared` tokens."""
 
     number: int
     options: OptionTokens
@@ -267,12 +268,12 @@ class PrefixedQuestion:
 
     @property
     def longest(self) -> int:
-        """Input tokens of the longest option after the shared prefix."""
+        """Number of input tokens of the longest option after the shared prefix."""
         return max(map(len, self.options.sequences)) - 1 - self.shared
 
     @property
     def inputs(self) -> int:
-        """Input tokens of prefix and options, without padding."""
+        """Number of input tokens of prefix and options, without padding."""
         return self.shared + sum(len(s) - 1 - self.shared for s in self.options.sequences)
 
 
@@ -290,12 +291,14 @@ def log_likelihoods(
 
     Args:
         model: Language model in evaluation mode, on its device.
-        questions: Sequences that fit the model, each with a token before the scored ones.
-        tokens: Largest batch in positions, padding included, unless one question has more.
-        progress: Called with the number of questions done and of all questions.
+        questions: Sequences within the model's maximum length, each with a token before the scored
+            tokens.
+        tokens: Maximum number of positions of a batch, padding included. A batch of a single
+            question may be larger.
+        progress: Called with the number of finished questions and the number of all questions.
 
     Raises:
-        ValueError: If a sequence has no token before the scored ones, or no scored token.
+        ValueError: If a sequence has no scored token, or no token before the scored tokens.
     """
     if not all(
         0 < scored < len(sequence)
@@ -317,7 +320,7 @@ def log_likelihoods(
 
 
 def shared_prefix(options: OptionTokens) -> int:
-    """Return the number of first tokens that all options share and whose logits are not needed."""
+    """Return the length of the prefix that all options share and whose logits are not needed."""
     first, *others = options.sequences
     least = min(len(s) - n for s, n in zip(options.sequences, options.scored, strict=True)) - 1
     for place in range(least):
@@ -327,9 +330,11 @@ def shared_prefix(options: OptionTokens) -> int:
 
 
 def _batches(questions: list[PrefixedQuestion], tokens: int) -> Iterator[list[PrefixedQuestion]]:
-    """Yield batches of similar length, the longest first, so that memory runs out at once or never.
+    """Yield batches of questions of similar length, longest first.
 
-    A batch ends before it exceeds `tokens`, or has too much padding.
+    If memory does not suffice, it runs out in the first batch.
+
+    A batch ends before it exceeds `tokens` or has too much padding.
     """
     ordered = sorted(questions, key=lambda each: (each.shared, each.longest), reverse=True)
     batch: list[PrefixedQuestion] = []
@@ -379,7 +384,10 @@ def _score(model: LanguageModel, batch: list[PrefixedQuestion]) -> list[list[flo
 
 
 def _log_probabilities(model: LanguageModel, features: Tensor, targets: Tensor) -> Tensor:
-    """Return each target's log-probability in float64, `LOGITS` rows of logits at a time."""
+    """Return each target's log-probability in float64.
+
+    Logits are computed `LOGITS` rows at a time.
+    """
     parts = [
         -F.cross_entropy(model.logits(rows).float(), answers, reduction="none").double()
         for rows, answers in zip(features.split(LOGITS), targets.split(LOGITS), strict=True)
@@ -388,7 +396,10 @@ def _log_probabilities(model: LanguageModel, features: Tensor, targets: Tensor) 
 
 
 def _padded(sequences: list[list[int]], device: torch.device, left: bool) -> tuple[Tensor, Tensor]:
-    """Return tokens padded with zeros, and their mask (True = not padding), (rows, longest)."""
+    """Return tokens padded with zeros, and their mask, both of shape (rows, longest).
+
+    The mask is False for padding.
+    """
     longest = max(map(len, sequences))
     filled = [
         [0] * (longest - len(s)) + s if left else s + [0] * (longest - len(s)) for s in sequences
@@ -403,7 +414,7 @@ def _padded(sequences: list[list[int]], device: torch.device, left: bool) -> tup
 def score_lines(
     length: int, suites: Sequence[SuiteQuestions], scores: Sequence[SuiteScore]
 ) -> list[str]:
-    """Return the scores of built-in suites as a table, accuracies in per cent."""
+    """Return the scores of built-in suites as a table with accuracies in per cent."""
     if not scores:
         return []
     lines = [
@@ -418,8 +429,8 @@ def score_lines(
             f"{_percent(main.seed_error):>9}{100 * score.chance:>8.1f}"
             f"{100 * score.by_sum.mean:>7.1f}{100 * score.by_mean.mean:>7.1f}{score.items:>11}"
         )
-    lines += ["", "accuracy: in per cent, ± one standard error. Suites with a blank compare summed "
-              "log-likelihoods, the others means per token."]  # fmt: skip
+    lines += ["", "Accuracies are in per cent, ± one standard error. Suites with a blank compare "
+              "summed log-likelihoods. Other suites compare mean log-likelihoods per token."]  # fmt: skip
     for score in scores:
         if score.demonstrations < score.num_fewshot or score.truncated:
             lines.append(
@@ -438,10 +449,10 @@ def _percent(value: float | None) -> str:
 
 
 def context_length(config: Any, trained: int, requested: int | None) -> int:
-    """Return the maximum input length in tokens: the requested one, or that of training.
+    """Return the maximum input length in tokens, by default the sequence length of training.
 
     Raises:
-        ConfigError: If it exceeds the model's learned positions.
+        ConfigError: If the requested length is below 2 or exceeds the model's learned positions.
     """
     most = config.max_length if config.positions == "learned" else None
     if requested is not None and (requested < 2 or (most is not None and requested > most)):

@@ -74,9 +74,10 @@ class LabelledTexts:
 
     Attributes:
         train: Training rows with columns "text", "label" and, for pairs, "pair".
-        validation: Validation rows by name: "", and "mismatched" for MNLI.
-        labels: Class names in the order of their numbers; empty for regression.
-        counts: Rows read and rows left out.
+        validation: Validation rows by the name of the set. The first set's name is ""; MNLI also
+            has "mismatched".
+        labels: Class names in the order of the class numbers; empty for regression.
+        counts: Numbers of rows that were read and left out.
     """
 
     train: Table
@@ -146,17 +147,17 @@ def _classes(config: ClassificationDataConfig, table: Table, counts: Counts) -> 
 def read_tables(
     source: str, splits: Splits, config: ClassificationDataConfig, counts: Counts
 ) -> dict[str, Table]:
-    """Return the labelled texts of a source by split; a file is "train".
+    """Return the labelled texts of a source by split; a single file is the split "train".
 
     Args:
-        source: As `ClassificationDataConfig.source`.
-        splits: Accepted names of each split to read, of files and on the hub.
+        source: Source, as in `ClassificationDataConfig.source`.
+        splits: Accepted names of each split to read, for files and on the hub.
         config: Names of the columns.
-        counts: Counts rows, and rows left out.
+        counts: Counter of rows that are read and left out.
 
     Raises:
         FileNotFoundError: If there is no such path.
-        ValueError: If a folder has no such split, or a table no such column.
+        ValueError: If a folder lacks a split, or a table lacks a column.
     """
     named, task = parse_source(source), GLUE.get(config.glue)
     if named.kind == "builtin":
@@ -177,10 +178,10 @@ def read_tables(
 
 
 def table_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, Path]:
-    """Return the table files in a folder by split, or a file as "train"; {} without tables.
+    """Return a folder's table files by split, or a single file as "train"; {} without tables.
 
     Raises:
-        ValueError: If no table of the folder is named as a split.
+        ValueError: If the folder has tables, but none has the name of a split.
     """
     endings = (*RECORDS, ".txt") if task else RECORDS
     if not path.is_dir():
@@ -195,7 +196,7 @@ def table_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, 
 
 
 def text_folders(folder: Path, counts: Counts) -> dict[str, Table]:
-    """Return text files labelled by their class folder, optionally by split: train/good/1.txt."""
+    """Return the text files of class folders by split; train/good/1.txt has the label "good"."""
 
     def words_of(table: Table) -> Table:
         def read(number: int) -> dict[str, Any]:
@@ -239,10 +240,10 @@ def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
 
 
 def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -> list[str | None]:
-    """Return the names of the columns "text", "pair" or "label"; None if there is no pair.
+    """Return the table's names of the columns "text", "pair" or "label"; None without a pair.
 
     Raises:
-        ValueError: If the table lacks one. The message names the columns that it has.
+        ValueError: If the table lacks a wanted column. The message names the table's columns.
     """
     found: list[str | None] = []
     for what in wanted:
@@ -274,13 +275,13 @@ def text_values(table: Table, config: ClassificationDataConfig, *more: str) -> I
 def labelled_rows(
     table: Table, config: ClassificationDataConfig, unknown: Sequence[str], counts: Counts
 ) -> Table:
-    """Return the rows with text and label as columns "text", "label" and, for pairs, "pair".
+    """Return the rows that have text and label, as columns "text", "label" and, for pairs, "pair".
 
     Args:
         table: Table with the columns of its source.
         config: Names of the columns.
-        unknown: Words for an unknown label, unless `config.labels` has them.
-        counts: Counts rows, and rows left out.
+        unknown: Words for an unknown label, except those that `config.labels` contains.
+        counts: Counter of rows that are read and left out.
     """
     unknown = [word for word in unknown if word not in (config.labels or ())]
 
@@ -314,14 +315,14 @@ def labelled_rows(
 
 
 def as_pair(text: Any, pair: Any, paired: bool) -> TextPair:
-    """Return a record's text or texts; raise BadRecord if one is missing."""
+    """Return a record's text or pair of texts; raise BadRecord if a text is missing."""
     if not isinstance(text, str) or (paired and not isinstance(pair, str)):
         raise BadRecord("no text")
     return TextPair(text, pair if paired else None)
 
 
 def is_empty(row: TextPair) -> bool:
-    """Whether a text, or one of a pair, has no visible character."""
+    """Whether a text, or at least one text of a pair, has no visible character."""
     return not row.text.strip() or (row.pair is not None and not row.pair.strip())
 
 
@@ -343,16 +344,18 @@ def pairs_of(table: Table) -> list[TextPair]:
 def read_unlabelled(
     path: Path, config: ClassificationDataConfig, counts: Counts
 ) -> Iterator[TextPair]:
-    """Yield the texts of a file without labels; empty texts are kept, so that line numbers hold.
+    """Yield the texts of a file without labels, including empty texts.
+
+    Texts therefore have the numbers of their lines.
 
     Args:
         path: Table (.csv, .tsv, .jsonl or .json), or another file with one text per line;
             compressed or not.
         config: Names of the columns.
-        counts: Counts malformed records.
+        counts: Counter of malformed records.
 
     Raises:
-        ValueError: If the file has no such column. The message names its columns.
+        ValueError: If the file lacks a configured column. The message names the file's columns.
     """
     if not has_ending(path, RECORDS):
         yield from line_pairs(read_lines(path, counts), config.paired)
@@ -367,7 +370,7 @@ def read_unlabelled(
 
 
 def line_pairs(lines: Iterable[str], paired: bool) -> Iterator[TextPair]:
-    """Yield one text, or tab-separated pair, per line."""
+    """Yield the text, or the tab-separated pair of texts, of each line."""
     for line in lines:
         text, _, pair = line.strip("\r\n").partition("\t" if paired else "\n")
         yield TextPair(text, pair if paired else None)
@@ -378,7 +381,7 @@ LEAST, MOST = 6, 20
 
 
 def word_order() -> Iterator[dict[str, str]]:
-    """Yield distinct sentences, half of them shuffled, without case and full stops."""
+    """Yield distinct lower-case sentences without full stops; about half have shuffled words."""
     sentences: dict[str, None] = {}
     for document in docstrings():
         for sentence in re.split(r"(?<=[.!?;:])\s+|\n+", document):
@@ -418,7 +421,7 @@ class EncodedTexts:
         return np.array([len(row) for row in self.tokens])
 
     def batch(self, numbers: Sequence[int] | np.ndarray, pad: int) -> dict[str, Tensor]:
-        """Return padded inputs: "tokens", "mask" and "token_types", all (batch, length).
+        """Return "tokens", "mask" and "token_types" of padded inputs, all of shape (batch, length).
 
         Args:
             numbers: Numbers of the inputs, (batch,).
@@ -480,7 +483,7 @@ def build_input(
 
 
 def label_values(table: Table, labels: tuple[str, ...]) -> np.ndarray:
-    """Return class numbers (int64), or without classes the labels as numbers (float32)."""
+    """Return class numbers (int64); without classes, return the labels as numbers (float32)."""
     if not labels:
         return np.array([float(label) for label in table.values("label")], np.float32)
     numbers = {label: number for number, label in enumerate(labels)}

@@ -32,7 +32,7 @@ SPAN_END, LONGEST_SPAN = 0.2, 10
 class MaskedLanguageModeling(TextTask):
     """Masked-token prediction by a `MaskedLanguageModel`; the loss is in nats per masked token.
 
-    Each packed window follows a `<s>`.
+    Each packed window is preceded by `<s>`.
     """
 
     data_config: MaskedTextDataConfig
@@ -58,17 +58,17 @@ class MaskedLanguageModeling(TextTask):
 
     @property
     def length(self) -> int:
-        """Tokens of a window, without the `<s>` before it."""
+        """Number of tokens of a window, without the `<s>` before the window."""
         return self.data_config.max_length - 1
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return the masked windows after a `<s>`; see `Masking.batch`."""
+        """Return the masked windows, each preceded by `<s>`; see `Masking.batch`."""
         begin = np.full((len(windows), 1), self.tokenizer.begin, windows.dtype)
         return self.masking.batch(np.concatenate([begin, windows[:, :-1]], axis=1), seeds)
 
     @property
     def predictable(self) -> np.ndarray:
-        """Whether each token can be masked, (vocabulary,); special tokens cannot."""
+        """Whether each token can be masked, as an array (vocabulary,); special tokens cannot."""
         return self.masking.maskable
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
@@ -86,7 +86,7 @@ class MaskedLanguageModeling(TextTask):
         return Loss(loss.total, loss.count, units=batch["tokens"].numel())
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Return the summed cross-entropy, the masked tokens and those predicted correctly."""
+        """Return the summed cross-entropy, and the numbers of masked and of correct tokens."""
         mask = self.attention_mask(batch["tokens"])
         logits = model(batch["tokens"], mask, batch["positions"]).flatten(0, 1).float()
         answers = batch["targets"].flatten()
@@ -105,7 +105,7 @@ class MaskedLanguageModeling(TextTask):
 
 
 class Masking:
-    """Random masking of tokens, repeatable by seed.
+    """Random masking of tokens, reproducible by seed.
 
     Raises:
         ValueError: If the tokenizer has no mask token.
@@ -115,7 +115,7 @@ class Masking:
         if tokenizer.mask is None:
             where = tokenizer.path or config.tokenizer
             raise ValueError(
-                f"data.tokenizer {where} has no mask token (<mask> or [MASK]). Train one that has "
+                f"data.tokenizer {where} has no mask token (<mask> or [MASK]). Train a tokenizer "
                 "with `magneto tokenizer train`."
             )
         self.config, self.mask = config, tokenizer.mask
@@ -130,15 +130,17 @@ class Masking:
         self.joins_right = np.array([bool(piece) and _in_word(piece[-1]) for piece in pieces])
 
     def batch(self, rows: np.ndarray, seeds: Iterable[Sequence[int]]) -> dict[str, Tensor]:
-        """Mask tokens of each row by its own seed.
+        """Mask tokens of each row, with a seed for each row.
 
         Args:
             rows: Tokens, (batch, length).
-            seeds: Integers for each row.
+            seeds: Seed of each row, a sequence of integers.
 
         Returns:
-            "tokens" (batch, length), the input; "positions" (batch, max_masked) of the masked
-            tokens, in order; "targets" (batch, max_masked), `IGNORED` where a row has fewer.
+            "tokens" are the masked input, (batch, length). "positions" are the masked positions in
+            ascending order, (batch, max_masked). "targets" are the original tokens at these
+            positions, (batch, max_masked). Rows with fewer masked tokens have `IGNORED` targets at
+            the end.
         """
         seen = rows.copy()
         positions = np.zeros((len(rows), self.max_masked), np.int64)
@@ -155,12 +157,12 @@ class Masking:
     def choose(
         self, row: np.ndarray, draw: np.random.Generator, most: int | None = None
     ) -> np.ndarray:
-        """Return the positions to mask in a row, in order.
+        """Return the positions to mask in a row, in ascending order.
 
         Args:
             row: Tokens, (length,).
-            draw: Source of randomness.
-            most: Largest number of positions; by default the configured share of `max_length`.
+            draw: Random number generator.
+            most: Maximum number of positions; by default the configured share of `max_length`.
         """
         maskable = self.maskable[row]
         most = min(self.max_masked if most is None else most, int(maskable.sum()))

@@ -22,7 +22,8 @@ from magneto.nn.transformer import Decoder, Encoder
 class LanguageModel(nn.Module):
     """Decoder-only language model.
 
-    The output projection has no bias. Untied, it is initialised from N(0, 1/width).
+    The output projection has no bias. If it is not tied to the embedding, it is initialised from
+    N(0, 1/width).
     """
 
     def __init__(self, config: LanguageModelConfig) -> None:
@@ -48,16 +49,18 @@ class LanguageModel(nn.Module):
         targets: Tensor | None = None,
         cache: Any = None,
     ) -> Any:
-        """Return logits, or with targets the loss, which computes `loss_chunk` rows at a time.
+        """Return logits, or the loss if targets are given.
+
+        The loss computes `loss_chunk` rows of logits at a time.
 
         Args:
-            tokens: (batch, length).
-            attention_mask: Boolean, True = may attend; see `Decoder`.
-            targets: (batch, length), the next tokens; `IGNORED` for none.
+            tokens: Tokens of shape (batch, length).
+            attention_mask: Boolean mask, True where attention is allowed; see `Decoder`.
+            targets: Next tokens, (batch, length). `IGNORED` targets do not count.
             cache: Keys and values of earlier tokens; see `Decoder`.
 
         Returns:
-            (batch, length, vocab_size), or a `CrossEntropyLoss`.
+            Logits (batch, length, vocab_size), or a `CrossEntropyLoss`.
         """
         features = self.decoder(self.embedding(tokens), attention_mask, cache=cache)
         if targets is None:
@@ -90,12 +93,11 @@ class TextEncoder(nn.Module):
         """Return features.
 
         Args:
-            tokens: (batch, length).
-            attention_mask: Boolean, True = real; (batch, length).
-            token_types: (batch, length), by default all 0.
+            tokens: Tokens of shape (batch, length).
+            attention_mask: Boolean mask (batch, length), False for padding.
+            token_types: Token types of shape (batch, length); by default all 0.
 
-        Returns:
-            (batch, length, width).
+        Returns: Features of shape (batch, length, width).
         """
         types = tokens.new_zeros(()) if token_types is None else token_types
         return self.encoder(self.embedding(tokens) + self.token_type(types), attention_mask)
@@ -104,8 +106,8 @@ class TextEncoder(nn.Module):
 class MaskedLanguageHead(nn.Module):
     """BERT's masked-token head: dense, GELU, norm, output projection (arXiv 1810.04805).
 
-    The dense matrix is initialised Xavier normal, the output projection from N(0, 1/width), biases
-    with 0. Placements do not scale them.
+    The dense matrix is initialised Xavier normal. The output projection is initialised from N(0,
+    1/width). Biases are 0. Placements do not scale these weights.
     """
 
     def __init__(self, config: TransformerConfig, vocab_size: int) -> None:
@@ -117,11 +119,11 @@ class MaskedLanguageHead(nn.Module):
         self.vocabulary = NormalLinear(width, vocab_size, bias=True, std=std)
 
     def transform(self, features: Tensor) -> Tensor:
-        """Apply all but the output projection: (..., width) to (..., width)."""
+        """Return the input (..., width) of the output projection for features (..., width)."""
         return self.norm(self.activation(self.dense(features)))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return logits: (..., width) to (..., vocab_size)."""
+        """Return logits (..., vocab_size) of features (..., width)."""
         return self.vocabulary(self.transform(features))
 
 
@@ -145,17 +147,19 @@ class MaskedLanguageModel(nn.Module):
         targets: Tensor | None = None,
         token_types: Tensor | None = None,
     ) -> Any:
-        """Return logits, or with targets the loss, which computes `loss_chunk` rows at a time.
+        """Return logits, or the loss if targets are given.
+
+        The loss computes `loss_chunk` rows of logits at a time.
 
         Args:
-            tokens: (batch, length), some masked.
-            attention_mask: Boolean, True = may attend; see `Encoder`.
-            positions: (batch, predictions), the positions to predict; by default all.
-            targets: (batch, predictions), the original tokens; `IGNORED` (-100) for none.
-            token_types: (batch, length), by default all 0.
+            tokens: Tokens of shape (batch, length), of which some are masked.
+            attention_mask: Boolean mask, True where attention is allowed; see `Encoder`.
+            positions: Positions to predict, (batch, predictions); by default all.
+            targets: Original tokens, (batch, predictions). `IGNORED` (-100) targets do not count.
+            token_types: Token types of shape (batch, length); by default all 0.
 
         Returns:
-            (batch, predictions, vocab_size), or a `CrossEntropyLoss`.
+            Logits (batch, predictions, vocab_size), or a `CrossEntropyLoss`.
         """
         features = self.text_encoder(tokens, attention_mask, token_types)
         if positions is not None:
@@ -173,9 +177,9 @@ class MaskedLanguageModel(nn.Module):
 class ClassificationHead(nn.Module):
     """Classification head: dropout, dense, tanh, dropout, linear (arXiv 1810.04805, 1907.11692).
 
-    It reads the first feature or the mean of all features. The dense matrix is initialised Xavier
-    normal, the output as in BERT from N(0, 0.02²), so that the first loss is near ln(classes).
-    Biases are 0. Placements do not scale them.
+    Its input is the first feature or the mean of all features. The dense matrix is initialised
+    Xavier normal. The output layer is initialised from N(0, 0.02²), as in BERT, so that the first
+    loss is near ln(classes). Biases are 0. Placements do not scale these weights.
     """
 
     def __init__(self, width: int, classes: int, dropout: float, pooling: str = "first") -> None:
@@ -191,7 +195,7 @@ class ClassificationHead(nn.Module):
 
         Args:
             features: Encoder output, (batch, length, width).
-            mask: (batch, length), True = not padding; by default all True.
+            mask: Boolean mask (batch, length), False for padding; by default all True.
         """
         read = features[:, 0] if self.pooling == "first" else mean_feature(features, mask)
         pooled = self.activation(self.dense(self.dropout(read)))
@@ -232,8 +236,8 @@ class TextClassifier(nn.Module):
         """Return logits, or predicted numbers, (batch, classes).
 
         Args:
-            tokens: (batch, length), each row begins with `<s>`.
-            attention_mask: (batch, length), True = not padding.
-            token_types: (batch, length), by default all 0.
+            tokens: Tokens of shape (batch, length). Each row begins with `<s>`.
+            attention_mask: Boolean mask (batch, length), False for padding.
+            token_types: Token types of shape (batch, length); by default all 0.
         """
         return self.head(self.text_encoder(tokens, attention_mask, token_types), attention_mask)

@@ -1,8 +1,8 @@
 """Multiple-choice suites for zero-shot and few-shot evaluation.
 
-A record becomes an `Item`: a context and a scored ending for each option. Where the options fill a
-blank (Winogrande, Winograd), the option ends the context, and the text after the blank is scored
-("partial evaluation", arXiv 1806.02847). Elsewhere the options are scored.
+A record becomes an `Item`: a context and a scored ending for each option. In Winogrande and
+Winograd the options fill a blank. The option then ends the context, and the text after the blank is
+scored ("partial evaluation", arXiv 1806.02847). In other suites the options are scored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Item:
     """Question with options.
 
     Attributes:
-        contexts: Text before the scored text for each option, without a space at the end.
+        contexts: For each option, the text before the scored text, without a space at the end.
         endings: Scored text of each option, with the space before it.
         answer: Number of the correct option.
     """
@@ -61,10 +61,10 @@ class Suite:
 
     Attributes:
         name: Name for `--tasks`.
-        aliases: Words that mark its files or folders.
-        parse: Converts a record to an item; raises KeyError or ValueError.
-        partial: Whether the text after a blank is scored. The paper's accuracy then compares summed
-            log-likelihoods, otherwise means per token.
+        aliases: Words in the names of the suite's files or folders.
+        parse: Function that converts a record to an item; it raises KeyError or ValueError.
+        partial: Whether the text after a blank is scored. If so, the paper's accuracy compares
+            summed log-likelihoods, otherwise means per token.
         hub: NAME or NAME:CONFIG on the Hugging Face hub; "" if it is not on the hub.
         fields: Fields of a record, for messages.
         questions: Splits of the questions, preferred first; "" is a file without a split name.
@@ -104,7 +104,7 @@ def parse_hellaswag(record: Record) -> Item:
 
 
 def without_brackets(text: str) -> str:
-    """Remove WikiHow's marks from HellaSwag: [header], [title], [step]."""
+    """Remove WikiHow's tags [header], [title] and [step] from a text of HellaSwag."""
     text = text.strip().replace(" [title]", ". ")
     return re.sub(r"\[.*?\]", "", text).replace("  ", " ").strip()
 
@@ -120,7 +120,7 @@ def parse_winogrande(record: Record) -> Item:
 
 
 def parse_winograd(record: Record) -> Item:
-    """Read the hub's fields, which locate the pronoun, or a sentence with [MASK]."""
+    """Read the fields of the hub, which give the pronoun's position, or a sentence with [MASK]."""
     if "pronoun_loc" not in record:
         return _parse_masked_winograd(record)
     text, place, pronoun = record["text"], int(record["pronoun_loc"]), record["pronoun"]
@@ -149,7 +149,7 @@ def _spaced(text: str) -> str:
 
 
 def _inside_sentence(before: str, option: str) -> str:
-    """Lower-case an option's article, unless a sentence begins there."""
+    """Convert an option's article to lower case, unless the option begins a sentence."""
     option = option.strip()
     first = option.split()[0]
     begins = not before.strip() or before.rstrip()[-1] in ".!?"
@@ -218,7 +218,7 @@ SUITES = {
         ),
     )
 }  # fmt: skip
-"""Built-in suites by name, in the order of messages."""
+"""Built-in suites by name, in the order in which messages list them."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class SuiteQuestions:
     Attributes:
         suite: Definition of the suite.
         items: Questions in the order of their source.
-        pool: Demonstrations to draw from; None draws from the other questions.
+        pool: Candidates for demonstrations. With None, the other questions are the candidates.
         source: Source of the questions, for messages.
         pool_source: Source of the demonstrations, for messages.
     """
@@ -245,11 +245,11 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
 
     Args:
         suite: One of `SUITES`.
-        data: Folder, searched recursively for files with the suite's name; file of questions;
-            hf:NAME[:CONFIG[:SPLIT]]; or None for the suite's data set on the hub.
+        data: Folder, file of questions, or hf:NAME[:CONFIG[:SPLIT]]. A folder is searched
+            recursively for files with the suite's name. None reads the suite's data set on the hub.
 
     Raises:
-        ConfigError: If no file is found, or several match.
+        ConfigError: If no file matches, or several files of one split match.
         ValueError: If a record lacks a field of the suite. The message names file and record.
     """
     wanted, path = suite.questions, user_path(data or "")
@@ -278,7 +278,7 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
 
 
 Splits = dict[str, tuple[str, Callable[[], Iterable[Record]]]]
-"""By name of the split ("" without a name): source of its records, for messages, and reader."""
+"""Source (for messages) and reader of each split's records, by the split's name or ""."""
 
 
 def _hub_splits(source: Source) -> Splits:
@@ -287,7 +287,7 @@ def _hub_splits(source: Source) -> Splits:
 
 
 def _folder_splits(suite: Suite, folder: Path) -> Splits:
-    """Return the suite's files in a folder by split; raise ConfigError for two of one split."""
+    """Return the suite's files in a folder by split; raise ConfigError for two files of a split."""
     found: Splits = {}
     for path in sorted(p for p in walk_files(folder) if has_ending(p, RECORDS)):
         # The original StoryCloze files of all splits are named cloze_test.
@@ -304,7 +304,7 @@ def _folder_splits(suite: Suite, folder: Path) -> Splits:
 
 
 def _no_questions(suite: Suite, data: str | None) -> ConfigError:
-    """Return the error of a source without questions of a suite."""
+    """Return the error for a source that has no questions of the suite."""
     folder = user_path(data or "")
     others = [name for name, other in SUITES.items()
               if data and os.path.isdir(folder) and _folder_splits(other, folder)]  # fmt: skip
@@ -318,7 +318,10 @@ def _no_questions(suite: Suite, data: str | None) -> ConfigError:
 
 
 def parse_records(suite: Suite, records: Iterable[Record], source: Any) -> list[Item]:
-    """Convert records to items; malformed ones are errors, because skipping changes the score."""
+    """Convert records to items; raise ValueError for a malformed record.
+
+    Skipping a record would change the score.
+    """
     items = []
     for number, record in enumerate(records, 1):
         try:

@@ -1,7 +1,8 @@
 """Tokenised corpora: the cache of token files, packed windows, and streaming.
 
-A cache directory holds train.bin and validation.bin (documents end to end, each followed by the end
-token) and index.json. Its name is a fingerprint of the source, the tokenizer and the split.
+A cache directory contains train.bin, validation.bin and index.json. The .bin files contain the
+tokens of consecutive documents, each followed by the end token. The directory's name is a
+fingerprint of the source, the tokenizer and the split.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class PreparedText:
         train: Training split; empty if streamed.
         validation: Validation split.
         counts: Documents and malformed records of the source.
-        digest: Hash of all tokens, computed when they are cached. A run compares it on resuming.
+        digest: Hash of all tokens, computed when they are cached. A resumed run checks it.
     """
 
     tokenizer: Tokenizer
@@ -72,7 +73,7 @@ class PreparedText:
 def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Iterator[str]:
     """Yield the documents of "train" or "validation".
 
-    Without a validation split or source, whole documents are held out by their hash.
+    Without a validation split and a validation source, whole documents are held out by their hash.
     """
     splits = open_documents(config.source, config.text_field, config.document)
     train = splits.get("train") or next(iter(splits.values()))
@@ -110,7 +111,7 @@ def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
 
 
 def _cache_path(config: TextDataConfig, kind: str, *settings: Any) -> Path:
-    """Return the cache path of a kind of file: a fingerprint of sources, split and settings."""
+    """Return a cache path that contains a fingerprint of sources, split and settings."""
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
         [documents_fingerprint(source, config.text_field, config.document) for source in sources],
@@ -158,7 +159,7 @@ def _write_cache(config: TextDataConfig, directory: Path, progress: Progress) ->
 def tokenize_documents(
     documents: Iterable[str], tokenizer: Tokenizer
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield, per batch of documents, their tokens (each with its end token) and size in bytes."""
+    """Yield the tokens, end tokens included, and the size in bytes of batches of documents."""
     remaining = iter(documents)
     while texts := list(islice(remaining, BATCH)):
         encoded = tokenizer.encode(texts)
@@ -231,7 +232,7 @@ def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
 
 
 def window_count_file(config: TextDataConfig, length: int) -> Path:
-    """Return the file of a stream's window counts: windows of `length` tokens in each block."""
+    """Return the path of the file with the number of windows in each block of a stream."""
     ensure_writable(cache_directory())
     return _cache_path(config, "blocks", _tokenizer_name(config), length).with_suffix(".jsonl")
 
@@ -242,9 +243,11 @@ def build_tokenizer(
     """Load a tokenizer, or train one with `</s>`, `<s>`, `<pad>` and `<mask>` and cache it.
 
     Args:
-        name: "bpe" to train one, or a name or path for `magneto.data.tokenizer.load_tokenizer`.
-        vocab_size: Largest vocabulary of "bpe".
-        texts: Training texts of "bpe", up to 100 million characters; otherwise not read.
+        name: "bpe" to train a tokenizer, or a name or path for
+            `magneto.data.tokenizer.load_tokenizer`.
+        vocab_size: Maximum vocabulary size of "bpe".
+        texts: Training texts of "bpe", of which up to 100 million characters are used. They are not
+            read for other tokenizers.
         progress: Reports the training.
     """
     if name != "bpe":
@@ -264,13 +267,13 @@ def count_windows(tokens: np.ndarray, length: int) -> int:
 
 
 def read_windows(tokens: np.ndarray, length: int, numbers: np.ndarray) -> np.ndarray:
-    """Return numbered windows with their next token, int64 (len(numbers), length + 1)."""
+    """Return the windows of these numbers with the next token, int64 (windows, length + 1)."""
     rows = numbers[:, None] * length + np.arange(length + 1)
     return np.asarray(tokens[rows], dtype=np.int64)
 
 
 def next_token_batch(windows: np.ndarray) -> dict[str, Tensor]:
-    """Split windows (rows, length + 1) into "tokens" and "targets", the next tokens."""
+    """Split windows (rows, length + 1) into "tokens" and "targets", which are the next tokens."""
     rows = torch.from_numpy(windows)
     return {"tokens": rows[:, :-1].contiguous(), "targets": rows[:, 1:].contiguous()}
 
@@ -278,20 +281,22 @@ def next_token_batch(windows: np.ndarray) -> dict[str, Tensor]:
 class StreamedBlocks:
     """Packed windows of streamed documents, block by block.
 
-    A block is a fixed number of documents in random order. Tokens that do not fill its last window
-    are dropped. The order depends on seed, epoch and block; the number of windows depends on
-    neither seed nor epoch. A resumed run thus skips earlier documents without tokenising them.
+    A block is a fixed number of documents in random order. Tokens that do not fill the block's last
+    window are dropped. The order depends on seed, epoch and block. The number of windows does not
+    depend on seed or epoch. A resumed run therefore skips earlier documents without tokenising
+    them.
 
     Args:
-        documents: Returns an iterator over all documents in order; called once per epoch.
-        encode: Returns the tokens of a list of documents, end to end.
-        length: Tokens of a window.
-        size: Documents of a block.
+        documents: Function that returns an iterator over all documents in order. It is called once
+            per epoch.
+        encode: Function that returns the concatenated tokens of a list of documents.
+        length: Number of tokens of a window.
+        size: Number of documents of a block.
         seed: Seed of the order.
-        counts: File of the number of windows in each block.
+        counts: Path of the file with the number of windows in each block.
 
     Raises:
-        ValueError: If the file records a stream with too little text for one window.
+        ValueError: If the stream has too little text for one window according to this file.
     """
 
     def __init__(
@@ -315,7 +320,7 @@ class StreamedBlocks:
         self._next, self._source = 0, documents()
 
     def windows(self, number: int) -> list[tuple[int, int, np.ndarray]]:
-        """Return a block's examples: (epoch, number in the epoch, window)."""
+        """Return a block's examples as tuples (epoch, number in the epoch, window)."""
         epoch, block = divmod(number, self.blocks) if self.blocks else (0, number)
         texts = self._read(block)
         if len(texts) < self.size and self.blocks is None:
@@ -334,7 +339,7 @@ class StreamedBlocks:
         return [(epoch, block * self.size + place, row) for place, row in enumerate(rows)]
 
     def count(self, number: int) -> int | None:
-        """Return the number of windows of a block; None if it was never read."""
+        """Return the number of windows of a block; None if the block was never read."""
         return self.known.get(number % self.blocks if self.blocks else number)
 
     def _check_not_empty(self) -> None:
@@ -343,7 +348,7 @@ class StreamedBlocks:
                              "or lower data.max_length")  # fmt: skip
 
     def _read(self, block: int) -> list[str]:
-        """Read a block's documents, skipping those before it."""
+        """Read a block's documents, skipping the documents before the block."""
         if self._next > block:
             self._next, self._source = 0, self.documents()
         for _ in islice(self._source, (block - self._next) * self.size):
@@ -359,7 +364,7 @@ class StreamedBlocks:
 
 
 def parse_window_count(line: bytes) -> tuple[int, int] | None:
-    """Return (block, windows) of a line of the count file; None for a truncated line."""
+    """Return block and number of windows from a line of the count file; None if it is truncated."""
     try:
         block, windows = json.loads(line)
     except (ValueError, TypeError):

@@ -141,7 +141,7 @@ def read_config(source: str | Path | nn.Module) -> Any:
         raise ValueError("convert torch's TransformerEncoder with magneto.hf.from_torch")
     if isinstance(source, nn.Module):
         if not hasattr(source, "config"):
-            raise ValueError(f"{type(source).__name__} has no config. Give a model of transformers.")
+            raise ValueError(f"{type(source).__name__} has no config. Give a transformers model.")
         return source.config
     held = Path(source, "config.json")
     if held.is_file():
