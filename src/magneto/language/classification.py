@@ -230,8 +230,7 @@ class TextClassification(Task):
         return F.cross_entropy(outputs, labels, reduction="none")
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Return the summed cross-entropy and "accuracy", or the summed squared error of
-        numbers."""
+        """Return the summed loss, and "accuracy" for classes."""
         outputs, labels = self.outputs(model, batch), batch["labels"]
         total = self._losses(outputs, labels).sum()
         count = torch.ones_like(labels).sum()

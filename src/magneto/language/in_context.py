@@ -430,7 +430,7 @@ def score_lines(
             f"{100 * score.by_sum.mean:>7.1f}{100 * score.by_mean.mean:>7.1f}{score.items:>11}"
         )
     lines += ["", "Accuracies are in per cent, ± one standard error. Suites with a blank compare "
-              "summed log-likelihoods. Other suites compare mean log-likelihoods per token."]  # fmt: skip
+              "summed log-likelihoods. Other suites compare means per token."]  # fmt: skip
     for score in scores:
         if score.demonstrations < score.num_fewshot or score.truncated:
             lines.append(
