@@ -1,6 +1,7 @@
 """Write docs/reference/commands.md and docs/reference/fields/*.md.
 
-Commands come from their parsers, fields of recipes from the configurations' docstrings:
+The pages describe the commands' parsers and the configurations of recipes.
+
 python docs/generate_reference.py
 """
 
@@ -24,13 +25,13 @@ BY = "`make docs` writes this page with `docs/generate_reference.py`."
 
 FIELDS = """# Fields: {title}
 
-{by} The text is that of the configurations' docstrings. {what} `magneto recipes NAME --all` prints
-the same beside a recipe's own values.
+{by} The descriptions come from the configurations' docstrings. {what} `magneto recipes NAME --all`
+prints them beside a recipe's own values.
 
 {tables}
 """
-TRAINING = "The `training` section is the same for every task."
-TASK = "The `training` section has [its own page](training.md)."
+TRAINING = "The section `training` is the same for every task."
+TASK = "The section `training` has [its own page](training.md)."
 COMMANDS_PAGE = """# Commands
 
 {by} `magneto COMMAND --help` prints the same.
@@ -38,7 +39,7 @@ COMMANDS_PAGE = """# Commands
 | exit code | meaning |
 |--:|---|
 | 0 | finished |
-| 1 | a comparison or ladder is unfinished: another process holds its runs, or they were stopped |
+| 1 | a comparison or ladder is unfinished. Its runs were stopped, or another process locked them |
 | 2 | a mistake in the command, the recipe or the data |
 | 3 | the run diverged |
 | 130 | Ctrl-C |
@@ -70,7 +71,7 @@ def command_section(name: str) -> Iterator[str]:
     for head, lines in rows.items():
         yield from (f"| {head} | meaning |", "|---|---|", *lines, "")
     if text.strip():
-        yield "Any field of a recipe can be set, as in `--training.steps 200`."
+        yield "Any field of the recipe is an option too, for example `--training.steps 200`."
         yield ""
     lines = [line.strip() for line in example.strip().splitlines()]
     yield from ("```", *lines, "```", "")

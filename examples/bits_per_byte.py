@@ -15,13 +15,13 @@ from magneto.runs import load_run
 
 
 def unigram_bits(train: bytes, test: bytes) -> float:
-    """Return bits per byte of the byte frequencies of `train`, with one added to each count."""
+    """Return bits per byte on `test` of the byte frequencies of `train`, with add-one smoothing."""
     counts = np.bincount(np.frombuffer(train, np.uint8), minlength=256) + 1.0
     return float(-np.log2(counts / counts.sum())[np.frombuffer(test, np.uint8)].mean())
 
 
 def bigram_bits(train: bytes, test: bytes) -> float:
-    """Return bits per byte of the byte pairs of `train`, smoothed by the single bytes."""
+    """Return bits per byte on `test` of the byte pairs of `train`, smoothed by byte frequencies."""
     symbols = np.frombuffer(train, np.uint8).astype(np.int64)
     single = np.bincount(symbols, minlength=256) + 1.0
     single /= single.sum()
@@ -62,7 +62,7 @@ def main(run: Path) -> dict[str, float]:
 
 
 def show(bits: dict[str, float]) -> None:
-    """Print the table, and the baselines that are better than the model."""
+    """Print the table and the names of the baselines that are better than the model."""
     print("\nbits per byte of the validation text (lower is better)")
     for name, value in bits.items():
         print(f"  {name:<32}{value:.3f}")

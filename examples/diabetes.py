@@ -1,4 +1,4 @@
-"""Regression on scikit-learn's diabetes table, as a task of one's own."""
+"""Regression on scikit-learn's diabetes table, as your own task."""
 
 from functools import cached_property
 
@@ -33,7 +33,7 @@ class Diabetes(Task):
         return torch.column_stack([torch.tensor(found.data), torch.tensor(found.target)])
 
     @cached_property
-    def scale(self):  # (2, 11): kept with a run, so that the run needs no table
+    def scale(self):  # (2, 11): saved with a run, so that the run needs no table
         kept, train = self.data_config.scale, self.table[self.data_config.held_out :]
         return torch.tensor(kept) if kept else torch.stack([train.mean(0), train.std(0)])
 

@@ -1,4 +1,4 @@
-"""A norm placement of one's own: Peri-LN without the final norm, with smaller branches.
+"""Your own norm placement: Peri-LN without the final norm, with smaller branches.
 
 export PYTHONPATH=examples
 magneto probe causal-lm/tiny --placements pre,new_placement:SANDWICH
@@ -8,7 +8,7 @@ from magneto import Depth, Placement
 
 
 def one_over_root_depth(depth: Depth) -> float:
-    """Return the gain of v, out, fc1 and fc2: one over the root of the number of sublayers."""
+    """Return 1 / sqrt(sublayers), the gain of v, out, fc1 and fc2."""
     return depth.sublayers**-0.5
 
 

@@ -1,4 +1,4 @@
-"""The decoder stack in a training loop of one's own, on the documentation of Python's library.
+"""The decoder stack in your own training loop, on the documentation of Python's library.
 
 `placement` can be any name of `magneto.PLACEMENTS`.
 """

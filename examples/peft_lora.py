@@ -1,7 +1,7 @@
 """Fine-tuning with LoRA (arXiv 2106.09685) and the peft library.
 
-Only the adapter is trained and saved, a few percent of the weights. Merged into the model, it adds
-no time at inference. The tokens are bytes here.
+Only the adapter is trained and saved. It has a few percent of the weights. After merging into the
+model it adds no time at inference. The tokens are bytes here.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ TARGETS = ["qkv_proj", "out_proj", "fc1", "fc2"]
 
 
 def windows(text: str, length: int = 64) -> torch.Tensor:
-    """Return rows of bytes."""
+    """Return rows of `length` bytes."""
     data = torch.frombuffer(bytearray(text, "utf-8"), dtype=torch.uint8).long()
     return data[: len(data) // length * length].view(-1, length)
 
