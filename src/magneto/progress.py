@@ -42,7 +42,7 @@ SILENT = Silent()
 
 @dataclass
 class Activity:
-    """A named count under way, with the counts and times of its start and its last display."""
+    """A named count in progress, with the counts and times of its start and its last display."""
 
     first: int
     started: float

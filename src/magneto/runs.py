@@ -184,7 +184,7 @@ def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str
 
 
 def _option_value(config: Any, name: str) -> str:
-    """Format a field as a command-line value; a placement by its name in the table."""
+    """Format a field as a command-line value; a placement becomes its name in the table."""
     value = config.row.name if name == "placement" else getattr(config, name)
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "none"

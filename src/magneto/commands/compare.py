@@ -22,8 +22,8 @@ from magneto.theory.placement import PLACEMENTS
 # Points of a loss curve in the terminal, and their heights.
 COLUMNS, BLOCKS = 32, "▁▂▃▄▅▆▇█"
 OWN_OPTIONS = {PLACEMENT: "--placements", RATE: "--lrs", SEED: "--seeds"}
-INCOMPLETE = ("Some runs have no result yet: they were stopped, or another process is training "
-              "them. Repeat the command to resume.")  # fmt: skip
+INCOMPLETE = ("Some runs have no result yet, because they were stopped or another process is "
+              "training them. Repeat the command to resume.")  # fmt: skip
 
 
 def parser() -> Parser:
@@ -214,7 +214,7 @@ def placements(args: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
     """Return the placements as a field of the grid; {} for a model without placement.
 
     Raises:
-        ConfigError: If the recipe is wrong, or --placements is given for such a model.
+        ConfigError: If the recipe is wrong, or --placements is given for a model without placement.
     """
     recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
     if placement_name(recipe.model):

@@ -60,7 +60,7 @@ def parser() -> Parser:
     )  # fmt: skip
     made.add_argument(
         "--config", type=Path, metavar="FILE",
-        help="JSON file with arguments that the weights do not reveal, under the library's names: "
+        help="JSON file with arguments that the weights do not contain, under the library's names: "
         'for torchscale {"decoder_attention_heads": 12, "deepnorm": true}, for timm '
         '{"num_heads": 12}',
     )  # fmt: skip

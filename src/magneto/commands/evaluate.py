@@ -87,7 +87,7 @@ def parser() -> Parser:
     add("--num-fewshot", "0", "numbers of demonstrations in the prompt", "N,M")
     add("--seeds", "1,2,3", "seeds for sampling the demonstrations", "N,M")
     add("--max-length", None, "maximum tokens of a prompt (default: training length)", kind=int)
-    add("--include", None, "folder with task files (.yaml) of the harness", "DIR", Path)
+    add("--include", None, "folder with task files (.yaml) for lm-evaluation-harness", "DIR", Path)
     group = made.add_argument_group("translation runs")
     what = "translation directions (default: all trained ones); write A>B for codes with a dash"
     add_option(group, "--directions", None, what, "A-B,C-D")

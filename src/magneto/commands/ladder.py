@@ -66,15 +66,15 @@ def parser() -> Parser:
     add("--placements", None, what, "A,B")
     what = "first learning rates of the smallest rung; the ladder adds others"
     add("--lrs", "1e-3,3e-3,1e-2,3e-2", what, "X,Y")
-    what = "seeds at the best rates and next to them (default: 1,2,3; fewer if the budget is short)"
+    what = "seeds of the best rates and their neighbours (default: 1,2,3; fewer on a short budget)"
     add("--seeds", None, what, "N,M")
     made.add_argument(
         "--grid", action="append", default=[], metavar="FIELD=A,B",
         help="also vary this field of the recipe, as further rows",
     )  # fmt: skip
-    what = "total time, such as 10m or 2h: reduces the steps of all runs to fit, and trains "
-    add("--budget", None, what + "language models on bytes", "TIME")
-    what = "stop a run at half of its steps if its rate can be neither the best nor next to it"
+    what = "total time, such as 10m or 2h; all runs get fewer steps to fit it, and language models "
+    add("--budget", None, what + "are trained on bytes", "TIME")
+    what = "stop a run at half of its steps if two other rates are better by more than noise"
     made.add_argument("--race", action="store_true", help=what)
     add("--jobs", None, "parallel runs (default: one per GPU, or per core)", kind=int)
     add("--out", None, "folder of the ladder (default: runs/ladder-RECIPE)", "DIR", Path)

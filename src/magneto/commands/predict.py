@@ -52,13 +52,13 @@ def parser() -> Parser:
     made = Parser(
         "predict",
         "Predict labels with a trained model.\n\n"
-        "Images: prints labels with probabilities. A segmentation run prints the classes of the "
-        "pixels, and writes each image with its segmentation and a legend. For questions and "
-        "statements about images, put the text in quotes after the images.\n\n"
-        "Texts: prints a label per text. Inputs are .txt files or standard input (one text per "
+        "Images: print labels with probabilities. With a segmentation run, print the "
+        "classes of the pixels, and write each image with its segmentation and a legend. For "
+        "questions and statements about images, put the text in quotes after the images.\n\n"
+        "Texts: print a label per text. Inputs are .txt files or standard input (one text per "
         "line), .csv, .tsv, .jsonl and .json files (one text per row), or a text in quotes. Two "
         "texts of a pair are separated by a tab.\n\n"
-        "Your own tasks: prints a prediction per row of .csv, .tsv, .jsonl and .json files.",
+        "Your own tasks: print a prediction per row of .csv, .tsv, .jsonl and .json files.",
         "magneto predict runs/first cat.jpg dog.png photos/ --top 3\n"
         '  magneto predict runs/vqa cat.jpg "what is the cat doing?"\n'
         "  magneto predict runs/reviews new.csv --data.text_column review --probabilities\n"

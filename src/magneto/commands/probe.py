@@ -198,7 +198,7 @@ def measure_widths(
 def coordinate_lines(
     found: Sequence[Coordinate], widths: Sequence[int], steps: int
 ) -> Iterator[str]:
-    """Yield a table of each layer's change by width, and its conclusion."""
+    """Yield a table of each layer's change by width, and the conclusion."""
     from magneto.lab.coordinates import FLAT
 
     shown = [found[place] for place in thin(len(found), ROWS)]

@@ -107,7 +107,7 @@ def ending_sentences(
         compared = f" (trivial baseline: {baseline[name]:.4g})" if name in baseline else ""
         sentences.append(f"Last validation {name}: {last[name]:.4g}{compared}.")
     if not path.is_file():
-        return [*sentences, "The run has not ended: it has no result.json.", *problems]
+        return [*sentences, "The run has no result.json, so it has not ended.", *problems]
     result = read_object(path, "status", "reason", "seconds", "step", "best")
     reason = f": {result['reason']}" if result["reason"] else ""
     duration = clock(result["seconds"])

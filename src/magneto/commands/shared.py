@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
     def parse_with_overrides(
         self, words: Sequence[str]
     ) -> tuple[argparse.Namespace, dict[str, str]]:
-        """Parse words; the second result maps `--any.field value` (or `=value`)."""
+        """Parse words; also return the fields set by `--any.field value` or `=value`."""
         overrides: dict[str, str] = {}
         own: list[str] = []
         queue = list(words)

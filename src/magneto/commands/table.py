@@ -74,7 +74,7 @@ class Score:
 
     @property
     def interval(self) -> float:
-        """Half-width of the 95 % interval: over seeds, or over examples if there is one seed."""
+        """Half-width of the 95 % interval over seeds, or over examples if there is one seed."""
         return half_width(self.seeds) if len(self.seeds) > 1 else self.within
 
 

@@ -114,8 +114,8 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
     """Return the best and the largest stable rate of a row's cells; None if no run learned.
 
     The best rate is one at which every seed learned. If a budget ended before the neighbouring
-    rates had as many seeds, only the first seeds that they share count. The largest stable rate is
-    the largest rate such that every run learned from the best rate up to it.
+    rates had as many seeds as the best rate, only the first seeds that all of them have count. The
+    largest stable rate is the largest rate such that every run learned from the best rate up to it.
     """
     done = [cell for cell in cells if cell.status != MISSING]
     losses: dict[float, dict[int, float | None]] = {}

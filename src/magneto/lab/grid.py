@@ -1,7 +1,7 @@
 """A grid over a recipe's fields: its cells, their folder, and its checks.
 
-The folder contains sweep.json (the specification) and a directory per cell. A cell is a run, with
-an outcome.json when it is finished.
+The folder contains sweep.json (the specification) and a directory per cell. A cell is a run. Its
+directory contains outcome.json when the run is finished.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Sweep:
         further: Values of cells beyond the product: more seeds near each row's best rate.
         base: Recipe of the first cell when sweep.json was last written.
         probed: Whether a few steps of each cell are measured (`probe.ProbeHook`).
-        race: Whether a cell is stopped at half of its steps if its rate can be neither the best nor
-            next to it (`sweep.is_behind`).
+        race: Whether a cell is stopped at half of its steps if two other rates are better by more
+            than noise (`sweep.is_behind`).
     """
 
     recipe: str

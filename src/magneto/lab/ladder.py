@@ -80,8 +80,8 @@ class Ladder:
         seeds: Seeds of the best rate and of the rates next to it; other cells have the first seed.
         fitted: Dotted fields set by the budget.
         capacity: Worker seconds for all cells; None for no limit.
-        race: Whether a cell is stopped at half of its steps if its rate can be neither the best nor
-            next to it.
+        race: Whether a cell is stopped at half of its steps if two other rates are better by more
+            than noise.
         seconds: Estimated seconds of a cell by size, to divide the budget.
         notes: Notes for the page on how the cells were run.
     """
@@ -373,8 +373,7 @@ def next_cells(
         tried: Cells of the row so far.
         start: First rates.
         seeds: All seeds.
-        stable: Largest stable rate of the rung below, at which this rung's search for its own
-            begins.
+        stable: Largest stable rate of the rung below. The search for this rung's begins there.
         every_seed: Whether the first rates get every seed at once.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
@@ -431,7 +430,7 @@ def next_stable(
 
 
 def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
-    """Return the neighbours of a rate: the nearer of the tested rates and of the grid."""
+    """Return the nearest rates below and above a rate, among the tested rates and the grid."""
     lower = [rate for rate in tried if rate < best]
     upper = [rate for rate in tried if rate > best]
     return (
@@ -466,7 +465,7 @@ def afforded(
 ) -> list[dict[str, Any]]:
     """Return the next cells that the rung's share of the budget allows, first seeds first.
 
-    A rung's first cells are run in any case.
+    A rung's first cells are always allowed.
     """
     if ladder.capacity is None or not cells:
         return cells

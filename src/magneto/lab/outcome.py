@@ -134,9 +134,9 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
     """Return a run's status, and the reason if it did not finish or learn.
 
     A loss that ends far above its initial value has diverged; a run whose loss rose by less did not
-    learn. If the score is the validation loss, only that counts, because the dropout of a collapsed
-    stack can keep the training loss low. For other scores the lower of training and validation loss
-    counts, because an overfitted classifier did learn.
+    learn. If the score is the validation loss, only the validation loss counts, because the dropout
+    of a collapsed stack can keep the training loss low. For other scores the lower of training and
+    validation loss counts, because an overfitted classifier did learn.
     """
     if found["status"] != FINISHED:
         return found["status"], found["reason"]

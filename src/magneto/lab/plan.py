@@ -107,7 +107,7 @@ def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
 
 
 def prepare_data(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> None:
-    """Prepare the data once for all runs; check that the runs that were begun have the same.
+    """Prepare the data once for all runs; check that it is the data of the runs that were begun.
 
     Raises:
         ValueError: If the data changed after the comparison began.
@@ -126,7 +126,8 @@ class StepMemory:
 
     Attributes:
         state: Weights, gradients and optimizer state.
-        other: Micro-batch, frozen weights, buffers, and the loss's companion.
+        other: Micro-batch, frozen weights, buffers, and the module that the loss needs
+            (`Task.companion`).
         kept: Activations kept for the backward pass.
         peak: Peak of all memory except weights; it includes gradients.
         peak_activations: Peak of all memory except weights and gradients.
@@ -147,7 +148,7 @@ class StepMemory:
     def needed(self, strategy: str, shards: int = 1, accumulation: int = 1) -> float:
         """Return a GPU's peak memory in a step in bytes.
 
-        With several micro-batches per step, gradients exist from the second one on. Sharded
+        With several micro-batches per step, gradients exist from the second micro-batch on. Sharded
         gradients are reduced after the last micro-batch; before that, each GPU has full gradients.
 
         Args:
@@ -212,7 +213,7 @@ def as_on_gpu(model: nn.Module) -> None:
     """Give a model on the CPU the memory use of a GPU.
 
     On a GPU autocast computes LayerNorm in fp32, and attention with dropout needs no matrix of
-    length by length.
+    length x length.
     """
 
     def widen(module: nn.Module, given: tuple[Tensor]) -> Tensor | None:

@@ -170,8 +170,8 @@ class LayerReading:
         entropy_share: Mean of that entropy over its maximum: 1 for uniform attention, 0 for
             attention to one key.
         distinct_rms: Variation between positions: RMS of the output minus its mean over positions
-            of the same sample (and modality, if a stack has several). Padding counts as positions
-            unless tokens are packed.
+            of the same sample (and modality, if a stack has several). Padded positions are
+            included, unless tokens are packed.
     """
 
     name: str

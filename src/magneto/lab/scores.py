@@ -187,7 +187,7 @@ def measured(run: Found, data: str, preset: Preset, weights: str) -> Measured:
     """Return the scores of a run; `data` is the name of its data in the table.
 
     Raises:
-        ConfigError: If the table does not include the run, or a score of `--keep` is partial,
+        ConfigError: If the table has no column for the run, or a score of `--keep` is partial,
             outdated or repeated.
         Damaged: If its result is damaged.
     """
@@ -253,8 +253,8 @@ def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str
         weights: Weights on which it must have been measured.
 
     Raises:
-        ConfigError: If it was measured on other weights, on a part of the data, or before the
-            weights were last written; or if the file has another format.
+        ConfigError: If the score was measured on other weights, on a part of the data, or before
+            the weights were last written; or if the file has another format.
         Damaged: If the score is not a number.
     """
     found = read_json(file)

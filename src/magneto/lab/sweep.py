@@ -1,7 +1,7 @@
 """Execution of a grid: cells are independent, resumable at any time, and run once.
 
-Any number of workers on machines that share the folder lock cells and run them, as processes on
-this machine or as jobs on a cluster.
+Workers lock cells and run them, as processes on this machine or as jobs on a cluster. Any number of
+workers, also on several machines, can share the folder.
 """
 
 from __future__ import annotations
@@ -157,7 +157,8 @@ def end_if_learned(state: TrainingState) -> None:
     score = metrics.get(judge.metric)
     if score is not None and math.isfinite(score) and judge.beats_baseline(score):
         state.metrics = metrics
-        state.stop = Stop("finished", f"stopped at step {state.step}, because two rates are better")
+        reason = f"stopped at step {state.step}, as two other rates are better by more than noise"
+        state.stop = Stop("finished", reason)
 
 
 def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
@@ -191,7 +192,7 @@ def losses_up_to(run: Path, step: int) -> dict[int, float]:
 
 
 def ahead(first: dict[int, float], second: dict[int, float]) -> bool:
-    """Return whether the first losses are lower than the second by two standard errors."""
+    """Return whether `first` is lower than `second` by two standard errors, over the steps."""
     gaps = [second[step] - first[step] for step in first.keys() & second.keys()]
     return len(gaps) > 2 and fmean(gaps) > 2 * stdev(gaps) / math.sqrt(len(gaps))
 

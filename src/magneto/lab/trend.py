@@ -136,13 +136,14 @@ class Prior:
 
 @dataclass(frozen=True)
 class Law:
-    """A power law of size and its forecast, for logarithms or for plain differences.
+    """A law and its forecast: the value or its logarithm is linear in the logarithm of the size.
 
     Attributes:
         value: Forecast at the requested size.
         low: Lower end of its interval at `LEVEL`.
         high: Upper end.
-        exponent: Exponent of the law; for plain differences, the change per factor e of size.
+        exponent: Exponent of the law; if the value itself is linear, its change per factor e of
+            size.
         exponent_low: Lower end of its interval.
         exponent_high: Upper end.
         rungs: Number of fitted rungs.

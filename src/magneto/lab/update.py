@@ -137,7 +137,7 @@ Values = dict[tuple[Reading, Optimizer], float]
 
 
 def _label_changes(model: LayerStack, x: Tensor, rows: Tensor) -> Values:
-    """Take a step up the logit of one label for each sample."""
+    """Take a step that increases the logit of one label, for each sample."""
     changes: dict[Optimizer, list[float]] = {"sgd": [], "adam": []}
     for sample, label in zip(x.split(1), rows[: len(x)], strict=True):
         before = model(sample)[0, -1] @ label
@@ -151,7 +151,7 @@ def _label_changes(model: LayerStack, x: Tensor, rows: Tensor) -> Values:
 
 
 def _output_changes(model: LayerStack, x: Tensor, rows: Tensor, answers: Tensor) -> Values:
-    """Take a step down the batch's cross-entropy."""
+    """Take a step that reduces the batch's cross-entropy."""
     before = model(x)
     logits = (before @ rows.T).flatten(0, 1)
     steps = _steps(model, -nn.functional.cross_entropy(logits, answers.flatten()))
@@ -255,7 +255,7 @@ def one_thread() -> Iterator[None]:
 
 
 def growth(updates: Sequence[Update]) -> list[Growth]:
-    """Fit the growth with depth of each placement and measure; needs at least two depths.
+    """Fit the growth with depth of each placement and measure.
 
     Raises:
         ValueError: If there is only one depth, or an update is zero or not finite.

@@ -134,8 +134,8 @@ def stacks(layers: Sequence[LayerReading]) -> list[list[LayerReading]]:
 def kept_share(layers: Sequence[LayerReading]) -> float:
     """Return the variation between positions at the top of the worst stack over that at its bottom.
 
-    It is a ratio of mean squares. Near 0 the stack has collapsed in rank: its outputs are equal at
-    all positions. nan if something is not finite.
+    The value is a ratio of mean squares. Near 0 the stack has collapsed in rank: its outputs are
+    equal at all positions. nan if something is not finite.
     """
     shares = []
     for stack in stacks(layers):
@@ -199,7 +199,8 @@ def _update(run: ShortRun) -> Finding:
         return Finding("update", "sound", None, "no update was measured at the peak rate")
     level = THRESHOLDS["update"].level(peak.update)
     advice = "" if level == "sound" else "; lower the peak rate"
-    text = f"that step would change the weights by {percent(peak.update)}{advice}"
+    change = percent(peak.update)
+    text = f"a first step at the peak rate would change the weights by {change}{advice}"
     return Finding("update", level, peak.update, text)
 
 
@@ -208,7 +209,7 @@ def _distinct(run: ShortRun) -> Finding:
         return Finding("distinct", "sound", None, "no steps were taken at the peak rate")
     value = distinct_share(run.peak_steps[-1].layers)
     level = THRESHOLDS["distinct"].level(value)
-    advice = ": rank collapse during training; lower the peak rate, or try another placement"
+    advice = ", a rank collapse in training; lower the peak rate, or try another placement"
     text = (
         f"after {len(run.peak_steps)} steps at the peak rate, variation between positions is "
         f"{percent(value)} of the output's mean square{'' if level == 'sound' else advice}"

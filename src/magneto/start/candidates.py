@@ -73,7 +73,7 @@ def candidates(source: str) -> list[Candidate]:
         source: PATH or hf:NAME[:CONFIG[:SPLIT]].
 
     Raises:
-        FileNotFoundError: If the path does not exist; suggests the nearest one.
+        FileNotFoundError: If the path does not exist. The message suggests the nearest one.
         ValueError: If no task fits. The message says what was found.
     """
     found = parse_source(source)
@@ -170,7 +170,7 @@ def image_candidate(folder: Path, images: Sequence[Path]) -> Candidate:
 
 
 def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
-    """Return the folders that contain files; folders of splits (train, ...) are skipped over."""
+    """Return the names of the folders with files, below the folders of splits if there are any."""
     places = [path.relative_to(folder).parts[:-1] for path in files]
     below = {place[0].lower() for place in places if place}
     depth = 1 + (bool(below) and below <= {*SPLITS})
@@ -261,7 +261,7 @@ def table_candidates(table: Table) -> list[Candidate]:
 
 
 def check_header(table: Table, kinds: Mapping[str, str]) -> None:
-    """Raise ValueError if a table's first line is not a header; the message proposes one."""
+    """Raise ValueError if a table's first line is not a header; the message proposes a header."""
     if not kinds:
         raise ValueError(f"{table.where} is empty")
     names = [name.strip() for name in kinds]

@@ -26,8 +26,8 @@ CHARACTERS_A_PIECE = 200
 LABELLED_CHARACTERS_A_PIECE = 50
 # Pairs below which a model without pre-training hardly learns to compare texts.
 ENOUGH_PAIRS = 100_000
-FEW_PAIRS = ("few pairs to learn a comparison of texts: start from a masked-lm run on more text, "
-             "--model.pretrained RUN")  # fmt: skip
+FEW_PAIRS = ("too few pairs to learn a comparison of texts well; start from a masked-lm run on "
+             "more text (--model.pretrained RUN)")  # fmt: skip
 # Examples per step (the recipe's batch size by the epochs that small sets need), and the smallest
 # and largest number of steps.
 IMAGES_A_STEP, IMAGE_STEPS = 64 / 60, (500, 2000)
@@ -75,7 +75,7 @@ def steps_for(examples: int, each: float, limits: tuple[int, int]) -> int:
 def small_validation_set(count: int) -> list[str]:
     """Return a remark on the standard error if the validation set is small."""
     error = 0.5 / max(count, 1) ** 0.5
-    line = f"{count} validation examples: the standard error of accuracy is up to {error:.2f}"
+    line = f"with {count} validation examples the standard error of accuracy is up to {error:.2f}"
     return [line] if count < SMALL_VALIDATION_SET else []
 
 
@@ -84,7 +84,7 @@ def badly_scaled(numbers: np.ndarray) -> list[str]:
     mean, deviation = numbers.mean(), numbers.std()
     if abs(mean) + deviation < LARGE_NUMBER and deviation * LARGE_NUMBER > 1:
         return []
-    return [f"numbers of this size are learned slowly: subtract {mean:.4g} and divide by "
+    return [f"numbers of this size are learned slowly; subtract {mean:.4g} and divide by "
             f"{deviation:.4g} before training"]  # fmt: skip
 
 

@@ -129,7 +129,7 @@ def _first_order(signals: Sequence[float], alpha: float) -> list[float]:
 
 
 def _telescoped(signals: Sequence[float], alpha: float) -> list[float]:
-    """Return q_l to all orders: each sublayer above multiplies by P_k / P_(k-1), P_l from 1."""
+    """Return q_l to all orders: 1 / P_l, where P_l is 1 plus the signals of sublayers 1..l."""
     return [1 / variance for variance in accumulate(signals, initial=1.0)][1:]
 
 

@@ -369,7 +369,7 @@ def find_placement(name: str | Placement) -> Placement:
     The name of an imported row is its import path.
 
     Raises:
-        ValueError: If there is no such row; suggests the nearest one and lists all.
+        ValueError: If there is no such row. The message suggests the nearest one and lists all.
     """
     if isinstance(name, Placement):
         return name
@@ -394,5 +394,5 @@ def _import_placement(path: str) -> Placement:
         hint = ". Add its folder to PYTHONPATH." if missing else ""
         raise ValueError(f"can't import placement {path!r}: {error}{hint}") from error
     if not isinstance(row, Placement):
-        raise ValueError(f"{path!r} is a {type(row).__name__} and no Placement")
+        raise ValueError(f"{path!r} is a {type(row).__name__}, not a Placement")
     return replace(row, name=path)

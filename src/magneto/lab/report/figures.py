@@ -112,7 +112,7 @@ def log_rates(axes: Axes, rates: Sequence[float]) -> None:
 
 
 def log_y(axes: Axes) -> None:
-    """Set a logarithmic y with plain numbers."""
+    """Set a logarithmic y axis with plain numbers as tick labels."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -314,7 +314,7 @@ def _draw_update(
 def _ratios(
     updates: Sequence[Mapping[str, Any]], name: str, reading: str, depth: int, first: int
 ) -> list[float]:
-    """Return each seed's update at a depth over that at the first depth, if both are known."""
+    """Return each seed's update at a depth over its update at the first, if both are known."""
     mine = {
         (u["layers"], u["seed"]): u["value"]
         for u in updates

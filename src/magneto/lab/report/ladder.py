@@ -104,7 +104,7 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
         ("rate", "Learning rate", RATES,
          "The best rate is the vertex of a parabola in the logarithm of the rate, with a bootstrap "
          "interval over seeds. Every run learned from the best rate up to the largest stable rate. "
-         "Intervals are 80 % intervals. Those of forecasts are for a value measured at that size."),
+         "Intervals are 80 % intervals. A forecast's interval is for a measured value."),
         ("loss", "Loss by placement", SHOWN[2:3], baseline_note(found)),
         ("sensitivity", "Sensitivity to the learning rate", SHOWN[3:4],
          "Sensitivity is the mean over log-uniform rates of min(final loss, initial loss), minus "
@@ -130,7 +130,8 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
 def baseline_note(found: Found) -> str:
     """Describe the loss, and how far the largest rung is below the trivial baseline."""
     last = found["rungs"][-1]
-    note = "The validation loss is that at the parabola's minimum. Rows are compared by seed. "
+    note = ("The loss is the validation loss at the parabola's minimum. "
+            "Rows are compared seed by seed. ")  # fmt: skip
     if not last.get("baseline_loss"):
         return note
     shares = [f"{1 - part['loss']['value'] / last['baseline_loss']:.0%} ({found['rows'][row]})"
