@@ -1,7 +1,7 @@
-"""Cache of prepared data, in directories named by files and settings.
+"""Cache of prepared data, in directories named after a digest of files and settings.
 
-A directory is complete or absent. Its manifest has the size, checksum and time of change of each
-file.
+A directory of the cache is complete or absent. Its manifest has the size, checksum and time of
+change of each file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def cache_directory() -> Path:
 
 
 def fingerprint(*parts: Any) -> str:
-    """Return a short name of the parts' JSON; equal parts have equal names."""
+    """Return a digest of the parts' JSON, as a short name."""
     text = json.dumps((VERSION, *parts), sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
@@ -62,7 +62,7 @@ def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
 
 
 def content_digest(*parts: bytes | np.ndarray) -> str:
-    """Return a short name of the content of bytes and arrays."""
+    """Return a digest of bytes and arrays, as a short name."""
     found = hashlib.blake2b(digest_size=12)
     for part in parts:
         found.update(f"{len(part)}:".encode())
@@ -71,7 +71,7 @@ def content_digest(*parts: bytes | np.ndarray) -> str:
 
 
 def map_array(path: Path, kind: Any) -> np.ndarray:
-    """Return the numbers in a file as a memory map; an empty file can't be mapped."""
+    """Return the numbers in a file as a memory map, or an empty array for an empty file."""
     if not path.stat().st_size:
         return np.zeros(0, kind)
     return np.memmap(path, kind, mode="r").view(np.ndarray)  # slices of a memmap are slow
@@ -86,7 +86,7 @@ def add_alias(path: Path, other: Path) -> None:
 def is_cached(path: Path, progress: Progress = SILENT) -> bool:
     """Return whether a directory of the cache exists undamaged.
 
-    A damaged one is reported and removed, so that it is created again.
+    A damaged directory is reported and removed, so that it is created again.
     """
     if not path.exists():
         return False
@@ -107,7 +107,7 @@ def ensure_writable(folder: Path) -> None:
     """Create a folder of the cache and check that it is writable.
 
     Raises:
-        OSError: If it is not; the message says what to do.
+        OSError: If the folder is not writable. The message says what to do.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,9 +122,9 @@ def ensure_writable(folder: Path) -> None:
 
 @contextmanager
 def create_cached(path: Path) -> Iterator[Path]:
-    """Yield an empty directory to fill; after the block it is at `path` with a manifest.
+    """Yield an empty directory to fill, and rename it to `path` with a manifest after the block.
 
-    If another process created `path` meanwhile, its directory stays.
+    If another process created `path` meanwhile, the directory of that process stays.
 
     Raises:
         OSError: If the cache is not writable.

@@ -1,8 +1,9 @@
 """Documents of text sources: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings.
 
 A path is a file or a folder of .txt, .jsonl, .json, .csv, .tsv, .tar or Parquet files. In plain
-text a document is a run of paragraphs; elsewhere it is a record. Documents are streamed, and
-skipped ones are counted. The built-in source is the documentation of Python's standard library.
+text a document is a run of paragraphs. In other files it is a record. Documents are streamed, and
+skipped documents are counted. The built-in source is the documentation of Python's standard
+library.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ CUT_LINES = "over-long lines cut"
 
 
 Documents = Callable[[Counts], Iterator[str]]
-"""Function from counts, which it fills, to the documents of a split."""
+"""Function that yields the documents of a split and adds to the given counts."""
 
 
 def read_documents(
@@ -70,20 +71,21 @@ def read_documents(
 
 
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
-    """Return a function per split of a source that yields its documents.
+    """Return a function for each split of a source, which yields the documents of the split.
 
-    Files belong to "train", unless file or folder names, or a field "split" in records, name the
-    split of all of them.
+    Names of files or folders give the splits, if one of them says "train". If they name no other
+    split, the field "split" of records gives the splits, if a record says "train". Otherwise all
+    documents belong to "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.
         field: Key of the text in records.
-        unit: Unit of a document in plain text: a run of paragraphs, or a line.
+        unit: Document in plain text: "paragraphs" (a run of paragraphs) or "line".
 
     Raises:
-        FileNotFoundError: If the path does not exist; suggests the nearest one.
-        ValueError: If a name is unknown or a folder has no readable file; while reading, if a file
-            is damaged.
+        FileNotFoundError: If the path does not exist. The message suggests the nearest path.
+        ValueError: If a built-in source is unknown or a folder has no readable file. The returned
+            functions raise it if a file is damaged.
     """
     found = find_source(source)
     if found.kind == "builtin":
@@ -127,7 +129,7 @@ def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
 
 
 def files_by_split(source: str) -> dict[str, list[Path]]:
-    """Return the files of a path by the split in their first folder's or file's name.
+    """Return the files of a path by split, given by the name of the first folder or the file.
 
     All files are "train" if no name says "train".
     """
@@ -152,7 +154,10 @@ def _counted(texts: Iterable[str], counts: Counts) -> Iterator[str]:
 
 
 def _file_documents(path: Path, field: str, unit: str, split: str, counts: Counts) -> Iterator[str]:
-    """Yield the documents of a file; of records only those of `split`, unless it is ""."""
+    """Yield the documents of a file.
+
+    Records of other splits are skipped, unless `split` is "".
+    """
     read = partial(_text, field=field, split=split, counts=counts)
     if is_table(path):
         header, rows = open_table(path, counts)
@@ -195,7 +200,7 @@ def _plain_documents(path: Path, counts: Counts) -> Iterator[str]:
 
 
 def _pieces(path: Path, counts: Counts) -> Iterator[str]:
-    """Yield decoded lines with their ends; long ones in pieces that keep characters whole."""
+    """Yield decoded lines with their line ends; a long line is split between characters."""
     held, whole, number = b"", True, 0
     with open_text(path) as file:
         while piece := file.readline(PIECE_BYTES):
@@ -213,13 +218,13 @@ def _pieces(path: Path, counts: Counts) -> Iterator[str]:
 
 
 def _last_character(piece: bytes) -> int:
-    """Return where the last, maybe incomplete, character of UTF-8 bytes starts."""
+    """Return the first index of the last character of UTF-8 bytes, which may be incomplete."""
     starts = (len(piece) - back for back in range(1, 5) if piece[-back] & 0xC0 != 0x80)
     return next(starts, len(piece))
 
 
 def documents_fingerprint(source: str, field: str, unit: str = PARAGRAPHS) -> str:
-    """Return a name of a source's content: of its files' states, or of the source's name."""
+    """Return a digest of the states of a source's files, or of its name if it has no files."""
     found = find_source(source)
     if found.kind == "builtin":
         return fingerprint(source, field, sys.version_info[:3])
@@ -244,7 +249,7 @@ BUILTIN = ("docstrings",)
 def docstrings() -> list[str]:
     """Return the prose of the standard library's docstrings, one document per module.
 
-    Sources are parsed without importing them, in the order of their paths. The result is cached per
+    Modules are parsed without importing them, in the order of their paths. The result is cached per
     Python version.
     """
     version = sys.version_info[:3]
@@ -281,7 +286,7 @@ def _prose(path: Path) -> Iterator[str]:
 
 
 def is_prose(paragraph: str) -> bool:
-    """Return whether a paragraph consists of sentences, and is no code, table or list of names."""
+    """Return whether a paragraph is prose and not code, a table or a list of names."""
     if ">>>" in paragraph or any(
         line.startswith(("    ", "\t", "|")) for line in paragraph.split("\n")
     ):

@@ -1,4 +1,4 @@
-"""Reading of text files: unpacking, lines, JSON objects and table rows, with counts of bad ones.
+"""Reading of text files: decompression, lines, JSON objects, table rows, and error counts.
 
 A line ends at a line feed; a carriage return before it belongs to the line end.
 """
@@ -59,13 +59,13 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def unpacked_name(path: Path) -> str:
-    """Return a file's name without the ending of its compression."""
+    """Return a file's name without the ending of a compression format."""
     packed = path.suffix in PACKINGS or path.suffix in UNREAD
     return path.name.removesuffix(path.suffix) if packed else path.name
 
 
 def has_ending(path: Path, endings: tuple[str, ...]) -> bool:
-    """Return whether a path is a file with one of the endings before that of its compression."""
+    """Return whether a path is a file with one of the endings, such as .csv or .csv.gz."""
     return unpacked_name(path).endswith(endings) and os.path.isfile(path)
 
 
@@ -73,7 +73,8 @@ def existing_path(name: str) -> Path:
     """Return the path of a file or folder.
 
     Raises:
-        FileNotFoundError: If it does not exist, or is a pipe or device; suggests the nearest path.
+        FileNotFoundError: If the path does not exist, or is a pipe or device. The message suggests
+            the nearest path.
     """
     if not name.strip():
         raise FileNotFoundError("the source is empty: name a file or a folder")
@@ -92,7 +93,7 @@ def walk_files(folder: Path, counts: Counts | None = None) -> Iterator[Path]:
 
     Args:
         folder: Folder to walk.
-        counts: Counts pipes, sockets, devices, broken links and unreadable folders.
+        counts: Receives counts of pipes, sockets, devices, broken links and unreadable folders.
     """
     visited = set()
     waiting = [folder]
@@ -127,8 +128,7 @@ def read_bytes(path: Path) -> bytes:
     """Return the content of a file.
 
     Raises:
-        OSError: If it can't be read, or is a pipe, socket or device, whose opening may wait for
-            ever.
+        OSError: If the file can't be read, or is a pipe, socket or device, which might block.
         ValueError: If the path is invalid.
     """
     if not stat.S_ISREG(path.stat().st_mode):
@@ -138,13 +138,13 @@ def read_bytes(path: Path) -> bytes:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[io.BufferedReader]:
-    """Open a UTF-8 text file, unpacked and after its byte-order mark.
+    """Open a UTF-8 text file, decompressed and without its byte-order mark.
 
     Compression by gzip, xz or bzip2 is detected by the first bytes, whatever the file's name.
 
     Raises:
-        ValueError: If the file is not text (NUL bytes, or mostly invalid UTF-8); here or while
-            reading, if a compressed file is damaged or incomplete.
+        ValueError: If the file is not text (NUL bytes, or mostly invalid UTF-8), or a compressed
+            file is damaged or incomplete. Damage may appear only while reading.
     """
     if path.suffix in UNREAD:
         raise ValueError(f"{path} is compressed: unpack it ({UNREAD[path.suffix]} {path.name})")
@@ -195,10 +195,12 @@ R = TypeVar("R")
 
 
 def read_lines(path: Path, counts: Counts) -> Iterator[str]:
-    """Yield the lines of a file with their ends; a line above `LINE_BYTES` is counted and empty.
+    """Yield the lines of a file with their line ends.
+
+    A line of more than `LINE_BYTES` bytes is counted and replaced by an empty line.
 
     Raises:
-        ValueError: If the file is damaged or has no text lines.
+        ValueError: If the file is damaged or not text, or its lines end in a carriage return alone.
     """
     with open_text(path) as file:
         for number, raw in enumerate(iter(partial(file.readline, LINE_BYTES), b""), 1):
@@ -229,13 +231,13 @@ def decode_line(raw: bytes, counts: Counts, path: Path, number: int) -> str:
 def read_objects(
     path: Path, counts: Counts, read: Callable[[Record], R | None] = lambda record: record
 ) -> Iterator[R]:
-    """Yield the result of `read` for each JSON object of a file with one per line.
+    """Yield the result of `read` for each line of a file with one JSON object per line.
 
     Blank lines are skipped. Lone surrogates, which no tokenizer accepts, become U+FFFD.
 
     Args:
         path: The file, maybe compressed.
-        counts: Counts malformed lines and unreadable objects.
+        counts: Receives counts of malformed lines and unreadable objects.
         read: Function of an object (see `read_each`); by default the identity.
     """
 
@@ -246,12 +248,12 @@ def read_objects(
 
 
 def parse_object(text: str, counts: Counts) -> Record:
-    """Return the JSON object in a text; raises BadRecord, or the error of json."""
+    """Return the JSON object in a text; raise BadRecord for another value, or json's error."""
     return _as_object(parse_value(text, counts))
 
 
 def parse_value(text: str, counts: Counts) -> Any:
-    """Return the JSON value in a text, with U+FFFD for lone surrogates; raises json's error."""
+    """Return the JSON value in a text, with U+FFFD for lone surrogates; raise json's error."""
     value = json.loads(text)
     if not SPELT_HALF.search(text):
         return value
@@ -273,15 +275,15 @@ def read_rows(
     counts: Counts,
     read: Callable[[Record], R | None] = lambda record: record,
 ) -> Iterator[R]:
-    """Yield the result of `read` for each table row, as a dict by column.
+    """Yield the result of `read` for each table row, given as a dict by column name.
 
-    Blank rows are skipped; a row with another number of cells is malformed.
+    Blank rows are skipped. A row with more or fewer cells than columns is malformed.
 
     Args:
         path: File of the table, for messages.
         rows: Rows without the header.
         names: Names of the columns.
-        counts: Counts malformed rows.
+        counts: Receives counts of malformed rows.
         read: Function of a row (see `read_each`); by default the identity.
     """
 
@@ -301,10 +303,10 @@ def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
     Args:
         path: The file, maybe compressed.
         key: Key of the list in the file's object; None if the file is a list.
-        counts: Counts lone surrogates.
+        counts: Receives the count of records with lone surrogates.
 
     Raises:
-        ValueError: If the file is damaged, or has no such list.
+        ValueError: If the file is damaged or does not have the list.
     """
     with open_text(path) as file:
         raw = file.read()
@@ -324,10 +326,10 @@ def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
 
 
 def non_negative_integer(record: Any, key: str) -> int:
-    """Return an integer of a record, from 0; text and fractions are refused.
+    """Return a non-negative integer of a record; text and fractions are refused.
 
     Raises:
-        BadRecord: If the key has no such value.
+        BadRecord: If the value is missing or not a non-negative integer.
     """
     if not isinstance(record, dict):
         raise BadRecord("not a JSON object")
@@ -346,22 +348,22 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def read_tabs(path: Path, counts: Counts) -> Iterator[list[str]]:
-    """Yield the rows of a tab-separated file, in which quotes are text as in GLUE's files."""
+    """Yield the rows of a tab-separated file; quotes are plain text, as in GLUE's files."""
     for line in read_lines(path, counts):
         yield line.rstrip("\r\n").split("\t")
 
 
 def quoted_separator(path: Path) -> str:
-    """Return the separator of a .csv: ";" if its first line has semicolons and no comma."""
+    """Return the separator of a .csv: ";" if its first line has semicolons but no comma."""
     first = next(read_lines(path, Counts()), "")
     return ";" if ";" in first and "," not in first else ","
 
 
 def read_quoted(path: Path, counts: Counts) -> Iterator[list[str]]:
-    """Yield the rows of a .csv with quotes, whose cells may contain line ends.
+    """Yield the rows of a .csv file; quoted cells may contain line ends.
 
-    An unparsable row is counted by its lines, including all lines after a quote that is never
-    closed. A blank line is a row without cells.
+    Every line of an unparsable row is counted. A quote without an end makes all further lines one
+    unparsable row. A blank line is a row without cells.
     """
     csv.field_size_limit(LINE_BYTES)  # process-wide; the default of 131,072 is less than a book
     between = quoted_separator(path)
@@ -393,12 +395,14 @@ def open_table(path: Path, counts: Counts) -> tuple[list[str], Iterator[list[str
 def stream_records(
     path: Path, counts: Counts, read: Callable[[Record], R | None] = lambda record: record
 ) -> Iterator[R]:
-    """Yield the result of `read` for each record of a file; only a JSON list is read at once.
+    """Yield the result of `read` for each record of a file.
+
+    Records are read one at a time, except those of a JSON list.
 
     Args:
-        path: One of `RECORDS`, maybe compressed, or a .tar file, whose text members become records
-            with a "text".
-        counts: Counts unreadable records.
+        path: A file that ends in one of `RECORDS`, maybe compressed, or a .tar file. Text members
+            of a .tar file become records with the field "text".
+        counts: Receives counts of unreadable records.
         read: Function of a record (see `read_each`); by default the identity.
 
     Raises:
@@ -429,8 +433,8 @@ def tar_members(file: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yield the regular files in a tar file.
 
     Raises:
-        tarfile.ReadError: If it is incomplete.
-        BadRecord: If a header is damaged, which Python's reader takes for the end.
+        tarfile.ReadError: If the file is incomplete.
+        BadRecord: If a header is damaged. Python's reader would treat it as the end of the file.
     """
     for member in file:
         vars(file)["members"] = []  # the reader would keep all of them

@@ -56,7 +56,7 @@ from magneto.files import read_json, write_json
 from magneto.progress import SILENT, Progress
 
 Layout = Callable[[Path, Counts], dict[str, Table]]
-"""Function from a folder to its tables by split; {} if the folder has another layout."""
+"""Function that returns the tables of a folder by split, or {} if its layout is another one."""
 
 SUPPORTED = (f"Use a folder, hf:NAME, or a file that ends in {', '.join(RECORDS)} (also with "
              ".gz, .xz or .bz2), .parquet or .tar.")  # fmt: skip
@@ -90,15 +90,15 @@ def read_source(
     """Return the tables of a source by split ("train", "validation", "test").
 
     Args:
-        source: PATH or hf:NAME[:CONFIG[:SPLIT]]; built-in sources belong to the fields.
-        counts: Counts skipped records.
-        kind: Kind of media in a folder, from `magneto.data.media.ENDINGS`; "text" for none.
+        source: PATH or hf:NAME[:CONFIG[:SPLIT]]; not a built-in source.
+        counts: Receives counts of skipped records.
+        kind: Kind of media in a folder: a key of `magneto.data.media.ENDINGS`, or "text".
         progress: Progress display.
-        layout: Reader of a further folder layout.
+        layout: Function that reads one more layout of folders.
 
     Raises:
-        FileNotFoundError: If the path does not exist; suggests the nearest one.
-        ValueError: If the source is not supported. The message lists the supported ones.
+        FileNotFoundError: If the path does not exist. The message suggests the nearest path.
+        ValueError: If the source is not supported. The message lists the supported sources.
     """
     found = parse_source(source)
     if found.kind == "hf":
@@ -131,8 +131,8 @@ def find_files(
 
     Args:
         folder: The folder.
-        endings: Their endings before that of a compression.
-        splits: Names of each split, in order of preference; a field may have its own.
+        endings: Endings of the files, before the ending of a compression format.
+        splits: Accepted names of each split, in order of preference.
 
     Raises:
         ValueError: If a split has two files.
@@ -148,9 +148,10 @@ def find_files(
 
 
 def read_file(path: Path, counts: Counts) -> Table:
-    """Return the table of a record file; its paths are relative to the file's folder.
+    """Return the table of a record file.
 
-    A .jsonl has an object per line, a .json a list or the same; .csv and .tsv have a header.
+    Paths in the file are relative to its folder. A .jsonl file has an object per line. A .json file
+    has a list or an object per line. Files in .csv and .tsv have a header.
 
     Raises:
         ValueError: If the file is damaged or empty.
@@ -190,10 +191,12 @@ def _path(value: Any) -> str:
 
 
 def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
-    """Return tables of the media or texts below a folder, or below its folders named after splits.
+    """Return the tables of a folder's media or texts by split.
+
+    Subfolders may be named after splits. Otherwise all files belong to "train".
 
     Raises:
-        ValueError: If there are no such files.
+        ValueError: If a folder has no files of the kind.
     """
     inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     splits = standard_splits(inside)
@@ -206,8 +209,8 @@ def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
 def read_folder(folder: Path, kind: str, counts: Counts) -> Table:
     """Return the table of the media below a folder, labelled by their folders.
 
-    Class numbers follow the alphabetical order of the folders, even for numeric names, as
-    torchvision's `ImageFolder` does.
+    Class numbers follow the alphabetical order of the folders, even for numeric names, as in
+    torchvision's `ImageFolder`.
     """
     names = list(media_names(folder, kind, counts))
     if not names:
@@ -234,7 +237,7 @@ def media_names(folder: Path, kind: str, counts: Counts) -> Iterator[str]:
 
 
 def find_shards(source: Path) -> list[Path]:
-    """Return the tar files of a folder or its folders, or a tar file itself."""
+    """Return the tar files in a folder and its direct subfolders, or the source if it is one."""
     if source.is_file():
         return [source] if source.suffix == ".tar" else []
     found = [*source.glob("*.tar"), *source.glob("*/*.tar")]
@@ -242,7 +245,7 @@ def find_shards(source: Path) -> list[Path]:
 
 
 def shards_by_split(source: Path, shards: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return shards by the split in their path; "train" without one."""
+    """Return shards by the split that their path names, by default "train"."""
     parts: dict[str, list[Path]] = {}
     for shard in shards:
         place = shard.relative_to(source if source.is_dir() else source.parent)
@@ -257,9 +260,9 @@ class ShardIndex:
 
     Attributes:
         keys: Key of each example.
-        places: By column, (shard number, first byte, size in bytes) of each example's medium; (-1,
-            0, 0) for none.
-        fields: By column, value of each example's text and JSON members; None for none.
+        places: Location of each example's media file, by column: (shard number, first byte, size in
+            bytes), or (-1, 0, 0) for none.
+        fields: Values of each example's text and JSON members, by column; None for a missing value.
         counts: Counts of problems.
     """
 
@@ -270,12 +273,12 @@ class ShardIndex:
 
 
 def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SILENT) -> Table:
-    """Return the table of tar shards; files with one key (a.jpg, a.cls, a.json) are an example.
+    """Return the table of tar shards.
 
-    An index of the shards, kept in the cache, gives random access to examples, so that the order is
-    shuffled over all shards. Columns are "key", media by kind ("image", "mask", "audio"), and
-    values of text and JSON members. Labels and texts are called "label" and "text" whatever their
-    member.
+    Files with the same key (a.jpg, a.cls, a.json) form an example. An index of the shards gives
+    random access, so that examples are shuffled over all shards. The index is stored in the cache.
+    Columns are "key", media by kind ("image", "mask", "audio"), and values of text and JSON
+    members. Labels and texts are always in the columns "label" and "text".
 
     Raises:
         ValueError: If there are no examples.
@@ -308,7 +311,7 @@ def _kept_index(shards: Sequence[Path], progress: Progress) -> ShardIndex:
 
 
 def _add_shard(index: ShardIndex, shard: Path, number: int) -> None:
-    """Add the examples of a shard; an incomplete end is counted."""
+    """Add a shard's examples to the index, and count an incomplete end."""
     end, key = shard.stat().st_size, ""
     members: dict[str, tuple[tuple[int, int, int], Any]] = {}
     try:
@@ -332,7 +335,7 @@ def _add_shard(index: ShardIndex, shard: Path, number: int) -> None:
 def _member_values(
     file: tarfile.TarFile, member: tarfile.TarInfo, ending: str, shard: Path, counts: Counts
 ) -> dict[str, Any]:
-    """Return the values of a text or JSON member by column; {} if it is unreadable."""
+    """Return the values of a text or JSON member by column, or {} for an unreadable member."""
     if ending not in (*WORD_MEMBERS, "json"):
         return {}
     where = f"{shard}, {member.name}"
@@ -390,7 +393,7 @@ def _append(
 
 
 def _kind(ending: str) -> str | None:
-    """Return the kind of media of an ending, the first of two in a.left.png."""
+    """Return the kind of media of an ending such as "png" or "left.png", or None."""
     return next((kind for kind, own in ENDINGS.items() if f".{ending}".endswith(own)), None)
 
 
@@ -420,14 +423,15 @@ class HubValues(Sequence[Any]):
 def read_hub(source: Source, splits: Mapping[str, Sequence[str]] = SPLIT_NAMES) -> dict[str, Table]:
     """Return the tables of a hub data set or of Parquet files by split.
 
-    A split in the source name becomes "train". Without standard names the first split does.
+    A split named in the source becomes "train". If no split has a standard name, the first one
+    becomes "train".
 
     Args:
         source: Source of kind "hf".
-        splits: Names of each split, in order of preference; a field may have its own.
+        splits: Accepted names of each split, in order of preference.
 
     Raises:
-        ConfigError: If it can't be loaded.
+        ConfigError: If the data set can't be loaded.
     """
     dataset = HubDataset(source)
     return {

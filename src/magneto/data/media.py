@@ -1,7 +1,7 @@
 """Columns of media: images or recordings by row number, whose bytes are read on access.
 
-They are files, members of tar shards, or values of a Hugging Face data set. Forked data workers can
-read a column at the same time.
+Media are files, members of tar shards, or values of a Hugging Face data set. Forked data workers
+can read a column at the same time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IMAGE_ENDINGS = (
 )  # fmt: skip
 AUDIO_ENDINGS = (".wav", ".flac", ".ogg", ".mp3", ".opus", ".aiff", ".sph")
 ENDINGS = {"image": IMAGE_ENDINGS, "audio": AUDIO_ENDINGS}
-"""Endings by kind, which is also the column's usual name."""
+"""File endings by kind of media. The kind is also the usual name of its column."""
 
 
 class MediaColumn(ABC):
@@ -43,10 +43,10 @@ class MediaColumn(ABC):
 
     @abstractmethod
     def key(self, number: int) -> str:
-        """Return the name of a medium within its source, wherever the source is stored."""
+        """Return the name of a medium in its source, independent of the source's folder."""
 
     def name(self, number: int) -> str:
-        """Return the place of a medium, for messages."""
+        """Return the location of a medium, for messages."""
         return self.key(number)
 
     def sizes(self) -> np.ndarray:
@@ -58,14 +58,14 @@ class MediaColumn(ABC):
         """Return the bytes of a medium.
 
         Raises:
-            OSError: If it can't be read.
+            OSError: If the medium can't be read.
         """
 
     def file(self, number: int) -> str | bytes:
         """Return the path of a medium that is a file, else its bytes.
 
         Raises:
-            OSError: If it can't be read.
+            OSError: If the medium can't be read.
         """
         return self.read(number)
 
@@ -87,14 +87,14 @@ class Medium:
 
     @property
     def name(self) -> str:
-        """Place of the medium, for messages."""
+        """Location of the medium, for messages."""
         return self.column.name(self.number)
 
     def read(self) -> bytes:
         """Return the bytes.
 
         Raises:
-            OSError: If they can't be read.
+            OSError: If the medium can't be read.
         """
         return self.column.read(self.number)
 
@@ -102,7 +102,7 @@ class Medium:
         """Return the path of a file, else the bytes.
 
         Raises:
-            OSError: If they can't be read.
+            OSError: If the medium can't be read.
         """
         return self.column.file(self.number)
 
@@ -127,7 +127,7 @@ class Files(MediaColumn):
         return len(self.names)
 
     def key(self, number: int) -> str:
-        """Return the normalised path, relative to the folder if it is inside."""
+        """Return the normalised path, relative to the folder if the path is inside."""
         name = self.names[number]
         if not name:
             return ""
@@ -173,8 +173,8 @@ class Members(MediaColumn):
     Args:
         shards: The tar files.
         keys: Key of each example.
-        places: (shard number, first byte, size in bytes) of each, int64 (count, 3); shard number -1
-            for none.
+        places: Location of each example's member, int64 of shape (count, 3): shard number, first
+            byte and size in bytes. The shard number is -1 for no member.
     """
 
     def __init__(self, shards: Sequence[Path], keys: Sequence[str], places: np.ndarray) -> None:
@@ -196,7 +196,7 @@ class Members(MediaColumn):
         return np.ascontiguousarray(self.places[:, 2])
 
     def read(self, number: int) -> bytes:
-        """Return the bytes of one."""
+        """Return the bytes of a member."""
         shard, first, size = self.places[number].tolist()
         if shard < 0:
             raise FileNotFoundError(ENOENT, "the row names no file")
@@ -217,7 +217,7 @@ class HubMedia(MediaColumn):
     """Column of a Hugging Face data set, with the bytes or the path of each file.
 
     Args:
-        dataset: Data set of that column alone, not decoded.
+        dataset: Data set with this column alone, not decoded.
         column: Name of the column.
         where: Source, for messages.
     """
@@ -258,7 +258,7 @@ class HubMedia(MediaColumn):
         return read_bytes(Path(found)) if isinstance(found, str) else found
 
     def file(self, number: int) -> str | bytes:
-        """Return the path if the data set has only that, else the bytes."""
+        """Return the path if the data set has no bytes, else the bytes."""
         value = self.dataset[number][self.column] or {}
         return (value.get("path") or "") if value.get("bytes") is None else value["bytes"]
 

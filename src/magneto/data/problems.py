@@ -1,8 +1,8 @@
-"""Problems in data: counts by kind with examples, and the guard around the reading of a record.
+"""Problems in data: counts by kind, named examples, and conversion of reading errors.
 
-Reading a record may raise anything: an invalid number or file name, an object nested too deeply, an
-assertion in a library. Such a record is counted and skipped, and the first few of a kind are named.
-A run lists problems of its examples in a file.
+Reading a record may raise any error, for instance for an invalid number, an object nested too
+deeply, or an assertion in a library. A record with an error is counted and skipped, and messages
+name the first few of each kind. A run lists problems of its examples in a file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OTHER_SPLITS = "rows of unknown splits left out"
 
 
 def join_words(words: Sequence[Any], most: int = LISTED) -> str:
-    """Return up to `most` words or numbers as one line, and how many more there are."""
+    """Return up to `most` words or numbers as one line, and the number of the others."""
     line = ", ".join(str(word) for word in words[:most])
     return f"{line} and {len(words) - most} more" if len(words) > most else line
 
@@ -43,7 +43,8 @@ def quantity(number: int, units: str) -> str:
 
     Args:
         number: The number.
-        units: Unit in the plural, in one of the first two words: "training rows of a split".
+        units: Unit, whose first or second word is in the plural, such as "training rows of a
+            split".
     """
     words = units.split(" ")
     for place, word in enumerate(words[:2] if number == 1 else ()):
@@ -56,7 +57,7 @@ def quantity(number: int, units: str) -> str:
 class Counts(Counter[str]):
     """Counts by kind, where a kind is a phrase such as "malformed records left out".
 
-    Counts add up by `update`. As JSON they are numbers alone; `plain` includes the examples.
+    `update` adds other counts. JSON of the object has numbers alone; `plain` includes `named`.
 
     Attributes:
         named: Place and reason of the first few problems of each kind.
@@ -100,7 +101,7 @@ class Counts(Counter[str]):
         self._name(kind, f"{where}: {why}")
 
     def describe(self, *units: str) -> str:
-        """Return some kinds' counts as words, with all others in brackets, most frequent first."""
+        """Return the counts of `units` in words, and the others in brackets, highest first."""
         what = ", ".join(quantity(self[unit], unit) for unit in units)
         others = [(-count, kind) for kind, count in self.items() if count and kind not in units]
         problems = ", ".join(f"{quantity(-count, kind)}{self._names(kind)}"
@@ -120,7 +121,7 @@ class Counts(Counter[str]):
 
 
 class StrictCounts(Counts):
-    """Counts for a set to score, in which a skipped record would change the score."""
+    """Counts for evaluation data, where a skipped record would change the score."""
 
     def record(self, kind: str, where: str, why: str) -> None:
         """Raise ValueError with the place and the reason."""
@@ -143,13 +144,13 @@ class BadRecord(ValueError):
 
 @contextmanager
 def guarded(kind: type[BadRecord] = BadRecord, prefix: str = "") -> Iterator[None]:
-    """Convert any error in the block to one kind.
+    """Convert any error in the block to `kind`.
 
     An error for a missing package is raised unchanged.
 
     Args:
         kind: Kind of error to raise.
-        prefix: Beginning of its message.
+        prefix: Beginning of the error's message.
 
     Raises:
         BadRecord: The converted error.
@@ -174,8 +175,9 @@ def read_each(
     """Yield the result of `read` for each record; count failures as malformed.
 
     Args:
-        records: The records; iterating may raise errors of the whole source.
-        read: Function of a record; may raise anything. None skips the record without a count.
+        records: The records. An error of the iteration itself is raised.
+        read: Function of a record, which may raise any error. If it returns None, the record is
+            skipped without a count.
         counts: Counts to add to.
         where: Prefix of a record's number in messages, such as "a.jsonl, line".
         first: Number of the first record.
@@ -208,8 +210,9 @@ def reason(error: Exception) -> str:
 class DataProblems:
     """Lists examples with problems, each once.
 
-    All processes that read a run's data (ranks, data workers, later evaluations) append to one file
-    after reading it. Before `write_to` names a run, problems are kept in memory and not printed.
+    All processes that read a run's data (ranks, data workers, later evaluations) append to one
+    file. Each reads the file before it appends. Before `write_to` is called, problems are kept in
+    memory and not printed.
     """
 
     def __init__(self) -> None:
@@ -220,7 +223,7 @@ class DataProblems:
         self._read = 0
 
     def write_to(self, run: Path, progress: Progress = SILENT) -> None:
-        """List problems in a run's directory from now on, including earlier ones.
+        """Write earlier and later problems to a file in a run's directory.
 
         Args:
             run: Directory of the run.
@@ -231,7 +234,7 @@ class DataProblems:
         self._note(held)
 
     def record(self, kind: str, name: str, why: str) -> None:
-        """Record a problem of an example, unless it is known.
+        """Record a problem of an example, unless it was recorded before.
 
         Args:
             kind: Kind of problem, in words.
@@ -287,7 +290,7 @@ class DataProblems:
 def lock(file: BinaryIO) -> None:
     """Wait for an exclusive lock on a file, which lasts until the file is closed.
 
-    Without such locks on a system or file system, two processes may write the same line.
+    On a system or file system without locks, two processes may write the same line.
     """
     with suppress(ImportError, OSError):
         import fcntl

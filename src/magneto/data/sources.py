@@ -38,11 +38,11 @@ SPLIT_WORD = re.compile(rf"(?:^|[./_-])({'|'.join(SPLITS)})(?=$|[./_\d-])")
 def standard_splits(
     there: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
 ) -> dict[str, T]:
-    """Return the values of the standard splits, as far as they exist.
+    """Return the values of the standard splits that exist.
 
     Args:
-        there: Values by lower-case name.
-        names: Names of each split, in order of preference; a field may have its own.
+        there: Values by lower-case name of the split.
+        names: Accepted names of each split, in order of preference.
     """
     found = {split: [there[word] for word in words if word in there]
              for split, words in names.items()}  # fmt: skip
@@ -58,9 +58,9 @@ def hash_of(text: str) -> int:
 def held_out_limit(keys: Iterable[str], fraction: float) -> float:
     """Return the hash below which keys are held out.
 
-    It is `fraction` of all hashes, unless one side would be empty; then the key nearest to the
-    limit changes sides. Reading stops as soon as both sides have a key. A single key is not held
-    out.
+    The limit is `fraction` times 2^64. If all or none of the keys were below it, it moves just past
+    the nearest key. Reading stops once keys exist below and above the limit. A single key is not
+    held out.
 
     Args:
         keys: Keys in any order.
@@ -86,9 +86,9 @@ def split_of_record(record: Mapping[str, Any]) -> str | None:
 
 
 def named_splits(files: Iterable[Path]) -> set[str]:
-    """Return the splits in records' field "split"; none unless a record says "train".
+    """Return the splits in the records' field "split", or none if no record says "train".
 
-    Reading stops when both training and validation records were found.
+    Reading stops after both a training and a validation record.
     """
     found: set[str | None] = set()
     for path in files:
@@ -101,9 +101,9 @@ def named_splits(files: Iterable[Path]) -> set[str]:
 
 
 def held_out(text: str, fraction: float) -> bool:
-    """Return whether an example is held out, by the hash of a text of it.
+    """Return whether an example is held out, by the hash of its text.
 
-    Adding examples does not change the result.
+    Other examples do not change the result.
     """
     return hash_of(text) < fraction * 2**64
 
@@ -116,7 +116,7 @@ class Source:
         kind: Kind of source.
         name: Path or name; for "hf" also a local data-set folder or .parquet file.
         config: Configuration of a hub data set; "" for none.
-        split: Split of it; "" for none.
+        split: Split of a hub data set; "" for none.
     """
 
     kind: Literal["path", "hf", "builtin"]
@@ -162,7 +162,7 @@ def find_source(source: str) -> Source:
 
 
 def builtin_mistakes(given: str | None, names: Sequence[str], what: str) -> Iterator[str]:
-    """Yield a message if a source name is invalid or an unknown built-in source."""
+    """Yield a message if a source name is invalid or names an unknown built-in source."""
     try:
         found = parse_source(given or "")
         if found.kind == "builtin":
@@ -223,7 +223,7 @@ class HubDataset:
             return self.library.get_dataset_config_names(self.source.name)
 
     def splits(self, config: str) -> list[str]:
-        """Return the names of a configuration's splits; "" is the only configuration."""
+        """Return the names of a configuration's splits; "" means the only configuration."""
         if self.source.name.endswith(".parquet"):
             return ["train"]
         with self._loading():
@@ -234,11 +234,12 @@ class HubDataset:
     ) -> dict[str, str]:
         """Return the names of a configuration's splits by standard split.
 
-        A split in the source name becomes "train". Without standard names the first split does.
+        A split named in the source becomes "train". If no split has a standard name, the first one
+        becomes "train".
 
         Args:
-            config: Name of the configuration; "" is the only one.
-            names: Names of each split, in order of preference; a field may have its own.
+            config: Name of the configuration; "" for the only one.
+            names: Accepted names of each split, in order of preference.
         """
         if self.source.split:
             return {"train": self.source.split}
@@ -256,7 +257,7 @@ class HubDataset:
         """Load a split, or all splits by name if `split` is None.
 
         Args:
-            config: Name of the configuration; "" is the only one.
+            config: Name of the configuration; "" for the only one.
             split: Name of the split.
             streaming: Whether to return an iterable that downloads rows on demand.
         """

@@ -1,9 +1,10 @@
 """Training batches as functions of the step.
 
-A plan gives the examples of a step's global batch. It depends on the seed and the step alone, so
-that the step is the whole state of the data: ranks, micro-batches, worker processes and resumed
-runs see the same examples. Random choices within an example depend on (seed, draw, number). A batch
-is nested dicts, lists, tuples and dataclasses of tensors.
+A plan gives the examples of a step's global batch. A plan depends on the seed and the step alone,
+so no other state of the data must be saved. The examples of a step are the same for any number of
+ranks, micro-batches and worker processes, and after a resumption. Augmentation of an example
+depends on the seed, the example's number and its draw, which counts its uses. A batch consists of
+nested dicts, lists, tuples and dataclasses of tensors.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ EVALUATION_SEED = 0
 
 
 def describe_numbers(examples: np.ndarray) -> str:
-    """Return examples, as rows (draw, number), by their numbers."""
+    """Return the numbers of examples in words, from rows (draw, number)."""
     return f"examples {join_words(examples[:, 1].tolist())}"
 
 
 @dataclass(frozen=True)
 class BatchStream:
-    """Global batches, cut in pieces for ranks and micro-batches.
+    """Global batches, divided into pieces for ranks and micro-batches.
 
     Attributes:
         plan: Function from a step to the examples of its global batch.
@@ -57,16 +58,16 @@ class BatchStream:
         return self.plan.count if isinstance(self.plan, EpochPlan) else None
 
     def pieces(self, step: int, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Cut a step's examples in `parts` near-equal pieces; return those numbered `wanted`."""
+        """Divide a step's examples into `parts` near-equal pieces; return pieces `wanted`."""
         examples = self.plan(step)
         return [cut(examples, number, parts) for number in wanted]
 
     def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
-        """Return the batches of the pieces numbered `wanted` of a step."""
+        """Return the batches of a step's pieces with the numbers `wanted`."""
         return [self.make(piece) for piece in self.pieces(step, parts, wanted)]
 
     def batches(self, parts: int = 1, wanted: Sequence[int] = (0,)) -> Iterator[list[Any]]:
-        """Yield the wanted batches of every step from 0 on, without end."""
+        """Yield the batches of the pieces `wanted` for every step from 0 on, without end."""
         step = 0
         while True:
             yield self.batch(step, parts, wanted)
@@ -78,10 +79,10 @@ class BatchStream:
 
 
 def cut(examples: Any, number: int, parts: int) -> Any:
-    """Return piece `number` of examples cut in `parts`; a dict is cut name by name.
+    """Return piece `number` of examples divided into `parts` pieces; a dict is divided per name.
 
     Raises:
-        ValueError: If a name has fewer examples than pieces.
+        ValueError: If there are fewer examples of a name than pieces.
     """
     if not isinstance(examples, dict):
         size = len(examples)
@@ -95,7 +96,7 @@ def cut(examples: Any, number: int, parts: int) -> Any:
 
 
 def piece_start(number: int, size: int, parts: int) -> int:
-    """Return the start of piece `number` of `size` examples cut in `parts`."""
+    """Return the start of piece `number` of `size` examples divided into `parts` pieces."""
     return number * (size // parts) + min(number, size % parts)
 
 
@@ -108,8 +109,8 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
         name: Name of one example, for messages.
 
     Raises:
-        ValueError: If `make` fails. The message names the first example that fails alone, or the
-            first and last.
+        ValueError: If `make` fails. The message names the first example that fails alone. If none
+            does, it names the first and last example.
     """
     try:
         return make(examples)
@@ -151,8 +152,8 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
         batch_size: Examples of a global batch.
         seed: Seed of the order.
         repeats: Copies of an example in a global batch ("repeated augmentation", arXiv 1901.09335).
-            The epoch keeps its length and has fewer distinct examples. The draw is epoch * repeats
-            + copy.
+            An epoch keeps its length, so it has fewer distinct examples. The draw of a copy is
+            epoch * repeats + its number.
     """
     # Copies are apart, so that mixing neighbours never mixes copies.
     chunk = max(1, batch_size // repeats)
@@ -172,9 +173,9 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
 def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
     """Return a plan of rows (epoch, number) with batches of examples of similar length.
 
-    Every example comes once per epoch. The epoch's order is cut in pools of `POOL` batches. A pool
-    is sorted by length and cut in batches, and the batches are shuffled. An epoch that starts
-    within a batch completes that batch first.
+    Every example comes once per epoch. The epoch's order is divided into pools of `POOL` batches. A
+    pool is sorted by length and divided into batches, and the batches are shuffled. An epoch that
+    starts within a batch completes that batch first.
 
     Args:
         lengths: Length of each example.
@@ -184,7 +185,7 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
     count = len(lengths)
 
     def cut_pool(pool: np.ndarray) -> list[np.ndarray]:
-        """Cut a pool in batches of similar length; the remainder is random."""
+        """Divide a pool into batches of similar length; the remainder is random."""
         over = len(pool) % batch_size
         by_size = pool[over:][np.argsort(lengths[pool[over:]], kind="stable")]
         pieces = [by_size[i : i + batch_size] for i in range(0, len(by_size), batch_size)]
@@ -245,8 +246,8 @@ def in_blocks(
     Args:
         block: Function from a block's number to its examples.
         batch_size: Examples of a global batch.
-        size: Function from a block's number to its number of examples, or None if only `block`
-            knows.
+        size: Function from a block's number to its number of examples, or to None if only `block`
+            gives it.
     """
     block = lru_cache(maxsize=2)(block)
     ends = [0]
@@ -268,13 +269,13 @@ def in_blocks(
 
 
 def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> list[np.ndarray]:
-    """Cut examples in groups whose padded size fits in budgets.
+    """Divide examples into groups whose padded size fits in budgets.
 
     Args:
         order: Numbers of the examples, sorted by length.
-        sizes: (examples, sizes): lengths of each, such as those of source and target.
-        budgets: Largest padded volume by size: number of examples times the largest sizes 0 to i. A
-            single example may exceed it.
+        sizes: Lengths of each example, such as those of source and target: (examples, lengths).
+        budgets: Budget i limits the number of examples times the largest lengths 0 to i in the
+            group. A single example may exceed a budget.
     """
     sizes = sizes[order]
     groups, start = [], 0
@@ -317,7 +318,8 @@ def join_streams(
 ) -> BatchStream:
     """Return batches that combine examples of several streams.
 
-    Each stream has its own order, epochs and share of a batch. Piece i has piece i of every stream.
+    Each stream has its own order, epochs and share of a batch. Piece i combines piece i of every
+    stream.
 
     Args:
         streams: Streams by name.
@@ -353,7 +355,7 @@ def evaluation_plans(count: int, batch_size: int) -> list[np.ndarray]:
 class LazyBatches(Sequence[Any]):
     """Sequence of batches that makes batch i from plan i on each access.
 
-    A slice is such a sequence again, and makes no batch.
+    A slice is again a sequence of this class, and makes no batch.
 
     Args:
         plans: Plan of each batch, such as row numbers.

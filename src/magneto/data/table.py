@@ -1,4 +1,4 @@
-"""Tables of examples: named columns, numbered rows, held-out rows, and a digest.
+"""Tables of examples: columns, rows, held-out rows, and a digest.
 
 Use::
 
@@ -6,8 +6,8 @@ Use::
     train, validation = divide(splits, None, 0.2, "image", counts)
     train[3]["image"].read(), train[3]["label"]      # a row by number
 
-A column is any sequence: for instance a column of media (`magneto.data.media`) or of `Classes`.
-Tables with chosen rows share their columns without copies.
+A column is any sequence, for instance one of media (`magneto.data.media`) or `Classes`. Tables with
+a subset of the rows share the columns without copies.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ class Table:
         """Return the name of a column, or None.
 
         Args:
-            what: Key of `COLUMN_ALIASES`, of which the first existing name is used.
+            what: Key of `COLUMN_ALIASES`. The first of its names that is a column is used.
             given: Name from the recipe's data.WHAT_column; "" for no column.
-            among: Names to choose from; all by default.
+            among: Columns to choose from (default: all).
 
         Raises:
             ValueError: If the given column does not exist.
@@ -149,7 +149,7 @@ class Table:
 
     @cached_property
     def digest(self) -> str:
-        """Short name of the content: all values, names and sizes of media, and bytes of some."""
+        """Digest of all values, of the names and sizes of media, and of the bytes of some media."""
         parts: list[bytes | np.ndarray] = []
         for name in sorted(self.columns):
             parts.append(name.encode(errors="surrogatepass"))
@@ -225,10 +225,11 @@ def divide(
     Args:
         splits: Tables of the source by split.
         other: Tables of a validation source by split. Its validation split is used, else its test
-            split, else all rows. None uses the source's validation split, or holds rows out.
+            split, else its training split. With None the source's own validation split is used,
+            else rows are held out.
         fraction: Share of rows to hold out.
         key: Column whose values are held out; see `hold_out`.
-        counts: Counts rows of test splits.
+        counts: Receives counts of rows of test splits.
 
     Raises:
         ValueError: If the training or validation table would be empty.
@@ -247,19 +248,18 @@ def divide(
 def hold_out(
     table: Table, fraction: float, key: str, counts: Counts | None = None
 ) -> tuple[Table, Table]:
-    """Divide a table in training and validation rows by the hash of a column.
+    """Divide a table into training and validation rows by the hash of a column.
 
-    Rows with the same value stay together, and new rows don't move old ones, unless one side would
-    be
-    empty: then the value nearest to the limit changes sides. If less than half of the requested
-    rows would be held out, as with few values, further values are held out in the order of their
-    hashes.
+    Rows with the same value stay together, and new rows do not change the part of old rows. There
+    are two exceptions. If a part would be empty, the value with the nearest hash goes to it. If
+    less than half of the requested rows would be held out, as with few values, further values are
+    held out in the order of their hashes.
 
     Args:
         table: Table to divide.
-        fraction: Share of the values, and so about of the rows, to hold out.
-        key: Name of the column; media count by their keys.
-        counts: Counts for messages.
+        fraction: Share of the column's values to hold out, and so about this share of the rows.
+        key: Name of the column. The value of a medium is its key.
+        counts: Receives the count of held-out rows if it is far above the request.
 
     Raises:
         ValueError: If the column has fewer than two values.

@@ -1,6 +1,6 @@
 """Tokenizers: bytes, byte-level BPE, any tokenizer.json, and SentencePiece models.
 
-Tokenizers trained here restore any text exactly.
+Decoding with a tokenizer that Magneto trained restores any text exactly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from magneto.progress import SILENT, Progress
 
 END, BEGIN, PAD, MASK = "</s>", "<s>", "<pad>", "<mask>"
 NOISE_TOKENIZER = "builtin:noise"
-"""Image tokenizer with random codes, for plans without data."""
+"""Image tokenizer with random codes, for `magneto plan` without data."""
 # Special tokens for masked language modelling and fine-tuning.
 SPECIAL = (END, BEGIN, PAD, MASK)
 # Usual names of special tokens in tokenizer.json files, in order of preference.
@@ -59,7 +59,7 @@ class Tokenizer(Protocol):
         ...
 
     def pieces(self) -> list[str]:
-        """Return the text of each token, with spaces; U+FFFD for part of a character."""
+        """Return the text of each token with its spaces; part of a character is U+FFFD."""
         ...
 
     def save(self, directory: Path) -> None:
@@ -68,7 +68,7 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """Tokenizer of bytes and special tokens, without training or a library."""
+    """Tokenizer of bytes and special tokens, which needs no training and no library."""
 
     vocab_size = 260
     end = 256
@@ -97,8 +97,8 @@ class ByteTokenizer:
 class FastTokenizer:
     """A tokenizer.json of the `tokenizers` library, such as GPT-2's.
 
-    The name of a special token within a text is encoded as plain text. Only the data pipelines add
-    the end token of a document.
+    The name of a special token within a text is encoded as plain text. The tokenizer adds no
+    end-of-document token; data pipelines do.
     """
 
     def __init__(self, path: Path) -> None:
@@ -198,7 +198,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     """Load "bytes", a tokenizer.json, a SentencePiece .model, or a directory with one.
 
     Raises:
-        FileNotFoundError: If the file does not exist; suggests the nearest one.
+        FileNotFoundError: If the file does not exist. The message suggests the nearest path.
         ValueError: If the file is not a tokenizer.
     """
     if str(name) == "bytes":
@@ -218,7 +218,7 @@ def vocabulary_size(wanted: int | None, tokenizer: Tokenizer) -> int:
     """Return a model's vocabulary size: the configured one, or the tokenizer's.
 
     Raises:
-        ValueError: If it is below the tokenizer's.
+        ValueError: If the configured size is below the tokenizer's.
     """
     size = wanted or tokenizer.vocab_size
     if size < tokenizer.vocab_size:
@@ -247,7 +247,7 @@ def train_bpe(
 ) -> None:
     """Train a byte-level BPE on up to 100 million characters, and write a tokenizer.json.
 
-    It restores any text exactly. Special tokens have the first numbers.
+    Decoding restores any text exactly. Special tokens have the first numbers.
 
     Raises:
         ValueError: If the vocabulary is above `MOST_TOKENS`.
@@ -281,7 +281,7 @@ def limited(texts: Iterable[str]) -> Iterator[str]:
 def _with_progress(
     texts: Iterable[str], unit: str, progress: Progress, most: int | None = None
 ) -> Iterator[str]:
-    """Yield texts; report progress, and the start of training after the last text."""
+    """Yield texts, report progress, and announce training after the last text."""
     number = 0
     for number, text in enumerate(texts, 1):
         progress.update(f"reading {unit} for a tokenizer", number, None)
@@ -299,19 +299,19 @@ def train_sentencepiece(
 ) -> bytes:
     """Train a SentencePiece model that restores any text exactly.
 
-    There is no normalisation, spaces are kept, and unknown characters become bytes. The first
-    tokens are `<s>`, `<pad>`, `</s>`, `<unk>` (as in fairseq) and `<mask>`.
+    Text is not normalised, spaces are kept, and unknown characters become bytes. The first tokens
+    are `<s>`, `<pad>`, `</s>`, `<unk>` (as in fairseq) and `<mask>`.
 
     Args:
-        texts: Texts; lines are training examples, long ones in pieces.
+        texts: Texts, whose lines are training examples; long lines are split.
         kind: Kind of model.
-        vocab_size: Number of pieces with special ones.
+        vocab_size: Number of pieces, including special ones.
         sample: Number of randomly chosen lines to train on.
         progress: Progress display.
 
     Raises:
-        ValueError: If the text is too small for the vocabulary, or the vocabulary for the
-            characters.
+        ValueError: If there is too little text for the vocabulary size, or the vocabulary is too
+            small for all bytes and characters.
     """
     library, model = import_sentencepiece(), io.BytesIO()
     try:
@@ -330,7 +330,7 @@ def train_sentencepiece(
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of texts, long ones in pieces."""
+    """Yield the lines of texts; a long line is split."""
     for text in texts:
         for line in text.split("\n"):
             for start in range(0, len(line), LINE_CHARACTERS):
@@ -338,7 +338,7 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _reason(message: str, vocab_size: int) -> str:
-    """Return in one line why SentencePiece failed."""
+    """Return the reason why SentencePiece failed, as one line."""
     if found := re.search(r"too high .*<= (\d+)", message):
         return f"too little text for {vocab_size} pieces: at most {found[1]}"
     if found := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
@@ -353,7 +353,7 @@ def _first(
 
 
 def _byte_spelling() -> dict[str, int]:
-    """Return the byte of each printable character in GPT-2's spelling."""
+    """Return the byte for each printable character in GPT-2's byte encoding."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return {chr(byte): byte for byte in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}

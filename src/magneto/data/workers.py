@@ -1,9 +1,9 @@
-"""Data workers: batches made ahead of their step, on a thread or by processes.
+"""Data workers, which prefetch batches on a thread or in processes.
 
 The number of processes changes neither order nor content of batches, since each is a function of
 its step (`magneto.data.stream`). Processes are forked, so that streams may hold functions and
-memory maps, and start in milliseconds. They never use a GPU. They ignore Ctrl-C and SIGTERM, which
-a terminal or a scheduler sends to all processes, and exit with the main process.
+memory maps, and start in milliseconds. Processes never use a GPU. Terminals and schedulers send
+Ctrl-C and SIGTERM to all processes. Worker processes ignore both and exit with the main process.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ CRASH = "to debug, set training.num_workers 0, which makes batches in the main p
 
 
 class BatchError(ValueError):
-    """A batch could not be made."""
+    """Failure to make a batch."""
 
 
 class WorkerTraceback(Exception):
-    """Traceback of a worker as text: the cause of a `BatchError`."""
+    """Traceback of a worker as text, which is the cause of a `BatchError`."""
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class WorkerFailure:
 
 
 class BatchPrefetcher:
-    """Makes this rank's pieces of each batch ahead of their step.
+    """Prefetcher, which makes this rank's pieces of each batch before their step.
 
     Args:
         stream: The batches.
         parts: Pieces of a global batch.
         wanted: Numbers of the pieces to make.
-        pin: Whether to copy them to pinned memory, for a GPU.
-        num_workers: Worker processes; 0 for a thread. The batches are the same.
+        pin: Whether to copy batches to pinned memory, for a GPU.
+        num_workers: Number of worker processes; 0 uses a thread. Batches do not depend on it.
 
     Raises:
         ValueError: If the system can't fork worker processes.
@@ -104,7 +104,7 @@ class BatchPrefetcher:
         """Return an endless iterator of batches, starting after `step` steps.
 
         Raises:
-            BatchError: From the iterator, if a worker failed or died.
+            BatchError: If a worker failed or died. The iterator raises it.
         """
         if self.num_workers:
             self._fork()
@@ -165,9 +165,9 @@ class BatchPrefetcher:
         return [pinned(piece) for piece in pieces] if self.pin else pieces
 
     def _raise_death(self, step: int) -> NoReturn:
-        """Raise an error with the dead worker, its exit, its examples, and advice.
+        """Raise an error with the dead worker's id, exit code, step and examples, and advice.
 
-        If the worker has begun no batch, the error names `step`, the step that waits for one.
+        If the worker had begun no batch, the error names `step`, whose batch is missing.
         """
         steps = dict(zip(self._making[::2], self._making[1::2], strict=True))
         ended = wait([process.sentinel for process in self.processes])
@@ -215,11 +215,11 @@ class WorkerJob:
         stream: The batches.
         parts: Pieces of a global batch.
         wanted: Numbers of the pieces to make.
-        ahead: Batches that may be made before the first is taken.
+        ahead: Largest number of batches made ahead.
         making: Process id and step of each worker, in shared memory.
-        turn: Lock for the choice of a slot.
+        turn: Lock that a worker holds while it chooses its slot.
         slot: Slot of this worker in `making`.
-        kept: Steps and files of batches that the main process may still need.
+        kept: Step and file descriptor of each batch that the main process may still need.
     """
 
     stream: BatchStream
@@ -236,7 +236,7 @@ _job: WorkerJob | None = None  # set in worker processes only
 
 
 def start_worker(job: WorkerJob) -> None:
-    """Initialise a worker process, which exits with the main process."""
+    """Initialise a worker process, and let it exit with the main process."""
     global _job
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
@@ -252,14 +252,14 @@ def start_worker(job: WorkerJob) -> None:
 
 
 def exit_with_parent(parent: int) -> None:
-    """Exit when the main process has ended, however it ended."""
+    """Exit when the main process has ended for any reason."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(0)
 
 
 def make_shared(step: int) -> Any:
-    """Return the pieces of a step, made in a worker, in memory that the main process can map."""
+    """Make the pieces of a step in a worker, in memory that the main process can map."""
     assert _job is not None
     _job.making[2 * _job.slot + 1] = step
     while _job.kept and _job.kept[0][0] <= step - _job.ahead:
@@ -277,7 +277,7 @@ def make_shared(step: int) -> Any:
 
 @dataclass(frozen=True)
 class SharedBatch:
-    """A batch in an anonymous memory file, since containers limit /dev/shm.
+    """Batch in an anonymous memory file, since containers limit /dev/shm.
 
     Attributes:
         empty: The batch with tensors on torch's "meta" device.
@@ -290,7 +290,10 @@ class SharedBatch:
     file: int
 
     def attach(self) -> Any:
-        """Return the batch in the shared memory, which is freed with its last tensor."""
+        """Return the batch in shared memory.
+
+        The memory is freed with the last tensor.
+        """
         file = os.open(f"/proc/{self.process}/fd/{self.file}", os.O_RDWR)
         try:
             return map_tensors(self.empty, SharedTensors(file).next)
@@ -313,7 +316,7 @@ def share(batch: Any) -> SharedBatch:
 
 
 class SharedTensors:
-    """Allocates consecutive tensors in a shared file."""
+    """Allocator of consecutive tensors in a shared file."""
 
     def __init__(self, file: int) -> None:
         self.bytes = torch.frombuffer(mmap.mmap(file, 0), dtype=torch.uint8)
