@@ -269,7 +269,7 @@ class DataProblems:
             self._said[kind] += 1
             if self._said[kind] <= FEW:
                 place = f" (listed in {self._file})" if self._file else ""
-                more = f"; further ones are not named{place}" * (self._said[kind] == FEW)
+                more = f"; further examples are not printed{place}" * (self._said[kind] == FEW)
                 self.progress.say(f"{kind}: {name} ({why}){more}")
 
     def _catch_up(self) -> None:

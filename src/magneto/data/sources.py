@@ -280,7 +280,8 @@ class HubDataset:
             raise
         except Exception as error:  # the library's message is in the cause
             first = (str(error.__cause__ or error).splitlines() or [type(error).__name__])[0]
-            hint = "" if os.path.exists(self.source.name) else "; offline, give --data PATH"
+            offline = "; without a connection, give a local data set (--data PATH)"
+            hint = "" if os.path.exists(self.source.name) else offline
             raise ConfigError([f"cannot load {self.source} ({first}){hint}"]) from error
         finally:
             library.setLevel(before)

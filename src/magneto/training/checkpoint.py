@@ -1,8 +1,9 @@
 """Checkpoints and other weights of a run, and the start or resumption of a run.
 
-Each is a directory of safetensors files, JSON and a manifest with sizes and checksums. It is
-complete or absent, and nothing is unpickled. A single process and "ddp" write whole tensors. In a
-sharded run every rank writes and reads its own rows, so that no process holds the whole model.
+A checkpoint is a directory of safetensors files, JSON and a manifest with sizes and checksums. The
+directory is complete or absent, and nothing is unpickled. A single process and "ddp" write whole
+tensors. In a sharded run every rank writes and reads its own rows, so no process holds the whole
+model.
 """
 
 from __future__ import annotations
@@ -79,11 +80,11 @@ FIXED_SECTIONS = ("task", "seed", "model", "data")
 LOCATIONS = ("data.source", "data.validation_source", "data.tokenizer", "data.image_tokenizer")
 
 PiecesByKind = Mapping[str, Mapping[str, Piece]]
-"""Pieces by tensor name, by kind ("model", "optimizer"). A kind is a file, or a file per rank."""
+"""Pieces by kind ("model", "optimizer") and tensor name. A kind is a file, or a file per rank."""
 
 
 def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict[str, Piece]:
-    """Return this rank's pieces of parameters and persistent buffers, a tied one once.
+    """Return this rank's pieces of parameters and persistent buffers, each tied tensor once.
 
     Args:
         model: The model, sharded or not.
@@ -105,7 +106,7 @@ def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict
 def load_pieces(
     pieces: Mapping[str, Piece], stored: Mapping[str, StoredTensor], where: object
 ) -> None:
-    """Copy stored tensors into the memory of pieces; `where` names their source in errors.
+    """Copy stored tensors into the memory of pieces; `where` is their source in error messages.
 
     Raises:
         ValueError: If names or shapes differ.
@@ -118,14 +119,14 @@ def load_pieces(
     ]
     if missing or surplus or wrong:
         problem = wrong or [f"missing {missing[:3]}, unexpected {surplus[:3]}"]
-        raise ValueError(f"{where} holds weights of another model: {problem[0]}")
+        raise ValueError(f"{where} has weights of another model: {problem[0]}")
     for name, piece in pieces.items():
         if piece.tensor.numel():
             piece.tensor.copy_(stored[name].rows(piece.start, piece.stop))
 
 
 def optimizer_pieces(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Piece]:
-    """Return this rank's pieces of the optimizer's state, as "exp_avg/decoder.head.weight"."""
+    """Return this rank's pieces of the optimizer's state, named "exp_avg/decoder.head.weight"."""
     names = {id(parameter): name for name, parameter in unwrap(model).named_parameters()}
     return {
         f"{kind}/{names[id(parameter)]}": piece_of(torch.as_tensor(value))
@@ -148,7 +149,7 @@ def load_optimizer(
     for key, tensor in stored.items():
         kind, name = key.split("/", 1)
         if name not in names or id(names[name]) not in order:
-            raise ValueError(f"the optimizer's {key} is of a parameter that is not trained")
+            raise ValueError(f"the optimizer's file has {key}, but this parameter is not trained")
         of_rows = tensor.shape and tensor.shape == tuple(names[name].shape)
         empty = torch.zeros_like(names[name].detach()) if of_rows else torch.zeros(tensor.shape)
         load_pieces({key: piece_of(empty)}, {key: tensor}, "the optimizer's file")
@@ -158,7 +159,7 @@ def load_optimizer(
 
 
 def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
-    """Load a run's weights into a model of the same shape in one process.
+    """Load a run's weights into a model with the same tensors, in one process.
 
     Args:
         model: The model.
@@ -170,7 +171,7 @@ def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
 
     Raises:
         FileNotFoundError: If the run has no such weights.
-        ValueError: If they are damaged, not finite, or of another model.
+        ValueError: If the weights are damaged, not finite, or of another model.
     """
     directory = find_weights(run, which)
     load_pieces(model_pieces(model), open_tensors(directory), directory)
@@ -179,7 +180,7 @@ def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
 
 
 def average_weights(pieces: Mapping[str, Piece], directories: list[Path]) -> dict[str, Piece]:
-    """Return this rank's pieces of the mean of several directories' weights, added in float64."""
+    """Return this rank's pieces of the mean of several directories' weights, from float64 sums."""
     held = [open_tensors(directory) for directory in directories]
     averaged = {}
     for name, piece in pieces.items():
@@ -192,15 +193,15 @@ def average_weights(pieces: Mapping[str, Piece], directories: list[Path]) -> dic
 
 
 class RunWeights:
-    """Weights in a run's directory: checkpoints, the best, and candidates for an average.
+    """Weights in a run's directory: checkpoints, the best weights, and candidates for an average.
 
     Every rank must call each method.
 
     Args:
         run: Directory of the run.
-        config: Settings with the number of each to keep.
+        config: Settings of the loop, such as the number of checkpoints to keep.
         world: The ranks.
-        say: Prints warnings about damaged weights.
+        say: Function that prints warnings about damaged weights.
 
     Attributes:
         undamaged: Undamaged checkpoints, the oldest first (main process only).
@@ -219,7 +220,7 @@ class RunWeights:
         self.best: list[dict[str, Any]] = []
 
     def newest(self) -> Path | None:
-        """Remove incomplete writes; return the newest undamaged checkpoint, or None."""
+        """Remove incomplete checkpoints, and return the newest undamaged one, or None."""
         if self.world.is_main_process:
             for directory in (self.run, self.run / "checkpoints", self.run / "candidates"):
                 clear_aside(directory)
@@ -278,7 +279,8 @@ class RunWeights:
     ) -> dict[str, float]:
         """Write the final weights, and an average of checkpoints if configured.
 
-        With patience, the best weights become the final ones and are copied into the pieces.
+        With `training.patience`, the best weights become the final ones and are copied into the
+        pieces.
 
         Returns:
             Metrics of the final weights.
@@ -303,10 +305,10 @@ class RunWeights:
     def save_diverged(
         self, step: int, pieces: Mapping[str, Piece], batch: Any, values: Mapping[str, Any]
     ) -> None:
-        """Save weights and batch of a divergence for inspection.
+        """Save the weights and the batch of a diverged run for inspection.
 
-        The weights are those of `step`, some steps after the divergence, because losses are read
-        when they are logged.
+        The weights are those after `step`. This may be some steps after the divergence, because
+        losses are read when they are logged.
         """
         kinds = {MODEL: pieces}
         if self.world.is_main_process:
@@ -331,12 +333,12 @@ class RunWeights:
 
 
 class CheckpointWriter:
-    """Writes directories of tensors. Every rank must call `write` with the same kinds.
+    """Writer of directories of tensors. Every rank must call `write` with the same kinds.
 
     Args:
         world: The ranks.
-        background: Whether to copy tensors to CPU memory and write them on a thread. Writes are
-            sequential: a new one waits for the last.
+        background: Whether to copy tensors to CPU memory and write them on a thread. A new write
+            waits for the previous one.
     """
 
     def __init__(self, world: World, background: bool) -> None:
@@ -358,11 +360,11 @@ class CheckpointWriter:
         """Write a directory.
 
         Args:
-            directory: Target; it is replaced when the new content is complete.
+            directory: Target directory, which is replaced when the new content is complete.
             kinds: This rank's pieces. If a kind is sharded, every rank of the first replica writes
                 its rows, and the main process writes an index and the tensors that all ranks hold.
-            state: Plain values, written as JSON.
-            after: Called on the main process after the write.
+            state: Plain values to write as JSON.
+            after: Function to call on the main process after the write.
 
         Raises:
             OSError: If this write, or an earlier one in the background, failed.
@@ -388,7 +390,7 @@ class CheckpointWriter:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait for a write in the background; raise its error."""
+        """Wait for a write in the background, and raise its error."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -432,13 +434,13 @@ class CheckpointWriter:
         return f"-{self.world.rank % size + 1:05d}-of-{size:05d}"
 
     def _is_writer_of(self, piece: Piece) -> bool:
-        """Return whether this rank writes a piece; the first of several holders does."""
+        """Return whether this rank writes a piece, as the first rank that holds it."""
         if piece.sharded:
             return piece.replica == 0 and piece.tensor.numel() > 0
         return self.world.is_main_process
 
     def _gather(self, value: Any) -> list[Any]:
-        """Return every rank's value on every rank; also a barrier."""
+        """Return every rank's value on every rank, after waiting for all ranks."""
         if self.group is None:
             return [value]
         found: list[Any] = [None] * self.world.world_size
@@ -447,7 +449,7 @@ class CheckpointWriter:
 
 
 def write_tensors(path: Path, pieces: Mapping[str, Piece]) -> dict[str, int]:
-    """Write one safetensors file; return its fingerprint."""
+    """Write one safetensors file, and return its size and checksum."""
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: piece.tensor.contiguous() for name, piece in pieces.items()}, path)
     return fingerprint(path)
@@ -459,7 +461,7 @@ def publish_parts(
     everyone: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]],
     state: dict[str, Any],
 ) -> None:
-    """Write indices and state beside the files of all ranks, and rename the directory."""
+    """Write indices and state beside the tensor files, and give the directory its final name."""
     manifest = {name: found for files, _ in everyone for name, found in files.items()}
     merged: dict[str, dict[str, Any]] = {}
     for _, indices in everyone:
@@ -475,7 +477,10 @@ def publish_parts(
 
 
 def copy_to_cpu(tensor: Tensor) -> Tensor:
-    """Return a copy in CPU memory; a copy from a GPU is complete after a synchronisation."""
+    """Return a copy in CPU memory.
+
+    A copy from a GPU is complete only after `torch.cuda.synchronize`.
+    """
     pin = tensor.device.type == "cuda"
     made = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pin)
     return made.copy_(tensor, non_blocking=pin)
@@ -489,14 +494,14 @@ def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> Trai
     Args:
         state: The `magneto.training.loop.TrainingState` at step 0.
         resume: Whether an existing run may be resumed.
-        save_recipe: Called before anything is written.
+        save_recipe: Function to call before anything is written.
 
     Returns:
-        The result of a finished run with no steps left, which is not changed; else None.
+        The result of a run that is already finished, which stays unchanged; else None.
 
     Raises:
-        ValueError: If the directory holds checkpoints and `resume` is False, the run has another
-            model or other data, or it has weights but no undamaged checkpoint.
+        ValueError: If `resume` is False and the directory has checkpoints, if the run has another
+            model or other data, or if it has weights but no undamaged checkpoint.
     """
     run, world, say = state.run, state.world, state.report.say
     if (held := call_on_main(world, list_checkpoints, run)) and not resume:
@@ -568,8 +573,8 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a run without checkpoints has weights that a restart would not reproduce.
 
-    A run killed before its first checkpoint may have saved best weights; a restart repeats the
-    same steps.
+    A run killed before its first checkpoint may have saved best weights. A restart repeats the same
+    steps and so reproduces them.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"] or not (run / METRICS_FILE).exists():
@@ -605,7 +610,7 @@ def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]
 def differences(
     before: Mapping[str, Any], after: Mapping[str, Any], where: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, difference in words) for every value that two recipes set differently."""
+    """Yield (dotted name, difference in words) for every value in which two recipes differ."""
     for key in before:
         if key not in after or before[key] == after[key]:
             continue

@@ -39,7 +39,7 @@ class TrainingConfig:
     learning_rate: PositiveFloat | None = None
     """Peak learning rate (default: the recipe's rate for the placement)."""
     schedule: Schedule = "polynomial"
-    """Shape of the learning rate after warm-up."""
+    """Schedule of the learning rate after warm-up."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up."""
     epochs: PositiveFloat | None = None
@@ -65,63 +65,64 @@ class TrainingConfig:
     precision: Literal["fp32", "bf16"] = "fp32"
     """Precision: fp32, or bf16 by autocast."""
     compile: bool = False
-    """Compile the model with torch.compile: minutes at the start, faster steps on a GPU."""
+    """Compile the model with torch.compile, which takes minutes and makes steps faster on a GPU."""
     ema_decay: Share | None = None
-    """Decay of an exponential moving average of the weights, which is then the evaluated model
+    """Decay of an exponential moving average of the weights. With it, evaluation uses the average
     (default: null, no average)."""
     log_every: Free[PositiveInt] = 10
     """Steps between log rows."""
     evaluate_every: NonNegativeInt = 0
     """Steps between evaluations; 0 evaluates at the end only."""
     evaluate_limit: PositiveInt | None = None
-    """Batches of an evaluation (default: null, all)."""
+    """Largest number of batches in an evaluation (default: null, all)."""
     patience: PositiveInt | None = None
-    """Early stopping: evaluations without a better primary metric after which training ends. The
-    best weights then become the final ones (default: null, off)."""
+    """Early stopping: number of evaluations without a better primary metric after which training
+    ends. With it, the best weights become the final ones (default: null, off)."""
     save_every: Free[NonNegativeInt] = 0
     """Steps between checkpoints; 0 saves at the end only."""
     keep_checkpoints: PositiveInt = 2
-    """Undamaged checkpoints to keep."""
+    """Number of undamaged checkpoints to keep."""
     async_save: Free[bool] = False
     """Write checkpoints from a copy in CPU memory while training continues."""
     average_checkpoints: NonNegativeInt = 0
-    """Checkpoints whose weights are averaged at the end (default: 0, off)."""
+    """Number of checkpoints whose weights are averaged at the end (default: 0, off)."""
     average_by: Literal["last", "best"] = "last"
     """Average the last checkpoints or the best ones."""
     device: Free[str] = "auto"
     """Device: auto, cpu, cuda, or any device that torch knows."""
     distributed: Literal["auto", "none", "ddp", "fsdp", "hybrid"] = "auto"
-    """Parallel strategy. auto is ddp under torchrun and a single process otherwise. hybrid shards
-    the model within a node and replicates it across nodes."""
+    """Parallel strategy. "auto" is "ddp" under torchrun and a single process otherwise. "hybrid"
+    shards the model within a node and replicates it across nodes."""
     shard_size: PositiveInt | None = None
-    """Ranks that share one copy of the model under hybrid (default: null, the ranks of a node)."""
+    """Ranks that share one copy of the model under "hybrid" (default: null, the ranks of a
+    node)."""
     divergence_patience: PositiveInt = 100
-    """Consecutive steps of high loss after which a run counts as diverged. A loss is high above 1.5
-    times the first loss, or after losing half of the progress."""
+    """Consecutive steps of high loss after which a run counts as diverged. A smoothed loss is high
+    above 1.5 times the first loss, or after it has lost half of its decrease."""
     tensorboard: Free[bool] = True
     """Write TensorBoard files."""
     tracker: Literal["none", "wandb"] = "none"
-    """Experiment tracker: none, or wandb (Weights & Biases), as --wandb does."""
+    """Experiment tracker: "none", or "wandb" for Weights & Biases, which --wandb sets."""
     threads: Free[Annotated[int, Interval(ge=1, le=4096)] | None] = None
-    """CPU threads of torch per process (default: null, torch decides)."""
+    """CPU threads of torch per process (default: null, torch's default)."""
     num_workers: Free[Annotated[int, Interval(ge=0, le=1024)]] = 0
-    """Worker processes per rank that decode and augment; 0 uses a thread. Batches do not depend
-    on it."""
+    """Worker processes per rank that decode and augment examples; 0 uses a thread. Batches do not
+    depend on this number."""
 
     @rule
     def _patience_has_evaluations(self) -> Iterator[str]:
         if self.patience is not None and not self.evaluate_every:
-            yield "patience counts evaluations: set evaluate_every above 0"
+            yield "patience needs evaluations: set evaluate_every above 0"
 
     @rule
     def _averaged_checkpoints_are_kept(self) -> Iterator[str]:
         if self.average_by == "last" and self.average_checkpoints > self.keep_checkpoints:
             yield (f"average_checkpoints ({self.average_checkpoints}) is more than "
-                   f"keep_checkpoints ({self.keep_checkpoints})")  # fmt: skip
+                   f"keep_checkpoints ({self.keep_checkpoints}): raise the latter")  # fmt: skip
 
 
 def patience_is_over(config: TrainingConfig, step: int, best: int) -> bool:
-    """Return whether `patience` evaluations brought no better one.
+    """Return whether the last `patience` evaluations were not better than the best one.
 
     Args:
         config: Settings of the run.
@@ -135,8 +136,8 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
     """Return the learning rate of `step`, counted from 0.
 
     Warm-up rises linearly from `warmup_start` to the peak at step `warmup_steps`. The linear,
-    polynomial and cosine schedules end at `final_learning_rate` at step `steps`; inverse_sqrt falls
-    as sqrt(warmup_steps / step) (arXiv 1706.03762, section 5.3).
+    polynomial and cosine schedules end at `final_learning_rate` at step `steps`. After warm-up,
+    "inverse_sqrt" multiplies the peak by sqrt(warmup_steps / step) (arXiv 1706.03762, section 5.3).
 
     Raises:
         ValueError: If no peak learning rate is set.
@@ -163,7 +164,7 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
 def resolve_steps(config: TrainingConfig, examples: int | None) -> TrainingConfig:
     """Return the configuration with `epochs` and `warmup_ratio` converted to steps.
 
-    The last batch is whole; warm-up is rounded to the nearest step.
+    Steps are rounded up to a full last batch. Warm-up is rounded to the nearest step.
 
     Args:
         config: Settings of a recipe.

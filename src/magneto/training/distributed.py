@@ -1,9 +1,9 @@
 """Processes of a training run: devices, communication, and distribution of the model.
 
-torchrun starts the processes and passes their addresses in environment variables. They communicate
-by NCCL on GPUs and by gloo on CPUs. "ddp" replicates the model on each rank, "fsdp" (FSDP2) shards
-every parameter. "hybrid" shards the model within a node and replicates it across nodes, so that
-only gradients of shards cross between nodes.
+torchrun starts the processes and passes their addresses in environment variables. Processes
+communicate by NCCL on GPUs and by gloo on CPUs. "ddp" replicates the model on each rank, "fsdp"
+(FSDP2) shards every parameter. "hybrid" shards the model within a node and replicates it across
+nodes, so that nodes exchange only gradients of shards.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ SHARDED = ("fsdp", "hybrid")
 
 @dataclass(frozen=True)
 class World:
-    """This process and its place among all processes.
+    """Rank, device and strategy of this process.
 
     Attributes:
         rank: Number of this process, from 0.
         world_size: Number of processes.
         device: Device of this process.
         strategy: "none", "ddp", "fsdp" or "hybrid".
-        shard_size: Consecutive ranks that share one copy of the model; 1 if each has a whole one.
+        shard_size: Number of consecutive ranks that share one copy of the model; 1 if each rank has
+            a whole copy.
     """
 
     rank: int
@@ -65,7 +66,7 @@ class World:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether FSDP holds the model, even on a single rank."""
+        """Whether FSDP shards the model, even on a single rank."""
         return self.strategy in SHARDED
 
     @property
@@ -97,8 +98,8 @@ def pick_strategy(config: TrainingConfig) -> str:
     """Return the strategy; "auto" is "ddp" under torchrun with several processes.
 
     Raises:
-        ValueError: If the strategy and torchrun's number of processes contradict each other, or the
-            ranks can't be divided into shards of the configured size.
+        ValueError: If the strategy does not fit torchrun's number of processes, or the shard size
+            does not divide the number of ranks.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     strategy = config.distributed
@@ -121,7 +122,7 @@ def pick_shard_size(config: TrainingConfig, strategy: str, world_size: int) -> i
     """Return the number of ranks that share one copy of the model.
 
     Raises:
-        ValueError: If it does not divide the ranks of "hybrid".
+        ValueError: If the shard size of "hybrid" does not divide the number of ranks.
     """
     if strategy != "hybrid":
         return world_size if strategy in SHARDED else 1
@@ -140,8 +141,8 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
     """Join the other processes inside the block, if there are any.
 
     Raises:
-        ValueError: As `pick_strategy` and `pick_device`; or if nodes have unequal numbers of
-            processes under "hybrid" without a shard size.
+        ValueError: As for `pick_strategy` and `pick_device`. Also under "hybrid" without a shard
+            size, if nodes have unequal numbers of processes.
     """
     strategy = pick_strategy(config)
     device = pick_device(config.device)
@@ -170,8 +171,9 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
 def rendezvous_options() -> dict[str, Any]:
     """Return arguments of `init_process_group` for the rendezvous.
 
-    torchrun keeps one store over restarts of its workers, with stale addresses. On one machine each
-    restart gets its own prefix. Several machines count their restarts differently.
+    When torchrun restarts its workers, its store still has the old addresses. On one machine each
+    restart therefore gets its own prefix. Several machines count their restarts differently, so
+    they get none.
     """
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if start == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
@@ -196,7 +198,9 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"training.device: torch knows no device {name!r}") from error
+        raise ValueError(
+            f"training.device: unknown device {name!r}. Use auto, cpu or cuda."
+        ) from error
     if device.type not in ("cpu", "cuda") and not can_compute_on(device):
         raise ValueError(f"training.device {name}: torch can't compute on it here")
     if device.type == "cpu":
@@ -214,7 +218,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def can_compute_on(device: torch.device) -> bool:
-    """Return whether torch can compute on a device; "meta" tensors have no values."""
+    """Return whether torch can compute on a device; False for "meta"."""
     try:
         return torch.ones(1, device=device).item() == 1
     except (RuntimeError, AssertionError, ImportError, NotImplementedError):
@@ -246,9 +250,9 @@ def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:
 
 
 def gather_rows(tensor: Tensor, world: World) -> Tensor:
-    """Return the rows of all ranks' tensors on every rank; ranks may have different numbers.
+    """Return the rows of all ranks' tensors, on every rank.
 
-    Slow: the rows go through the CPU.
+    Ranks may have different numbers of rows. The rows go through the CPU, which is slow.
     """
     if world.world_size == 1:
         return tensor
@@ -304,7 +308,7 @@ def main_process_first(world: World) -> Iterator[None]:
 def shard_model(model: nn.Module, world: World) -> nn.Module:
     """Shard every layer and the rest of the model, in place.
 
-    The model may be on the meta device, so that no rank ever holds all of it.
+    The model may be on the meta device, so that no rank ever holds the whole model.
     """
     if world.is_sharded:
         from torch.distributed.device_mesh import init_device_mesh
@@ -325,7 +329,7 @@ def shard_model(model: nn.Module, world: World) -> nn.Module:
 def replicate_model(model: nn.Module, world: World) -> nn.Module:
     """Wrap the model for "ddp", which averages gradients over ranks.
 
-    Buffers are not broadcast: `Task.end_step` sums what a step added to them.
+    Buffers are not broadcast, since `Task.end_step` adds over ranks what a step changed in them.
     """
     if world.strategy != "ddp":
         return model
@@ -362,7 +366,7 @@ def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 def reshard(model: nn.Module) -> None:
     """Free the gathered parameters that FSDP's root keeps after a forward pass without a backward.
 
-    Otherwise FSDP would use them after the weights were exchanged.
+    Otherwise FSDP would use these parameters after the weights were replaced.
     """
     if is_fsdp(model):
         model.reshard()
@@ -375,14 +379,14 @@ def local_shard(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Piece:
-    """The rows of a tensor that this rank holds.
+    """Rows of a tensor on this rank.
 
     Attributes:
-        tensor: The rows, sharing the model's memory, detached.
+        tensor: The rows, detached; they share the model's memory.
         start: Number of the first row.
         shape: Shape of the whole tensor.
         sharded: Whether other ranks hold other rows; otherwise each rank holds all of them.
-        replica: Number of the model's replica that the shard belongs to.
+        replica: Number of the copy of the model that the shard belongs to.
     """
 
     tensor: Tensor
@@ -393,7 +397,7 @@ class Piece:
 
     @property
     def stop(self) -> int:
-        """Number after the last row; a scalar has one row."""
+        """Number of the last row plus 1; a scalar has one row."""
         return self.start + (len(self.tensor) if self.shape else 1)
 
 
@@ -411,7 +415,7 @@ def piece_of(tensor: Tensor) -> Piece:
 
 
 class Interrupt:
-    """Signal handler: the first signal sets `requested`, a second Ctrl-C interrupts at once.
+    """Signal handler, which sets `requested` at the first signal and interrupts at a second Ctrl-C.
 
     A repeated SIGTERM changes nothing, since a scheduler and a launcher may both send one.
     """
@@ -429,7 +433,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Interrupt:
-        """Install the handlers; outside the main thread this does nothing."""
+        """Install the handlers, unless this is not the main thread."""
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._previous[number] = signal.signal(number, self._handle)
@@ -457,8 +461,8 @@ def keep_freed_memory(
 ) -> Iterator[bool]:
     """Keep freed memory for reuse inside the block; yield whether malloc was configured.
 
-    Results do not depend on it. It applies to CPUs with glibc, unless the environment sets malloc's
-    thresholds.
+    Results do not depend on it. The setting needs a CPU and glibc, and an environment that does not
+    set malloc's thresholds.
     """
     libc = glibc()
     if device.type != "cpu" or libc is None or MALLOC_VARIABLES & environment.keys():

@@ -1,7 +1,7 @@
 """Evaluation on validation data, and detection of divergence.
 
-Training and `magneto evaluate` share this code. Validation batches are shared among the ranks, and
-sums and predictions are gathered, so that metrics do not depend on the number of ranks.
+Training and `magneto evaluate` share this code. Each rank scores a part of the validation batches.
+Sums and predictions of all ranks are gathered, so metrics do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ def evaluate(
     limit: int | None = None,
     progress: Progress = SILENT,
 ) -> Evaluation:
-    """Return metrics and predictions of a model on validation data. Every rank must call this.
+    """Return metrics and predictions of a model on validation data.
+
+    Every rank must call this function.
 
     Args:
         task: A prepared task.
-        model: The model, distributed or not; its modules keep their training modes.
+        model: The model, distributed or not. Afterwards its modules have their former training
+            modes.
         world: The ranks; rank i % world size scores batch i.
         precision: "bf16" for autocast, or "fp32".
         limit: Number of first batches to score; None for all.
@@ -95,7 +98,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def add_sums(sums: dict[str, Tensor], found: Mapping[str, Tensor], counted: bool) -> None:
-    """Add a batch's sums in float64; one that is not counted adds zeros of the same shapes."""
+    """Add a batch's sums in float64; without `counted`, add zeros of the same shapes."""
     for name, value in found.items():
         wide = value.detach().double()
         zero = torch.zeros_like(wide)
@@ -103,7 +106,7 @@ def add_sums(sums: dict[str, Tensor], found: Mapping[str, Tensor], counted: bool
 
 
 def total_sums(sums: Mapping[str, Tensor], world: World) -> dict[str, Any]:
-    """Return sums over all ranks, read from the device in one transfer."""
+    """Return sums over all ranks, copied from the device in one transfer."""
     if not sums:
         return {}
     flat = all_reduce_sum(torch.cat([value.flatten() for value in sums.values()]), world).cpu()
@@ -130,7 +133,7 @@ FAR_ABOVE_FIRST = 1.5
 
 @dataclass
 class DivergenceDetector:
-    """Detects divergence from the loss of each step; its state is plain values.
+    """Detector of divergence from the loss of each step.
 
     Attributes:
         patience: Consecutive steps of high loss after which a run has diverged.
@@ -143,7 +146,7 @@ class DivergenceDetector:
     bad: int = 0
 
     def update(self, loss: float) -> str | None:
-        """Add the next loss; return why the run has diverged, or None."""
+        """Add the next loss; return the reason why the run has diverged, or None."""
         if not math.isfinite(loss):
             return f"the loss is {loss}"
         if self.first is None:

@@ -35,7 +35,7 @@ RESULT_FILE = "result.json"
 class MetricsLogger:
     """Rows of metrics, appended to metrics.jsonl and sent to trackers under grouped names.
 
-    On resumption, rows after the checkpoint's step are removed, since those steps are taken again.
+    On resumption, rows after the checkpoint's step are removed, since the run repeats these steps.
     """
 
     def __init__(self, run: Path, from_step: int, trackers: Sequence[Tracker] = ()) -> None:
@@ -46,7 +46,7 @@ class MetricsLogger:
         self.trackers = trackers
 
     def add(self, row: dict[str, Any]) -> None:
-        """Write one row, which has the key "step". Raises FileNotFoundError as `check` does."""
+        """Write one row, which has the key "step"; raise FileNotFoundError as `check` does."""
         self.check()
         self.file.write(json.dumps(plain(row)).encode() + b"\n")
         self.file.flush()
@@ -59,7 +59,7 @@ class MetricsLogger:
             tracker.add(values, row["step"])
 
     def check(self) -> None:
-        """Check that the log file is still in its place; an open file outlives its directory.
+        """Check that the log file still exists; writing to a deleted open file would not fail.
 
         Raises:
             FileNotFoundError: If the file was removed or replaced.
@@ -78,7 +78,7 @@ class MetricsLogger:
 
 
 def mean_of_steps(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return sums divided by all counts as one row, with the last gradient norm."""
+    """Return one row: sums over steps divided by the sum of counts, and the last gradient norm."""
     names = [key for key in steps[0] if key not in ("step", "count", "gradient_norm")]
     count = max(sum(step["count"] for step in steps), 1)
     means = {name: sum(step[name] for step in steps) / count for name in names}
@@ -93,7 +93,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the JSON objects with a "step" in a file, one per line; other lines are skipped.
 
-    A kill leaves an incomplete last line.
+    A killed process may leave an incomplete last line.
     """
     return [row for line in path.read_bytes().split(b"\n") if (row := as_row(line)) is not None]
 
@@ -144,7 +144,7 @@ def check_trackers(config: TrainingConfig) -> None:
     """Check that the tracker of a configuration is installed.
 
     Raises:
-        ModuleNotFoundError: If it is not; the message says what to install.
+        ModuleNotFoundError: If the tracker is not installed. The message says what to install.
     """
     if config.tracker == "wandb":
         import_wandb()
@@ -279,7 +279,7 @@ def read_environments(path: Path) -> list[dict[str, Any]]:
     """
     records = read_json(path)
     if not isinstance(records, list) or not all(isinstance(each, dict) for each in records):
-        raise DamagedError(f"{path} is damaged: it must hold a list of JSON objects")
+        raise DamagedError(f"{path} is damaged: it must be a list of JSON objects")
     return records
 
 
@@ -366,7 +366,7 @@ def peak_flops(device: torch.device, precision: str) -> float:
 
 
 def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = None) -> float:
-    """Return the best measured rate of square matrix products in FLOP/s.
+    """Return the highest measured rate of square matrix products in FLOP/s.
 
     Args:
         device: Device to measure.
@@ -385,7 +385,7 @@ def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = N
 
 
 def product_seconds(device: torch.device, dtype: torch.dtype, size: int, products: int) -> float:
-    """Return the seconds of some products of random matrices, the least of five runs."""
+    """Return the shortest of five times in seconds of some products of random matrices."""
     import torch
 
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -400,7 +400,7 @@ def product_seconds(device: torch.device, dtype: torch.dtype, size: int, product
 
 
 class Throughput:
-    """Units per second and model-FLOPs utilisation between two readings, without pauses."""
+    """Meter of units per second and model-FLOPs utilisation, without pauses."""
 
     def __init__(self, flops_per_unit: float, peak: float) -> None:
         self.flops_per_unit = flops_per_unit
@@ -414,11 +414,11 @@ class Throughput:
         self.units += units
 
     def pause(self, seconds: float) -> None:
-        """Exclude seconds of evaluation or saving."""
+        """Exclude the seconds of an evaluation or a checkpoint."""
         self.paused += seconds
 
     def read(self, world_size: int) -> tuple[float, float]:
-        """Return (units per second over all ranks, model-FLOPs utilisation), and reset."""
+        """Return (units per second over all ranks, model-FLOPs utilisation) since the last call."""
         now = time.perf_counter()
         seconds = max(now - self.start - self.paused, 1e-9)
         rate = self.units / seconds
@@ -436,7 +436,7 @@ class TrainingResult:
         metrics: Metrics of the last evaluation.
         best: Step and value of the best evaluation by the primary metric.
         diverged_at: Step of the divergence, counted from 1, or None.
-        reason: Why the run stopped before its last step.
+        reason: Reason why the run stopped before its last step.
         seconds: Wall time of this process.
     """
 
@@ -478,7 +478,7 @@ def end_run(state: Any, result: TrainingResult) -> None:
 
 
 def closing_lines(state: Any, result: TrainingResult, verbs: Sequence[str]) -> list[str]:
-    """Return the lines that say how a run ended and which commands use it.
+    """Return the lines printed at the end of a run: its status, metrics and next commands.
 
     Args:
         state: The `magneto.training.loop.TrainingState`.
@@ -502,8 +502,8 @@ def closing_lines(state: Any, result: TrainingResult, verbs: Sequence[str]) -> l
     lines += [f"  {name:{width}}  {value:.4g}" for name, value in rows.items()]
     best = result.best
     if best and best["step"] != result.step and config.patience:
-        lines.append(f"final weights and validation scores: step {best['step']:,}, best by "
-                     f"{state.task.primary_metric}")  # fmt: skip
+        lines.append(f"final weights and validation scores are those of step {best['step']:,}, "
+                     f"the best by {state.task.primary_metric}")  # fmt: skip
     elif best and best["step"] != result.step:
         lines.append(f"best step: {best['step']} (validation {state.task.primary_metric} "
                      f"{best['value']:.4g})")  # fmt: skip
@@ -520,7 +520,7 @@ def describe_losses(losses: Sequence[float], metrics: Mapping[str, float], prima
 
 
 def divergence_advice(config: TrainingConfig) -> str:
-    """Return what to try after a divergence, the cheapest first."""
+    """Return settings to try after a divergence, the cheapest first."""
     tries = [
         f"a lower --training.learning_rate (it was {config.learning_rate:g})",
         f"more --training.warmup_steps (there were {config.warmup_steps})",

@@ -1,9 +1,9 @@
 """The training loop of every task (`magneto.training.task`).
 
-A step sums gradients over micro-batches and ranks and divides by one count, so that the way a batch
-is cut changes nothing. Random numbers depend on (seed, step, rank) alone. Logging, evaluation and
-checkpoints are hooks. A killed run resumes from its newest undamaged checkpoint and gives the same
-result as an uninterrupted one.
+A step sums gradients over micro-batches and ranks and divides by the total count. The result does
+not depend on how a batch is divided. Random numbers depend on (seed, step, rank) alone. Logging,
+evaluation and checkpoints are hooks. A killed run resumes from its newest undamaged checkpoint and
+gives the same result as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from magneto.training.task import NON_FINITE, Task, count_units, place_companion
 
 @dataclass(frozen=True)
 class Stop:
-    """The reason why a run ended: "finished", "diverged" or "interrupted", and the step of it."""
+    """Status of a run that ended: "finished", "diverged" or "interrupted", with reason and step."""
 
     status: str
     reason: str = ""
@@ -74,7 +74,7 @@ class Stop:
 
 @dataclass(kw_only=True)
 class TrainingState:
-    """The objects and counters of one run. Hooks may read all of them, and set `stop`."""
+    """Objects and counters of one run. Hooks may read all of them, and set `stop`."""
 
     task: Task
     config: TrainingConfig  # with epochs resolved to steps
@@ -104,7 +104,7 @@ class TrainingState:
     metrics_logger: MetricsLogger | None = None  # on the main process only
 
     def read_pending(self) -> list[dict[str, Any]]:
-        """Return the steps not yet logged as plain numbers. Waits for the device once."""
+        """Return the numbers of the steps not yet logged, which waits for the device once."""
         if not self.pending:
             return []
         table = torch.stack([values for _, _, values in self.pending]).tolist()
@@ -114,7 +114,7 @@ class TrainingState:
         ]
 
     def add_row(self, row: dict[str, Any]) -> None:
-        """Write a row of metrics, on the main process."""
+        """Write a row of metrics on the main process."""
         if self.metrics_logger is not None:
             self.metrics_logger.add(row)
 
@@ -133,11 +133,11 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class Hook:
-    """A function called after every `every` steps and after the last one.
+    """Function to call after every `every` steps and after the last step.
 
     Attributes:
         every: Steps between calls; 0 for the last step only.
-        function: Receives the run's state; may set `state.stop` to end the run.
+        function: Function of the run's state. It may set `state.stop` to end the run.
     """
 
     every: int
@@ -160,7 +160,7 @@ def train(
     recipe: Mapping[str, Any] | None = None,
     save_recipe: Callable[[], None] = lambda: None,
 ) -> TrainingResult:
-    """Train a task's model in the directory `run`, which is made if missing.
+    """Train a task's model in the directory `run`, which is created if missing.
 
     Args:
         task: Data, model and loss.
@@ -168,19 +168,21 @@ def train(
         run: Directory of checkpoints and logs.
         seed: Seed of weights, data order and dropout.
         resume: Whether to resume from the newest undamaged checkpoint in `run`.
-        hooks: Called after logging and before evaluation.
+        hooks: Hooks to call after logging and before evaluation.
         report: Progress display; by default on stderr.
-        recipe: Plain values by section, kept in checkpoints. A run can't be resumed with another
+        recipe: Plain values by section, saved in checkpoints. A run can't be resumed with another
             task, model, data or seed.
-        save_recipe: Called on the main process after all checks, before anything is written.
+        save_recipe: Function to call on the main process after all checks, before anything is
+            written.
 
     Returns:
         The result, which is also written to result.json. A finished run with no steps left is
         returned unchanged.
 
     Raises:
-        ValueError: If the learning rate is missing, the batch is too small to cut, the device or
-            ranks are not available, or `run` holds another run or was started with another recipe.
+        ValueError: If the learning rate is missing, the batch has fewer examples than
+            micro-batches, or the device or ranks are not available. Also if `run` holds another run
+            or was started with another recipe.
         FileNotFoundError: If `run` is removed during training.
     """
     started = time.perf_counter()
@@ -245,7 +247,7 @@ def build_state(
 
 
 def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
-    """Take steps until the last one or until something stops the run."""
+    """Take steps until the last step, a divergence, a hook or a signal ends the run."""
     config = state.config
     late = (Hook(config.evaluate_every, evaluate), Hook(config.save_every, save))
     hooks = [Hook(config.log_every, log), *hooks, *late]
@@ -264,7 +266,7 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
 
 
 def stop_requested(state: TrainingState) -> bool:
-    """Return whether a signal asked to stop. Several ranks synchronise at log steps only."""
+    """Return whether a signal asked to stop; several ranks check only at log steps."""
     due = state.world.world_size == 1 or state.step % state.config.log_every == 0
     return due and any_rank(state.interrupt.requested, state.world)
 
@@ -288,7 +290,10 @@ def train_step(state: TrainingState, pieces: list[Any]) -> None:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of one step on one rank; no random state needs saving."""
+    """Return the seed of one step on one rank.
+
+    Checkpoints therefore need no state of random generators.
+    """
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
@@ -298,8 +303,8 @@ def accumulate(
     """Add up the gradients of the summed loss over this rank's micro-batches.
 
     Returns:
-        Sums over all ranks (loss, count, the task's logs), on the device; their names; and the
-        units in this rank's pieces. Nothing waits for the device.
+        Sums over all ranks of loss, count and the task's logs, on the device; their names; and the
+        number of units in this rank's pieces. The function does not wait for the device.
     """
     sums, names, units = [], [], 0
     for index, piece in enumerate(pieces):
@@ -317,7 +322,7 @@ def accumulate(
 
 
 def log(state: TrainingState) -> None:
-    """Read the steps since the last log from the device, check for divergence, write a row."""
+    """Read the steps since the last log from the device, check for divergence, and write a row."""
     steps, state.pending = state.read_pending(), []
     if not steps:
         return
@@ -342,7 +347,7 @@ def log(state: TrainingState) -> None:
 
 
 def evaluate(state: TrainingState) -> None:
-    """Evaluate the averaged weights, or the model's, and keep the best.
+    """Evaluate the averaged weights, or the model's, and save them if they are the best.
 
     Weights with a non-finite validation loss are never the best, even if another metric is finite.
     """
@@ -372,7 +377,7 @@ def evaluate(state: TrainingState) -> None:
 
 
 def run_evaluation(state: TrainingState) -> dict[str, float]:
-    """Return the metrics of the averaged weights, or of the model without an average."""
+    """Return the metrics of the averaged weights, or of the model's if there is no average."""
     config = state.config
     with state.average.in_place() if state.average else nullcontext():
         return evaluate_task(
@@ -382,7 +387,7 @@ def run_evaluation(state: TrainingState) -> dict[str, float]:
 
 
 def save(state: TrainingState) -> None:
-    """Write a checkpoint for an exact resumption; none of a diverged run."""
+    """Write a checkpoint for an exact resumption, unless the run has diverged."""
     started = time.perf_counter()
     pending = state.read_pending()
     if not all(math.isfinite(step["loss"]) for step in pending):
@@ -403,7 +408,7 @@ def save(state: TrainingState) -> None:
 
 
 def weights_are_finite(state: TrainingState) -> bool:
-    """Return whether every weight is finite; mark the run as diverged if not. Every rank waits."""
+    """Return whether every weight is finite; if not, mark the run as diverged. Every rank waits."""
     finite = all_finite(state.parameters, state.world)
     if not finite:
         state.mark_diverged("the weights are not finite", state.step)

@@ -1,12 +1,12 @@
-"""Initial weights of a task's model, and its memory and operations by shapes alone.
+"""Initial weights of a task's model, and its memory and operations computed from shapes.
 
 The initial weights are bit-identical for a single process and any number of ranks. The model is
-built on the meta device, sharded, and initialised module by module, so that no process holds all of
-it. A module's random numbers depend on the seed and the module's name alone.
+built on the meta device, sharded, and initialised module by module, so that no process holds the
+whole model. A module's random numbers depend on the seed and the module's name alone.
 
-This requires that `reset_parameters` of each module fills the module's tensors, and that nothing
-changes them afterwards, as in torch's modules and ours. Any other model (a value set by its
-parent, a bare parameter, loaded weights) is built whole by every process, which keeps its rows.
+For this, `reset_parameters` of each module must fill the module's tensors, and nothing may change
+them afterwards. Torch's modules and Magneto's do so. Other models set a value in the parent, have a
+bare parameter, or load weights. Every process builds such a model whole and keeps its own rows.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ FILLS = {
 
 
 class FillRecorder(TorchDispatchMode):
-    """Skips fills of tensors on the meta device, and records the writes to each tensor.
+    """Mode that skips fills of tensors on the meta device and records the writes to each tensor.
 
-    Torch spends more time on such a fill than on creating the tensor: an eighth of the start of a
-    model of 100 layers.
+    Torch spends more time on such a fill than on creating the tensor. For a model of 100 layers,
+    fills took an eighth of the start-up time.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class FillRecorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, or return the tensor that it would fill; record its writes."""
+        """Record an operation's writes; run it, or return the tensor that it would fill."""
         for argument, value in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info and argument.alias_info.is_write and isinstance(value, Tensor):
                 # Values copied from another tensor are unknown, so equal to nothing.
@@ -90,9 +90,9 @@ def initial_model(
 
     Args:
         task: A prepared task.
-        seed: Seed of the draws.
-        world: The ranks; every one must call this.
-        say: Prints why each rank builds the whole model before sharding.
+        seed: Seed of the weights.
+        world: The ranks; every rank must call this function.
+        say: Function that prints why each rank builds the whole model before sharding.
     """
     model, reason = build_on_meta(task.build_model)
     if model is not None:
@@ -122,7 +122,8 @@ def initialise_from_data(
 ) -> None:
     """Initialise weights from data where the task does so (`Task.begin_training`).
 
-    Every rank must call this, with its parts of a batch that is cut in `count` parts.
+    Every rank must call this function, with the numbers of its parts of a batch divided into
+    `count` parts.
     """
 
     def batches() -> Iterator[list[Any]]:
@@ -133,7 +134,7 @@ def initialise_from_data(
 
 
 def build_on_meta(build: Callable[[], nn.Module]) -> tuple[nn.Module | None, str]:
-    """Build a model on the meta device; or return None and why modules can't be initialised."""
+    """Build a model on the meta device, or return None and why modules can't be initialised."""
     try:
         with torch.device("meta"), FillRecorder() as building:
             model = build()
@@ -173,13 +174,13 @@ def own_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def all_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter and buffer of a model, a tied one under each of its names."""
+    """Yield every parameter and buffer of a model, each tied tensor under all of its names."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
 
 
 def materialize(model: nn.Module, device: torch.device) -> None:
-    """Allocate a meta model on a device; a sharded one gets this rank's rows."""
+    """Allocate a meta model on a device; for a sharded model, allocate this rank's rows."""
     first: dict[int, str] = {}
     ties = [(name, first.setdefault(id(tensor), name)) for name, tensor in all_tensors(model)]
     model.to_empty(device=device)
@@ -192,9 +193,9 @@ def materialize(model: nn.Module, device: torch.device) -> None:
 
 @torch.no_grad()
 def draw_parameters(model: nn.Module, seed: int) -> None:
-    """Draw every module's tensors on the CPU and copy this rank's rows.
+    """Initialise every module's tensors on the CPU, and copy this rank's rows to the device.
 
-    The first module that holds a tied tensor draws it.
+    The first module that has a tied tensor initialises it.
     """
     drawn: set[int] = set()
     with torch.random.fork_rng(devices=[]):
@@ -208,7 +209,7 @@ def draw_parameters(model: nn.Module, seed: int) -> None:
 
 
 def draw_module(module: nn.Module, own: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
-    """Draw a module's whole tensors on the CPU; copy this rank's rows of those in `fresh`."""
+    """Initialise a module's whole tensors on the CPU; copy this rank's rows of those in `fresh`."""
     whole = {key: torch.empty(t.shape, dtype=t.dtype) for key, t in own.items()}
     try:
         for key, value in whole.items():
@@ -233,7 +234,7 @@ def module_seed(seed: int, name: str) -> int:
 def ctc_loss(
     log_probabilities: Tensor, targets: Tensor, lengths: list[int], labels: list[int], *_: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return tensors of the shapes that `aten::_ctc_loss` returns: losses and lattice."""
+    """Return tensors with the shapes of the outputs of `aten::_ctc_loss`: losses and lattice."""
     frames, rows = log_probabilities.shape[:2]
     new = log_probabilities.new_empty
     return new(rows), new(rows, frames, 2 * max(labels) + 1)
@@ -244,12 +245,12 @@ META_SHAPES: dict[Any, Any] = {torch.ops.aten._ctc_loss.default: ctc_loss}
 
 
 def attention_flops(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    """Return the operations of attention's two matrix products."""
+    """Return the number of operations of attention's two matrix products."""
     return sdpa_flop_count(query.shape, key.shape, value.shape)
 
 
 def attention_gradient_flops(gradient: Tensor, *given: Tensor, **_: Any) -> int:
-    """Return the operations of four matrix products; recomputed scores don't count."""
+    """Return the number of operations of four matrix products, without recomputed scores."""
     return 2 * attention_flops(*given)
 
 
@@ -262,7 +263,7 @@ FLOP_FORMULAS: dict[Any, Any] = {
 
 
 class CountedOperations(TorchDispatchMode):
-    """Adds up floating-point operations of matrix products by torch's formulas."""
+    """Mode that adds up floating-point operations of matrix products by torch's formulas."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -271,7 +272,7 @@ class CountedOperations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, or return tensors of its output shapes; count it."""
+        """Count an operation and run it, or return tensors of its output shapes."""
         kwargs = kwargs or {}
         result = META_SHAPES.get(func, func)(*args, **kwargs)
         if (flops := FLOP_FORMULAS.get(func._overloadpacket)) is not None:
@@ -282,8 +283,8 @@ class CountedOperations(TorchDispatchMode):
 def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float, int]:
     """Count the floating-point operations of one forward and backward pass.
 
-    Fake tensors have shapes without values, so nothing is computed or allocated. Recomputed
-    activations count.
+    Fake tensors have shapes without values, so nothing is computed or allocated. The count includes
+    recomputed activations.
 
     Args:
         task: A prepared task, with its companion on the CPU.
@@ -291,7 +292,8 @@ def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float,
         precision: "bf16" or "fp32", as in training.
 
     Returns:
-        Operations and units of the batch; nan and 1 if the model or the loss reads values.
+        Number of operations and of the task's units in the batch; nan and 1 if the model or the
+        loss reads values of tensors.
     """
     task.companion()  # created outside the fake mode, with values
     fake, counted = FakeTensorMode(allow_non_fake_inputs=True), CountedOperations()
@@ -318,13 +320,13 @@ OPTIMIZER_TENSORS = {"adamw": 2, "sgd": 0}
 
 @dataclass(frozen=True)
 class StateBytes:
-    """Bytes that training a whole model needs whatever the batch.
+    """Bytes that training a whole model needs, without activations and batch.
 
     Attributes:
-        weights: Trained parameters.
-        gradients: Gradients of these.
-        optimizer: AdamW's two moments of each; 0 for SGD.
-        average: Averaged weights (`training.ema_decay`).
+        weights: Bytes of trained parameters.
+        gradients: Bytes of their gradients.
+        optimizer: Bytes of AdamW's two moments; 0 for SGD.
+        average: Bytes of averaged weights (`training.ema_decay`).
     """
 
     weights: int
@@ -339,7 +341,7 @@ class StateBytes:
 
 
 def state_bytes(model: nn.Module, config: TrainingConfig) -> StateBytes:
-    """Return the bytes of training state of a model, on any device."""
+    """Return the sizes of a model's training state; the model may be on the meta device."""
     trained = tensor_bytes(*(p for p in model.parameters() if p.requires_grad))
     return StateBytes(
         weights=trained,
@@ -350,18 +352,19 @@ def state_bytes(model: nn.Module, config: TrainingConfig) -> StateBytes:
 
 
 def tensor_bytes(*tensors: Tensor) -> int:
-    """Return the bytes of tensors; give a tied one once."""
+    """Return the bytes of tensors, of which a tied one is given once."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def check_memory(task: Task, config: TrainingConfig, world: World, seed: int) -> None:
-    """Check that training can fit in memory, by shapes of the model and of a few examples.
+    """Check that training can fit in memory, from shapes of the model and of a few examples.
 
-    This is a lower bound: weights, gradients, optimizer state and the examples of a batch.
-    `magneto plan` estimates activations too. A model that reads values when built is not checked.
+    The check uses a lower bound of memory, which includes weights, gradients, optimizer state and
+    the examples of a batch. `magneto plan` also estimates activations. A model whose construction
+    reads values of tensors is not checked.
 
     Raises:
-        ValueError: If the bound exceeds the memory; the message says what to lower.
+        ValueError: If the bound exceeds the memory. The message says what to lower.
     """
     try:
         with torch.device("meta"), FillRecorder():
@@ -422,6 +425,6 @@ def peak_memory(device: torch.device) -> int:
 
 
 def gigabytes(number: float) -> str:
-    """Return bytes as gigabytes (1e9 bytes) with three digits."""
+    """Return a number of bytes in words as gigabytes (1e9 bytes), with three digits."""
     amount = number / 1e9
     return f"{amount:,.0f} GB" if amount >= 1000 else f"{amount:.3g} GB"

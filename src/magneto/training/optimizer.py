@@ -28,17 +28,17 @@ def build_optimizer(
     """Build AdamW, fused where possible, or SGD over the trained parameters.
 
     Weight decay applies to matrices of linear and convolutional layers, and not to norms, biases,
-    scales and embedding tables. Maximal update parametrisation multiplies learning rates and
-    divides the decay.
+    scales and embedding tables. Maximal update parametrisation multiplies a learning rate by a
+    factor and divides the weight decay by it.
 
     Args:
-        model: The model without DDP's wrapper, so that names are those of the task.
+        model: The model without DDP's wrapper, which would change parameter names.
         config: Settings of the optimizer.
         multipliers: Multiples of the learning rate by parameter name; 1 by default.
 
     Raises:
         ValueError: If a multiplier names no parameter, or SGD is used with parametrization "mup",
-            whose learning rates are Adam's.
+            whose factors are those of Adam.
     """
     rate = config.learning_rate or 0.0
     scales = width_scales(model)
@@ -65,7 +65,8 @@ def parameter_groups(
         model: Model with the parameters.
         weight_decay: Decay of matrices.
         multipliers: Multiples of the learning rate by parameter name.
-        scales: Further multiples by name (maximal update), by which the decay is divided.
+        scales: Factors of maximal update parametrisation by parameter name. They multiply the
+            learning rate and divide the weight decay.
 
     Raises:
         ValueError: If a multiplier names no parameter.
@@ -88,12 +89,12 @@ def parameter_groups(
 
 
 def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return all (name, parameter) pairs, a tied parameter under each of its names."""
+    """Return all (name, parameter) pairs, with a tied parameter under all of its names."""
     return list(model.named_parameters(remove_duplicate=False))
 
 
 def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return (decayed, not decayed) trained parameters, a tied one once."""
+    """Return (decayed, not decayed) trained parameters, each tied parameter once."""
     tables = {
         id(parameter)
         for module in model.modules()
@@ -119,10 +120,10 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def gradient_scale(
     parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient norm before clipping, and the factor that divides by count and clips.
+    """Return the gradient norm before clipping, and the factor for the mean and for clipping.
 
-    Ranks have averaged the gradients of the sum, hence world size / count. Both results stay on
-    the device.
+    Gradients are those of the summed loss, averaged over ranks. The factor therefore includes
+    world size / count. Both results stay on the device.
     """
     gradients = [local_shard(p.grad) for p in parameters if p.grad is not None]
     square = torch.stack(torch._foreach_norm(gradients)).square().sum()
@@ -175,9 +176,10 @@ def scales_in_kernel(optimizer: torch.optim.Optimizer, world: World) -> bool:
 
 
 def all_finite(parameters: list[nn.Parameter], world: World) -> bool:
-    """Return whether all weights are finite on every rank. Every rank must call this.
+    """Return whether all weights are finite on every rank. Every rank must call this function.
 
-    A step's loss is computed before its update, so it can't show what the update broke.
+    A step's loss is computed before its update, so it does not show weights that the update made
+    infinite or NaN.
     """
     weights = [local_shard(parameter.detach()) for parameter in parameters]
     largest = torch._foreach_norm([w for w in weights if w.numel()], math.inf)

@@ -1,4 +1,4 @@
-"""The interface between the training loop and a task: batches, and losses as sums and counts."""
+"""Interface between the training loop and a task: batches, and losses as sums and counts."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ if TYPE_CHECKING:
 ASSETS = "assets"
 """Folder in a run that `Task.save_assets` fills."""
 RESOLVED_FILE = "resolved.json"
-"""File in a run's assets with the recipe's fields that the data determined. With it a run opens
-without its data and without other runs."""
+"""File in a run's assets with the recipe's fields that the data determined. With it, a run can be
+loaded without its data and without other runs."""
 DIGEST_FILE = "data.digest"
 """File in a run's assets that identifies the content of the training data."""
 NON_FINITE = "non_finite"
-"""Log of a loss: predictions excluded as not finite. A step without any others has diverged."""
+"""Name of a loss's log: number of predictions excluded because their loss is not finite. A step
+with no other predictions has diverged."""
 WHOLE_MODEL_STRATEGIES = ("auto", "none", "ddp")
-"""Values of `training.distributed` that a task with `Task.whole_model` allows."""
+"""Values of `training.distributed` for a task whose ranks each need a whole model."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss as a sum and a count, so that parts of a batch add up to the whole.
+    """Loss as a sum and a count, so that losses of micro-batches add up to the loss of the batch.
 
     Attributes:
         total: Sum over all predictions, a scalar with a gradient.
         count: Number of predictions, a scalar tensor on the same device.
-        logs: Further sums to log; each is divided by `count`.
-        units: Number of the task's `unit` in the batch, for throughput; by default the rows of the
-            batch's first tensor.
+        logs: Further sums to log, each divided by `count`.
+        units: Number of the task's `unit` in the batch, for throughput (default: the number of rows
+            of the batch's first tensor).
     """
 
     total: Tensor
@@ -58,10 +59,11 @@ class Scores:
     """Scores of one validation batch.
 
     Attributes:
-        sums: Tensors on the model's device, with the same names for every batch; they are added in
-            float64 over batches and ranks.
-        predictions: Data that a metric needs of the whole set (texts for BLEU): nested dicts, lists
-            and tuples of tensors and plain values, or None. Tensors stay on their device.
+        sums: Tensors on the model's device, with the same names for every batch. They are added
+            over batches and ranks in float64.
+        predictions: Values of this batch for metrics over the whole set, such as texts for BLEU, or
+            None. They are nested dicts, lists and tuples of tensors and plain values. Tensors stay
+            on their device.
     """
 
     sums: Mapping[str, Tensor]
@@ -70,12 +72,12 @@ class Scores:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture of a model's behaviour for the report.
+    """Figure of a model's behaviour for the report.
 
     Attributes:
         name: File name without ending: letters, digits and dashes.
-        title: A few words on what it shows.
-        caption: One or two sentences on how to read it, with its numbers.
+        title: Title in a few words.
+        caption: One or two sentences on how to read the figure, with its numbers.
         image: SVG text, or the bytes of a PNG.
     """
 
@@ -86,20 +88,20 @@ class Figure:
 
 
 class Task(ABC):
-    """An objective on one kind of data.
+    """Training objective on one kind of data.
 
     Attributes:
         primary_metric: Key of `summarise`'s result that selects checkpoints.
-        higher_is_better: Whether a higher value of it is better.
+        higher_is_better: Whether a higher value of the primary metric is better.
         unit: Unit of throughput, in the plural.
-        whole_model: Reason why each rank needs a whole model, as a clause before "which needs a
-            whole model on each rank"; "" if ranks may hold shards.
+        whole_model: Reason why each rank needs a whole model; "" if ranks may hold shards. Error
+            messages add "which needs a whole model on each rank" to it.
         ModelConfig: Dataclass of the recipe's `model` section, for a task named by import path.
-        DataConfig: Dataclass of the `data` section, likewise.
+        DataConfig: Dataclass of the recipe's `data` section, for a task named by import path.
         model_config: Values of the `model` section.
         data_config: Values of the `data` section.
         seed: Seed of weights, data order, dropout and splits.
-        problems: Records examples with problems; the run lists them by name.
+        problems: Examples with problems, which a file of the run lists by name.
     """
 
     primary_metric: str = "loss"
@@ -117,34 +119,37 @@ class Task(ABC):
         self._progress: Progress = SILENT  # set by `prepare`
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Tokenise, cache or download; runs once, on the first rank first."""
+        """Tokenise, cache or download data.
+
+        Each rank calls this method once, the first rank before the others.
+        """
         return None
 
     @abstractmethod
     def build_model(self) -> nn.Module:
         """Build the model, initialised from torch's current random state.
 
-        It is also built on the meta device, to be initialised module by module
+        The method also runs on the meta device, for initialisation module by module
         (`magneto.training.model`) and to count operations.
         """
 
     def initial_weights(self) -> Mapping[str, StoredTensor]:
-        """Return weights by name that replace initial ones, such as those of another run."""
+        """Return weights by name that replace initial weights, such as those of another run."""
         return {}
 
     def companion(self) -> nn.Module | None:
         """Return the frozen model that `loss` and `score` use, or None.
 
-        One example is the tokenizer whose codes an image model predicts. It is moved to the model's
-        device and appears in no optimizer or checkpoint. `save_assets` must add its weights to the
-        digest, so that a run is not resumed with another one.
+        One example is the tokenizer whose codes an image model predicts. The frozen model is moved
+        to the model's device and is in no optimizer or checkpoint. `save_assets` must add its
+        weights to the digest, so that a run is not resumed with another frozen model.
         """
         return None
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
         """Return multiples of the learning rate by parameter name; 1 by default.
 
-        Uses: layer-wise decay, a faster head, or 0 for frozen weights.
+        Examples are layer-wise decay, a higher rate for the head, or 0 for frozen weights.
         """
         return {}
 
@@ -154,33 +159,36 @@ class Task(ABC):
         batches: Iterator[Sequence[Any]],
         gather: Callable[[Tensor], Tensor],
     ) -> None:
-        """Initialise weights that depend on data; called once, before the first step.
+        """Initialise weights that depend on data.
+
+        The training loop calls this method once, before the first step.
 
         Args:
-            model: The initialised model on its device; gradients are off.
-            batches: Training batches from the first on, without end, made on demand: each is the
+            model: The initialised model on its device, without gradients.
+            batches: Endless training batches from the first step on, made on demand. Each is the
                 list of this rank's micro-batches, on the device.
-            gather: Returns the rows of all ranks' tensors, the same on every rank.
+            gather: Function that returns the rows of all ranks' tensors, the same on every rank.
         """
         return None
 
     def dummy_batch(self, examples: int) -> Any:
         """Return a training batch of the largest shape that the configuration allows, on the CPU.
 
-        `magneto plan` uses its shapes only. A batch made of the configuration alone needs no data.
+        `magneto plan` uses only the shapes of the batch. A task can make the batch from its
+        configuration alone, without data.
         """
         self.prepare()
         return self.train_stream(examples, self.seed).batch(0)[0]
 
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
-        """Update what gradients don't, such as moving averages, after every optimizer step.
+        """Update values without gradients, such as moving averages, after every optimizer step.
 
-        Micro-batches leave sums in the model; this method adds them over ranks, so that the way a
-        batch is cut changes nothing.
+        Micro-batches store sums in the model, and this method adds them over ranks. The result must
+        not depend on how a batch is divided.
 
         Args:
-            model: The model on its device; gradients are off.
-            add_up: Returns the sum of all ranks' tensors, the same on every rank.
+            model: The model on its device, without gradients.
+            add_up: Function that returns the sum of all ranks' tensors, the same on every rank.
         """
         return None
 
@@ -190,41 +198,42 @@ class Task(ABC):
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Any) -> Loss:
-        """Return the loss of the model on a batch on its device."""
+        """Return the loss of the model on a batch, both on the same device."""
 
     @abstractmethod
     def validation_batches(self) -> Sequence[Any]:
         """Return the validation split as batches, each made on the CPU when accessed.
 
-        Batch i must not depend on the number of ranks or on the limit, which takes the first
-        batches; so their order should not follow the content. See
+        Batch i must not depend on the number of ranks or on `training.evaluate_limit`. This limit
+        selects the first batches, so their order should be random. See
         `magneto.data.stream.LazyBatches`.
         """
 
     def score(self, model: nn.Module, batch: Any) -> Scores:
         """Return the scores of the model on a validation batch, without waiting for the device.
 
-        The model is in evaluation mode, without gradients, in the run's precision. It must run the
-        same number of times for every batch, because ranks may hold shards of it. The default sums
-        are those of `loss`: "loss", "count" and its logs.
+        The model is in evaluation mode, without gradients, in the run's precision. The method must
+        call the model equally often for every batch, because ranks may hold shards of the model.
+        The default sums are "loss", "count" and the logs of `loss`.
         """
         found = self.loss(model, batch)
         return Scores({**found.logs, "loss": found.total, "count": found.count})
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return metrics of all batches; by default each sum divided by "count".
+        """Return metrics over all batches; by default, each sum divided by "count".
 
         Args:
             sums: Sums over batches and ranks, as numbers or nested lists.
-            predictions: Predictions of the batches that have any, in order, on the CPU.
+            predictions: Predictions of each batch with predictions, in the order of batches, on the
+                CPU.
         """
         return {name: sums[name] / sums["count"] for name in sums if name != "count"}
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return metrics of a trivial baseline on the validation data, or {}.
 
-        Examples are token frequencies, the commonest class, and the mean. Keys are those of
-        `summarise` for which the baseline is defined.
+        Examples are token frequencies, the commonest class, and the mean. The result has those
+        metrics of `summarise` for which the baseline is defined.
 
         Args:
             limit: Number of first batches, as `training.evaluate_limit`; None for all.
@@ -235,7 +244,7 @@ class Task(ABC):
         """Return the model's prediction for each input, as plain values or tensors to print.
 
         Args:
-            model: The model with a run's weights, in evaluation mode. Data is not prepared.
+            model: The model with a run's weights, in evaluation mode. `prepare` was not called.
             inputs: For a task named by import path, rows of tables: mappings from column names to
                 values, which are strings in a .csv file.
         """
@@ -244,14 +253,14 @@ class Task(ABC):
     def save_assets(self, directory: Path) -> Mapping[str, Any]:
         """Write what a model needs besides weights, and a digest of the data.
 
-        A run is resumed only if they are unchanged.
+        A run is resumed only if these files are unchanged.
 
         Args:
             directory: An empty folder, which becomes the run's `assets`.
 
         Returns:
-            Values of the recipe's fields that the data determined, by dotted name. With them the
-            model is built without data. A path is one inside `directory`.
+            Values of the recipe's fields that the data determined, by dotted name. With these
+            values the model can be built without data. A path must be inside `directory`.
         """
         return {}
 
@@ -272,9 +281,9 @@ def count_units(loss: Loss, piece: Any) -> int:
 
 
 def figures_of(task: Task, model: nn.Module) -> Sequence[Figure]:
-    """Return pictures of a model's behaviour on validation data, with the model in evaluation mode.
+    """Return figures of a model's behaviour on validation data, in evaluation mode.
 
-    They come from the function `figures(task, model)` of the task's module, if there is one.
+    The function `figures(task, model)` of the task's module makes them, if there is one.
     """
     draw = getattr(import_module(type(task).__module__), "figures", None)
     return () if draw is None else draw(task, model)
@@ -288,7 +297,7 @@ def place_companion(task: Task, device: torch.device) -> None:
 
 
 def strategy_error(task: Task, strategy: str) -> str:
-    """Return why ranks can't train a task with a strategy, or ""."""
+    """Return the reason why ranks can't train a task with a strategy, or ""."""
     if strategy in WHOLE_MODEL_STRATEGIES or not task.whole_model:
         return ""
     return (f"training.distributed {strategy}: {task.whole_model}, which needs a whole model on "
@@ -297,11 +306,11 @@ def strategy_error(task: Task, strategy: str) -> str:
 
 @contextmanager
 def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
-    """Write a run's assets to a temporary folder; yield their paths and final places.
+    """Write a run's assets to a temporary folder, and yield their temporary and final paths.
 
     Raises:
-        ValueError: If they differ from the run's existing assets, such as its tokenizer or the
-            digest of its data.
+        ValueError: If the assets differ from those of the run, such as its tokenizer or the digest
+            of its data.
     """
     with directory_aside(run / ASSETS) as aside:
         fields = task.save_assets(aside)
@@ -316,14 +325,14 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
         for path, place in made.items():
             if read_files(place) not in ({}, read_files(path)):
                 raise ValueError(
-                    f"{place} differs from what this recipe and its data give now: they changed "
-                    "after the run began. Restore them, or start another run (--out)."
+                    f"{place} does not match this recipe and its data, which changed after the run "
+                    "began. Restore them, or start another run (--out)."
                 )
         yield made
 
 
 def install_assets(made: Mapping[Path, Path]) -> None:
-    """Move staged assets to their places; existing ones stay."""
+    """Move staged assets to their final paths; existing assets stay."""
     for path, place in made.items():
         if not read_files(place):
             place.parent.mkdir(exist_ok=True)
@@ -340,7 +349,7 @@ def resolved_fields(run: Path) -> dict[str, Any]:
     """Return the recipe's fields that a run's data determined; {} before training began.
 
     Raises:
-        FileNotFoundError: If a file of these is missing: a new tokenizer would not fit the weights.
+        FileNotFoundError: If an asset is missing, since a new tokenizer would not fit the weights.
     """
     folder = run / ASSETS
     if not folder.is_dir() and not (run / "environment.json").exists():
