@@ -1,4 +1,4 @@
-"""Cross-entropy of a linear layer in chunks of logits, and of token frequencies."""
+"""Cross-entropy of a linear layer, computed in chunks of logits, and of token frequencies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IGNORED = -100
 """Target that is excluded from the loss."""
 
 CHUNK = 1024
-"""Default number of rows of logits in memory."""
+"""Default number of rows of logits in memory at once."""
 # Processor time of a training step relative to that with all logits at once (fp32, width 256, one
 # thread), by rows per chunk:
 #   vocabulary, tokens of a step    256   512  1024  2048  4096
@@ -35,9 +35,9 @@ class CrossEntropyLoss:
     """Summed cross-entropy in nats, and the number of targets.
 
     Attributes:
-        total: Loss to minimise, a scalar with a gradient.
+        total: Summed loss to minimise, a scalar with a gradient.
         count: Number of targets.
-        nll: Sum without label smoothing, a scalar without a gradient.
+        nll: Summed loss without label smoothing, a scalar without a gradient.
     """
 
     total: Tensor
@@ -56,24 +56,24 @@ def linear_cross_entropy(
 ) -> CrossEntropyLoss:
     """Sum the cross-entropy of the logits `features @ weight.T + bias`.
 
-    The forward pass computes needed gradients together with the loss, chunk by chunk; the backward
-    pass only scales them. It can be differentiated once.
+    The forward pass computes the needed gradients together with the loss, chunk by chunk. The
+    backward pass only scales these gradients. The loss can be differentiated once.
 
-    Under autocast, matrix products are in its type; the softmax, and the sum of the weight's
+    Under autocast, matrix products are in autocast's type. The softmax, and the sum of the weight's
     gradient over chunks, are in fp32 if the weight is.
 
     Args:
-        features: (..., width).
-        weight: (vocabulary, width).
-        targets: (...), in [0, vocabulary), or `IGNORED`.
-        bias: (vocabulary,).
-        chunk: Rows of logits in memory; 0 for all.
+        features: Inputs of the linear layer, (..., width).
+        weight: Weight of the linear layer, (vocabulary, width).
+        targets: Targets in [0, vocabulary) or `IGNORED`, (...).
+        bias: Bias of the linear layer, (vocabulary,).
+        chunk: Number of rows of logits in memory at once; 0 for all.
         smoothing: Label smoothing e over the whole vocabulary V, including the target: 1 - e + e/V
             for the target and e/V for the others (arXiv 1512.00567, section 7; fairseq has 1 - e
             and e/(V - 1)).
 
     Raises:
-        ValueError: If the shapes of targets and features differ, apart from the width.
+        ValueError: If the shape of targets is not that of features without the width.
     """
     if targets.shape != features.shape[:-1]:
         raise ValueError(
@@ -93,11 +93,11 @@ def linear_cross_entropy(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """The loss, with gradients computed in the forward pass."""
+    """Summed loss, with gradients computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
-        """Return the total and the sum without smoothing; save the gradients of the total."""
+        """Return the loss with and without smoothing; save the gradients of the former."""
         total, nll, gradients = _loss_and_gradients(*given, wanted=ctx.needs_input_grad[:3])
         ctx.save_for_backward(*gradients)
         ctx.mark_non_differentiable(nll)
@@ -108,7 +108,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad_total: Tensor, _: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Scale the gradients out of place, since the graph may be kept for another pass."""
+        """Scale the gradients out of place, since another backward pass may follow."""
         scaled = [None if kept is None else kept * grad_total for kept in ctx.saved_tensors]
         return (*scaled, None, None, None, None)
 
@@ -123,14 +123,14 @@ def _loss_and_gradients(
     operand: torch.dtype,
     wanted: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
-    """Return the total, the sum without smoothing, and the wanted gradients of the total.
+    """Return the loss with and without smoothing, and the wanted gradients of the former.
 
     Args:
-        rows: (rows, width).
-        weight: (vocabulary, width).
-        bias: (vocabulary,) or None.
-        answers: (rows,).
-        chunk: Rows at a time, at least 1.
+        rows: Inputs of the linear layer, (rows, width).
+        weight: Weight of the linear layer, (vocabulary, width).
+        bias: Bias of the linear layer, (vocabulary,), or None.
+        answers: Targets, (rows,).
+        chunk: Number of rows at a time, at least 1.
         smoothing: Label smoothing.
         operand: Type of the matrix products.
         wanted: Whether gradients of rows, weight and bias are needed.
@@ -169,7 +169,7 @@ def _loss_and_gradients(
 
 
 def project(part: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
-    """Write the logits of (rows, width) into `out`."""
+    """Write the logits of `part`, (rows, width), into `out`."""
     if out.dtype != part.dtype:
         return out.copy_(F.linear(part, weight, bias))
     if bias is None:
@@ -181,8 +181,8 @@ def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tens
     """Convert logits to the gradient of the loss, in place.
 
     Args:
-        logits: (rows, vocabulary).
-        answer: (rows, 1).
+        logits: Logits, (rows, vocabulary).
+        answer: Targets, (rows, 1).
         smoothing: Label smoothing.
 
     Returns:
@@ -202,7 +202,7 @@ def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tens
 
 
 def accumulate(total: Tensor | None, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """Add `left @ right` to the total in place; None is an empty total."""
+    """Add `left @ right` to the total in place; None stands for a total of zero."""
     if total is None:
         return torch.mm(left, right).to(dtype)
     if total.dtype == left.dtype:
@@ -222,7 +222,7 @@ def count_numbers(numbers: np.ndarray, size: int) -> np.ndarray:
 def count_targets(
     batches: Iterable[Mapping[str, Any]], size: int, limit: int | None = None
 ) -> np.ndarray:
-    """Return the frequency of each token among the targets of the first batches, (size,).
+    """Return the frequency of each token among the targets of the first `limit` batches, (size,).
 
     Negative targets are excluded.
     """
@@ -236,12 +236,12 @@ def count_targets(
 def frequency_nats(
     train: np.ndarray, asked: np.ndarray, allowed: np.ndarray | None = None
 ) -> float:
-    """Return the summed cross-entropy, in nats, of predicting training frequencies.
+    """Return the summed cross-entropy, in nats, of predicting by training frequencies.
 
     Args:
         train: Frequency of each number in training, (size,); 1 is added to each.
         asked: Frequency of each number among the targets, (size,).
-        allowed: Whether a number can be a target, (size,); the others have probability 0.
+        allowed: Whether each number can be a target, (size,). Other numbers have probability 0.
     """
     counts = (train + 1.0) * (True if allowed is None else allowed)
     there = asked > 0

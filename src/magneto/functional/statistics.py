@@ -1,7 +1,7 @@
 """Confidence intervals of a mean and of a difference of two means, by Student's t.
 
-With few seeds per group the intervals use the quantile of Student's t for the degrees of freedom
-instead of the normal distribution's 1.96.
+Since groups have few seeds, intervals use the quantile of Student's t for the degrees of freedom,
+not the normal distribution's 1.96.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Difference:
     Attributes:
         mean: First mean minus the second.
         half_width: Half-width of the confidence interval. It is nan if a group has one value, or if
-            no value varies and the means differ, since there is no spread to judge by.
+            values within groups are equal and the means differ, since the variance is then unknown.
         freedom: Welch-Satterthwaite degrees of freedom; nan if a group has one value.
     """
 
@@ -66,14 +66,14 @@ def joint_differences(
 ) -> list[Difference]:
     """Return the differences of means of several pairs, with Holm's correction.
 
-    More comparisons find more differences by chance. With Holm's method (1979) the probability of
-    any false difference among all pairs is at most 1 - `level`. Each interval has the level at
-    which the method tests its pair, so that it contains 0 exactly if no difference is found. A
-    single pair has the interval of `mean_difference`.
+    With more comparisons, more significant differences occur by chance. With Holm's method (1979)
+    the probability of any false positive among all pairs is at most 1 - `level`. Each interval has
+    the level at which the method tests its pair. It contains 0 exactly if the pair does not differ
+    significantly. A single pair has the interval of `mean_difference`.
 
     Args:
-        pairs: Groups of each pair; a group may be in several.
-        level: Probability that no false difference is found.
+        pairs: The two groups of each pair. A group may be in several pairs.
+        level: Probability that no difference is a false positive.
 
     Raises:
         ValueError: If a group is empty.
@@ -94,7 +94,8 @@ def joint_differences(
 def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
     """Return a difference of means, its standard error and degrees of freedom, by Welch.
 
-    The last two are nan if a group has one value; the error is 0 if no value varies.
+    Error and degrees of freedom are nan if a group has one value. The error is 0 if values within
+    both groups are equal.
     """
     if not first or not second:
         raise ValueError("a difference of means needs at least one value in each group")
@@ -112,7 +113,7 @@ def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[fl
 
 
 def _with_interval(mean: float, error: float, freedom: float, level: float) -> Difference:
-    """Return a difference with its interval at a level."""
+    """Return a difference with its confidence interval at a level."""
     if math.isnan(error):
         return Difference(mean, math.nan, math.nan)
     if error == 0:
@@ -121,7 +122,7 @@ def _with_interval(mean: float, error: float, freedom: float, level: float) -> D
 
 
 def _p_value(mean: float, error: float, freedom: float) -> float | None:
-    """Return the probability of at least this difference between equal means; None if undefined."""
+    """Return the p-value of a difference of means, two-sided; None if it is undefined."""
     if math.isnan(error) or (error == 0 and mean != 0):
         return None
     return 1.0 if error == 0 else 2 * t_tail(abs(mean) / error, freedom)
@@ -130,11 +131,11 @@ def _p_value(mean: float, error: float, freedom: float) -> float | None:
 def t_quantile(probability: float, freedom: float) -> float:
     """Return the quantile of Student's t.
 
-    Newton's method on the tail probability, from 0; since the function is convex there, steps never
-    overshoot.
+    Newton's method is applied to the tail probability, starting from 0. Since the function is
+    convex for t > 0, steps never overshoot.
 
     Args:
-        probability: Above 0 and below 1.
+        probability: Probability below the quantile, between 0 and 1 (exclusive).
         freedom: Degrees of freedom, above 0, not necessarily an integer.
 
     Raises:
@@ -163,9 +164,9 @@ def t_density(t: float, freedom: float) -> float:
 
 
 def _gamma_ratio(x: float) -> float:
-    """Return gamma(x + 1/2) / gamma(x); for large x by its asymptotic series (DLMF 5.11.13).
+    """Return gamma(x + 1/2) / gamma(x), for large x from its asymptotic series (DLMF 5.11.13).
 
-    A difference of two log-gammas would lose digits that the far tail needs.
+    A difference of two log-gammas would have too few digits in the far tail.
     """
     if x < 100:
         return math.gamma(x + 0.5) / math.gamma(x)
@@ -176,9 +177,9 @@ def _gamma_ratio(x: float) -> float:
 def t_tail(t: float, freedom: float) -> float:
     """Return the probability that Student's t exceeds `t`, for t >= 0.
 
-    It is half the regularised incomplete beta function (Abramowitz and Stegun 26.5.27 and 26.5.4),
-    whose power series has positive terms only. The series for the tail or for the middle is used,
-    whichever has the smaller argument, at most 1/2.
+    The probability is half the regularised incomplete beta function (Abramowitz and Stegun 26.5.27
+    and 26.5.4). Its power series has only positive terms. The series for the tail is used if its
+    argument is below 1/2, and otherwise the series for the middle.
     """
     weight, square = t * t_density(t, freedom), t * t
     if square > freedom:

@@ -1,15 +1,16 @@
-"""Transducer loss, of logits or of a joiner whose logits are computed in tiles, and alignment.
+"""Transducer loss of logits, or of a joiner with logits computed in tiles, and alignment.
 
-A path starts in cell (0, 0). Cell (t, u) is at frame t after u labels. A blank leads to (t + 1, u)
-and the next label to (t, u + 1); the path ends with the last frame's blank after the last label
-(arXiv 1211.3711, section 2.4). A frame may emit any number of labels.
+Cell (t, u) of the lattice is at frame t after u labels. A path starts in cell (0, 0). A blank leads
+to cell (t + 1, u), and the next label leads to cell (t, u + 1). The path ends with the last frame's
+blank after the last label (arXiv 1211.3711, section 2.4). A frame may emit any number of labels.
 
-Cell (t, u) is on anti-diagonal t + u. Cells of a diagonal depend only on the next or previous one,
-so a batch takes time + labels steps. Sums are in float64: there are two numbers per cell, and
-float32 has too few digits for log-probabilities in the thousands.
+Cell (t, u) is on anti-diagonal t + u. Cells of a diagonal depend only on the next or previous
+diagonal, so a batch takes time + labels steps. Sums over paths are in float64, since float32 has
+too few digits for log-probabilities in the thousands. This costs little memory, with two numbers
+per cell.
 
-Each cell has as many logits as the vocabulary. They exist for one tile of cells at a time, where
-they become log-probabilities or, in place, their own gradient.
+Each cell has as many logits as the vocabulary has tokens. Logits exist for one tile of cells at a
+time. Log-probabilities are computed from them, or they are replaced in place by their gradient.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torch.nn import functional as F
 from magneto.functional.cross_entropy import accumulate, project
 
 TILE = 1024
-"""Default number of cells with logits in memory."""
+"""Default number of cells with logits in memory at once."""
 # A step of four utterances, 400 frames, 60 labels, vocabulary 500, joint width 640, on one thread
 # (one measurement each):
 #   cells                256  1024  4096
@@ -46,28 +47,30 @@ def transducer_loss(
 ) -> Tensor:
     """Return each utterance's negative log-likelihood under a transducer (arXiv 1211.3711).
 
-    Logits are normalised; log-probabilities may be given too, since normalising does not change
-    them. The softmax is in float32 (float64 for float64 logits), and sums over paths are in
-    float64. Memory is that of a tile, beyond logits and gradient. It can be differentiated once.
+    Logits are normalised by softmax. Log-probabilities may be given too, since normalising does not
+    change them. The softmax is in float32 (float64 for float64 logits), and sums over paths are in
+    float64. Besides logits and gradient, the loss needs the memory of a tile. It can be
+    differentiated once.
 
     The loss is infinite if no path has positive probability or there are no frames, and NaN if a
-    logit is NaN. The gradient of such a loss is zero, and other utterances are unaffected. Padding
-    may hold any values, including NaN. More labels than frames are allowed.
+    logit is NaN. The gradient of an infinite or NaN loss is zero, and other utterances are
+    unaffected. Padding may hold any values, including NaN. More labels than frames are allowed.
 
     Args:
-        logits: (batch, time, labels + 1, vocabulary).
-        targets: (batch, labels), in [0, vocabulary) without the blank; any padding.
-        logit_lengths: (batch,), frames of each utterance.
-        target_lengths: (batch,), labels of each utterance, possibly 0.
+        logits: Logits of each cell, (batch, time, labels + 1, vocabulary).
+        targets: Labels in [0, vocabulary) except the blank, (batch, labels); padding may be any
+            value.
+        logit_lengths: Number of frames of each utterance, (batch,).
+        target_lengths: Number of labels of each utterance, possibly 0, (batch,).
         blank: Index of the blank in the vocabulary.
-        tile: Cells in memory, at least 1.
+        tile: Number of cells with logits in memory at once, at least 1.
 
     Returns:
-        (batch,), in nats, float32 (float64 for float64 logits).
+        Losses in nats, (batch,), float32 (float64 for float64 logits).
 
     Raises:
-        ValueError: If shapes do not fit, or, on a CPU, lengths or targets are out of range. (On
-            other devices this check would make the host wait.)
+        ValueError: If shapes do not fit, or, on a CPU, lengths or targets are out of range. On
+            other devices the check of values would make the host wait.
     """
     check_logits(logits.shape, targets, logit_lengths, target_lengths, blank, tile)
     labels = next_labels(targets, target_lengths)
@@ -88,30 +91,33 @@ def joiner_transducer_loss(
 ) -> Tensor:
     """Return the transducer loss of the logits `tanh(encoder + predictor) @ weight.T + bias`.
 
-    Neither the logits nor the hidden layer (batch x time x (labels + 1) x joint) exist at once: the
-    forward pass computes them in tiles and keeps three numbers per cell; the backward pass computes
-    each tile again for its share of the gradients.
+    The full logits and the full hidden layer (batch x time x (labels + 1) x joint) are never in
+    memory. The forward pass computes them in tiles and stores three numbers per cell. The backward
+    pass computes each tile again and adds its share of the gradients.
 
-    Under autocast, matrix products are in its type. Everything else is in float32 (float64 for
-    float64 features), and the weight's gradient is summed in the weight's type. Otherwise it equals
-    `transducer_loss`.
+    Under autocast, matrix products are in autocast's type. Everything else is in float32 (float64
+    for float64 features), and the weight's gradient is summed in the weight's type. In other
+    respects the loss equals `transducer_loss`.
 
     Args:
-        encoder_features: (batch, time, joint), projected to the joiner's width.
-        predictor_features: (batch, labels + 1, joint), projected too.
-        weight: (vocabulary, joint), of the output layer.
-        bias: (vocabulary,).
-        targets: (batch, labels), in [0, vocabulary) without the blank; any padding.
-        encoder_lengths: (batch,), frames of each utterance.
-        target_lengths: (batch,), labels of each utterance, possibly 0.
+        encoder_features: Encoder features projected to the joiner's width, (batch, time, joint).
+        predictor_features: Predictor features projected to the joiner's width, (batch, labels + 1,
+            joint).
+        weight: Weight of the output layer, (vocabulary, joint).
+        bias: Bias of the output layer, (vocabulary,).
+        targets: Labels in [0, vocabulary) except the blank, (batch, labels); padding may be any
+            value.
+        encoder_lengths: Number of frames of each utterance, (batch,).
+        target_lengths: Number of labels of each utterance, possibly 0, (batch,).
         blank: Index of the blank in the vocabulary.
-        tile: Cells in memory; a tile is whole utterances, or whole frames of one.
+        tile: Number of cells with logits in memory at once. A tile consists of whole utterances, or
+            of whole frames of one utterance.
 
     Returns:
-        (batch,), in nats.
+        Losses in nats, (batch,).
 
     Raises:
-        ValueError: As `transducer_loss`.
+        ValueError: As for `transducer_loss`.
     """
     given = (encoder_features, predictor_features, weight)
     check_joiner(*given, targets, encoder_lengths, target_lengths, blank, tile)
@@ -124,13 +130,13 @@ class TransducerAlignment:
     """Alignment of frames and labels of each utterance.
 
     Attributes:
-        frames: (batch, labels), frame at which the best path emits each label; -1 for padding and
+        frames: Frame at which the best path emits each label, (batch, labels); -1 for padding and
             utterances without a path.
-        score: (batch,), log-probability of the best path, in nats.
-        log_likelihood: (batch,), log-probability of all paths: minus the loss.
-        occupancy: (batch, time, labels + 1), probability that a path visits cell (t, u), at frame t
-            after u labels; 0 in padding.
-        emission: (batch, time, labels + 1), probability that label u is emitted at frame t.
+        score: Log-probability of the best path in nats, (batch,).
+        log_likelihood: Log-probability of all paths, which is minus the loss, (batch,).
+        occupancy: Probability that a path visits cell (t, u), at frame t after u labels, (batch,
+            time, labels + 1); 0 in padding.
+        emission: Probability that label u is emitted at frame t, (batch, time, labels + 1).
     """
 
     frames: Tensor
@@ -153,12 +159,12 @@ def transducer_alignment(
     *,
     tile: int = TILE,
 ) -> TransducerAlignment:
-    """Align targets with frames; arguments as of `joiner_transducer_loss`.
+    """Align targets with frames; arguments are those of `joiner_transducer_loss`.
 
-    Memory is that of a tile and some numbers per cell. Results are in float64.
+    The function needs the memory of a tile and of a few numbers per cell. Results are in float64.
 
     Raises:
-        ValueError: As `joiner_transducer_loss`.
+        ValueError: As for `joiner_transducer_loss`.
     """
     given = (encoder_features, predictor_features, weight)
     check_joiner(*given, targets, encoder_lengths, target_lengths, blank, tile)
@@ -172,9 +178,10 @@ def transducer_alignment(
 
 
 def _eager(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """Return the function with a graph break for compiled models.
+    """Return the function with a graph break before it in compiled models.
 
-    Otherwise every tile and diagonal would be unrolled into the graph, for each shape.
+    Without a graph break, every tile and diagonal would be unrolled into the compiled graph for
+    each shape.
     """
     if torch.compiler.is_compiling():
         return torch.compiler.disable(function.apply)
@@ -182,7 +189,7 @@ def _eager(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 
 class _LogitsLoss(torch.autograd.Function):
-    """Loss of given logits."""
+    """Transducer loss of given logits."""
 
     @staticmethod
     def forward(
@@ -194,7 +201,7 @@ class _LogitsLoss(torch.autograd.Function):
         blank: int,
         tile: int,
     ) -> Tensor:
-        """Return the losses; save two numbers per cell."""
+        """Return the losses, and save two numbers per cell."""
         wide = torch.promote_types(logits.dtype, torch.float32)
         each = labels.repeat_interleave(logits.shape[1], 0)
         shape = (len(each), 1, logits.shape[2])
@@ -222,7 +229,7 @@ class _LogitsLoss(torch.autograd.Function):
 
 
 class _JoinerLoss(torch.autograd.Function):
-    """Loss of a joiner's logits, which both passes compute tile by tile."""
+    """Transducer loss of a joiner's logits, which both passes compute tile by tile."""
 
     @staticmethod
     def forward(
@@ -237,7 +244,7 @@ class _JoinerLoss(torch.autograd.Function):
         blank: int,
         tile: int,
     ) -> Tensor:
-        """Return the losses; save two numbers per cell."""
+        """Return the losses, and save two numbers per cell."""
         joiner = Joiner(encoder, predictor, weight, bias)
         found = joiner.numbers(labels, blank, tile)
         ctx.blank, ctx.tile, ctx.operand = blank, tile, joiner.operand
@@ -248,7 +255,7 @@ class _JoinerLoss(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad_loss: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Compute each tile again and add its share of the gradients."""
+        """Compute each tile again, and add its share of the gradients."""
         chances, total, factor, (encoder, predictor, weight, bias, labels) = _saved(ctx, grad_loss)
         operand, wanted = ctx.operand, ctx.needs_input_grad
         # No path visits padding, nor utterances without a finite loss.
@@ -297,7 +304,7 @@ def _save(
 
 
 def _saved(ctx: Any, grad_loss: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor, Tensor, tuple]:
-    """Return posteriors, logarithms of sums, each utterance's factor, and the saved inputs.
+    """Return posteriors, logarithms of softmax sums, each utterance's factor, and saved inputs.
 
     The factor is the gradient of the utterance's loss, or 0 if the loss is not finite.
     """
@@ -311,15 +318,15 @@ Place = tuple[slice, slice]
 """Slices of the batch and of the time."""
 Tiles = Iterator[tuple[Place, Tensor, Tensor]]
 """Tiles of the lattice: slices, hidden layer (utterances, frames, labels + 1, joint), and logits
-(cells, vocabulary). The next tile overwrites the logits. Logits have the dtype of the features, at
-least float32."""
+(cells, vocabulary). The next tile overwrites the logits. Logits have the dtype of the features, or
+float32 if that is wider."""
 
 
 def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
     """Yield the tiles of a (batch, time, labels + 1) lattice, of about `cells` cells each.
 
-    A tile is whole utterances, or whole frames of one. For tensors without values two tiles suffice
-    to show the peak memory.
+    A tile consists of whole utterances, or of whole frames of one utterance. For tensors without
+    values, two tiles are enough to measure the peak memory.
     """
     batch, time, width = shape
     utterances = max(1, cells // max(1, time * width))
@@ -335,7 +342,7 @@ def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
 def logit_tiles(logits: Tensor, dtype: torch.dtype, cells: int) -> Tiles:
     """Yield tiles of (batch, time, labels + 1, vocabulary) logits, with copies.
 
-    Frames are treated as utterances, so a tile is frames of any utterances.
+    Frames are treated as utterances, so a tile consists of frames of any utterances.
     """
     rows, buffer = logits.flatten(0, 1), None
     for at in places((len(rows), 1, rows.shape[1]), cells, is_fake(logits)):
@@ -349,11 +356,11 @@ class Joiner:
     """Features and output layer of a joiner.
 
     Args:
-        encoder: (batch, time, joint).
-        predictor: (batch, labels + 1, joint).
-        weight: (vocabulary, joint).
-        bias: (vocabulary,).
-        operand: Type of the matrix products; by default autocast's or the weight's.
+        encoder: Encoder features, (batch, time, joint).
+        predictor: Predictor features, (batch, labels + 1, joint).
+        weight: Weight of the output layer, (vocabulary, joint).
+        bias: Bias of the output layer, (vocabulary,).
+        operand: Type of the matrix products (default: autocast's, or the weight's).
     """
 
     def __init__(
@@ -395,17 +402,17 @@ class Joiner:
 def cell_numbers(
     tiles: Tiles, shape: tuple[int, ...], dtype: torch.dtype, labels: Tensor, blank: int
 ) -> Tensor:
-    """Return each cell's log p(blank), log p(label), and logarithm of the sum of exponentials.
+    """Return each cell's log p(blank), log p(label), and logarithm of the softmax sum.
 
     Args:
         tiles: Tiles, whose logits are overwritten.
         shape: Shape of the lattice: batch, time, labels + 1.
         dtype: Type of the result.
-        labels: (batch, labels + 1), next label of each position.
+        labels: Next label of each position, (batch, labels + 1).
         blank: Index of the blank.
 
     Returns:
-        (3, batch, time, labels + 1).
+        Three numbers per cell, (3, batch, time, labels + 1).
     """
     found = torch.empty(3, *shape, dtype=dtype, device=labels.device)
     for (rows, columns), _, logits in tiles:
@@ -431,10 +438,10 @@ def to_gradient(
     """Convert a tile's logits to the gradient of the negative log-likelihood, in place.
 
     Args:
-        logits: (cells, vocabulary), finite where no path passes.
-        at: Place of the tile.
-        total: (batch, time, labels + 1), logarithm of each cell's sum of exponentials.
-        labels: (batch, labels + 1), next label of each position.
+        logits: Logits, (cells, vocabulary), finite also in cells without a path.
+        at: Slices of the tile.
+        total: Logarithm of each cell's softmax sum, (batch, time, labels + 1).
+        labels: Next label of each position, (batch, labels + 1).
         blank: Index of the blank.
         chances: Probabilities that a path leaves a cell by the blank, and by the label.
     """
@@ -453,10 +460,12 @@ class Lattice:
     """Log-probabilities of a blank and of the next label in each cell, by anti-diagonal.
 
     Attributes:
-        blank: (time + labels, batch, labels + 1), float64, -inf outside the lattice.
-        label: The same for the next label, and -inf after an utterance's last label.
-        frames: (batch,), frames of each utterance.
-        labels: (batch,), labels of each utterance.
+        blank: Log-probability of a blank, (time + labels, batch, labels + 1), float64, -inf outside
+            the lattice.
+        label: Log-probability of the next label, of the same shape, also -inf after an utterance's
+            last label.
+        frames: Number of frames of each utterance, (batch,).
+        labels: Number of labels of each utterance, (batch,).
     """
 
     blank: Tensor
@@ -466,7 +475,7 @@ class Lattice:
 
 
 def build_lattice(blank: Tensor, label: Tensor, frames: Tensor, labels: Tensor) -> Lattice:
-    """Convert (batch, time, labels + 1) log-probabilities to diagonals without padding."""
+    """Convert log-probabilities, (batch, time, labels + 1), to diagonals without padding."""
     batch, time, width = blank.shape
     frame, position = (torch.arange(size, device=blank.device) for size in (time, width))
     inside = frame[:, None] < frames[:, None, None]
@@ -479,7 +488,7 @@ def build_lattice(blank: Tensor, label: Tensor, frames: Tensor, labels: Tensor) 
 
 
 def cells(diagonals: Tensor) -> Tensor:
-    """View (time + labels, batch, labels + 1) as (batch, time, labels + 1)."""
+    """View diagonals, (time + labels, batch, labels + 1), as frames, (batch, time, labels + 1)."""
     steps, batch, width = diagonals.shape
     row = batch * width
     return diagonals.as_strided((batch, steps - width + 1, width), (width, row, row + 1))
@@ -514,7 +523,7 @@ def without_values(tensor: Tensor) -> bool:
 
 
 def log_likelihood(lattice: Lattice, scores: Tensor) -> Tensor:
-    """Return the (batch,) log-probability of all paths; -inf for none."""
+    """Return the log-probability of all paths, (batch,); -inf if there is no path."""
     utterance = torch.arange(len(lattice.frames), device=scores.device)
     last = (lattice.frames - 1 + lattice.labels).clamp(min=0)
     # The cell of the last blank.
@@ -524,7 +533,7 @@ def log_likelihood(lattice: Lattice, scores: Tensor) -> Tensor:
 def backward_scores(lattice: Lattice) -> Tensor:
     """Return the log-probability of all paths from each cell to the end, by diagonals.
 
-    The end is after the last frame, which takes one more diagonal than the lattice.
+    The end is after the last frame, so the result has one more diagonal than the lattice.
     """
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape
@@ -545,15 +554,16 @@ def backward_scores(lattice: Lattice) -> Tensor:
 def posteriors(lattice: Lattice, scores: Tensor) -> tuple[Tensor, Tensor]:
     """Return the probabilities that a path leaves a cell by the blank, and by the label.
 
-    These are minus the gradients of the negative log-likelihood by the lattice's numbers.
+    These probabilities are minus the gradients of the negative log-likelihood with respect to the
+    lattice's log-probabilities.
 
     Args:
         lattice: Lattice of the batch.
         scores: Result of `forward_scores`.
 
     Returns:
-        Two tensors (batch, time, labels + 1), float64; zero for utterances whose log-likelihood is
-        not finite.
+        Two float64 tensors, (batch, time, labels + 1), with zeros for utterances whose
+        log-likelihood is not finite.
     """
     total = log_likelihood(lattice, scores)[:, None]
     onward = backward_scores(lattice)[1:]
@@ -569,8 +579,8 @@ def best_path(lattice: Lattice) -> tuple[Tensor, Tensor]:
     """Return the most probable path.
 
     Returns:
-        The frame at which each label is emitted, (batch, labels), -1 for padding and without a
-        path; and the path's log-probability, (batch,). Ties are broken arbitrarily.
+        The frame at which each label is emitted, (batch, labels), or -1 for padding and utterances
+        without a path. Also the path's log-probability, (batch,). Ties are broken arbitrarily.
     """
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape
@@ -597,7 +607,7 @@ def best_path(lattice: Lattice) -> tuple[Tensor, Tensor]:
 
 
 def check_joiner(encoder: Tensor, predictor: Tensor, weight: Tensor, *rest: Any) -> None:
-    """Raise ValueError if shapes or values do not fit."""
+    """Raise ValueError if shapes do not fit or values are out of range."""
     shapes = [tuple(tensor.shape) for tensor in (encoder, predictor, weight)]
     if (
         [len(shape) for shape in shapes] != [3, 3, 2]
@@ -613,7 +623,7 @@ def check_joiner(encoder: Tensor, predictor: Tensor, weight: Tensor, *rest: Any)
 def check_logits(
     size: tuple[int, ...], targets: Tensor, frames: Tensor, labels: Tensor, blank: int, tile: int
 ) -> None:
-    """Raise ValueError if shapes or values do not fit."""
+    """Raise ValueError if shapes do not fit or values are out of range."""
     if len(size) != 4 or 0 in size:
         raise ValueError(f"logits must be (batch, time, labels + 1, vocabulary), not {tuple(size)}")
     if targets.shape != (size[0], size[2] - 1):
@@ -635,9 +645,10 @@ def check_logits(
 
 
 def any_on_a_cpu(wrong: Tensor) -> bool:
-    """Return whether any value is True, on a CPU; False elsewhere, where the host would wait.
+    """Return whether any value is True, on a CPU.
 
-    torch's assertion is a single operation without reading values into Python.
+    On other devices the host would wait for the value, so the result is False. torch's assertion is
+    a single operation without reading values into Python.
     """
     if wrong.device.type != "cpu":
         return False
@@ -649,6 +660,6 @@ def any_on_a_cpu(wrong: Tensor) -> bool:
 
 
 def next_labels(targets: Tensor, lengths: Tensor) -> Tensor:
-    """Return the next label of each of the labels + 1 positions, 0 for none."""
+    """Return the next label of each of the labels + 1 positions, or 0 for no label."""
     position = torch.arange(targets.shape[1], device=targets.device)
     return F.pad(targets.masked_fill(position >= lengths[:, None], 0), (0, 1))

@@ -1,7 +1,7 @@
 """Multi-head self-attention and cross-attention, with masks, caches and recorded weights.
 
-Masks (True means *may attend* everywhere) cover padding, causal order and packed documents, and are
-built once per forward pass.
+Boolean masks, in which True means *may attend*, cover padding, causal order and packed documents.
+They are built once per forward pass.
 
 Shapes: B batch, H heads, K key/value heads, T query length, S key length, D head width.
 """
@@ -52,23 +52,23 @@ class Attention(nn.Module):
         return HeadScale(config.heads, width // config.heads) if here else FastIdentity()
 
     def heads(self, x: Tensor) -> Tensor:
-        """(..., heads * D) to (..., heads, D)."""
+        """Split heads: (..., heads * D) to (..., heads, D)."""
         return x.unflatten(-1, (-1, self.head_width))
 
     def queries(self, projected: Tensor) -> Tensor:
-        """(..., H * D) to (..., H, D), normalised."""
+        """Split projected queries into heads and normalise: (..., H * D) to (..., H, D)."""
         return self.head_norm_q(self.heads(self.width_norm_q(projected)))
 
     def keys(self, projected: Tensor) -> Tensor:
-        """(..., K * D) to (..., K, D), normalised."""
+        """Split projected keys into heads and normalise: (..., K * D) to (..., K, D)."""
         return self.head_norm_k(self.heads(self.width_norm_k(projected)))
 
     def values(self, projected: Tensor) -> Tensor:
-        """(..., K * D) to (..., K, D), normalised."""
+        """Split projected values into heads and normalise: (..., K * D) to (..., K, D)."""
         return self.head_norm_v(self.heads(projected))
 
     def output(self, joined: Tensor, x: Tensor) -> Tensor:
-        """Gate joined heads, (..., H * D), by the sublayer's input x; normalise and project."""
+        """Gate joined heads, (..., H * D), by the sublayer's input x, normalise, and project."""
         joined = self.gate(self.scale_before_out(joined), self.gate_proj(x))
         return self.scale_after_out(self.out_proj(self.inside(joined)))
 
@@ -93,11 +93,11 @@ class SelfAttention(Attention):
         self.positions = build_layer_positions(config)
 
     def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
-        """Attend from x, (B, T, width), to x and cached positions."""
+        """Return attention of x, (B, T, width), to x and cached positions."""
         return self.output(self.attend(*self.project(x), mask, shared, cache), x)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(..., width) to queries (..., H, D), keys and values (..., K, D), normalised."""
+        """Project x, (..., width), to queries (..., H, D), keys and values (..., K, D)."""
         query, key, value = self.qkv_proj(x).split(self.widths, dim=-1)
         return self.queries(query), self.keys(key), self.values(value)
 
@@ -110,7 +110,7 @@ class SelfAttention(Attention):
         shared: Tensor | None,
         cache: Cache | None,
     ) -> Tensor:
-        """Attend; (B, T, heads, D) each to joined heads, (B, T, H * D)."""
+        """Return joined heads, (B, T, H * D), from queries, keys and values, (B, T, heads, D)."""
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         query, key, bias = self.positions(query, key, shared)
         if cache is not None:
@@ -118,7 +118,7 @@ class SelfAttention(Attention):
         return join_heads(self.dot_product(query, key, value, mask, bias))
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, weight) of each projection, the fused one as slices (views)."""
+        """Yield (role, weight) of each projection; slices of the fused weight are views."""
         yield from zip("qkv", self.qkv_proj.weight.split(self.widths), strict=True)
         yield "out", self.out_proj.weight
         yield from self.gate_roles()
@@ -126,7 +126,7 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Attention of a decoder to the encoder's output, whose keys and values can be cached."""
+    """Attention of a decoder to the encoder's output. Its keys and values can be cached."""
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__(config, "cross_attention")
@@ -137,13 +137,13 @@ class CrossAttention(Attention):
         self.v_proj = projection(config, width, [("v", shared)])
 
     def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
-        """Attend from x, (B, T, width), to memory, (B, S, width)."""
+        """Return attention of x, (B, T, width), to the encoder's output, (B, S, width)."""
         query = self.queries(self.q_proj(x)).transpose(1, 2)
         key, value = self.keys_values(memory, cache)
         return self.output(join_heads(self.dot_product(query, key, value, mask)), x)
 
     def keys_values(self, memory: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
-        """Return keys and values of the memory, from the cache if present."""
+        """Return keys and values of the encoder's output, from the cache if they are cached."""
         if cache is not None and cache.is_updated.get(self.layer, False):
             held = cache.cross_attention_cache.layers[self.layer]
             return held.keys, held.values
@@ -164,7 +164,7 @@ class CrossAttention(Attention):
 
 
 class DotProductAttention(nn.Module):
-    """Softmax attention without parameters; a module, so that hooks see queries, keys and mask."""
+    """Softmax attention without parameters, as a module so that hooks get its inputs."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -173,17 +173,18 @@ class DotProductAttention(nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None = None
     ) -> Tensor:
-        """Attend.
+        """Return each head's output.
 
         Args:
-            query: (B, H, T, D).
-            key: (B, K, S, D).
-            value: (B, K, S, D).
-            mask: Allowed pairs of query and key; a query without allowed keys gives zeros.
-            bias: Added to the logits, broadcast to (B, H, T, S).
+            query: Queries, (B, H, T, D).
+            key: Keys, (B, K, S, D).
+            value: Values, (B, K, S, D).
+            mask: Allowed pairs of query and key. The output of a query without allowed keys is
+                zero.
+            bias: Bias on the logits, broadcast to (B, H, T, S).
 
         Returns:
-            (B, H, T, D).
+            Output, (B, H, T, D).
         """
         attended = F.scaled_dot_product_attention(
             query,
@@ -198,12 +199,12 @@ class DotProductAttention(nn.Module):
 
 
 def join_heads(attended: Tensor) -> Tensor:
-    """(B, H, T, D) to (B, T, H * D)."""
+    """Join heads: (B, H, T, D) to (B, T, H * D)."""
     return attended.transpose(1, 2).flatten(2)
 
 
 class HeadScale(nn.Module):
-    """One learned scalar per head, initially 1 (NormFormer, section 2.1)."""
+    """Learned scalar per head, initially 1 (NormFormer, section 2.1)."""
 
     def __init__(self, heads: int, head_width: int) -> None:
         super().__init__()
@@ -216,15 +217,15 @@ class HeadScale(nn.Module):
         nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale each chunk of head_width features of (..., heads * head_width)."""
+        """Scale each head's features in x, (..., heads * head_width)."""
         return x * self.weight.repeat_interleave(self.head_width)
 
 
 class Gate(nn.Module):
-    """Sigmoid gate (arXiv 2505.06708); a module, so that hooks see it."""
+    """Sigmoid gate (arXiv 2505.06708), as a module for hooks."""
 
     def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
-        """Multiply (B, T, H * D) by the sigmoid of logits of the same shape."""
+        """Multiply joined heads, (B, T, H * D), by the sigmoid of logits of the same shape."""
         return joined * logits.sigmoid()
 
 
@@ -232,7 +233,7 @@ class NoGate(nn.Module):
     """Identity in place of a gate."""
 
     def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
-        """Return joined, (B, T, H * D)."""
+        """Return the joined heads, (B, T, H * D)."""
         return joined
 
 
@@ -241,11 +242,11 @@ class Mask:
     """Allowed pairs of query and key in one kind of attention, the same in every layer.
 
     Attributes:
-        allowed: (batch or 1, 1, query length, key length) boolean, or None for all. Rows without
-            allowed keys are all True here, so that their softmax is finite; `seeing` zeroes their
-            output.
-        seeing: (batch or 1, 1, query length, 1) boolean: rows with allowed keys; None for all.
-        causal: Whether `allowed` is None and each position sees itself and earlier ones.
+        allowed: Boolean, (batch or 1, 1, query length, key length); None allows all pairs. Queries
+            without allowed keys have True for all keys, so that their softmax is finite.
+        seeing: Boolean, (batch or 1, 1, query length, 1), False for queries without allowed keys,
+            whose output becomes zero; None if all queries have keys.
+        causal: Whether `allowed` is None and each position attends to itself and earlier positions.
     """
 
     allowed: Tensor | None = None
@@ -268,15 +269,15 @@ class Mask:
 def build_mask(
     attention_mask: Tensor | None, x: Tensor, past: int, causal: bool, window: int | None = None
 ) -> Mask:
-    """Build the mask for queries `x` after `past` cached positions.
+    """Build the mask for the positions `x` after `past` cached positions.
 
     Args:
-        attention_mask: None, (batch, key length) or (batch, query length, key length), boolean.
-        x: (batch, query length, width).
+        attention_mask: Boolean, (batch, key length) or (batch, query length, key length), or None.
+        x: Input of the stack, (batch, query length, width).
         past: Number of cached positions before `x`.
-        causal: Whether a position sees only itself and earlier ones.
-        window: Number of nearest positions that a position sees, itself included; without `causal`,
-            as many after it. None for all.
+        causal: Whether a position attends only to itself and earlier positions.
+        window: Number of positions to attend to, from the position itself backwards; None for all.
+            Without `causal`, the window has the same length forwards.
 
     Raises:
         ValueError: If the mask is not boolean or has another shape.
@@ -297,7 +298,7 @@ def build_mask(
 def order_mask(
     length: int, keys: int, past: int, causal: bool, window: int | None, device: torch.device
 ) -> Tensor:
-    """Return the keys that a query may see by order and window, (length, keys)."""
+    """Return which keys order and window allow for each query, boolean (length, keys)."""
     query = torch.arange(past, past + length, device=device)[:, None]
     key = torch.arange(keys, device=device)
     near = query - key
@@ -307,12 +308,12 @@ def order_mask(
 
 
 def build_memory_mask(attention_mask: Tensor | None) -> Mask:
-    """Build cross-attention's mask from a (batch, source) or (batch, target, source) boolean."""
+    """Build cross-attention's mask from a boolean (batch, source) or (batch, target, source)."""
     return Mask() if attention_mask is None else open_empty_rows(four_dimensional(attention_mask))
 
 
 def open_empty_rows(allowed: Tensor) -> Mask:
-    """Return a mask whose rows without allowed keys are open to the softmax and zeroed after it."""
+    """Return a mask with all keys for queries without allowed keys, whose output becomes zero."""
     seeing = allowed.any(dim=-1, keepdim=True)
     return Mask(allowed=allowed | ~seeing, seeing=seeing)
 
@@ -321,7 +322,7 @@ def four_dimensional(attention_mask: Tensor) -> Tensor:
     """Return a mask as (batch, 1, query length or 1, key length).
 
     Raises:
-        ValueError: If it is not boolean, or has neither two nor three dimensions.
+        ValueError: If the mask is not boolean or does not have two or three dimensions.
     """
     if attention_mask.dtype != torch.bool:
         raise ValueError(
@@ -341,10 +342,10 @@ def four_dimensional(attention_mask: Tensor) -> Tensor:
 def position_index(
     attention_mask: Tensor | None, x: Tensor, past: int, causal: bool = False
 ) -> Tensor:
-    """Return each query's position, (batch or 1, query length), from 0 at its document's start.
+    """Return each query's position in its document, from 0, (batch or 1, query length).
 
-    With a (batch, key length) mask, positions count from the first real token, so left padding
-    shifts them. For a mask with three dimensions, see `document_positions`.
+    With a mask (batch, key length), the first token that is not padding has position 0. For a mask
+    with three dimensions, see `document_positions`.
     """
     positions = torch.arange(past, past + x.shape[1], device=x.device)[None]
     if attention_mask is None or attention_mask.ndim not in (2, 3):
@@ -356,19 +357,19 @@ def position_index(
 
 
 def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tensor:
-    """Return each query's position in its document, for several documents packed in a row.
+    """Return each query's position in its document, for several documents packed in a sequence.
 
-    A document starts where no later query sees an earlier key, and no earlier query a later key. A
-    mask without such a cut (a window, a prefix) counts through the whole row. With a cache, the
-    first document starts at the earliest key that a query sees.
+    A document starts where the mask allows no attention across that position in either direction.
+    Without such a position (a window, a prefix), the whole sequence counts as one document. With a
+    cache, the first document starts at the earliest key that a query attends to.
 
     Args:
         attention_mask: Boolean, (batch, query length, key length).
         past: Number of cached positions before the queries.
-        causal: Whether a position sees only itself and earlier ones, whatever the mask says.
+        causal: Whether a position attends only to itself and earlier positions, besides the mask.
 
     Returns:
-        (batch, query length).
+        Positions, (batch, query length).
     """
     length, keys = attention_mask.shape[1:]
     place = torch.arange(past, past + length, device=attention_mask.device)
@@ -388,22 +389,22 @@ def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tenso
 
 
 class Cache(Protocol):
-    """Interface of a key/value cache, which Hugging Face's caches satisfy too."""
+    """Interface of a key/value cache. Hugging Face's caches have it too."""
 
     def update(self, key: Tensor, value: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Append keys and values to a layer, and return all that it has.
+        """Append keys and values to the cache of a layer, and return all of the layer's.
 
-        Shape: (batch, heads, length, head width).
+        All tensors have the shape (batch, heads, length, head width).
         """
         ...
 
     def get_seq_length(self, layer: int = 0, /) -> int:
-        """Return the number of cached positions in a layer."""
+        """Return the number of cached positions of a layer."""
         ...
 
 
 class CacheLayer:
-    """Keys and values of one layer, (batch, key heads, length, head width); initially empty."""
+    """Cached keys and values of one layer, (batch, key heads, length, head width), or None."""
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None
@@ -417,7 +418,7 @@ class KeyValueCache:
         self.layers: list[CacheLayer] = []
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Append to a layer; return all its keys and values."""
+        """Append keys and values to the cache of a layer, and return all of the layer's."""
         while len(self.layers) <= layer:
             self.layers.append(CacheLayer())
         held = self.layers[layer]
@@ -428,21 +429,21 @@ class KeyValueCache:
         return key, value
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Return the number of cached positions in a layer."""
+        """Return the number of cached positions of a layer."""
         if layer >= len(self.layers):
             return 0
         keys = self.layers[layer].keys
         return 0 if keys is None else keys.shape[2]
 
     def reorder(self, rows: Tensor) -> None:
-        """Select batch rows in the given order."""
+        """Select rows of the batch in the given order."""
         for held in self.layers:
             if held.keys is not None and held.values is not None:
                 held.keys, held.values = held.keys[rows], held.values[rows]
 
 
 class EncoderDecoderCache:
-    """Growing cache of self-attention, and cache of cross-attention that is filled once."""
+    """Cache of an encoder-decoder: one for self-attention, and one for cross-attention."""
 
     def __init__(self) -> None:
         self.self_attention_cache = KeyValueCache()
@@ -450,24 +451,24 @@ class EncoderDecoderCache:
         self.is_updated: dict[int, bool] = {}
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Return the number of cached target positions in a layer."""
+        """Return the number of cached target positions of a layer."""
         return self.self_attention_cache.get_seq_length(layer)
 
 
 def self_attention_cache(cache: Any) -> Cache | None:
-    """Return the self-attention part of a cache; all of it in a decoder-only model."""
+    """Return the self-attention part of a cache, or the cache itself for a decoder-only model."""
     return getattr(cache, "self_attention_cache", cache)
 
 
 @torch.no_grad()
 def record_attention_weights(layer: nn.Module, run: Callable[[], Any]) -> Tensor:
-    """Run a model; return the attention weights of one of its layers.
+    """Run a model, and return the attention weights of one of its layers.
 
-    Fused attention never computes them. They are computed from queries and keys in fp32 without
-    dropout. In a layer with experts, the first expert's attention module is recorded.
+    Fused attention does not return weights, so they are computed from queries and keys, in fp32
+    without dropout. In a layer with experts, the first expert's attention module is recorded.
 
     Returns:
-        (B, H, T, S). Rows sum to 1; rows without allowed keys are zero.
+        Weights, (B, H, T, S). Rows sum to 1, and rows without allowed keys are zero.
     """
     attention = next(part for part in layer.modules() if isinstance(part, DotProductAttention))
     found: list[Tensor] = []
@@ -486,7 +487,7 @@ def record_attention_weights(layer: nn.Module, run: Callable[[], Any]) -> Tensor
 def softmax_weights(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None = None
 ) -> Tensor:
-    """Return the softmax of the logits, (B, H, T, S); arguments as of `DotProductAttention`."""
+    """Return attention weights, (B, H, T, S); arguments are those of `DotProductAttention`."""
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     logits = query.float() @ key.float().transpose(-2, -1) * query.shape[-1] ** -0.5
     bias = torch.zeros_like(logits) if bias is None else bias.float()

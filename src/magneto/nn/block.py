@@ -1,6 +1,6 @@
-"""Transformer layer with Sub-LN, and with every other placement of its norms.
+"""Transformer layer with Sub-LN or any other norm placement.
 
-The paper (arXiv 2210.06423), section 3.1; φ is the activation:
+The paper (arXiv 2210.06423) defines Sub-LN in section 3.1, with activation φ:
 
     Q, K, V = W^Q LN(x), W^K LN(x), W^V LN(x)     (1)
     MSA(x)  = x + W^O LN(Attention(Q, K, V))      (2)
@@ -8,10 +8,10 @@ The paper (arXiv 2210.06423), section 3.1; φ is the activation:
     FC2(x)  = W^2 LN(x)                           (4)
     FFN(x)  = x + FC2(φ(FC1(x)))                  (5, printed without "x +")
 
-A residual connection has four slots for a norm. Sub-LN fills two: `before` is the LN of (1) and
-(3), `inside` the LN of (2) and (4). Other placements are other rows of the table in
-`magneto.theory.placement`. `magneto.nn.init` applies the gain to W^V, W^O, W^1 and W^2, and
-`magneto.nn.attention` has equations (1) and (2) without the sum.
+A residual connection has four slots for a norm. Sub-LN uses two of them: `before` is the LN of (1)
+and (3), and `inside` is the LN of (2) and (4). Other placements are other rows of the table in
+`magneto.theory.placement`. `magneto.nn.init` applies the gain to W^V, W^O, W^1 and W^2.
+`magneto.nn.attention` has equations (1) and (2) without the residual sum.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from magneto.theory.placement import Depth, Sublayer
 
 
 class Residual(nn.Module):
-    """x <- after(alpha * x + branch(f(before(x)))), where f is the sublayer; `inside` is within f.
+    """Residual connection around a sublayer f: x <- after(alpha * x + branch(f(before(x)))).
 
-    Sub-LN: x <- x + f(LN(x)). Dropout, LayerScale and stochastic depth follow `branch`. Subclasses
-    define f.
+    The fourth norm, `inside`, is part of f. Sub-LN gives x <- x + f(LN(x)). Dropout, LayerScale and
+    stochastic depth follow `branch`. Subclasses define f.
     """
 
     def __init__(
@@ -51,51 +51,51 @@ class Residual(nn.Module):
         self.drop_path = DropPath(drop_path) if drop_path else FastIdentity()
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add f's output y to the residual stream x, both (batch, length, width)."""
+        """Add the sublayer's output y to the residual stream x, both (batch, length, width)."""
         return self.join(x, self.drop_path(self.scale(y)))
 
     def scale(self, y: Tensor) -> Tensor:
-        """Apply branch norm, dropout and LayerScale to f's output: the first half of `add`."""
+        """Apply branch norm, dropout and LayerScale to the sublayer's output."""
         return self.layer_scale(self.dropout(self.branch(y)))
 
     def join(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add a branch to the residual stream: the second half of `add`."""
+        """Add a branch to the residual stream, and apply the norm `after`."""
         return self.after(torch.add(y, x, alpha=self.alpha))
 
 
 class SelfAttentionSublayer(Residual):
-    """Equations (1) and (2): x + W^O LN(Attention(Q, K, V))."""
+    """Self-attention sublayer, equations (1) and (2): x + W^O LN(Attention(Q, K, V))."""
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:
         super().__init__(config, depth, "self_attention", drop)
         self.attention = SelfAttention(config, layer)
 
     def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
-        """(batch, length, width) to the same shape."""
+        """Transform x, (batch, length, width), without changing its shape."""
         return self.add(x, self.attention(self.before(x), mask, shared, cache))
 
 
 class CrossAttentionSublayer(Residual):
-    """Attention to an encoder's output; in Sub-LN its query has one LN (paper, section 2)."""
+    """Cross-attention sublayer. In Sub-LN, one LN precedes its query (paper, section 2)."""
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:
         super().__init__(config, depth, "cross_attention", drop)
         self.attention = CrossAttention(config, layer)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
-        """Attend from x, (batch, length, width), to memory, (batch, source length, width)."""
+        """Add attention of x, (batch, length, width), to memory, (batch, source length, width)."""
         return self.add(x, self.attention(self.before(x), memory, mask, cache))
 
 
 class FeedForwardSublayer(Residual):
-    """Equations (3) to (5): x + W^2 LN(φ(W^1 LN(x)))."""
+    """Feed-forward sublayer, equations (3) to (5): x + W^2 LN(φ(W^1 LN(x)))."""
 
     def __init__(self, config: TransformerConfig, depth: Depth, drop: float) -> None:
         super().__init__(config, depth, "feed_forward", drop)
         self.mlp = FeedForward(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width) to the same shape."""
+        """Transform x, (batch, length, width), without changing its shape."""
         return self.add(x, self.mlp(self.before(x)))
 
     def compute(self, x: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class FeedForwardSublayer(Residual):
 
 
 class FeedForward(nn.Module):
-    """W^2 LN(φ(W^1 x)). For a gated φ, `fc1` has the rows of the gate above those of the value."""
+    """Feed-forward network W^2 LN(φ(W^1 x)). For a gated φ, `fc1` has the gate's rows first."""
 
     sublayer: Sublayer = "feed_forward"
 
@@ -120,18 +120,18 @@ class FeedForward(nn.Module):
         self.fc2 = projection(config, inner, [("fc2", config.width)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width) to the same shape."""
+        """Transform x, (batch, length, width), without changing its shape."""
         return self.fc2(self.inside(self.activation_dropout(self.activation(self.fc1(x)))))
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, weight) of each linear layer, a gated fc1 as slices (views)."""
+        """Yield (role, weight) of each linear layer; slices of a gated fc1 are views."""
         for part in self.fc1.weight.split(self.widths):
             yield "fc1", part
         yield "fc2", self.fc2.weight
 
 
 class Layer(nn.Module):
-    """Self-attention, cross-attention if the decoder `crosses`, and the feed-forward network."""
+    """Layer of self-attention, cross-attention if `crosses`, and feed-forward network."""
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int, crosses: bool) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Layer(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Mask | None = None,
     ) -> Tensor:
-        """(batch, length, width) to the same shape; memory is (batch, source length, width)."""
+        """Transform x, (batch, length, width), given memory, (batch, source length, width)."""
         x = self.self_attention(x, mask, shared, self_attention_cache(cache))
         if self.cross_attention is not None:
             x = self.cross_attention(x, memory, memory_mask, cache)
@@ -159,19 +159,19 @@ class Layer(nn.Module):
 
 
 def drop_path_rate(config: TransformerConfig, depth: Depth, layer: int) -> float:
-    """Return the rate of stochastic depth of a layer, which grows linearly from 0."""
+    """Return the stochastic-depth rate of a layer, which grows linearly from 0 with depth."""
     return config.drop_path * layer / max(depth.layers - 1, 1)
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: drops a branch for some samples, in training only (arXiv 1603.09382)."""
+    """Stochastic depth, which drops a branch for random samples in training (arXiv 1603.09382)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero x, (batch, length, width), for a share `rate` of samples; scale up the others."""
+        """Zero samples of x, (batch, length, width), with probability `rate`; scale up others."""
         return x * self.factors(x.shape[0], x)[:, None, None] if self.training else x
 
     def factors(self, samples: int, x: Tensor) -> Tensor:
@@ -194,17 +194,17 @@ class LayerScale(nn.Module):
         nn.init.constant_(self.weight, self.value)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale (batch, length, width); keeps the dtype."""
+        """Scale x, (batch, length, width), in its dtype."""
         return x * self.weight.type_as(x)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU with the tanh approximation, as in GPT-2."""
+    """Apply GELU with the tanh approximation, as in GPT-2."""
     return F.gelu(x, approximate="tanh")
 
 
 def relu2(x: Tensor) -> Tensor:
-    """relu(x)² (arXiv 2109.08668)."""
+    """Return relu(x)² (arXiv 2109.08668)."""
     return torch.relu(x).square()
 
 
@@ -222,17 +222,17 @@ GATED: dict[str, Callable[[Tensor], Tensor]] = {
     "relu2_glu": relu2,
     "swiglu": F.silu,
 }
-"""Activation of the gate by the name of the gated unit (arXiv 2002.05202)."""
+"""Activation of the gate, by name of the gated unit (arXiv 2002.05202)."""
 
 
 class GatedUnit(nn.Module):
-    """activation(gate) * value, for the halves of the last dimension."""
+    """Gated unit activation(gate) * value; the input has the gate's features first."""
 
     def __init__(self, activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., 2 * width) to (..., width)."""
+        """Gate the values: (..., 2 * width) to (..., width)."""
         gate, value = x.chunk(2, dim=-1)
         return self.activation(gate) * value

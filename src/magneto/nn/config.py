@@ -35,17 +35,17 @@ BaseInit = Literal["xavier_normal", "xavier_uniform", "normal", "truncated_norma
 Width = Annotated[int, Interval(ge=1, le=1 << 24)]
 Layers = Annotated[int, Interval(ge=1, le=100_000)]
 Beams = Annotated[int, Interval(ge=1, le=1_000)]
-"""Hypotheses that a search keeps at each step."""
+"""Number of hypotheses of a beam search."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Layout of a sequence in two dimensions: prefix vectors, then the rows of the grid.
+    """Layout of a two-dimensional sequence: prefix vectors, then the grid row by row.
 
     Attributes:
-        rows: Rows; for an image, its height in patches.
-        columns: Columns.
-        prefix: Vectors before the grid, such as a class token.
+        rows: Number of rows, such as an image's height in patches.
+        columns: Number of columns.
+        prefix: Number of vectors before the grid, such as 1 for a class token.
     """
 
     rows: int
@@ -65,29 +65,31 @@ class TransformerConfig:
     width: Width = 768
     """Width of the residual stream (the paper's hidden size d)."""
     layers: Layers = 12
-    """Layers of an encoder-only or decoder-only model."""
+    """Number of layers of an encoder-only or decoder-only model."""
     heads: Width = 12
-    """Attention heads; a divisor of `width`."""
+    """Number of attention heads, which must divide `width`."""
     ffn_width: Width = 3072
     """Inner width of the feed-forward network."""
     placement: str | Placement = "sub"
-    """Norm placement: the name of a row of `magneto.theory.placement`, or `module:NAME` of a row
-    of your own."""
+    """Norm placement: a name in the table of `magneto.theory.placement`, or `module:NAME` of your
+    own `Placement`."""
     activation: Activation = "gelu"
     """Activation of the feed-forward network. "relu2" is the square of ReLU. Names with "glu" are
     gated units, which multiply an activated half of the inner layer by the other half."""
     encoder_layers: Layers | None = None
-    """Encoder layers of an encoder-decoder, which ignores `layers`."""
+    """Number of encoder layers of an encoder-decoder, which ignores `layers` (default: null, no
+    encoder-decoder)."""
     decoder_layers: Layers | None = None
-    """Decoder layers of an encoder-decoder."""
+    """Number of decoder layers of an encoder-decoder (default: null, no encoder-decoder)."""
     key_value_heads: Width | None = None
-    """Key/value heads of grouped-query attention; a divisor of `heads` (default: null, `heads`)."""
+    """Number of key/value heads in grouped-query attention, which must divide `heads` (default:
+    null, `heads`)."""
     head_dim: Width | None = None
     """Width of a head (default: null, `width / heads`)."""
     windows: tuple[PositiveInt | None, ...] = ()
-    """Sliding windows of self-attention, repeated over the layers: nearest positions that a
-    position sees, itself included, or null for all. (4096,) as in Mistral, (4096, null) as in Gemma
-    2 (default: no windows)."""
+    """Sliding windows of self-attention by layer, repeated over the layers. A window is the number
+    of nearest positions to attend to, including the position itself, or null for all positions.
+    Mistral has (4096,), and Gemma 2 has (4096, null) (default: no windows)."""
     norm: NormKind = "layernorm"
     """Kind of all norms."""
     norm_eps: PositiveFloat = 1e-5
@@ -95,49 +97,50 @@ class TransformerConfig:
     bias: bool = True
     """Use biases in linear layers and layer norms."""
     unbiased: tuple[Biased, ...] = ()
-    """Projections without bias even if `bias` is true, such as BEiT's keys."""
+    """Projections without a bias even if `bias` is true, such as BEiT's keys."""
     dropout: Free[Dropout] = 0.0
-    """Dropout of embeddings and of each branch before the residual sum."""
+    """Dropout rate of embeddings and of each branch before the residual sum."""
     embedding_dropout: Free[Dropout | None] = None
-    """Dropout of embeddings (default: null, `dropout`)."""
+    """Dropout rate of embeddings (default: null, `dropout`)."""
     attention_dropout: Free[Dropout] = 0.0
     """Dropout of attention probabilities."""
     activation_dropout: Free[Dropout] = 0.0
-    """Dropout of the feed-forward network's inner layer."""
+    """Dropout rate of the feed-forward network's inner layer."""
     layer_scale: float | None = None
     """LayerScale (arXiv 2103.17239): initial value of a learned factor per channel of each branch
     (default: null, off)."""
     drop_path: Free[Dropout] = 0.0
-    """Stochastic depth: probability of dropping a branch of the top layer, growing linearly from 0
-    with depth."""
+    """Stochastic depth: probability of dropping a branch of the top layer. The probability grows
+    linearly with depth from 0."""
     positions: Positions = "none"
-    """Position encoding. "learned" and "sinusoidal" are added to the embeddings; "rotary" rotates
-    queries and keys; "t5" adds a learned bias per head and distance; "transformer_xl" adds products
-    of queries with projected sinusoids of the distance; "alibi" adds a fixed bias that decreases
-    with distance."""
+    """Position encoding. "learned" and "sinusoidal" are added to the embeddings. "rotary" rotates
+    queries and keys. "t5" adds a learned bias per head and distance to attention's logits.
+    "transformer_xl" adds products of queries with projected sinusoids of the distance. "alibi" adds
+    a fixed bias that decreases with distance."""
     max_length: Width = 512
-    """Longest input for learned positions."""
+    """Length of the longest input for learned positions."""
     rotary_base: PositiveFloat = 10000.0
     """Base of rotary wavelengths (arXiv 2104.09864)."""
     grid_positions: GridPositions = "none"
-    """Position encoding on an image's grid, besides added `positions`: "relative_bias" is BEiT's
-    table per layer, "shared_relative_bias" one table for all layers, "rotary" rotates by row and
-    column as in EVA-02."""
+    """Position encoding on an image's grid, besides added `positions`. "relative_bias" is BEiT's
+    bias table per layer, and "shared_relative_bias" is one table for all layers. "rotary" rotates
+    queries and keys by row and column, as in EVA-02."""
     reference_grid: Width | None = None
-    """Rows and columns of the pre-training grid, to which rotary grid positions are stretched
-    (default: null, not stretched)."""
+    """Number of rows, and of columns, of the pre-training grid. Rotary grid positions are stretched
+    to it (default: null, not stretched)."""
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     """Norm after embeddings and positions, as in BERT and BART."""
     init: Free[BaseInit] = "xavier_normal"
     """Base distribution of initial weights, before the placement's gain."""
     parametrization: Free[Literal["standard", "mup"]] = "standard"
-    """"mup" is the maximal update parametrisation (arXiv 2203.03466): it scales initial weights and
-    learning rates by width, so that the best learning rate of a narrow model fits a wide one. The
+    """"mup" is the maximal update parametrisation (arXiv 2203.03466). It scales initial weights and
+    learning rates by width, so that the best learning rate of a narrow model fits a wide model. The
     head width must stay the same."""
     base_width: Free[Width | None] = None
-    """Width at which "mup" equals the standard parametrisation: that of the tuned model."""
+    """Width of the tuned model, at which "mup" equals the standard parametrisation (default: null;
+    "mup" requires it)."""
     checkpoint_activations: Free[bool] = False
-    """Activation checkpointing: recompute each layer in the backward pass to save memory."""
+    """Activation checkpointing, which recomputes each layer in the backward pass to save memory."""
 
     @rule
     def _stacks_are_two(self) -> Iterator[str]:
@@ -199,7 +202,7 @@ class TransformerConfig:
         """Return the configuration at another width with the same head width.
 
         Raises:
-            ValueError: If another size would not be a whole number.
+            ValueError: If a size that grows with the width would not be a whole number.
         """
         sizes = {name: size * width / self.width for name, size in self._sizes_of_width().items()}
         if broken := {name: size for name, size in sizes.items() if size % 1}:
@@ -208,7 +211,7 @@ class TransformerConfig:
         return replace(self, width=width, **{name: int(size) for name, size in sizes.items()})
 
     def at_base_width(self) -> Self:
-        """Return the configuration at its base width, where the parametrisation is standard."""
+        """Return the configuration at its base width, with the standard parametrisation."""
         base = self.at_width(self.base_width or self.width)
         return replace(base, parametrization="standard", base_width=None)
 
@@ -229,7 +232,7 @@ class TransformerConfig:
 
     @property
     def key_value_width(self) -> int:
-        """Width of all key heads together, which is that of all value heads."""
+        """Width of all key heads together, and of all value heads together."""
         return (self.key_value_heads or self.heads) * self.head_width
 
     def window(self, layer: int) -> int | None:
@@ -237,12 +240,12 @@ class TransformerConfig:
         return self.windows[layer % len(self.windows)] if self.windows else None
 
     def biased(self, projection: Biased) -> bool:
-        """Whether a projection has a bias."""
+        """Return whether a projection has a bias."""
         return self.bias and projection not in self.unbiased
 
     @property
     def grid(self) -> Grid | None:
-        """Grid of the input in image configurations; None for a sequence."""
+        """Grid of the input, in configurations of image models; None for a sequence."""
         return None
 
     @property
@@ -256,7 +259,7 @@ class TransformerConfig:
         return self if row is self.row else replace(self, placement=row)
 
     def depth(self, stack: Stack) -> Depth:
-        """Return the depth of a stack, with that of its partner if there is one."""
+        """Return the depth of a stack, and of the other stack in an encoder-decoder."""
         if self.encoder_layers is None or self.decoder_layers is None:
             return Depth(stack, self.layers)
         sizes = {"encoder": self.encoder_layers, "decoder": self.decoder_layers}
@@ -270,10 +273,11 @@ class MultiwayConfig(TransformerConfig):
 
     experts: Experts = "decoupled"
     """"decoupled", as in the authors' code, has separate weights per modality in every module.
-    "shared_attention", as in the paper, has them only in feed-forward networks and their norms."""
+    "shared_attention", as in the paper, has separate weights only in feed-forward networks and
+    their norms."""
     vision_language_layers: NonNegativeInt = 0
-    """Top layers with a third feed-forward network for the tokens of image-text pairs, with
-    "shared_attention" only (3 in BEiT-3)."""
+    """Number of top layers with a third feed-forward network for the tokens of image-text pairs (3
+    in BEiT-3). It needs "shared_attention" (default: 0)."""
 
     @rule
     def _top_layers_are_of_pairs(self) -> Iterator[str]:

@@ -11,7 +11,7 @@ from magneto.nn.init import NORMAL_STD
 
 
 class VectorTable(nn.Embedding):
-    """Table of learned vectors, initially N(0, std²); a std of 0 gives zeros."""
+    """Table of learned vectors, initially N(0, std²); zeros for a std of 0."""
 
     def __init__(self, count: int, width: int, std: float) -> None:
         self.std = std
@@ -23,7 +23,7 @@ class VectorTable(nn.Embedding):
 
 
 class TextEmbedding(nn.Module):
-    """Table of token vectors, N(0, 1/width), with an optional scale."""
+    """Embedding table of tokens, initially N(0, 1/width), with an optional output scale."""
 
     def __init__(self, vocab_size: int, width: int, scale: Literal["none", "sqrt_width"]) -> None:
         super().__init__()
@@ -31,11 +31,11 @@ class TextEmbedding(nn.Module):
         self.scale = width**0.5 if scale == "sqrt_width" else 1.0
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(batch, length) tokens to (batch, length, width)."""
+        """Embed tokens: (batch, length) to (batch, length, width)."""
         return self.scaled(self.table(tokens))
 
     def scaled(self, vectors: Tensor) -> Tensor:
-        """Apply the scale to vectors, (batch, length, width)."""
+        """Apply the output scale to vectors, (batch, length, width)."""
         return vectors * self.scale
 
 
@@ -46,29 +46,30 @@ class PatchProjection(nn.Conv2d):
         super().__init__(channels, width, patch_size, stride=patch_size)
 
     def reset_parameters(self) -> None:
-        """Draw the weights, zero the bias."""
+        """Initialise the weights at random and the bias with zeros."""
         nn.init.xavier_uniform_(self.weight.view(len(self.weight), -1))
         nn.init.zeros_(self.bias)  # type: ignore[arg-type]
 
 
 class PatchEmbedding(nn.Module):
-    """Linear map of each patch; Xavier, without a placement's gain."""
+    """Linear map of each patch, with Xavier initialisation without a placement's gain."""
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
         super().__init__()
         self.proj = PatchProjection(channels, patch_size, width)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to (batch, patches, width), row by row."""
+        """Embed patches row by row: (batch, channels, height, width) to (batch, patches, width)."""
         return self.proj(images).flatten(2).transpose(1, 2)
 
 
 class ConvolutionalStem(nn.Module):
-    """Strided convolutions, each but the last with a norm and GELU (arXiv 2106.14881).
+    """Convolutional stem: strided convolutions with norm and GELU (arXiv 2106.14881).
 
-    Strides are the prime factors of the patch size, so that there is one vector per patch; a
-    convolution without stride follows the first. Vectors see beyond their patches, which helps with
-    few images. Weights have torch's initialisation.
+    The last convolution has no norm and no GELU. Strides are the prime factors of the patch size,
+    so that there is one vector per patch. A convolution with stride 1 follows the first
+    convolution. A vector also depends on pixels beyond its patch, which helps with few images.
+    Weights have torch's initialisation.
     """
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
@@ -84,7 +85,7 @@ class ConvolutionalStem(nn.Module):
         self.layers = nn.Sequential(*parts[:-2])
 
     def forward(self, images: Tensor) -> Tensor:
-        """(batch, channels, height, width) to (batch, patches, width), row by row."""
+        """Embed patches row by row: (batch, channels, height, width) to (batch, patches, width)."""
         return self.layers(images).flatten(2).transpose(1, 2)
 
 
@@ -97,7 +98,7 @@ def prime_factors(number: int) -> list[int]:
 
 
 class ClassToken(nn.Module):
-    """Learned vector before the patches, initially 0, as in ViT."""
+    """Class token: learned vector before the patches, initially 0, as in ViT."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -109,12 +110,12 @@ class ClassToken(nn.Module):
         nn.init.zeros_(self.vector)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, patches, width) to (batch, 1 + patches, width)."""
+        """Prepend the class token: (batch, patches, width) to (batch, 1 + patches, width)."""
         return torch.cat((self.vector.expand(len(x), 1, -1), x), dim=1)
 
 
 class MaskToken(nn.Module):
-    """Learned vector in place of hidden patches, initially N(0, 0.02²), as in BEiT."""
+    """Mask token: learned vector in place of masked patches, initially N(0, 0.02²), as in BEiT."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -126,11 +127,11 @@ class MaskToken(nn.Module):
         nn.init.normal_(self.vector, std=NORMAL_STD)
 
     def forward(self, patches: Tensor, hidden: Tensor | None) -> Tensor:
-        """Replace hidden patches.
+        """Replace masked patches.
 
         Args:
-            patches: (batch, patches, width).
-            hidden: Boolean, (batch, patches), True = hidden; None hides nothing.
+            patches: Vectors of the patches, (batch, patches, width).
+            hidden: Boolean, (batch, patches), True = masked; None masks nothing.
         """
         if hidden is None:
             return patches

@@ -1,4 +1,4 @@
-"""Initialisation by role of the weights; linear layers and norms.
+"""Initialisation of weights by their role, linear layers, and norms.
 
 Each module with parameters or buffers fills them in `reset_parameters`, as torch's modules do, and
 touches no submodule. A model can therefore be built on the meta device and initialised later,
@@ -14,9 +14,10 @@ module by module in any order (`magneto.training.model`).
 | LayerScale                         | its initial value                                      |
 | positions, embeddings, heads       | their own module's, never scaled                       |
 
-The base is xavier_normal, std sqrt(2 / (fan_in + fan_out)); xavier_uniform, the same std; normal,
-std 0.02; or truncated_normal, cut at two sigma, std 0.02 after the cut. The slices of a fused
-weight are initialised separately, with their own fan. Sub-LN's gain: paper, section 3.2.
+The base is one of four distributions. xavier_normal and xavier_uniform have the standard deviation
+sqrt(2 / (fan_in + fan_out)). normal has the standard deviation 0.02. truncated_normal is cut at two
+sigma and has the standard deviation 0.02 after the cut. The slices of a fused weight are
+initialised separately, each with its own fan. Section 3.2 of the paper derives Sub-LN's gain.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class HasRoles(Protocol):
     sublayer: Sublayer
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, weight), a fused weight slice by slice."""
+        """Yield (role, weight) of each weight, or of each slice of a fused weight."""
         ...
 
 
@@ -54,7 +55,7 @@ class Projection(nn.Linear):
 
     Args:
         width: Input features.
-        slices: (role, rows) of each slice, from the first row on.
+        slices: (role, number of rows) of each slice, from the first row on.
         bias: Whether there is a bias.
     """
 
@@ -66,7 +67,7 @@ class Projection(nn.Linear):
         super().__init__(width, sum(rows for _, rows in self.slices), bias=bias)
 
     def reset_parameters(self) -> None:
-        """Draw each slice from the base, times the gain if its role is scaled; zero the bias."""
+        """Initialise each slice from the base, times the gain for scaled roles; zero the bias."""
         parts = self.weight.split([rows for _, rows in self.slices])
         for (role, _), part in zip(self.slices, parts, strict=True):
             draw(part, self.base, self.gain if role in SCALED_ROLES else 1.0)
@@ -75,11 +76,11 @@ class Projection(nn.Linear):
 
 
 class PartlyBiased(Projection):
-    """Projection with a bias for some slices; `bias` concatenates these.
+    """Projection with a bias for some slices; `bias` is the concatenation of their biases.
 
     Args:
         width: Input features.
-        slices: (role, rows) of each slice, from the first row on.
+        slices: (role, number of rows) of each slice, from the first row on.
         biased: Roles whose slices have a bias.
     """
 
@@ -94,7 +95,7 @@ class PartlyBiased(Projection):
         nn.init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        """(..., width) to (..., all rows)."""
+        """Project x: (..., width) to (..., all rows)."""
         held = zip(self.rows, self.has_bias, strict=True)
         parts = iter(self.bias.split([rows for rows, has in held if has]))
         bias = [
@@ -129,20 +130,20 @@ class NormalLinear(nn.Linear):
         super().__init__(width, outputs, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Draw the weights, zero the bias."""
+        """Initialise the weights at random and the bias with zeros."""
         nn.init.normal_(self.weight, std=self.std)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
 
 def initialize(module: nn.Module, placement: Placement, depth: Depth, base: BaseInit) -> None:
-    """Draw all sublayer weights in a module by role, and zero the biases of linear layers.
+    """Initialise all sublayer weights in a module by role, and zero the biases of linear layers.
 
-    A `Projection` stores base and gain, so that its `reset_parameters` repeats the draw.
+    A `Projection` stores base and gain, so that its `reset_parameters` repeats the initialisation.
 
     Args:
         module: A stack, or any module whose sublayers have `roles()`.
-        placement: Row with the gain and the kinds of sublayer that get it.
+        placement: Placement with the gain and the kinds of sublayer that get it.
         depth: Depth of the stack.
         base: Distribution before the gain.
     """
@@ -178,7 +179,7 @@ def xavier_std(fan_in: int, fan_out: int, gain: float = 1.0) -> float:
 
 
 class LayerNorm(nn.LayerNorm):
-    """Layer normalisation over the last dimension; keeps the input's dtype under autocast."""
+    """Layer normalisation over the last dimension, in the input's dtype even under autocast."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise (..., width)."""
@@ -188,7 +189,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """Root-mean-square normalisation (arXiv 1910.07467), last dimension; keeps the dtype."""
+    """Root-mean-square normalisation (arXiv 1910.07467) over the last dimension, in its dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise (..., width)."""
@@ -196,10 +197,10 @@ class RMSNorm(nn.RMSNorm):
 
 
 class FastIdentity(nn.Identity):
-    """Identity of an empty slot, called without `nn.Module`'s machinery.
+    """Identity in an empty norm slot, called without `nn.Module`'s machinery.
 
-    Most slots are empty, and decoding token by token would spend some percent of its time on them.
-    Hooks on this module do not run.
+    Most slots are empty. With `nn.Identity`, decoding token by token would spend some percent of
+    its time on them. Hooks on this module do not run.
     """
 
     def __call__(self, x: Tensor) -> Tensor:

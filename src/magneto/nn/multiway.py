@@ -1,16 +1,17 @@
 """Multiway Transformer (BEiT-3, arXiv 2208.10442): experts by modality with joint attention.
 
-Vision and language tokens are two packed tensors, (tokens, width). Each passes through its own
-experts, and both meet in attention. An expert is an ordinary sublayer of `magneto.nn.block`.
+Vision and language tokens are two packed tensors, (tokens, width). Each modality has its own
+experts, and attention is over the tokens of both. An expert is an ordinary sublayer of
+`magneto.nn.block`.
 
 | experts            | attention        | feed-forward network                             |
 |--------------------|------------------|--------------------------------------------------|
 | "decoupled"        | vision, language | vision, language                                 |
 | "shared_attention" | shared           | vision, language; in top layers one for pairs    |
 
-No network processes padding. Only attention needs samples, as padded rows (samples, longest, ...)
-with vision tokens before language tokens. The loader computes each token's place on the CPU
-(`pack`), so that no operation on the device depends on values.
+Linear layers do not process padding. Only attention needs padded rows, (samples, longest, ...),
+with a sample's vision tokens before its language tokens. The data loader computes each token's
+place in these rows on the CPU (`pack`), so that no operation on the device depends on values.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ ROUTES: dict[Experts, tuple[str, str]] = {
     "decoupled": MODALITIES,
     "shared_attention": ("shared", "shared"),
 }
-"""Names of the attention expert and the final norm: for vision tokens, for language tokens."""
+"""Names of the attention experts and final norms for vision tokens and for language tokens."""
 
 
 class PackedDropPath(DropPath):
-    """Stochastic depth of packed tokens: drops a branch for whole samples, in training only."""
+    """Stochastic depth of packed tokens, which drops a branch for random samples in training."""
 
     def packed(self, streams: Streams, packing: Packing) -> Streams:
-        """Zero both modalities' tokens for a share `rate` of samples; scale up the others."""
+        """Zero samples, in both modalities, with probability `rate`; scale up the others."""
         if not self.training:
             return streams
         factors = self.factors(packing.rows, streams[0])
@@ -68,7 +69,7 @@ class MultiwaySelfAttention(nn.Module):
         self.drop_path = PackedDropPath(drop) if drop else None
 
     def forward(self, streams: Streams, packing: Packing, mask: Mask) -> Streams:
-        """Transform both streams; shapes stay."""
+        """Transform both modalities' tokens without changing shapes."""
         experts: list[Any] = [self.experts[name] for name in self.routes]
         read = [one.before(x) for one, x in zip(experts, streams, strict=True)]
         parts = [one.attention.project(x) for one, x in zip(experts, read, strict=True)]
@@ -91,7 +92,7 @@ class MultiwaySelfAttention(nn.Module):
 
 
 class MultiwayFeedForward(nn.Module):
-    """A feed-forward network for each modality."""
+    """Feed-forward networks, one for each modality."""
 
     names = MODALITIES
 
@@ -103,7 +104,7 @@ class MultiwayFeedForward(nn.Module):
         self.drop_path = PackedDropPath(drop) if drop else None
 
     def forward(self, streams: Streams, packing: Packing) -> Streams:
-        """Transform both streams; shapes stay."""
+        """Transform both modalities' tokens without changing shapes."""
         vision, language = streams
         added = self.route(FeedForwardSublayer.compute, packing, (vision,), (language,))
         if self.drop_path is not None:
@@ -119,12 +120,12 @@ class MultiwayFeedForward(nn.Module):
         vision: tuple[Tensor, ...],
         language: tuple[Tensor, ...],
     ) -> Streams:
-        """Apply a method of each token's expert to its inputs."""
+        """Apply a method of each token's expert to the token."""
         return call(self.experts["vision"], *vision), call(self.experts["language"], *language)
 
 
 class FusionFeedForward(MultiwayFeedForward):
-    """Feed-forward networks with a third one for the tokens of pairs."""
+    """Feed-forward networks for images alone, texts alone, and image-text pairs."""
 
     names = (*MODALITIES, "vision_language")
 
@@ -135,7 +136,7 @@ class FusionFeedForward(MultiwayFeedForward):
         vision: tuple[Tensor, ...],
         language: tuple[Tensor, ...],
     ) -> Streams:
-        """Apply a method of each token's expert to its inputs."""
+        """Apply a method of each token's expert to the token."""
         first, second = packing.vision_alone, packing.language_paired
         image, text, pair = (self.experts[name] for name in self.names)
         return (
@@ -147,7 +148,7 @@ class FusionFeedForward(MultiwayFeedForward):
 
 
 class MultiwayLayer(nn.Module):
-    """Self-attention and feed-forward networks."""
+    """Layer of multiway self-attention and feed-forward networks."""
 
     def __init__(self, config: MultiwayConfig, depth: Depth, layer: int) -> None:
         super().__init__()
@@ -159,12 +160,12 @@ class MultiwayLayer(nn.Module):
         )
 
     def forward(self, streams: Streams, packing: Packing, mask: Mask) -> Streams:
-        """Transform both streams; shapes stay."""
+        """Transform both modalities' tokens without changing shapes."""
         return self.feed_forward(self.self_attention(streams, packing, mask), packing)
 
 
 class MultiwayEncoder(ProbedStack):
-    """Encoder of images, texts and pairs, in which all tokens of a sample see each other."""
+    """Encoder of images, texts and pairs; all tokens of a sample attend to each other."""
 
     def __init__(self, config: MultiwayConfig) -> None:
         super().__init__()
@@ -190,21 +191,21 @@ class MultiwayEncoder(ProbedStack):
         initialize(self, config.row, depth, config.init)
 
     def forward(self, vision: Tensor, language: Tensor, packing: Packing) -> Streams:
-        """Encode a batch's embeddings with positions.
+        """Encode embeddings, to which positions have been added.
 
-        A missing modality is a tensor (0, width): its experts compute nothing, and have zero
-        gradients.
+        The tensor of a missing modality has the shape (0, width). Its experts then compute nothing,
+        and their gradients are zero.
 
         Args:
-            vision: (vision tokens, width).
-            language: (language tokens, width), without padding.
+            vision: Embeddings of vision tokens, (vision tokens, width).
+            language: Embeddings of language tokens without padding, (language tokens, width).
             packing: Packing of these samples, on the same device.
 
         Returns:
-            Features of both, in the same order and shapes.
+            Features of both modalities, in the order and shapes of the embeddings.
 
         Raises:
-            ValueError: If the packing has other numbers of tokens.
+            ValueError: If the numbers of tokens differ from those of the packing.
         """
         streams, mask = self.enter(vision, language, packing)
         for layer in self.layers:
@@ -238,11 +239,11 @@ class MultiwayEncoder(ProbedStack):
     def attention_weights(
         self, vision: Tensor, language: Tensor, packing: Packing, layer: int
     ) -> Tensor:
-        """Return one layer's attention weights; arguments and errors as for `features`.
+        """Return one layer's attention weights; arguments and errors are those of `features`.
 
         Returns:
-            (samples, heads, length, length): queries by keys, a sample's vision tokens first. Keys
-            that are padding have weight 0.
+            Weights, (samples, heads, length, length), with queries before keys and a sample's
+            vision tokens first. Keys that are padding have weight 0.
         """
         check_layers([layer], len(self.layers))
         return record_attention_weights(
@@ -273,17 +274,17 @@ class MultiwayEncoder(ProbedStack):
         return torch.cat(output)
 
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return each token's mean over the sample's tokens of its modality.
+        """Return, for each token, the mean over the sample's tokens of the same modality.
 
-        A mean over both modalities would hide a collapse within one, since experts keep the
-        modalities apart.
+        A mean over both modalities would hide a rank collapse within one of them, since experts
+        keep the modalities apart.
         """
         streams, packing, _ = inputs
         vision, language = tokens.split([len(each) for each in streams])
         return torch.cat(packing.means(vision, language))
 
     def attention_samples(self, count: int, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-        """Choose images alone, pairs and texts alone, as far as a batch has them."""
+        """Choose images alone, pairs and texts alone, if the batch has them."""
         packing: Packing = inputs[1]
         chosen = packing.first_of_each_kind(count)
         return chosen, packing.real().index_select(0, chosen)
@@ -291,19 +292,19 @@ class MultiwayEncoder(ProbedStack):
 
 @dataclass(frozen=True)
 class Packing:
-    """Places of a batch's packed tokens in padded rows; made by `pack`.
+    """Places of a batch's packed tokens in padded rows, as computed by `pack`.
 
     Samples are ordered: images alone, pairs, texts alone.
 
     Attributes:
-        vision_place: row * length + column of each vision token, (vision tokens,).
-        language_place: The same for language tokens, (language tokens,).
+        vision_place: Place of each vision token, row * length + column, (vision tokens,).
+        language_place: Place of each language token, (language tokens,).
         rows: Number of samples.
         length: Length of a row.
         vision_alone: Number of vision tokens in images alone, which come first.
         language_paired: Number of language tokens in pairs, which come first.
         attention_mask: Boolean, True = may attend: (rows, length), or (rows, length, length) for
-            partial attention; None if rows are full.
+            restricted attention; None if no row has padding.
     """
 
     vision_place: Tensor
@@ -319,11 +320,11 @@ class Packing:
         return build_memory_mask(self.attention_mask)
 
     def means(self, vision: Tensor, language: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each token's mean over the sample's tokens of the same modality.
+        """Return, for each token, the mean over the sample's tokens of the same modality.
 
         Args:
-            vision: (vision tokens, width).
-            language: (language tokens, width).
+            vision: Vision tokens, (vision tokens, width).
+            language: Language tokens, (language tokens, width).
         """
         return self._means(vision, self.vision_place), self._means(language, self.language_place)
 
@@ -335,11 +336,11 @@ class Packing:
         return (sums / one.clamp(min=1)).index_select(0, self.row_of(place))
 
     def row_of(self, place: Tensor) -> Tensor:
-        """Return the rows of places."""
+        """Return the row number of each place."""
         return place.div(self.length, rounding_mode="floor")
 
     def real(self) -> Tensor:
-        """Return whether each place of the rows has a token, (rows, length), boolean."""
+        """Return whether each place has a token and no padding, boolean (rows, length)."""
         held = torch.zeros(self.rows * self.length, dtype=torch.bool,
                            device=self.vision_place.device)  # fmt: skip
         for place in (self.vision_place, self.language_place):
@@ -347,10 +348,11 @@ class Packing:
         return held.unflatten(0, (self.rows, self.length))
 
     def first_of_each_kind(self, count: int) -> Tensor:
-        """Return rows of the first images alone, pairs and texts alone, without a host wait.
+        """Return the row numbers of the first samples of each kind, without waiting for the device.
 
         Args:
-            count: Number of each kind; a smaller kind is followed by the next samples.
+            count: Number of images alone, of pairs and of texts alone. If the batch has fewer of a
+                kind, the next samples follow.
         """
         alone, paired = self.vision_alone, self.language_paired
         first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],
@@ -365,14 +367,15 @@ def pack(
     """Compute the places of a batch's tokens, on the CPU.
 
     Args:
-        vision_lengths: Vision tokens of each sample; 0 for a text alone.
-        language_lengths: Language tokens of each sample without padding; 0 for an image alone.
-        length: Length of a row, which fixes the shapes of batches; by default that of the longest
-            sample.
+        vision_lengths: Number of vision tokens of each sample; 0 for a text alone.
+        language_lengths: Number of language tokens of each sample, without padding; 0 for an image
+            alone.
+        length: Length of a row, which makes the shapes of batches equal (default: the length of the
+            longest sample).
 
     Raises:
-        ValueError: If samples are not ordered as images alone, pairs, texts alone, or a sample has
-            no tokens or too many.
+        ValueError: If samples are not in the order images alone, pairs, texts alone, or a sample
+            has no tokens or more than `length`.
     """
     sizes = list(zip(vision_lengths, language_lengths, strict=True))
     check_order(sizes)
@@ -409,39 +412,39 @@ def check_order(sizes: Sequence[tuple[int, int]]) -> None:
 
 
 def places(counts: Tensor, starts: Tensor, length: int) -> Tensor:
-    """Return row * length + column of each token; row i has `counts[i]` tokens from `starts[i]`."""
+    """Return places row * length + column; row i has `counts[i]` tokens from column `starts[i]`."""
     rows = torch.arange(len(counts)).repeat_interleave(counts)
     before = (counts.cumsum(0) - counts)[rows]
     return rows * length + starts[rows] + torch.arange(len(rows)) - before
 
 
 def to_rows(vision: Tensor, language: Tensor, packing: Packing) -> Tensor:
-    """Place both modalities' tokens, (tokens, ...), in (rows, length, ...); padding is 0."""
+    """Copy both modalities' tokens, (tokens, ...), to padded rows, (rows, length, ...)."""
     places = (packing.vision_place, packing.language_place)
     joined: Any = ToRows.apply(vision, language, *places, packing.rows * packing.length)
     return joined.unflatten(0, (packing.rows, packing.length))
 
 
 def from_rows(rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
-    """Return the (vision tokens, ...) and (language tokens, ...) of (rows, length, ...)."""
+    """Return both modalities' tokens, (tokens, ...), of padded rows, (rows, length, ...)."""
     parts: Any = FromRows.apply(rows.flatten(0, 1), packing.vision_place, packing.language_place)
     return parts
 
 
 class ToRows(torch.autograd.Function):
-    """Places tokens in rows. Its backward gathers, which is faster than torch's."""
+    """Copy of tokens to padded rows, with a backward pass that is faster than torch's."""
 
     @staticmethod
     def forward(
         ctx: Any, vision: Tensor, language: Tensor, first: Tensor, second: Tensor, count: int
     ) -> Tensor:
-        """Return (count, ...)."""
+        """Return padded rows, (count, ...)."""
         ctx.save_for_backward(first, second)
         return scatter(vision, language, first, second, count)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Gather."""
+        """Return the gradients of both modalities' tokens."""
         first, second = ctx.saved_tensors
         return (
             gradients[0].index_select(0, first),
@@ -451,7 +454,7 @@ class ToRows(torch.autograd.Function):
 
 
 class FromRows(torch.autograd.Function):
-    """Gathers tokens from rows. Its backward scatters."""
+    """Copy of tokens from padded rows, with the copy to rows as backward pass."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
@@ -462,14 +465,14 @@ class FromRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Scatter; padding gets zeros."""
+        """Return the gradients of the rows, with zeros for padding."""
         vision, language = gradients
         first, second = ctx.saved_tensors
         return scatter(vision, language, first, second, ctx.count), None, None
 
 
 def scatter(vision: Tensor, language: Tensor, first: Tensor, second: Tensor, count: int) -> Tensor:
-    """Return (count, ...) with each token in its place and zeros elsewhere."""
+    """Return rows, (count, ...), with each token in its place and zeros elsewhere."""
     full = len(first) + len(second) == count
     make = vision.new_empty if full else vision.new_zeros
     rows = make((count, *vision.shape[1:]))

@@ -1,19 +1,19 @@
 """Maximal update parametrisation: initial weights and learning rates as functions of width.
 
-Tensor Programs V (arXiv 2203.03466), table 8 for Adam, in the form without multipliers in the
-forward pass. Sizes that grow with the width are found by comparison with the same model at
-`base_width`; m is the width divided by `base_width`.
+The factors are those of Tensor Programs V (arXiv 2203.03466), table 8, for Adam, in the form
+without multipliers in the forward pass. Comparison with the same model at `base_width` tells which
+sizes grow with the width. In the table, m is the width divided by `base_width`.
 
-| weight                        | reads | gives | standard deviation      | rate    |
-|-------------------------------|-------|-------|-------------------------|---------|
-| matrices inside the stack     | width | width | the base's / sqrt(m)    | 1 / m   |
-| heads                         | width | fixed | the base's / m          | 1 / m   |
-| embeddings, patches           | fixed | width | the base's              | 1       |
-| norms, biases, scales         |       |       | unchanged               | 1       |
+| weight                    | inputs | outputs | standard deviation     | learning rate   |
+|---------------------------|--------|---------|------------------------|-----------------|
+| matrices inside the stack | width  | width   | base value / sqrt(m)   | base value / m  |
+| heads                     | width  | fixed   | base value / m         | base value / m  |
+| embeddings, patches       | fixed  | width   | base value             | base value      |
+| norms, biases, scales     |        |         | unchanged              | base value      |
 
-At the base width it equals the standard parametrisation. The head width is constant, so that the
-scale of attention's logits needs no change. The weight decay is divided by the multiple of the
-learning rate, so that all weights decay equally.
+At the base width, maximal update equals the standard parametrisation. The head width is constant,
+so that the scale of attention's logits needs no change. The weight decay is divided by the factor
+of the learning rate, so that all weights decay equally.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from magneto.nn.init import CUT_STD, NORMAL_STD, Projection, xavier_std
 
 @dataclass(frozen=True)
 class Scale:
-    """Factors of a weight's initial values and of its learning rate."""
+    """Factors of maximal update for a weight's initial values and its learning rate."""
 
     initial: float = 1.0
     rate: float = 1.0
 
 
 def width_scales(model: nn.Module) -> Mapping[str, Scale]:
-    """Return the factors of each parameter of a model, under each of its names.
+    """Return the factors of each parameter of a model, under all names of a tied one.
 
-    The standard parametrisation has none.
+    With the standard parametrisation there are no factors.
 
     Raises:
         ValueError: If a tied weight would have two different factors.
@@ -71,7 +71,7 @@ def check_tied(model: nn.Module, scales: Mapping[str, Scale]) -> None:
     """Check that a tied weight has the same factors under all its names.
 
     Raises:
-        ValueError: If they differ, as for an output matrix tied to the embedding.
+        ValueError: If the factors differ, as for an output matrix tied to the embedding.
     """
     names: dict[nn.Parameter, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -100,8 +100,8 @@ def scale_of(
 def initial_std(module: nn.Module, key: str) -> float:
     """Return the standard deviation of a parameter's initial values; 0 for constants.
 
-    A module's attribute `std` gives that of its weight. A fused weight has that of its first slice,
-    since all slices change equally with the width.
+    A module's attribute `std`, if it exists, is the standard deviation of its weight. For a fused
+    weight the result is that of its first slice, since all slices change equally with the width.
     """
     if isinstance(std := getattr(module, "std", None), float):
         return std if key == "weight" else 0.0
@@ -122,7 +122,7 @@ def initial_std(module: nn.Module, key: str) -> float:
 
 @torch.no_grad()
 def scale_initial_values(model: nn.Module, scales: Mapping[str, Scale]) -> None:
-    """Multiply a model's initial weights by their factors, in place; on each rank its own rows."""
+    """Multiply a model's initial weights by their factors, in place; each rank scales its rows."""
     for name, parameter in model.named_parameters():
         if scales.get(name, Scale()).initial != 1.0:
             parameter.mul_(scales[name].initial)

@@ -1,12 +1,14 @@
 """Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
-On a grid, as of images: BEiT's relative bias, and rotary positions in 2-D. They act in attention,
-besides positions added to the embeddings. Prefix vectors have no place on the grid.
+Grids, such as those of image patches, have two more encodings: BEiT's relative bias and rotary
+positions in two dimensions. Both act in attention, besides positions added to the embeddings.
+Prefix vectors have no place on the grid.
 
-An encoding has two modules. The stack's module runs once per forward pass: it may change the
+An encoding has two modules. The stack's module runs once per forward pass. It may change the
 embeddings, and returns a tensor that all layers share. The layer's module runs between projections
-and attention: from queries, keys and the shared tensor it returns queries, keys and a bias on the
-attention logits. Absolute encodings use the first, relative ones the second.
+and attention. It gets queries, keys and the shared tensor, and returns queries, keys and a bias on
+the attention logits. Absolute encodings change the embeddings, and relative encodings act in the
+layers.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ OWN_BIAS = "attention.positions.bias.weight"
 
 
 class NoPositions(nn.Module):
-    """No position encoding; order enters only by causal masks."""
+    """No position encoding; only causal masks depend on order."""
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Return x, (batch, length, width), and None."""
+        """Return x, (batch, length, width), unchanged, and None."""
         return x, None
 
 
@@ -48,7 +50,7 @@ class LearnedPositions(nn.Module):
         self.table = VectorTable(config.max_length, config.width, std=config.width**-0.5)
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Add the vectors of `index`, (batch or 1, length), to x."""
+        """Add the vectors of the positions `index`, (batch or 1, length), to x."""
         if past + x.shape[1] > self.table.num_embeddings:
             raise ValueError(
                 f"input of length {past + x.shape[1]} exceeds max_length "
@@ -58,9 +60,9 @@ class LearnedPositions(nn.Module):
 
 
 class SinusoidalPositions(nn.Module):
-    """Sines and cosines with wavelengths from 2 pi to 10000 * 2 pi, added (arXiv 1706.03762, 3.5).
+    """Added sines and cosines with wavelengths from 2 pi to 10000 * 2 pi (arXiv 1706.03762, 3.5).
 
-    All sines come first, then all cosines, as in Marian; the paper interleaves them.
+    All sines come first, then all cosines, as in Marian. The paper interleaves them.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -68,7 +70,7 @@ class SinusoidalPositions(nn.Module):
         self.width = config.width
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Add the vectors of `index`, (batch or 1, length), to x."""
+        """Add the vectors of the positions `index`, (batch or 1, length), to x."""
         return x + sinusoids(index, self.width).type_as(x), None
 
 
@@ -81,7 +83,7 @@ class RotaryTable(nn.Module):
         self.base = config.rotary_base
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Return x, and (2, batch or 1, 1, length, head width) of cosines and sines."""
+        """Return x, and cosines and sines, (2, batch or 1, 1, length, head width)."""
         pairs = torch.arange(0, self.head_width, 2, device=x.device, dtype=torch.float32)
         angles = index[:, None, :, None].float() * self.base ** (-pairs / self.head_width)
         angles = torch.cat((angles, angles), dim=-1)
@@ -91,8 +93,9 @@ class RotaryTable(nn.Module):
 class T5Table(nn.Module):
     """Learned bias per head and distance bucket (arXiv 1910.10683, section 2.1).
 
-    Half of the 32 buckets are single distances, the others grow logarithmically to 128. An encoder
-    divides them between both directions; a decoder uses all for the past.
+    Half of the 32 buckets are single distances, and the others grow logarithmically up to a
+    distance of 128. An encoder uses one half of the buckets for each direction. A decoder uses all
+    buckets for earlier positions.
     """
 
     buckets = 32
@@ -110,7 +113,7 @@ class T5Table(nn.Module):
         return x, self.bias(self.bucket(distance)).permute(2, 0, 1)[None].to(x.dtype)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Return the bucket of each signed distance, key minus query."""
+        """Return the bucket of each signed distance, which is key position minus query position."""
         count = self.buckets
         offset = torch.zeros_like(distance)
         if self.bidirectional:
@@ -126,7 +129,7 @@ class T5Table(nn.Module):
 
 
 class AlibiTable(nn.Module):
-    """Minus a slope per head times the distance of query and key (arXiv 2108.12409)."""
+    """ALiBi's bias: minus each head's slope times the distance to the key (arXiv 2108.12409)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -141,10 +144,10 @@ class AlibiTable(nn.Module):
 
 
 def slopes(heads: int, device: torch.device | None = None) -> Tensor:
-    """Return each head's slope, (heads,): a geometric sequence from 2 ** (-8 / heads) to 2 ** -8.
+    """Return the heads' slopes, (heads,), a geometric sequence from 2 ** (-8 / heads) to 2 ** -8.
 
-    If `heads` is no power of two, the slopes of the next lower power come first, followed by every
-    second one of the next higher power.
+    If `heads` is not a power of two, the slopes for the next lower power come first. Every second
+    slope for the next higher power follows.
     """
     below = 1 << (heads.bit_length() - 1)
     head = torch.arange(heads, device=device)
@@ -160,10 +163,10 @@ class TransformerXLTable(nn.Module):
         self.width = config.width
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
-        """Return x and the sinusoids, (key length + query length, width).
+        """Return x, and sinusoids of all distances, (key length + query length, width).
 
-        The first row is that of the furthest past key. The last row is one distance too many, for
-        `shift`.
+        The first row belongs to the furthest past key. `shift` needs the last row, whose distance
+        does not occur.
         """
         queries, keys = x.shape[1], past + x.shape[1]
         distance = torch.arange(keys - 1, -queries - 1, -1, device=x.device)
@@ -171,14 +174,14 @@ class TransformerXLTable(nn.Module):
 
 
 class GridIndex(nn.Module):
-    """Row of the bias table for each query and key on a grid."""
+    """Numbers of rows of the bias table for each query and key on a grid."""
 
     def __init__(self, grid: Grid) -> None:
         super().__init__()
         self.grid = grid
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return row numbers, (length, length), for x, (batch, length, width)."""
+        """Return row numbers, (length, length), for the input x, (batch, length, width)."""
         check_length(x, self.grid)
         return relative_index(self.grid, x.device)
 
@@ -191,14 +194,15 @@ class SharedGridBias(GridIndex):
         self.bias = VectorTable(bias_rows(grid), config.heads, std=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the bias (1, heads, length, length) for x, (batch, length, width)."""
+        """Return the bias, (1, heads, length, length), for the input x, (batch, length, width)."""
         return self.bias(super().forward(x)).permute(2, 0, 1)[None].to(x.dtype)
 
 
 class GridRotaryTable(nn.Module):
-    """Angles by row for one half of each head's pairs, and by column for the other (EVA-02).
+    """Rotary angles on a grid, by row for half of each head's features, else by column (EVA-02).
 
-    Places are stretched to the size of `reference_grid` (arXiv 2303.11331, its code).
+    Rows and columns are stretched to the size of `reference_grid`, as in the code of arXiv
+    2303.11331.
     """
 
     def __init__(self, config: TransformerConfig, grid: Grid) -> None:
@@ -209,7 +213,7 @@ class GridRotaryTable(nn.Module):
         self.reference = config.reference_grid
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (2, 1, 1, length, head width) of cosines and sines for x."""
+        """Return cosines and sines, (2, 1, 1, length, head width), for the input x."""
         check_length(x, self.grid)
         bands = self.head_width // 4
         steps = torch.arange(bands, device=x.device, dtype=torch.float32)
@@ -232,21 +236,21 @@ def check_length(x: Tensor, grid: Grid) -> None:
 
 
 def places(grid: Grid, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return row and column of each place on the grid, (rows * columns) each."""
+    """Return row and column of each place on the grid, both of shape (rows * columns,)."""
     row = torch.arange(grid.rows, device=device).repeat_interleave(grid.columns)
     return row, torch.arange(grid.columns, device=device).repeat(grid.rows)
 
 
 def bias_rows(grid: Grid) -> int:
-    """Return the rows of a bias table: one per relative place, and three for the prefix."""
+    """Return a bias table's number of rows: one per relative place, and three for the prefix."""
     return (2 * grid.rows - 1) * (2 * grid.columns - 1) + 3 * (grid.prefix > 0)
 
 
 def relative_index(grid: Grid, device: torch.device) -> Tensor:
     """Return the row of the bias table for each query and key, (length, length).
 
-    In BEiT's order: row differences, query minus key, then column differences; then the prefix's
-    queries, its keys, and both.
+    The table has BEiT's order: by row difference (query minus key), then by column difference. The
+    last three rows are for pairs with a prefix query, with a prefix key, and with both.
     """
     row, column = places(grid, device)
     down = row[:, None] - row + grid.rows - 1
@@ -262,14 +266,14 @@ def relative_index(grid: Grid, device: torch.device) -> Tensor:
 
 
 class LayerPositions(nn.Module):
-    """Layer's module of absolute encodings, and base of the others."""
+    """Layer's module of absolute encodings, and base class of the other layer modules."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Any) -> Logits:
         """Return queries and keys unchanged, and no bias."""
         return query, key, None
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, weight) of each projection: none."""
+        """Yield no (role, weight), since there is no projection."""
         yield from ()
 
 
@@ -277,7 +281,7 @@ class RotaryLogits(LayerPositions):
     """Layer's module of rotary positions, which rotates queries and keys."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
-        """Rotate (batch, heads, length, head width) by the shared cosines and sines."""
+        """Rotate queries and keys, (batch, heads, length, head width), by the shared angles."""
         cosine, sine = shared.to(query.dtype)
         return rotate(query, cosine, sine), rotate(key, cosine, sine), None
 
@@ -291,7 +295,7 @@ class BiasedLogits(LayerPositions):
 
 
 class GridBiasLogits(LayerPositions):
-    """Layer's module of BEiT's relative bias, with its own table, initially 0."""
+    """Layer's module of BEiT's relative bias, with a table per layer, initially 0."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -307,9 +311,9 @@ class TransformerXLLogits(LayerPositions):
     """Layer's module of Transformer-XL's relative positions, as in ESPnet's encoders.
 
     A logit is (q + u) k + (q + v) W r, where r are sinusoids of the distance (arXiv 1901.02860,
-    section 3.3). W is a matrix per layer. u and v have a vector per head, initially Xavier
-    uniform as in ESPnet. The second term is a bias on the logits, and a view of the products with
-    all distances, (batch, heads, length, 2 * length), without copies.
+    section 3.3). Each layer has its own matrix W. The vectors u and v of each head are initially
+    Xavier uniform, as in ESPnet. The second term is a bias on the logits. It is a view of the
+    products with all distances, (batch, heads, length, 2 * length), without copies.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -321,7 +325,7 @@ class TransformerXLLogits(LayerPositions):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw u and v."""
+        """Initialise u and v at random."""
         nn.init.xavier_uniform_(self.content_bias)
         nn.init.xavier_uniform_(self.position_bias)
 
@@ -339,10 +343,10 @@ class TransformerXLLogits(LayerPositions):
 
 
 def shift(products: Tensor) -> Tensor:
-    """Convert products with distances, (..., T, S + T), to a bias per key, (..., T, S), by views.
+    """View products with distances, (..., T, S + T), as a bias per key, (..., T, S).
 
-    The first column is the furthest key before the last of T queries, and each column one step
-    later: the first key of query i is one column before that of query i - 1.
+    Columns of the products go from the furthest past key of the last query to later keys, one
+    position per column. The first key of query i is one column before that of query i - 1.
     """
     queries = products.shape[-2]
     keys = products.shape[-1] - queries
@@ -351,13 +355,13 @@ def shift(products: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate each pair (i, i + half) of the last dimension."""
+    """Rotate each pair of features (i, i + half) of the last dimension."""
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
 def sinusoids(index: Tensor, width: int) -> Tensor:
-    """Return (..., width) sines then cosines of positions, fp32; an odd width ends in 0."""
+    """Return sines and then cosines of positions, (..., width), in fp32; an odd width ends in 0."""
     half = width // 2
     steps = torch.arange(half, device=index.device, dtype=torch.float32)
     frequency = 10000.0 ** (-steps / max(half, 1))
@@ -366,7 +370,7 @@ def sinusoids(index: Tensor, width: int) -> Tensor:
 
 
 def build_positions(config: TransformerConfig, bidirectional: bool) -> nn.Module:
-    """Build the stack's module of the configured encoding."""
+    """Build the stack's module of the configured position encoding."""
     kinds = {
         "none": NoPositions,
         "learned": lambda: LearnedPositions(config),
@@ -399,7 +403,7 @@ def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> nn.M
 
 
 def build_layer_positions(config: TransformerConfig) -> LayerPositions:
-    """Build the layer's module of the configured encoding."""
+    """Build the layer's module of the configured position encoding."""
     kinds = {
         "rotary": RotaryLogits,
         "t5": BiasedLogits,
@@ -421,15 +425,16 @@ def resize_positions(
     """Return a model's tensors for another grid.
 
     Learned positions and relative biases are interpolated (bicubic). If only the new model has a
-    bias per layer, each starts as the shared one, as in BEiT's fine-tuning.
+    bias per layer, each layer gets the shared bias, as in BEiT's fine-tuning.
 
     Args:
         state: Tensors by name, of a model with one stack over the grid.
         old: Configuration of that model.
-        new: Configuration with the new grid; `max_length` and a bias per layer may differ too.
+        new: Configuration with the new grid. It may also differ in `max_length` and in having a
+            bias per layer.
 
     Raises:
-        ValueError: If one has no grid, or another number of prefix vectors.
+        ValueError: If a configuration has no grid, or the numbers of prefix vectors differ.
     """
     before, after = old.grid, new.grid
     if before is None or after is None:
@@ -453,10 +458,10 @@ def resize_positions(
 
 
 def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Interpolate vectors per place, (old.length, width), to another grid, (new.length, width).
+    """Interpolate vectors of places, (old.length, width), to another grid, (new.length, width).
 
-    Bicubic without aligned corners or antialiasing, as BEiT's authors and transformers do. Prefix
-    vectors and dtype stay.
+    Interpolation is bicubic without aligned corners or antialiasing, as in BEiT's code and in
+    transformers. Prefix vectors and dtype stay.
 
     Raises:
         ValueError: If the prefixes differ, or the table does not fit the old grid.
@@ -472,9 +477,9 @@ def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
 
 
 def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Interpolate relative biases, (rows, heads), to another grid, over relative places.
+    """Interpolate relative biases, (rows, heads), over relative places to another grid.
 
-    Rows are in the order of `relative_index`; those of the prefix stay.
+    Rows are in the order of `relative_index`. Rows of the prefix stay.
 
     Raises:
         ValueError: If only one grid has a prefix, or the table does not fit the old grid.
@@ -490,7 +495,7 @@ def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
 
 
 def bicubic(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """Interpolate (rows * columns, width) to another number of rows and columns."""
+    """Interpolate a table, (rows * columns, width), to other numbers of rows and columns."""
     if old == new:
         return table
     image = table.float().unflatten(0, old).permute(2, 0, 1)[None]

@@ -25,13 +25,13 @@ from magneto.theory.placement import Stack
 
 
 class ProbedStack(nn.Module, ABC):
-    """Interface of a stack for the probe, whatever its layers take and return.
+    """Interface of a stack for the probe, independent of the types of its layers' inputs.
 
     Attributes:
         config: Shape of the stack.
-        causal: Whether a position sees only itself and earlier ones.
-        layers: Layers from the bottom up.
-        final_norm: Norm on top; for several streams, a dictionary of norms.
+        causal: Whether a position attends only to itself and earlier positions.
+        layers: Layers, the bottom one first.
+        final_norm: Norm after the last layer, or a dictionary of norms for several modalities.
     """
 
     config: TransformerConfig
@@ -41,18 +41,18 @@ class ProbedStack(nn.Module, ABC):
 
     @abstractmethod
     def tokens(self, output: Any) -> Tensor:
-        """Return the output of a layer or of the stack as one tensor, (..., width)."""
+        """Return the output of a layer or of the stack as a single tensor, (..., width)."""
 
     @abstractmethod
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return the mean over the positions with which a position is compared.
+        """Return, for each position, the mean over the positions to compare it with.
 
         Args:
             tokens: Result of `tokens` for a layer's output.
             inputs: Inputs of that layer.
 
         Returns:
-            A tensor that broadcasts against the tokens.
+            Means, of a shape that broadcasts against the tokens.
         """
 
     @abstractmethod
@@ -66,8 +66,8 @@ class ProbedStack(nn.Module, ABC):
             inputs: Inputs of a layer.
 
         Returns:
-            Their rows in attention's queries and keys; and the non-padding positions of these rows,
-            (samples, length), or None if padding counts.
+            The samples' rows in attention's queries and keys. Also a boolean mask of positions
+            without padding in these rows, (samples, length), or None if padding is included.
         """
 
 
@@ -103,7 +103,7 @@ class LayerStack(ProbedStack):
         *rest: Any,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Run the stack over embeddings x, (batch, length, width)."""
+        """Run the stack on embeddings x, (batch, length, width)."""
         x, masks, shared = self.enter(x, attention_mask, cache, positions)
         for layer, mask in zip(self.layers, masks, strict=True):
             x = self.step(layer, x, mask, shared, cache, *rest)
@@ -116,7 +116,7 @@ class LayerStack(ProbedStack):
         cache: Any,
         positions: Tensor | None = None,
     ) -> tuple[Tensor, list[Mask], Tensor | None]:
-        """Return the first layer's input, each layer's mask, and the shared position data."""
+        """Return the first layer's input, each layer's mask, and the positions' shared tensor."""
         held = self_attention_cache(cache)
         past = 0 if held is None else held.get_seq_length()
         masks = {
@@ -143,16 +143,16 @@ class LayerStack(ProbedStack):
         return output
 
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return the mean over each sample's positions, padding included, (batch, 1, width)."""
+        """Return the mean over each sample's positions, including padding, (batch, 1, width)."""
         return tokens.mean(1, keepdim=True)
 
     def attention_samples(self, count: int, inputs: tuple[Any, ...]) -> tuple[slice, None]:
-        """Choose the first samples of a batch, padding included."""
+        """Choose the first samples of a batch, including padding."""
         return slice(count), None
 
 
 class Encoder(LayerStack):
-    """Stack in which every position sees every other."""
+    """Encoder stack, in which every position attends to every position."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config, "encoder")
@@ -161,9 +161,9 @@ class Encoder(LayerStack):
         """Encode embeddings.
 
         Args:
-            x: (batch, length, width).
+            x: Embeddings, (batch, length, width).
             attention_mask: Boolean, True = may attend: (batch, length) for padding, or (batch,
-                length, length) for packed documents, each with positions from 0. A row without
+                length, length) for packed documents, each with positions from 0. A query without
                 allowed keys attends to nothing.
 
         Returns:
@@ -176,17 +176,17 @@ class Encoder(LayerStack):
     ) -> list[Tensor]:
         """Return the outputs of chosen layers, for feature pyramids or linear probes.
 
-        Layers above the highest chosen one do not run. The final norm is not applied: `final_norm`
-            of the
-        last layer's features is the result of `forward`.
+        Layers above the highest chosen layer do not run. The final norm is not applied. The
+        `final_norm` of the last layer's features is the result of `forward`.
 
         Args:
-            x: (batch, length, width).
+            x: Embeddings, (batch, length, width).
             layers: Numbers of layers, from 0 at the bottom, in any order.
             attention_mask: As in `forward`.
 
         Returns:
-            The residual stream after each chosen layer, in the given order, (batch, length, width).
+            The residual stream after each chosen layer, (batch, length, width), in the order of
+            `layers`.
 
         Raises:
             ValueError: If a layer does not exist.
@@ -206,13 +206,13 @@ class Encoder(LayerStack):
         """Return one layer's attention weights, in fp32 and without dropout.
 
         Args:
-            x: (batch, length, width).
+            x: Embeddings, (batch, length, width).
             layer: Number of the layer, from 0 at the bottom.
             attention_mask: As in `forward`.
 
         Returns:
-            (batch, heads, length, length): queries by keys. Rows sum to 1; rows without allowed
-            keys are zero.
+            Weights, (batch, heads, length, length), with queries before keys. Rows sum to 1, and
+            rows without allowed keys are zero.
 
         Raises:
             ValueError: If the layer does not exist.
@@ -224,14 +224,14 @@ class Encoder(LayerStack):
 
 
 def check_layers(layers: Sequence[int], count: int) -> None:
-    """Raise ValueError if a number is not one of `count` layers."""
+    """Raise ValueError if a number is not a layer's number among `count` layers."""
     outside = [number for number in layers if not 0 <= number < count]
     if outside:
         raise ValueError(f"no layer {outside[0]}: layers are 0 to {count - 1}")
 
 
 class Decoder(LayerStack):
-    """Causal stack, with cross-attention if its configuration has `encoder_layers`."""
+    """Decoder stack, causal, with cross-attention if its configuration has `encoder_layers`."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__(config, "decoder")
@@ -248,21 +248,23 @@ class Decoder(LayerStack):
         """Decode embeddings.
 
         Args:
-            x: (batch, length, width); with a cache, only the positions after the cached ones.
+            x: Embeddings, (batch, length, width). With a cache, these are the positions after the
+                cached ones.
             attention_mask: Boolean, True = may attend: (batch, cached + length) for padding, or
                 (batch, length, cached + length) for packed documents, each with positions from 0.
                 Causal order is always applied.
             memory: The encoder's features, (batch, source length, width).
-            memory_mask: Boolean, (batch, source length).
-            cache: A `KeyValueCache`; with a memory, an `EncoderDecoderCache`; or Hugging Face's.
-            positions: Positions of x's tokens, (batch or 1, length), if the mask does not imply
-                them. Encodings of distance ignore them.
+            memory_mask: Boolean, (batch, source length), True = may attend.
+            cache: A `KeyValueCache`, or an `EncoderDecoderCache` if there is `memory`, or a cache
+                of Hugging Face.
+            positions: Positions of x's tokens, (batch or 1, length) (default: from the mask).
+                Encodings of distances do not use them.
 
         Returns:
             Features, (batch, length, width).
 
         Raises:
-            ValueError: If a memory is missing, or there is no cross-attention for it.
+            ValueError: If `memory` is missing, or is given without cross-attention.
         """
         if (memory is not None) != self.crosses:
             raise ValueError(
@@ -277,7 +279,7 @@ class Decoder(LayerStack):
 
 
 class EncoderDecoder(nn.Module):
-    """Encoder, and decoder with cross-attention; needs `encoder_layers` and `decoder_layers`."""
+    """Encoder and decoder with cross-attention, for `encoder_layers` and `decoder_layers`."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -294,13 +296,13 @@ class EncoderDecoder(nn.Module):
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
     ) -> Tensor:
-        """Encode source embeddings, decode target embeddings.
+        """Encode source embeddings, and decode target embeddings.
 
         Args:
-            source: (batch, source length, width).
-            target: (batch, target length, width).
-            source_mask: Boolean, (batch, source length), True = real.
-            target_mask: Boolean, (batch, target length).
+            source: Embeddings of the source, (batch, source length, width).
+            target: Embeddings of the target, (batch, target length, width).
+            source_mask: Boolean, (batch, source length), True = no padding.
+            target_mask: Boolean, (batch, target length), True = no padding.
 
         Returns:
             Features of the target, (batch, target length, width).
