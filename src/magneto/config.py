@@ -1,7 +1,6 @@
 """Reading and checking of configurations: YAML, dotted overrides, suggestions, and error messages.
 
-An unknown key, a wrong type or an invalid value is a line that names the key and the nearest valid
-one.
+Each mistake is one line of the error. The line of an unknown key suggests the nearest valid key.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ FOREIGN_NAMES = {
     "max_position_embeddings": "max_length", "path": "source", "dataset": "source",
     "wandb": "tracker",
 }  # fmt: skip
-"""Names of fields in other programs, with ours, for suggestions."""
+"""Field names of other programs, with Magneto's names, for suggestions."""
 
 # Limit of integers, which torch and numpy store in 64 bits.
 LARGEST = 10**18
@@ -54,7 +53,7 @@ UNKNOWN = "unknown key "
 
 
 class ConfigError(ValueError):
-    """All mistakes in a configuration, one per line."""
+    """Error that lists all mistakes in a configuration, one per line."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\n".join(lines))
@@ -64,8 +63,8 @@ class ConfigError(ValueError):
 def nearest(word: str, known: Sequence[str]) -> str:
     """Return "; did you mean ...?" for the known word nearest to `word`, or "".
 
-    Names in other programs are translated. Otherwise a dotted word is compared within its section,
-    then as a whole, then by its last part.
+    Names of other programs are translated. Other dotted words are compared first within their
+    section, then as whole words, then by their last part.
     """
     section, _, last = word.rpartition(".")
     if last in FOREIGN_NAMES:
@@ -89,19 +88,19 @@ def unknown_keys(error: ConfigError) -> list[str]:
 
 
 def problem_lines(error: ValueError) -> list[str]:
-    """Return the lines of an error, one per problem."""
+    """Return the messages of an error, one per problem."""
     return error.lines if isinstance(error, ConfigError) else [str(error)]
 
 
 def error_line(error: Exception) -> str:
-    """Return an error as one line, with its type if its message is not for users."""
+    """Return an error as one line, with its type if the message alone is not clear to users."""
     words = "; ".join(str(error).splitlines())
     made_for_users = isinstance(error, ValueError | OSError) and words
     return words if made_for_users else f"{type(error).__name__}: {words}"
 
 
 def abbreviate(value: Any) -> str:
-    """Return a value for an error message, shortened if long."""
+    """Return a value as text for an error message, shortened if it is long."""
     short = Repr()
     short.maxlong, short.maxstring, short.maxother, short.maxlevel = 40, 80, 80, 3
     text = short.repr(value)
@@ -109,7 +108,7 @@ def abbreviate(value: Any) -> str:
 
 
 def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested mappings with dotted keys set; missing sections are added."""
+    """Return nested mappings with the values of dotted keys changed; missing sections are added."""
     result = {k: dict(v) if isinstance(v, Mapping) else v for k, v in values.items()}
     for dotted, value in changes.items():
         *path, last = dotted.split(".")
@@ -144,7 +143,7 @@ class RecipeLoader(yaml.SafeLoader):
     }
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuse aliases and tags."""
+        """Raise an error for aliases and tags."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or event.tag is not None:
             raise MarkedYAMLError(problem="aliases (*) and tags (!) are not allowed in a recipe",
@@ -152,7 +151,7 @@ class RecipeLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-        """Refuse duplicate keys."""
+        """Raise an error for duplicate keys."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
             if (name := str(key.value)) in lines:
@@ -166,9 +165,9 @@ def read_yaml(path: Path) -> Any:
     """Read a YAML file as plain values.
 
     Raises:
-        ConfigError: If the file is not YAML, has duplicate keys, or is too large or too deep; names
-            file and line.
-        OSError: If it can't be read.
+        ConfigError: If the file is not YAML, has duplicate keys, or is too large or nested too
+            deeply. The message names file and line.
+        OSError: If the file can't be read.
     """
     if path.stat().st_size > MAX_BYTES:
         raise ConfigError([f"{path} is not a recipe: it is larger than {MAX_BYTES:,} bytes"])

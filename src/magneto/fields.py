@@ -1,7 +1,7 @@
 """Configurations: fields with types, bounds and descriptions.
 
-A field's annotation has its type and bounds, and the text below it describes it. From these come
-all checks, `magneto recipes NAME --all`, and the tables of fields in the docs.
+A field's annotation has its type and bounds, and the docstring below the field describes it. All
+checks, `magneto recipes NAME --all`, and the tables of fields in the docs come from these.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ PositiveFloat = Annotated[float, Interval(gt=0)]
 NonNegativeFloat = Annotated[float, Interval(ge=0)]
 Probability = Annotated[float, Interval(ge=0, le=1)]
 Share = Annotated[float, Interval(gt=0, lt=1)]
-"""Share that is neither 0 nor 1."""
+"""Share between 0 and 1, both excluded."""
 Part = Annotated[float, Interval(gt=0, le=1)]
-"""Share above 0, up to 1."""
+"""Share above 0 and at most 1."""
 Dropout = Annotated[float, Interval(ge=0, lt=1)]
 """Probability below 1."""
 
@@ -62,8 +62,8 @@ Rule = TypeVar("Rule", bound=Callable[[Any], Iterator[str]])
 def rule(check: Rule) -> Rule:
     """Mark a method that yields a message for each contradiction between fields.
 
-    A message starts with the name of a field. The method is skipped if a field that it reads is
-    invalid by itself.
+    A message starts with the name of a field. The method is skipped if it reads a field whose own
+    check failed.
     """
     check.is_rule = True  # type: ignore[attr-defined]
     return check
@@ -73,8 +73,8 @@ def rule(check: Rule) -> Rule:
 def configuration(kind: type[Kind]) -> type[Kind]:
     """Make a class a frozen dataclass with checks of its annotations and rules.
 
-    Checks are strict: text is no number, numbers are finite, and unknown fields are refused. One
-    ConfigError lists all mistakes.
+    Checks are strict. Text is not accepted as a number, numbers must be finite, and unknown fields
+    are refused. One ConfigError lists all mistakes.
     """
     made: Any = dataclass(frozen=True, kw_only=True)(kind)
 
@@ -102,16 +102,17 @@ def _validator(kind: type) -> Any:
 
 
 def build(kind: type[Kind], values: Any, where: str = "", known: Sequence[str] = ()) -> Kind:
-    """Build a configuration from values of YAML or words of the command line.
+    """Build a configuration from values in YAML or text from the command line.
 
     Args:
         kind: Class of the configuration.
-        values: Mapping of fields; missing ones keep their defaults.
+        values: Mapping of fields; missing fields get their defaults.
         where: Dotted path of the mapping, for messages.
-        known: Dotted names for suggestions; by default the class's fields.
+        known: Dotted names for suggestions (default: the class's fields).
 
     Raises:
-        ConfigError: With every unknown key, wrong type and invalid value.
+        ConfigError: If a key is unknown or missing, or a value is invalid. The error lists all
+            mistakes.
     """
     if not isinstance(values, Mapping):
         raise ConfigError([f"{where or 'the recipe'} must be a mapping, not {values!r}"])
@@ -124,7 +125,7 @@ def build(kind: type[Kind], values: Any, where: str = "", known: Sequence[str] =
 def _fill(
     made: Any, values: Mapping[Any, Any], where: str, known: Sequence[str], *, words: bool
 ) -> list[str]:
-    """Set the fields of an empty configuration; return a message per mistake."""
+    """Set the fields of an empty configuration, and return a message per mistake."""
     from pydantic_core import ArgsKwargs, ValidationError
 
     kind, hints, dot = type(made), field_types(type(made)), f"{where}." if where else ""
@@ -165,7 +166,7 @@ def _fill(
 
 
 def _placed(line: str, kind: type, where: str) -> str:
-    """Return a message with the path of its mapping before its field."""
+    """Return a message with the mapping's path before the field's name."""
     if not where:
         return line
     first = re.split(r"\W", line)[0]
@@ -173,7 +174,7 @@ def _placed(line: str, kind: type, where: str) -> str:
 
 
 class _WrongField(Exception):
-    """A rule reads an invalid field."""
+    """Read access of a rule to an invalid field."""
 
 
 def _view(kind: type, wrong: set[str]) -> Any:
@@ -199,13 +200,13 @@ def _broken_rules(kind: type, made: Any) -> Iterator[str]:
 
 @cache
 def _rules(kind: type) -> list[str]:
-    """Return the names of a class's rules, inherited ones first."""
+    """Return the names of a class's rules, inherited rules first."""
     methods = {name: m for each in reversed(kind.__mro__) for name, m in vars(each).items()}
     return [name for name, m in methods.items() if inspect.isfunction(m) and hasattr(m, "is_rule")]
 
 
 def _mistake_lines(mistake: Any, made: type, where: str) -> list[str]:
-    """Return messages for one of pydantic's errors."""
+    """Return the messages for an error of pydantic."""
     kind, place, value = mistake["type"], mistake["loc"], mistake["input"]
     if not place:  # of `__post_init__`
         return [_placed(line, made, where) for line in problem_lines(mistake["ctx"]["error"])]
@@ -232,14 +233,14 @@ def _mistake_lines(mistake: Any, made: type, where: str) -> list[str]:
 
 
 def _read(hint: Any, value: Any, words: bool) -> Any:
-    """Return a value converted for a field: lists to tuples, and words to the field's type.
+    """Convert a value for a field: a list to a tuple, and text to the field's type.
 
-    Other words stay, so that the checks report them.
+    Text that is not of the field's type stays, and the checks report it.
 
     Args:
         hint: Annotation of the field.
         value: Value from Python, YAML or the command line.
-        words: Whether text may stand for other types: YAML reads 1e-3 as text, and the command line
+        words: Whether to convert text to other types. YAML reads 1e-3 as text, and the command line
             has only text.
     """
     about = Annotation.of(hint)
@@ -280,13 +281,13 @@ def _read_word(kind: Any, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Annotation:
-    """A field's parsed annotation.
+    """Parsed annotation of a field.
 
     Attributes:
         kind: Type without None and bounds.
         optional: Whether None is allowed.
-        bounds: Bounds of the number, or of a list's numbers, in words; "" for none.
-        free: Whether what a model computes does not depend on the field.
+        bounds: Bounds of a number, or of the numbers in a list, in words; "" for none.
+        free: Whether the field does not change what a model computes.
     """
 
     kind: Any
@@ -360,7 +361,7 @@ def field_types(kind: type) -> dict[str, Any]:
 
 
 def free_fields(kind: type) -> set[str]:
-    """Return the names of the fields that don't change what a model computes."""
+    """Return the names of fields that do not change what a model computes."""
     return {name for name, hint in field_types(kind).items() if Annotation.of(hint).free}
 
 
@@ -380,14 +381,14 @@ def choices_of(hint: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FieldDescription:
-    """A recipe's field.
+    """Description of a recipe's field.
 
     Attributes:
         name: Name with its section, such as "training.steps".
-        kind: Type in words; null for None.
+        kind: Type in words, with "null" for None.
         choices: Allowed values of a literal type.
-        default: Default in YAML's types; None if required.
-        required: Whether there is no default.
+        default: Default value; None if the field is required.
+        required: Whether the field has no default.
         meaning: Description.
     """
 
@@ -400,11 +401,11 @@ class FieldDescription:
 
 
 def describe_fields(kind: type, section: str) -> Iterator[FieldDescription]:
-    """Yield the fields of a configuration; those of nested ones in their place.
+    """Yield the fields of a configuration, and the fields of nested configurations in its order.
 
     Args:
         kind: Class of the configuration.
-        section: Prefix of the names.
+        section: Section, which is the prefix of the names.
     """
     hints, found = field_types(kind), meanings(kind)
     for field in dataclasses.fields(kind):
@@ -451,5 +452,5 @@ def as_yaml(value: Any) -> str:
 
 
 def type_words(field: FieldDescription) -> str:
-    """Return a field's type with its choices."""
+    """Return a field's type in words, with its choices."""
     return re.sub(r"(one|some) of", rf"\1 of {', '.join(field.choices)}", field.kind)

@@ -28,7 +28,7 @@ POLL_SECONDS = 0.5
 
 
 class DamagedError(ValueError):
-    """A file or directory that differs from its manifest, or is unreadable."""
+    """Error for a file or directory that differs from its manifest or can't be parsed."""
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:
@@ -36,11 +36,11 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
 
     Args:
         module: Full name of the module.
-        extra: Name of our extra that installs it.
-        purpose: Feature and package, for the message.
+        extra: Name of Magneto's extra that installs the package.
+        purpose: Feature that needs the package, for the message.
 
     Raises:
-        ModuleNotFoundError: If it is not installed. The message says what to install.
+        ModuleNotFoundError: If the package is not installed. The message says what to install.
     """
     package = module.partition(".")[0]
     try:
@@ -52,7 +52,7 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
 
 
 def user_path(name: str | Path) -> Path:
-    """Return a path with ~ expanded."""
+    """Return a path with "~" replaced by the home directory."""
     return Path(os.path.expanduser(name))
 
 
@@ -65,23 +65,23 @@ def nearest_path(path: Path) -> str:
 
 
 def process_name() -> str:
-    """Return a name of this process that is unique among machines with a shared folder."""
+    """Return a name of this process that is unique among machines that share a folder."""
     return f"{socket.gethostname()}.{os.getpid()}"
 
 
 def aside_path(path: Path, process: str | None = None) -> Path:
-    """Return the temporary path of a file or directory before it is renamed.
+    """Return the temporary path under which a file or directory is written before it is renamed.
 
     Args:
         path: Final path.
-        process: `process_name` of the writer; by default this process.
+        process: `process_name` of the writer (default: this process).
     """
     path = path.absolute()
     return path.with_name(f".{path.name}.{process or process_name()}")
 
 
 def is_aside(path: Path) -> bool:
-    """Return whether a path is a temporary path of `aside_path`."""
+    """Return whether a path is a temporary path from `aside_path`."""
     return path.name.startswith(".") and path.suffix[1:].isdigit()
 
 
@@ -110,11 +110,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read one of our JSON files.
+    """Read a JSON file that Magneto wrote.
 
     Raises:
-        DamagedError: If it is not JSON. The message names the file.
-        OSError: If it can't be read.
+        DamagedError: If the file is not JSON. The message names the file.
+        OSError: If the file can't be read.
     """
     try:
         return json.loads(path.read_bytes())
@@ -130,8 +130,8 @@ def read_object(path: Path, *keys: str) -> dict[str, Any]:
         keys: Required keys.
 
     Raises:
-        DamagedError: If it is something else or lacks a key. The message names the file.
-        OSError: If it can't be read.
+        DamagedError: If the file is not a JSON object or lacks a key. The message names the file.
+        OSError: If the file can't be read.
     """
     value = read_json(path)
     if not isinstance(value, dict):
@@ -142,7 +142,7 @@ def read_object(path: Path, *keys: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return nested values for JSON: keys as text, and non-finite numbers as None."""
+    """Return nested values for JSON, with keys as text and non-finite numbers as None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -155,7 +155,7 @@ def plain(value: Any) -> Any:
 def clear_aside(directory: Path) -> None:
     """Remove incomplete files of a killed process from a directory with a single writer.
 
-    An interrupted replacement is completed.
+    If a replacement was interrupted, its old version is restored.
     """
     for path in directory.glob(".*"):
         replaced = directory / path.stem.removeprefix(".")
@@ -172,7 +172,7 @@ def clear_dead(directory: Path, name: str = "*") -> None:
 
     Args:
         directory: The directory, which may be missing.
-        name: Final name of the files; by default any.
+        name: Final name of the files (default: any name).
     """
     pattern = f".{name if name == '*' else escape(name)}.{escape(socket.gethostname())}.*"
     for path in directory.glob(pattern):
@@ -200,7 +200,10 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def directory_aside(path: Path) -> Iterator[Path]:
-    """Yield an empty directory beside `path` to fill and rename; it is removed after the block."""
+    """Yield a new directory beside `path` to fill and rename.
+
+    If it is not renamed, it is removed after the block.
+    """
     aside = aside_path(path)
     clear_dead(path.absolute().parent, path.name)
     shutil.rmtree(aside, ignore_errors=True)
@@ -213,7 +216,7 @@ def directory_aside(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def complete_directory(path: Path) -> Iterator[Path]:
-    """Yield a directory to fill; after the block it is at `path` with a manifest."""
+    """Yield a directory to fill, and rename it to `path` with a manifest after the block."""
     with directory_aside(path) as aside:
         yield aside
         publish(aside, path, {p.name: fingerprint(p) for p in sorted(aside.iterdir())})
@@ -225,7 +228,7 @@ def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> Non
     Args:
         aside: The filled directory.
         path: Final path.
-        manifest: Fingerprint of each file by name.
+        manifest: Size and checksum of each file by name.
     """
     write_json(aside / MANIFEST, manifest)
     sync_to_disk(aside)
@@ -243,7 +246,7 @@ def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> Non
 def check_directory(path: Path) -> None:
     """Compare a directory with its manifest.
 
-    A file with the manifest's time of change is not read.
+    A file whose size and time of change are those of the manifest is not read.
 
     Raises:
         DamagedError: If a file is missing or has another size or checksum.
@@ -260,7 +263,7 @@ def check_directory(path: Path) -> None:
 
 
 def fingerprint(path: Path, sync: bool = True) -> dict[str, int]:
-    """Return size and checksum of a file; `sync` writes it to the disk."""
+    """Return size and checksum of a file, and write its buffers to the disk with `sync`."""
     checksum, size = 0, 0
     with path.open("rb") as file:
         while block := file.read(1 << 22):
@@ -272,7 +275,7 @@ def fingerprint(path: Path, sync: bool = True) -> dict[str, int]:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Write a file or directory to the disk."""
+    """Write the buffers of a file or directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -283,15 +286,16 @@ def sync_to_disk(path: Path) -> None:
 def acquire_lock(directory: Path, patience: float = 0.0) -> FileLock | None:
     """Lock a directory for this process on all machines that share it.
 
-    The kernel releases the lock when the process ends; a stopped process keeps it. The lock file
-    remains and names the last holder, since removing it could let two waiting processes in.
+    The kernel releases the lock when the process ends. A suspended process keeps the lock. The lock
+    file stays and names the last holder, because after its removal two waiting processes could each
+    acquire a lock.
 
     Args:
-        directory: Directory to lock; created if missing.
-        patience: Seconds to wait for another holder.
+        directory: Directory to lock, which is created if missing.
+        patience: Seconds to wait while another process has the lock.
 
     Returns:
-        The lock, to release; None if another process holds it.
+        The lock, which the caller releases, or None if another process has it.
 
     Raises:
         OSError: If the directory can't be created, or its file system has no locks.
@@ -311,7 +315,7 @@ def acquire_lock(directory: Path, patience: float = 0.0) -> FileLock | None:
 
 
 def lock_holder(directory: Path) -> str:
-    """Return the present or last holder of a directory's lock in words."""
+    """Return the process that has or last had a directory's lock, in words."""
     try:
         process, host = (directory / LOCK_FILE).read_text(encoding="utf-8").split(" ")
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Recipes: task, model, data and training in one YAML file, of which every run keeps a copy."""
+"""Recipes: YAML files with task, model, data and training. Every run saves a copy of its recipe."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Recipe:
         data: The task's data configuration.
         training: Settings of the training loop.
         learning_rates: Peak learning rate per placement, used if `training.learning_rate` is null;
-            the key "default" is for all other placements.
+            the key "default" stands for all other placements.
     """
 
     name: str
@@ -86,7 +86,7 @@ def recipe_path(name: str) -> Path:
     """Return the file of a recipe by name or path.
 
     Raises:
-        FileNotFoundError: If there is none; suggests the nearest.
+        FileNotFoundError: If there is no such recipe. The message suggests the nearest name.
     """
     if name in recipe_names():
         return Path(str(files("magneto") / "recipes")) / f"{name}.yaml"
@@ -101,11 +101,11 @@ def recipe_path(name: str) -> Path:
 
 
 def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Load a recipe by name or path, with dotted overrides.
+    """Load a recipe by name or path, and apply overrides given by dotted keys.
 
     Raises:
         FileNotFoundError: If there is no such recipe.
-        ConfigError: With all its mistakes.
+        ConfigError: If the recipe has mistakes. The error lists all of them.
     """
     path = recipe_path(name)
     values = read_yaml(path)
@@ -116,7 +116,7 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe
 
 
 def make_importable(recipe: Path, task: str) -> None:
-    """Add the recipe's folder to the import path if only it has the task's module."""
+    """Add the recipe's folder to the import path if the task's module is only there."""
     package, folder = task.partition(":")[0].partition(".")[0], recipe.resolve().parent
     exists = (folder / f"{package}.py").is_file() or (folder / package / "__init__.py").is_file()
     if ":" in task and exists and find_spec(package) is None:
@@ -130,7 +130,7 @@ def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
     """Build a recipe from nested mappings.
 
     Raises:
-        ConfigError: With all its mistakes.
+        ConfigError: If the recipe has mistakes. The error lists all of them.
     """
     model, data = config_classes(str(values.get("task", "")))
     kinds = {"model": model, "data": data, "training": TrainingConfig}
@@ -169,7 +169,7 @@ def _unknown_sections(values: Mapping[str, Any], known: Sequence[str]) -> list[s
 
 
 def _with_learning_rate(recipe: Recipe) -> Recipe:
-    """Set the peak learning rate that the recipe lists for its placement."""
+    """Return the recipe with the peak learning rate that it lists for its placement."""
     if recipe.training.learning_rate is not None:
         return recipe
     row = placement_name(recipe.model)
@@ -183,7 +183,7 @@ def _with_learning_rate(recipe: Recipe) -> Recipe:
 
 
 def placement_name(model: Any) -> str:
-    """Return the name of a model configuration's placement; "" without one."""
+    """Return the name of a model configuration's placement; "" if there is no placement."""
     return model.row.name if isinstance(model, TransformerConfig) else ""
 
 
@@ -191,7 +191,7 @@ def task_class(name: str) -> type[Task]:
     """Return the class of a task by name or import path.
 
     Raises:
-        ConfigError: If there is none; suggests the nearest.
+        ConfigError: If there is no such task. The message suggests the nearest name.
     """
     return _resolve(TASKS[name].task if name in TASKS else name, name)
 
@@ -199,11 +199,11 @@ def task_class(name: str) -> type[Task]:
 def config_classes(name: str) -> tuple[type, type]:
     """Return the classes of a task's `model` and `data` sections.
 
-    Built-in tasks need no import of torch; a task named by import path has the classes as
+    For built-in tasks, torch is not imported. A task named by import path has the classes as
     attributes.
 
     Raises:
-        ConfigError: If there is no such task; suggests the nearest.
+        ConfigError: If there is no such task. The message suggests the nearest name.
     """
     if name in TASKS:
         entry = TASKS[name]
@@ -242,7 +242,7 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Load the recipe of a run.
 
     Raises:
-        FileNotFoundError: If the directory is not a run; suggests the nearest one.
+        FileNotFoundError: If the directory is not a run. The message suggests the nearest run.
         ConfigError: If the recipe is wrong or incomplete.
     """
     path = run / RUN_FILE

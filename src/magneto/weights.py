@@ -1,8 +1,8 @@
-"""Tensors in a run's directory: lists, checks and reading of weights.
+"""Weights in a run's directory: search, checks and reading.
 
-The tensors of a kind ("model", "optimizer", "ema") are in one safetensors file, or, in a sharded
-run, in a file per rank with an index of rows. They are read by rows, so that no process needs a
-whole model, and the number of readers need not equal that of writers.
+The tensors of a kind ("model", "optimizer", "ema") are in one safetensors file. A sharded run has a
+file per rank and an index of rows. Tensors are read by rows, so no process needs a whole model. The
+numbers of reading and writing processes may differ.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ STEP = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in files.
+    """Tensor stored in files.
 
     Attributes:
         name: Name in the files.
         shape: Shape of the whole tensor.
-        pieces: (open file, first row, row after the last) of each piece, in order.
+        pieces: Pieces in order: (open file, first row, row after the last row).
     """
 
     name: str
@@ -59,7 +59,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class MemoryTensor:
-    """A tensor in memory with the interface of an open safetensors file."""
+    """Tensor in memory, with the interface of an open safetensors file."""
 
     tensor: Tensor
 
@@ -79,7 +79,7 @@ def in_memory(name: str, tensor: Tensor) -> StoredTensor:
 
 
 def open_tensors(directory: Path, kind: str = MODEL) -> dict[str, StoredTensor]:
-    """Return the tensors of a kind in a directory by name, without reading them."""
+    """Return the tensors of a kind in a directory by name, without reading their values."""
     single = directory / f"{kind}.safetensors"
     if single.is_file():
         file = safe_open(single, framework="pt")
@@ -102,7 +102,7 @@ def open_tensors(directory: Path, kind: str = MODEL) -> dict[str, StoredTensor]:
 
 
 def index_path(directory: Path, kind: str) -> Path:
-    """Return the index file with the rows of each rank's file."""
+    """Return the path of the index, which has the rows of each rank's file."""
     return directory / f"{kind}.index.json"
 
 
@@ -122,7 +122,7 @@ def step_of(directory: Path) -> int:
 
 
 def list_steps(folder: Path) -> list[Path]:
-    """Return the step directories of a folder, the earliest first."""
+    """Return the step directories in a folder, the earliest first."""
     found = [path for path in folder.glob("step-*") if STEP.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=step_of)
 
@@ -153,8 +153,8 @@ def find_weights(run: Path, which: str = "auto") -> Path:
             exists of best, final and last.
 
     Raises:
-        FileNotFoundError: If they don't exist. The message lists existing ones.
-        DamagedError: If they are damaged. The message lists undamaged ones.
+        FileNotFoundError: If the weights don't exist. The message lists existing weights.
+        DamagedError: If the weights are damaged. The message lists undamaged weights.
     """
     checkpoints = list_checkpoints(run)
     there = {name: run / name for name in NAMED if (run / name).is_dir()}
@@ -183,7 +183,7 @@ def find_weights(run: Path, which: str = "auto") -> Path:
 
 
 def check_finite(state: Mapping[str, Tensor], where: object) -> None:
-    """Check that weights are finite; `where` names them in the error.
+    """Check that weights are finite; `where` is their source in the error message.
 
     Raises:
         DamagedError: If a value is infinite or not a number. The message names the first such
