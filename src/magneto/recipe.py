@@ -177,7 +177,7 @@ def _with_learning_rate(recipe: Recipe) -> Recipe:
     if row not in rates and "default" not in rates:
         listed = f"learning_rates has {', '.join(rates)}" if rates else "there is no learning_rates"
         missing = f", not {row}" if row else ""
-        raise ConfigError([f"training.learning_rate is not set, and {listed}{missing}"])
+        raise ConfigError([f"training.learning_rate is not set, and {listed}{missing}. Set it."])
     rate = rates.get(row, rates.get("default"))
     return replace(recipe, training=replace(recipe.training, learning_rate=rate))
 
