@@ -53,7 +53,7 @@ def test_a_few_are_named(tmp_path: Path) -> None:
         problems.record(BROKEN, f"{number}.jpg", "cut\toff\n")
     assert said.lines[0] == f"{BROKEN}: 0.jpg (cut off )"
     assert len(said.lines) == FEW
-    assert said.lines[-1].endswith(f"not named (listed in {tmp_path / PROBLEMS_FILE})")
+    assert said.lines[-1].endswith(f"not printed (listed in {tmp_path / PROBLEMS_FILE})")
     assert listed(tmp_path) == [[BROKEN, f"{n}.jpg", "cut off "] for n in range(12)]
 
 

@@ -102,7 +102,7 @@ def test_each_start_on_one_machine_has_names_of_its_own(monkeypatch: pytest.Monk
 
 def test_devices() -> None:
     assert pick_device("cpu") == torch.device("cpu")
-    with pytest.raises(ValueError, match="no device 'gpu'"):
+    with pytest.raises(ValueError, match="unknown device 'gpu'"):
         pick_device("gpu")
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="torch finds no usable GPU"):
