@@ -1,6 +1,7 @@
 """Reading and checking of configurations: YAML, dotted overrides, suggestions, and error messages.
 
-Each mistake is one line of the error. The line of an unknown key suggests the nearest valid key.
+Each mistake in a configuration is one line of the error message. The line of an unknown key
+suggests the nearest valid key.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Configurations: fields with types, bounds and descriptions.
 
 A field's annotation has its type and bounds, and the docstring below the field describes it. All
-checks, `magneto recipes NAME --all`, and the tables of fields in the docs come from these.
+checks, `magneto recipes NAME --all`, and the tables of fields in the docs come from annotations and
+docstrings.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ def _placed(line: str, kind: type, where: str) -> str:
 
 
 class _WrongField(Exception):
-    """Read access of a rule to an invalid field."""
+    """Error for a rule that reads an invalid field."""
 
 
 def _view(kind: type, wrong: set[str]) -> Any:
@@ -372,7 +373,7 @@ def part_of(hint: Any) -> Any:
 
 
 def choices_of(hint: Any) -> tuple[str, ...]:
-    """Return the values of a literal type, or of a list of literals."""
+    """Return the allowed values of a literal type, or of a list of literals."""
     kind = Annotation.of(hint).kind
     if get_origin(kind) is Literal:
         return tuple(map(str, get_args(kind)))

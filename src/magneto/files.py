@@ -202,7 +202,7 @@ def _remove(path: Path) -> None:
 def directory_aside(path: Path) -> Iterator[Path]:
     """Yield a new directory beside `path` to fill and rename.
 
-    If it is not renamed, it is removed after the block.
+    A directory that is not renamed is removed after the block.
     """
     aside = aside_path(path)
     clear_dead(path.absolute().parent, path.name)
@@ -223,7 +223,7 @@ def complete_directory(path: Path) -> Iterator[Path]:
 
 
 def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> None:
-    """Rename a filled directory to its final path, replacing an older one.
+    """Rename a filled directory to its final path, and replace an older directory there.
 
     Args:
         aside: The filled directory.

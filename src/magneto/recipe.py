@@ -105,7 +105,7 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe
 
     Raises:
         FileNotFoundError: If there is no such recipe.
-        ConfigError: If the recipe has mistakes. The error lists all of them.
+        ConfigError: If the recipe has mistakes. The error lists all mistakes.
     """
     path = recipe_path(name)
     values = read_yaml(path)
@@ -130,7 +130,7 @@ def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
     """Build a recipe from nested mappings.
 
     Raises:
-        ConfigError: If the recipe has mistakes. The error lists all of them.
+        ConfigError: If the recipe has mistakes. The error lists all mistakes.
     """
     model, data = config_classes(str(values.get("task", "")))
     kinds = {"model": model, "data": data, "training": TrainingConfig}
@@ -199,7 +199,7 @@ def task_class(name: str) -> type[Task]:
 def config_classes(name: str) -> tuple[type, type]:
     """Return the classes of a task's `model` and `data` sections.
 
-    For built-in tasks, torch is not imported. A task named by import path has the classes as
+    For built-in tasks, torch is not imported. A task named by import path has both classes as
     attributes.
 
     Raises:

@@ -128,7 +128,7 @@ def list_steps(folder: Path) -> list[Path]:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """Return the checkpoints of a run, including damaged ones, the oldest first."""
+    """Return the checkpoints of a run, also damaged ones, the oldest first."""
     return list_steps(run / "checkpoints")
 
 
@@ -149,8 +149,8 @@ def find_weights(run: Path, which: str = "auto") -> Path:
 
     Args:
         run: Directory of the run.
-        which: "best", "final", "averaged", "last" (checkpoint), a step, or "auto": the first that
-            exists of best, final and last.
+        which: "best", "final", "averaged", "last" (the last checkpoint), or the step of a
+            checkpoint. "auto" is the first of best, final and last that exists.
 
     Raises:
         FileNotFoundError: If the weights don't exist. The message lists existing weights.

@@ -84,7 +84,7 @@ def add_alias(path: Path, other: Path) -> None:
 
 
 def is_cached(path: Path, progress: Progress = SILENT) -> bool:
-    """Return whether a directory of the cache exists undamaged.
+    """Return whether a directory of the cache exists and is undamaged.
 
     A damaged directory is reported and removed, so that it is created again.
     """

@@ -1,9 +1,9 @@
 """Documents of text sources: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings.
 
 A path is a file or a folder of .txt, .jsonl, .json, .csv, .tsv, .tar or Parquet files. In plain
-text a document is a run of paragraphs. In other files it is a record. Documents are streamed, and
-skipped documents are counted. The built-in source is the documentation of Python's standard
-library.
+text a document is a run of paragraphs. In other files a document is a record. Documents are
+streamed, and skipped documents are counted. The built-in source is the documentation of Python's
+standard library.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def read_documents(
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
     """Return a function for each split of a source, which yields the documents of the split.
 
-    Names of files or folders give the splits, if one of them says "train". If they name no other
+    Names of files or folders give the splits, if a name says "train". If no name gives another
     split, the field "split" of records gives the splits, if a record says "train". Otherwise all
     documents belong to "train".
 
@@ -85,7 +85,7 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
     Raises:
         FileNotFoundError: If the path does not exist. The message suggests the nearest path.
         ValueError: If a built-in source is unknown or a folder has no readable file. The returned
-            functions raise it if a file is damaged.
+            functions raise ValueError if a file is damaged.
     """
     found = find_source(source)
     if found.kind == "builtin":
@@ -117,7 +117,7 @@ def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
 
     Raises:
         FileNotFoundError: If the path does not exist.
-        ValueError: If the folder has no such file.
+        ValueError: If the folder has no file with one of the endings.
     """
     path = existing_path(source)
     if path.is_file():

@@ -87,7 +87,7 @@ def existing_path(name: str) -> Path:
 
 
 def walk_files(folder: Path, counts: Counts | None = None) -> Iterator[Path]:
-    """Yield the files below a folder, sorted by name; files come before folders.
+    """Yield the files below a folder, sorted by name, with files before subfolders.
 
     Links to folders are followed, and each folder is visited once. Hidden entries are skipped.
 
@@ -220,7 +220,7 @@ def read_lines(path: Path, counts: Counts) -> Iterator[str]:
 
 
 def decode_line(raw: bytes, counts: Counts, path: Path, number: int) -> str:
-    """Decode a line; invalid UTF-8 becomes U+FFFD and is counted."""
+    """Decode a line; invalid UTF-8 is replaced by U+FFFD and counted."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -298,7 +298,7 @@ def read_rows(
 
 
 def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
-    """Return the list in a JSON file; lone surrogates in it become U+FFFD.
+    """Return the list in a JSON file, with U+FFFD for lone surrogates.
 
     Args:
         path: The file, maybe compressed.

@@ -127,7 +127,7 @@ def find_files(
     endings: tuple[str, ...] = RECORDS,
     splits: Mapping[str, Sequence[str]] = SPLIT_NAMES,
 ) -> dict[str, Path]:
-    """Return the files in a folder that are named after splits.
+    """Return the files in a folder that are named after splits, by split.
 
     Args:
         folder: The folder.
@@ -151,7 +151,7 @@ def read_file(path: Path, counts: Counts) -> Table:
     """Return the table of a record file.
 
     Paths in the file are relative to its folder. A .jsonl file has an object per line. A .json file
-    has a list or an object per line. Files in .csv and .tsv have a header.
+    has a JSON list, or an object per line. .csv and .tsv files have a header.
 
     Raises:
         ValueError: If the file is damaged or empty.
@@ -207,9 +207,9 @@ def read_folders(folder: Path, kind: str, counts: Counts) -> dict[str, Table]:
 
 
 def read_folder(folder: Path, kind: str, counts: Counts) -> Table:
-    """Return the table of the media below a folder, labelled by their folders.
+    """Return the table of the media below a folder, labelled by subfolder.
 
-    Class numbers follow the alphabetical order of the folders, even for numeric names, as in
+    Class numbers follow the alphabetical order of the subfolders, even for numeric names, as in
     torchvision's `ImageFolder`.
     """
     names = list(media_names(folder, kind, counts))
@@ -228,7 +228,7 @@ def read_folder(folder: Path, kind: str, counts: Counts) -> Table:
 
 
 def media_names(folder: Path, kind: str, counts: Counts) -> Iterator[str]:
-    """Yield relative paths of the media or texts below a folder, sorted; links are followed."""
+    """Yield sorted relative paths of the media or texts below a folder, following links."""
     for path in walk_files(folder, counts):
         if path.name.lower().endswith(FOLDER_ENDINGS[kind]):
             yield path.relative_to(folder).as_posix()
@@ -261,7 +261,7 @@ class ShardIndex:
     Attributes:
         keys: Key of each example.
         places: Location of each example's media file, by column: (shard number, first byte, size in
-            bytes), or (-1, 0, 0) for none.
+            bytes), or (-1, 0, 0) if it has none.
         fields: Values of each example's text and JSON members, by column; None for a missing value.
         counts: Counts of problems.
     """
@@ -281,7 +281,7 @@ def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SIL
     members. Labels and texts are always in the columns "label" and "text".
 
     Raises:
-        ValueError: If there are no examples.
+        ValueError: If the shards have no examples.
     """
     index = _kept_index(shards, progress)
     counts.update(index.counts)
@@ -296,7 +296,7 @@ def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SIL
 
 
 def _kept_index(shards: Sequence[Path], progress: Progress) -> ShardIndex:
-    """Return the index of shards from the cache, created if needed."""
+    """Return the index of shards from the cache, after creating it if needed."""
     held = cache_directory() / f"shards-{fingerprint(file_states(shards))}"
     if not is_cached(held, progress):
         made = ShardIndex()
@@ -423,8 +423,8 @@ class HubValues(Sequence[Any]):
 def read_hub(source: Source, splits: Mapping[str, Sequence[str]] = SPLIT_NAMES) -> dict[str, Table]:
     """Return the tables of a hub data set or of Parquet files by split.
 
-    A split named in the source becomes "train". If no split has a standard name, the first one
-    becomes "train".
+    If the source name has a split, this split becomes "train". If no split has a standard name, the
+    first split becomes "train".
 
     Args:
         source: Source of kind "hf".

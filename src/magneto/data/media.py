@@ -62,7 +62,7 @@ class MediaColumn(ABC):
         """
 
     def file(self, number: int) -> str | bytes:
-        """Return the path of a medium that is a file, else its bytes.
+        """Return the path of a medium if it is a file, else its bytes.
 
         Raises:
             OSError: If the medium can't be read.
@@ -91,7 +91,7 @@ class Medium:
         return self.column.name(self.number)
 
     def read(self) -> bytes:
-        """Return the bytes.
+        """Return the bytes of the medium.
 
         Raises:
             OSError: If the medium can't be read.
@@ -99,7 +99,7 @@ class Medium:
         return self.column.read(self.number)
 
     def file(self) -> str | bytes:
-        """Return the path of a file, else the bytes.
+        """Return the path of the medium if it is a file, else its bytes.
 
         Raises:
             OSError: If the medium can't be read.
@@ -174,7 +174,7 @@ class Members(MediaColumn):
         shards: The tar files.
         keys: Key of each example.
         places: Location of each example's member, int64 of shape (count, 3): shard number, first
-            byte and size in bytes. The shard number is -1 for no member.
+            byte and size in bytes. The shard number is -1 if an example has no member.
     """
 
     def __init__(self, shards: Sequence[Path], keys: Sequence[str], places: np.ndarray) -> None:

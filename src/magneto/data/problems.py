@@ -55,9 +55,9 @@ def quantity(number: int, units: str) -> str:
 
 
 class Counts(Counter[str]):
-    """Counts by kind, where a kind is a phrase such as "malformed records left out".
+    """Counts of problems by kind, where a kind is a phrase such as "malformed records left out".
 
-    `update` adds other counts. JSON of the object has numbers alone; `plain` includes `named`.
+    `update` adds other counts. As JSON, the object has numbers alone; `plain` includes `named`.
 
     Attributes:
         named: Place and reason of the first few problems of each kind.
@@ -93,7 +93,7 @@ class Counts(Counter[str]):
         """Count a problem.
 
         Args:
-            kind: Phrase under which it is counted.
+            kind: Phrase under which the problem is counted.
             where: File and line.
             why: Reason.
         """
@@ -113,7 +113,7 @@ class Counts(Counter[str]):
         return f" [{'; '.join(names)}]" if names else ""
 
     def describe_amounts(self, amounts: Mapping[str, int]) -> str:
-        """Return amounts by unit as words, with all counts in brackets."""
+        """Return amounts with their units in words, and all counts in brackets."""
         both = Counts(self)
         for unit, amount in amounts.items():
             both[unit] = amount
@@ -139,7 +139,7 @@ R = TypeVar("R")
 
 
 class BadRecord(ValueError):
-    """An unusable record, with the reason in one line."""
+    """Error for an unusable record, with the reason as one line."""
 
 
 @contextmanager
@@ -176,9 +176,9 @@ def read_each(
 
     Args:
         records: The records. An error of the iteration itself is raised.
-        read: Function of a record, which may raise any error. If it returns None, the record is
-            skipped without a count.
-        counts: Counts to add to.
+        read: Function of a record, which may raise any error. If the function returns None, the
+            record is skipped without a count.
+        counts: Counts to which problems are added.
         where: Prefix of a record's number in messages, such as "a.jsonl, line".
         first: Number of the first record.
     """
@@ -208,11 +208,11 @@ def reason(error: Exception) -> str:
 
 
 class DataProblems:
-    """Lists examples with problems, each once.
+    """List of examples with problems, with one line per problem.
 
     All processes that read a run's data (ranks, data workers, later evaluations) append to one
-    file. Each reads the file before it appends. Before `write_to` is called, problems are kept in
-    memory and not printed.
+    file. Each process reads the file before it appends. Before `write_to` is called, problems are
+    kept in memory and not printed.
     """
 
     def __init__(self) -> None:
@@ -227,7 +227,7 @@ class DataProblems:
 
         Args:
             run: Directory of the run.
-            progress: Prints the first few new problems of each kind.
+            progress: Progress display, which prints the first few new problems of each kind.
         """
         held, self._known, self._said = list(self._known), {}, Counter()
         self._file, self._read, self.progress = run / PROBLEMS_FILE, 0, progress

@@ -58,9 +58,9 @@ def hash_of(text: str) -> int:
 def held_out_limit(keys: Iterable[str], fraction: float) -> float:
     """Return the hash below which keys are held out.
 
-    The limit is `fraction` times 2^64. If all or none of the keys were below it, it moves just past
-    the nearest key. Reading stops once keys exist below and above the limit. A single key is not
-    held out.
+    The limit is `fraction` times 2^64. If all or none of the keys were below this limit, the limit
+    moves just past the nearest key. Reading stops once keys below and above the limit have been
+    read. A single key is not held out.
 
     Args:
         keys: Keys in any order.
@@ -75,7 +75,7 @@ def held_out_limit(keys: Iterable[str], fraction: float) -> float:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split of the last split word in a name or path, or None."""
+    """Return the split that the last word such as "train" or "val" in a path names, or None."""
     found = SPLIT_WORD.findall(name.lower())
     return SPLITS[found[-1]] if found else None
 
@@ -110,7 +110,7 @@ def held_out(text: str, fraction: float) -> bool:
 
 @dataclass(frozen=True)
 class Source:
-    """A parsed source name.
+    """Source name, parsed.
 
     Attributes:
         kind: Kind of source.
@@ -147,7 +147,7 @@ def parse_source(source: str) -> Source:
 
 
 def has_parquet(path: Path) -> bool:
-    """Return whether a path is a .parquet file, or a folder with one at depth 1 or 2."""
+    """Return whether a path is a .parquet file, or a folder with .parquet files at depth 1 or 2."""
     if not os.path.isdir(path):
         return path.suffix == ".parquet" and os.path.isfile(path)
     return any(path.glob("*.parquet")) or any(path.glob("*/*.parquet"))
@@ -172,20 +172,20 @@ def builtin_mistakes(given: str | None, names: Sequence[str], what: str) -> Iter
 
 
 def check_builtin(source: Source, names: Sequence[str], what: str) -> None:
-    """Raise ValueError if a built-in source is unknown; the message lists the known ones."""
+    """Raise ValueError if a built-in source is unknown; the message lists known sources."""
     if source.name not in names:
         known = ", ".join(f"builtin:{name}" for name in names)
         raise ValueError(f"unknown built-in {what} {str(source)!r}. Known: {known}")
 
 
 def hub_files(source: Source) -> list[Path]:
-    """Return the files of a local data set; [] if it is on the hub."""
+    """Return the files of a local data set, or [] for a data set on the hub."""
     path = Path(source.name)
     return sorted(walk_files(path)) if os.path.isdir(path) else [path] * os.path.isfile(path)
 
 
 def hub_is_reachable() -> bool:
-    """Return whether the hub's host name resolves; True behind a proxy."""
+    """Return whether the hub's host name can be resolved; with a proxy, return True."""
     if getproxies():
         return True
     host = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co")).hostname
@@ -234,8 +234,8 @@ class HubDataset:
     ) -> dict[str, str]:
         """Return the names of a configuration's splits by standard split.
 
-        A split named in the source becomes "train". If no split has a standard name, the first one
-        becomes "train".
+        If the source name has a split, this split becomes "train". If no split has a standard name,
+        the first split becomes "train".
 
         Args:
             config: Name of the configuration; "" for the only one.

@@ -3,8 +3,8 @@
 A plan gives the examples of a step's global batch. A plan depends on the seed and the step alone,
 so no other state of the data must be saved. The examples of a step are the same for any number of
 ranks, micro-batches and worker processes, and after a resumption. Augmentation of an example
-depends on the seed, the example's number and its draw, which counts its uses. A batch consists of
-nested dicts, lists, tuples and dataclasses of tensors.
+depends on the seed, the example's number and its draw. The draw counts how often the example has
+been used. A batch consists of nested dicts, lists, tuples and dataclasses of tensors.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from magneto.config import error_line
 from magneto.data.problems import join_words
 
 Plan = Callable[[int], Any]
-"""Function from a step, from 0, to the examples of its global batch.
+"""Function from a step, counted from 0, to the examples of its global batch.
 
-They are a sliceable sequence, or a dict of such sequences by name."""
+The examples are a sliceable sequence, or a dict of such sequences by name."""
 
 # Batches that are sorted by length together. More of them mean less padding and less shuffling.
 POOL = 50
@@ -109,8 +109,8 @@ def make_batch(make: Callable[[Any], Any], examples: Any, name: Callable[[Any], 
         name: Name of one example, for messages.
 
     Raises:
-        ValueError: If `make` fails. The message names the first example that fails alone. If none
-            does, it names the first and last example.
+        ValueError: If `make` fails. The message names the first example that fails alone. If no
+            example fails alone, the message names the first and the last example.
     """
     try:
         return make(examples)
@@ -152,8 +152,8 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
         batch_size: Examples of a global batch.
         seed: Seed of the order.
         repeats: Copies of an example in a global batch ("repeated augmentation", arXiv 1901.09335).
-            An epoch keeps its length, so it has fewer distinct examples. The draw of a copy is
-            epoch * repeats + its number.
+            With copies, an epoch keeps its length and has fewer distinct examples. The draw of a
+            copy is epoch * repeats + number of the copy.
     """
     # Copies are apart, so that mixing neighbours never mixes copies.
     chunk = max(1, batch_size // repeats)
@@ -206,13 +206,13 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
 
 
 def with_draw(numbers: np.ndarray, draw: int) -> np.ndarray:
-    """Return rows (draw, number)."""
+    """Return rows (draw, number) of examples with one draw."""
     return np.stack([np.full_like(numbers, draw), numbers], axis=1)
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Plan of consecutive epochs.
+    """Plan of consecutive epochs of numbered examples.
 
     Attributes:
         order: Function from an epoch to its rows.
@@ -339,7 +339,7 @@ def join_streams(
 
 
 def evaluation_order(count: int) -> np.ndarray:
-    """Return 0 ... count - 1 in a fixed random order.
+    """Return the numbers 0 ... count - 1 in a fixed random order.
 
     The first validation batches then represent the whole set, even if it is sorted by class.
     """
@@ -358,8 +358,8 @@ class LazyBatches(Sequence[Any]):
     A slice is again a sequence of this class, and makes no batch.
 
     Args:
-        plans: Plan of each batch, such as row numbers.
-        make: Function from a plan to a batch.
+        plans: Row numbers, or another description, of each batch.
+        make: Function from the description to a batch.
     """
 
     def __init__(self, plans: Sequence[Any], make: Callable[[Any], Any]) -> None:
@@ -390,7 +390,7 @@ def map_tensors(batch: Any, function: Callable[[Tensor], Any]) -> Any:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Move every tensor to a device, without waiting for pinned ones."""
+    """Move every tensor to a device; pinned tensors move asynchronously."""
     return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
@@ -410,7 +410,7 @@ def named_tensors(batch: Any, prefix: str = "batch") -> dict[str, Tensor]:
 
 
 def parts(batch: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the named parts at the top level of a batch; none for a plain value."""
+    """Yield the named parts at the top level of a batch; a plain value has no parts."""
     if isinstance(batch, dict):
         yield from ((str(key), value) for key, value in batch.items())
     elif is_dataclass(batch) and not isinstance(batch, type):

@@ -115,14 +115,14 @@ class Table:
         return [column[number] for number in self.rows.tolist()]
 
     def take(self, indices: np.ndarray) -> Table:
-        """Return a table of some rows, by number or boolean mask."""
+        """Return a table of the rows that numbers or a boolean mask select."""
         return replace(self, rows=self.rows[indices])
 
     def find(self, what: str, given: str | None = None, among: Iterable[str] = ()) -> str | None:
-        """Return the name of a column, or None.
+        """Return the name of the column with a kind of content, or None if there is no such column.
 
         Args:
-            what: Key of `COLUMN_ALIASES`. The first of its names that is a column is used.
+            what: Key of `COLUMN_ALIASES`. The first column with one of the key's names is used.
             given: Name from the recipe's data.WHAT_column; "" for no column.
             among: Columns to choose from (default: all).
 
@@ -203,7 +203,7 @@ def table_of_records(
 
 
 def by_split(table: Table, counts: Counts) -> dict[str, Table]:
-    """Divide a table by its column "split"; if no row is "train", all rows become "train"."""
+    """Divide a table by its column "split"; without a row "train", all rows become "train"."""
     name = next((name for name in table.columns if name.strip().lower() == "split"), None)
     words = [] if name is None else [str(word).strip().lower() for word in table.values(name)]
     splits = np.array([SPLITS.get(word, "") for word in words])
@@ -224,9 +224,9 @@ def divide(
 
     Args:
         splits: Tables of the source by split.
-        other: Tables of a validation source by split. Its validation split is used, else its test
-            split, else its training split. With None the source's own validation split is used,
-            else rows are held out.
+        other: Tables of a validation source by split. The validation split of this source is used,
+            else its test split, else its training split. With None, the validation split of
+            `splits` is used, else rows are held out.
         fraction: Share of rows to hold out.
         key: Column whose values are held out; see `hold_out`.
         counts: Receives counts of rows of test splits.
@@ -250,8 +250,8 @@ def hold_out(
 ) -> tuple[Table, Table]:
     """Divide a table into training and validation rows by the hash of a column.
 
-    Rows with the same value stay together, and new rows do not change the part of old rows. There
-    are two exceptions. If a part would be empty, the value with the nearest hash goes to it. If
+    Rows with the same value stay together. New rows do not change the part of old rows, with two
+    exceptions. If one part would be empty, the value with the nearest hash goes to this part. If
     less than half of the requested rows would be held out, as with few values, further values are
     held out in the order of their hashes.
 

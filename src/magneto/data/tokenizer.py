@@ -86,7 +86,7 @@ class ByteTokenizer:
         return bytes(token for token in tokens if token < 256).decode("utf-8", errors="replace")
 
     def pieces(self) -> list[str]:
-        """Return ASCII characters, U+FFFD for other bytes, "" for special tokens."""
+        """Return each token's text: an ASCII character, U+FFFD for other bytes, "" if special."""
         return [bytes([byte]).decode("ascii", errors="replace") for byte in range(256)] + [""] * 4
 
     def save(self, directory: Path) -> None:
@@ -95,7 +95,7 @@ class ByteTokenizer:
 
 
 class FastTokenizer:
-    """A tokenizer.json of the `tokenizers` library, such as GPT-2's.
+    """Tokenizer from a tokenizer.json of the `tokenizers` library, such as GPT-2's.
 
     The name of a special token within a text is encoded as plain text. The tokenizer adds no
     end-of-document token; data pipelines do.
@@ -122,7 +122,7 @@ class FastTokenizer:
         self.vocab_size = max(vocabulary.values()) + 1
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return each text's tokens, encoded on all cores."""
+        """Return each text's tokens, computed on all CPU cores."""
         return [e.ids for e in self.inner.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, tokens: list[int]) -> str:
@@ -130,7 +130,7 @@ class FastTokenizer:
         return self.inner.decode(tokens, skip_special_tokens=True)
 
     def pieces(self) -> list[str]:
-        """Return the tokens with byte-level, WordPiece or "▁" spelling undone."""
+        """Return each token's text, decoded from byte-level, WordPiece or "▁" spelling."""
         special = set(self.inner.get_added_tokens_decoder())
         known = self.inner.get_vocab(with_added_tokens=True)
         names = [""] * self.vocab_size
@@ -179,7 +179,7 @@ class SentencePieceTokenizer:
         return self.inner.decode(tokens)
 
     def pieces(self) -> list[str]:
-        """Return the pieces with spaces for "▁" and U+FFFD for bytes beyond ASCII."""
+        """Return each piece's text, with spaces for "▁" and U+FFFD for bytes beyond ASCII."""
         inner = self.inner
         return [
             "" if inner.is_control(n) or inner.is_unknown(n)
@@ -195,7 +195,7 @@ class SentencePieceTokenizer:
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
-    """Load "bytes", a tokenizer.json, a SentencePiece .model, or a directory with one.
+    """Load a tokenizer: "bytes", a tokenizer.json, a .model, or a directory with such a file.
 
     Raises:
         FileNotFoundError: If the file does not exist. The message suggests the nearest path.

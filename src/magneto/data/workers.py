@@ -3,7 +3,8 @@
 The number of processes changes neither order nor content of batches, since each is a function of
 its step (`magneto.data.stream`). Processes are forked, so that streams may hold functions and
 memory maps, and start in milliseconds. Processes never use a GPU. Terminals and schedulers send
-Ctrl-C and SIGTERM to all processes. Worker processes ignore both and exit with the main process.
+Ctrl-C and SIGTERM to all processes. Worker processes ignore these signals and exit with the main
+process.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class WorkerTraceback(Exception):
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """A worker's error as text, since some exceptions can't be pickled."""
+    """Worker's error as text, since some exceptions can't be pickled."""
 
     reason: str
     traceback: str
@@ -72,7 +73,8 @@ class BatchPrefetcher:
         parts: Pieces of a global batch.
         wanted: Numbers of the pieces to make.
         pin: Whether to copy batches to pinned memory, for a GPU.
-        num_workers: Number of worker processes; 0 uses a thread. Batches do not depend on it.
+        num_workers: Number of worker processes; 0 uses a thread. Batches do not depend on this
+            number.
 
     Raises:
         ValueError: If the system can't fork worker processes.
@@ -101,10 +103,10 @@ class BatchPrefetcher:
         self._waited = 0.0
 
     def start(self, step: int = 0) -> Iterator[list[Any]]:
-        """Return an endless iterator of batches, starting after `step` steps.
+        """Return an endless iterator of batches, which starts after `step` steps.
 
         Raises:
-            BatchError: If a worker failed or died. The iterator raises it.
+            BatchError: If a worker failed or died. The iterator raises the error.
         """
         if self.num_workers:
             self._fork()

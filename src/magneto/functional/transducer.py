@@ -6,11 +6,11 @@ blank after the last label (arXiv 1211.3711, section 2.4). A frame may emit any 
 
 Cell (t, u) is on anti-diagonal t + u. Cells of a diagonal depend only on the next or previous
 diagonal, so a batch takes time + labels steps. Sums over paths are in float64, since float32 has
-too few digits for log-probabilities in the thousands. This costs little memory, with two numbers
-per cell.
+too few digits for log-probabilities in the thousands. Float64 costs little memory, since there are
+two numbers per cell.
 
 Each cell has as many logits as the vocabulary has tokens. Logits exist for one tile of cells at a
-time. Log-probabilities are computed from them, or they are replaced in place by their gradient.
+time. A tile's logits are converted to log-probabilities or, in place, to their own gradient.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def transducer_loss(
 
     Logits are normalised by softmax. Log-probabilities may be given too, since normalising does not
     change them. The softmax is in float32 (float64 for float64 logits), and sums over paths are in
-    float64. Besides logits and gradient, the loss needs the memory of a tile. It can be
+    float64. Besides logits and gradient, the loss needs the memory of a tile. The loss can be
     differentiated once.
 
     The loss is infinite if no path has positive probability or there are no frames, and NaN if a
@@ -92,10 +92,10 @@ def joiner_transducer_loss(
     """Return the transducer loss of the logits `tanh(encoder + predictor) @ weight.T + bias`.
 
     The full logits and the full hidden layer (batch x time x (labels + 1) x joint) are never in
-    memory. The forward pass computes them in tiles and stores three numbers per cell. The backward
-    pass computes each tile again and adds its share of the gradients.
+    memory. The forward pass computes logits and hidden layer in tiles and stores three numbers per
+    cell. The backward pass computes each tile again and adds its share of the gradients.
 
-    Under autocast, matrix products are in autocast's type. Everything else is in float32 (float64
+    Under autocast, matrix products are in autocast's type. Other operations are in float32 (float64
     for float64 features), and the weight's gradient is summed in the weight's type. In other
     respects the loss equals `transducer_loss`.
 
@@ -580,7 +580,7 @@ def best_path(lattice: Lattice) -> tuple[Tensor, Tensor]:
 
     Returns:
         The frame at which each label is emitted, (batch, labels), or -1 for padding and utterances
-        without a path. Also the path's log-probability, (batch,). Ties are broken arbitrarily.
+        without a path; and the path's log-probability, (batch,). Ties are broken arbitrarily.
     """
     blank, label = lattice.blank, lattice.label
     steps, batch, width = blank.shape

@@ -1,7 +1,7 @@
 """Multi-head self-attention and cross-attention, with masks, caches and recorded weights.
 
 Boolean masks, in which True means *may attend*, cover padding, causal order and packed documents.
-They are built once per forward pass.
+Masks are built once per forward pass.
 
 Shapes: B batch, H heads, K key/value heads, T query length, S key length, D head width.
 """
@@ -23,7 +23,7 @@ from magneto.theory.placement import Sublayer
 
 
 class Attention(nn.Module):
-    """Base of self- and cross-attention: norms, gate, and output projection."""
+    """Base class of self- and cross-attention: norms, gate, and output projection."""
 
     def __init__(self, config: TransformerConfig, sublayer: Sublayer) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class SelfAttention(Attention):
 
 
 class CrossAttention(Attention):
-    """Attention of a decoder to the encoder's output. Its keys and values can be cached."""
+    """Attention of a decoder to the encoder's output, with an optional cache of keys and values."""
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__(config, "cross_attention")
@@ -389,10 +389,10 @@ def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tenso
 
 
 class Cache(Protocol):
-    """Interface of a key/value cache. Hugging Face's caches have it too."""
+    """Interface of a key/value cache, which Hugging Face's caches also have."""
 
     def update(self, key: Tensor, value: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Append keys and values to the cache of a layer, and return all of the layer's.
+        """Append keys and values to a layer's cache, and return all of the layer's.
 
         All tensors have the shape (batch, heads, length, head width).
         """
@@ -418,7 +418,7 @@ class KeyValueCache:
         self.layers: list[CacheLayer] = []
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Append keys and values to the cache of a layer, and return all of the layer's."""
+        """Append keys and values to a layer's cache, and return all of the layer's."""
         while len(self.layers) <= layer:
             self.layers.append(CacheLayer())
         held = self.layers[layer]

@@ -76,7 +76,7 @@ class SelfAttentionSublayer(Residual):
 
 
 class CrossAttentionSublayer(Residual):
-    """Cross-attention sublayer. In Sub-LN, one LN precedes its query (paper, section 2)."""
+    """Cross-attention sublayer. In Sub-LN, one LN precedes the query (paper, section 2)."""
 
     def __init__(self, config: TransformerConfig, depth: Depth, layer: int, drop: float) -> None:
         super().__init__(config, depth, "cross_attention", drop)
@@ -171,7 +171,7 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero samples of x, (batch, length, width), with probability `rate`; scale up others."""
+        """Zero samples of x, (batch, length, width), with probability `rate`; scale up the rest."""
         return x * self.factors(x.shape[0], x)[:, None, None] if self.training else x
 
     def factors(self, samples: int, x: Tensor) -> Tensor:

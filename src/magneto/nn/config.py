@@ -1,4 +1,7 @@
-"""Configuration of the Transformer stacks. It imports no torch and is checked quickly."""
+"""Configuration of the Transformer stacks.
+
+This module does not import torch, so that configurations are checked quickly.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +130,7 @@ class TransformerConfig:
     queries and keys by row and column, as in EVA-02."""
     reference_grid: Width | None = None
     """Number of rows, and of columns, of the pre-training grid. Rotary grid positions are stretched
-    to it (default: null, not stretched)."""
+    to this grid (default: null, not stretched)."""
     input_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
     """Norm after embeddings and positions, as in BERT and BART."""
     init: Free[BaseInit] = "xavier_normal"
@@ -276,8 +279,8 @@ class MultiwayConfig(TransformerConfig):
     "shared_attention", as in the paper, has separate weights only in feed-forward networks and
     their norms."""
     vision_language_layers: NonNegativeInt = 0
-    """Number of top layers with a third feed-forward network for the tokens of image-text pairs (3
-    in BEiT-3). It needs "shared_attention" (default: 0)."""
+    """Number of top layers with a third feed-forward network for the tokens of image-text pairs
+    (default: 0). BEiT-3 has 3 such layers. Values above 0 need "shared_attention"."""
 
     @rule
     def _top_layers_are_of_pairs(self) -> Iterator[str]:

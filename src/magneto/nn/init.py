@@ -200,7 +200,7 @@ class FastIdentity(nn.Identity):
     """Identity in an empty norm slot, called without `nn.Module`'s machinery.
 
     Most slots are empty. With `nn.Identity`, decoding token by token would spend some percent of
-    its time on them. Hooks on this module do not run.
+    its time on empty slots. Hooks on this module do not run.
     """
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Multiway Transformer (BEiT-3, arXiv 2208.10442): experts by modality with joint attention.
 
 Vision and language tokens are two packed tensors, (tokens, width). Each modality has its own
-experts, and attention is over the tokens of both. An expert is an ordinary sublayer of
+experts, and attention is over the tokens of both modalities. An expert is an ordinary sublayer of
 `magneto.nn.block`.
 
 | experts            | attention        | feed-forward network                             |
@@ -193,8 +193,8 @@ class MultiwayEncoder(ProbedStack):
     def forward(self, vision: Tensor, language: Tensor, packing: Packing) -> Streams:
         """Encode embeddings, to which positions have been added.
 
-        The tensor of a missing modality has the shape (0, width). Its experts then compute nothing,
-        and their gradients are zero.
+        The tensor of a missing modality has the shape (0, width). The experts of this modality then
+        compute nothing, and their gradients are zero.
 
         Args:
             vision: Embeddings of vision tokens, (vision tokens, width).
@@ -351,8 +351,8 @@ class Packing:
         """Return the row numbers of the first samples of each kind, without waiting for the device.
 
         Args:
-            count: Number of images alone, of pairs and of texts alone. If the batch has fewer of a
-                kind, the next samples follow.
+            count: Number of images alone, of pairs and of texts alone. If the batch has fewer
+                samples of a kind, the next samples follow.
         """
         alone, paired = self.vision_alone, self.language_paired
         first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],

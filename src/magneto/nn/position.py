@@ -1,14 +1,14 @@
 """Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
 Grids, such as those of image patches, have two more encodings: BEiT's relative bias and rotary
-positions in two dimensions. Both act in attention, besides positions added to the embeddings.
-Prefix vectors have no place on the grid.
+positions in two dimensions. Both encodings act in attention, besides positions added to the
+embeddings. Prefix vectors have no place on the grid.
 
-An encoding has two modules. The stack's module runs once per forward pass. It may change the
-embeddings, and returns a tensor that all layers share. The layer's module runs between projections
-and attention. It gets queries, keys and the shared tensor, and returns queries, keys and a bias on
-the attention logits. Absolute encodings change the embeddings, and relative encodings act in the
-layers.
+An encoding has two modules. The stack's module runs once per forward pass. This module may change
+the embeddings, and returns a tensor that all layers share. The layer's module runs between
+projections and attention. From queries, keys and the shared tensor, the layer's module computes
+queries, keys and a bias on the attention logits. Absolute encodings change the embeddings, and
+relative encodings act in the layers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OWN_BIAS = "attention.positions.bias.weight"
 
 
 class NoPositions(nn.Module):
-    """No position encoding; only causal masks depend on order."""
+    """No position encoding. Only causal masks depend on order."""
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x, (batch, length, width), unchanged, and None."""
@@ -62,7 +62,7 @@ class LearnedPositions(nn.Module):
 class SinusoidalPositions(nn.Module):
     """Added sines and cosines with wavelengths from 2 pi to 10000 * 2 pi (arXiv 1706.03762, 3.5).
 
-    All sines come first, then all cosines, as in Marian. The paper interleaves them.
+    All sines come first, then all cosines, as in Marian. The paper interleaves sines and cosines.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -312,8 +312,8 @@ class TransformerXLLogits(LayerPositions):
 
     A logit is (q + u) k + (q + v) W r, where r are sinusoids of the distance (arXiv 1901.02860,
     section 3.3). Each layer has its own matrix W. The vectors u and v of each head are initially
-    Xavier uniform, as in ESPnet. The second term is a bias on the logits. It is a view of the
-    products with all distances, (batch, heads, length, 2 * length), without copies.
+    Xavier uniform, as in ESPnet. The second term is a bias on the logits, as a view of the products
+    with all distances, (batch, heads, length, 2 * length), without copies.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -430,8 +430,8 @@ def resize_positions(
     Args:
         state: Tensors by name, of a model with one stack over the grid.
         old: Configuration of that model.
-        new: Configuration with the new grid. It may also differ in `max_length` and in having a
-            bias per layer.
+        new: Configuration with the new grid. The configurations may also differ in `max_length` and
+            in having a bias per layer.
 
     Raises:
         ValueError: If a configuration has no grid, or the numbers of prefix vectors differ.

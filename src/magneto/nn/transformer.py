@@ -66,13 +66,14 @@ class ProbedStack(nn.Module, ABC):
             inputs: Inputs of a layer.
 
         Returns:
-            The samples' rows in attention's queries and keys. Also a boolean mask of positions
-            without padding in these rows, (samples, length), or None if padding is included.
+            The first value is the samples' rows in attention's queries and keys. The second value
+            is a boolean mask of positions without padding in these rows, (samples, length), or None
+            if padding is included.
         """
 
 
 class LayerStack(ProbedStack):
-    """Base of encoder and decoder: positions, input norm, layers, and final norm."""
+    """Base class of encoder and decoder: positions, input norm, layers, and final norm."""
 
     def __init__(self, config: TransformerConfig, stack: Stack) -> None:
         super().__init__()
@@ -248,7 +249,7 @@ class Decoder(LayerStack):
         """Decode embeddings.
 
         Args:
-            x: Embeddings, (batch, length, width). With a cache, these are the positions after the
+            x: Embeddings, (batch, length, width). With a cache, x has only the positions after the
                 cached ones.
             attention_mask: Boolean, True = may attend: (batch, cached + length) for padding, or
                 (batch, length, cached + length) for packed documents, each with positions from 0.
@@ -258,7 +259,7 @@ class Decoder(LayerStack):
             cache: A `KeyValueCache`, or an `EncoderDecoderCache` if there is `memory`, or a cache
                 of Hugging Face.
             positions: Positions of x's tokens, (batch or 1, length) (default: from the mask).
-                Encodings of distances do not use them.
+                Encodings of distances do not use these positions.
 
         Returns:
             Features, (batch, length, width).

@@ -233,7 +233,7 @@ class RunWeights:
         self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer,
         average: WeightAverage | None, state: dict[str, Any],
     ) -> None:  # fmt: skip
-        """Write a checkpoint, then remove the oldest ones."""
+        """Write a checkpoint, then remove the oldest checkpoints."""
         directory = step_directory(self.run / "checkpoints", step)
         kinds = {MODEL: model_pieces(model), OPTIMIZER: optimizer_pieces(model, optimizer)}
         if average is not None:
@@ -252,7 +252,7 @@ class RunWeights:
         self, step: int, value: float, higher: bool, pieces: Mapping[str, Piece],
         metrics: Mapping[str, float],
     ) -> None:  # fmt: skip
-        """Save the weights if they are among the best by a metric."""
+        """Save the weights if they are among the best by the primary metric."""
         config = self.config
         count = config.average_checkpoints if config.average_by == "best" else 0
         ranking = [*self.best, {"step": step, "value": value}]
@@ -307,7 +307,7 @@ class RunWeights:
     ) -> None:
         """Save the weights and the batch of a diverged run for inspection.
 
-        The weights are those after `step`. This may be some steps after the divergence, because
+        The weights are those after `step`, which may be some steps after the divergence, because
         losses are read when they are logged.
         """
         kinds = {MODEL: pieces}

@@ -67,8 +67,8 @@ class TrainingConfig:
     compile: bool = False
     """Compile the model with torch.compile, which takes minutes and makes steps faster on a GPU."""
     ema_decay: Share | None = None
-    """Decay of an exponential moving average of the weights. With it, evaluation uses the average
-    (default: null, no average)."""
+    """Decay of an exponential moving average of the weights. With a decay, evaluation uses the
+    average (default: null, no average)."""
     log_every: Free[PositiveInt] = 10
     """Steps between log rows."""
     evaluate_every: NonNegativeInt = 0
@@ -77,7 +77,7 @@ class TrainingConfig:
     """Largest number of batches in an evaluation (default: null, all)."""
     patience: PositiveInt | None = None
     """Early stopping: number of evaluations without a better primary metric after which training
-    ends. With it, the best weights become the final ones (default: null, off)."""
+    ends. The best weights then become the final ones (default: null, off)."""
     save_every: Free[NonNegativeInt] = 0
     """Steps between checkpoints; 0 saves at the end only."""
     keep_checkpoints: PositiveInt = 2

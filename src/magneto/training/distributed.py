@@ -1,7 +1,7 @@
 """Processes of a training run: devices, communication, and distribution of the model.
 
 torchrun starts the processes and passes their addresses in environment variables. Processes
-communicate by NCCL on GPUs and by gloo on CPUs. "ddp" replicates the model on each rank, "fsdp"
+communicate by NCCL on GPUs and by gloo on CPUs. "ddp" replicates the model on each rank, and "fsdp"
 (FSDP2) shards every parameter. "hybrid" shards the model within a node and replicates it across
 nodes, so that nodes exchange only gradients of shards.
 """
@@ -141,8 +141,8 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
     """Join the other processes inside the block, if there are any.
 
     Raises:
-        ValueError: As for `pick_strategy` and `pick_device`. Also under "hybrid" without a shard
-            size, if nodes have unequal numbers of processes.
+        ValueError: As for `pick_strategy` and `pick_device`. Nodes with unequal numbers of
+            processes also raise it under "hybrid" without a shard size.
     """
     strategy = pick_strategy(config)
     device = pick_device(config.device)
@@ -173,7 +173,7 @@ def rendezvous_options() -> dict[str, Any]:
 
     When torchrun restarts its workers, its store still has the old addresses. On one machine each
     restart therefore gets its own prefix. Several machines count their restarts differently, so
-    they get none.
+    they get no prefix.
     """
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if start == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE"):
@@ -260,7 +260,7 @@ def gather_rows(tensor: Tensor, world: World) -> Tensor:
 
 
 def any_rank(flag: bool, world: World) -> bool:
-    """Return whether the flag is set on any rank. Waits for all ranks."""
+    """Return whether the flag is set on any rank, after waiting for all ranks."""
     if world.world_size == 1:
         return flag
     return bool(all_reduce_sum(torch.tensor(float(flag), device=world.device), world) > 0)
@@ -297,7 +297,7 @@ def gather_lists(values: list[Any], world: World) -> list[Any]:
 
 @contextmanager
 def main_process_first(world: World) -> Iterator[None]:
-    """Run the body on the main process first, so that the other ranks find its caches."""
+    """Run the block on the main process first, so that the other ranks can use its caches."""
     if not world.is_main_process:
         barrier(world)
     yield
@@ -385,7 +385,7 @@ class Piece:
         tensor: The rows, detached; they share the model's memory.
         start: Number of the first row.
         shape: Shape of the whole tensor.
-        sharded: Whether other ranks hold other rows; otherwise each rank holds all of them.
+        sharded: Whether other ranks have other rows; otherwise each rank has all rows.
         replica: Number of the copy of the model that the shard belongs to.
     """
 
@@ -417,7 +417,7 @@ def piece_of(tensor: Tensor) -> Piece:
 class Interrupt:
     """Signal handler, which sets `requested` at the first signal and interrupts at a second Ctrl-C.
 
-    A repeated SIGTERM changes nothing, since a scheduler and a launcher may both send one.
+    A repeated SIGTERM changes nothing, since a scheduler and a launcher may both send SIGTERM.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -461,8 +461,8 @@ def keep_freed_memory(
 ) -> Iterator[bool]:
     """Keep freed memory for reuse inside the block; yield whether malloc was configured.
 
-    Results do not depend on it. The setting needs a CPU and glibc, and an environment that does not
-    set malloc's thresholds.
+    Results do not depend on this setting. The setting needs a CPU and glibc, and an environment
+    that does not set malloc's thresholds.
     """
     libc = glibc()
     if device.type != "cpu" or libc is None or MALLOC_VARIABLES & environment.keys():

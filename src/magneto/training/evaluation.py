@@ -22,7 +22,7 @@ from magneto.training.task import Task
 
 
 class Evaluation(NamedTuple):
-    """The result of an evaluation.
+    """Result of an evaluation.
 
     Attributes:
         metrics: Values by name.
@@ -47,8 +47,7 @@ def evaluate(
 
     Args:
         task: A prepared task.
-        model: The model, distributed or not. Afterwards its modules have their former training
-            modes.
+        model: The model, distributed or not. The modules' training modes are restored afterwards.
         world: The ranks; rank i % world size scores batch i.
         precision: "bf16" for autocast, or "fp32".
         limit: Number of first batches to score; None for all.

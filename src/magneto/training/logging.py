@@ -33,7 +33,7 @@ RESULT_FILE = "result.json"
 
 
 class MetricsLogger:
-    """Rows of metrics, appended to metrics.jsonl and sent to trackers under grouped names.
+    """Log of rows of metrics in metrics.jsonl, which trackers also get under grouped names.
 
     On resumption, rows after the checkpoint's step are removed, since the run repeats these steps.
     """
@@ -196,7 +196,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run at Weights & Biases, in the project $WANDB_PROJECT (default: magneto)."""
+    """Tracker of a run at Weights & Biases, in the project $WANDB_PROJECT (default: magneto)."""
 
     def __init__(self, run: Path, recipe: Mapping[str, Any]) -> None:
         wandb = import_wandb()
@@ -371,8 +371,9 @@ def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = N
     Args:
         device: Device to measure.
         dtype: Type of the random factors; a GPU multiplies zeros and ones faster.
-        size: Rows; by default doubled until a product takes `RELIABLE_SECONDS`, up to 1024 on a
-            CPU and 8192 elsewhere, where smaller products measure the launch.
+        size: Number of rows. By default the size is doubled until a product takes
+            `RELIABLE_SECONDS`, up to 1024 on a CPU and 8192 elsewhere. Smaller products on a GPU
+            would measure the launch.
     """
     accelerated = device.type != "cpu"
     largest, products = size or (8192 if accelerated else 1024), 10 if accelerated else 1
@@ -385,7 +386,7 @@ def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = N
 
 
 def product_seconds(device: torch.device, dtype: torch.dtype, size: int, products: int) -> float:
-    """Return the shortest of five times in seconds of some products of random matrices."""
+    """Return the shortest time, in seconds, of five runs of `products` matrix products."""
     import torch
 
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
@@ -428,7 +429,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The result of a run, as written to result.json.
+    """Result of a run, as written to result.json.
 
     Attributes:
         status: "finished", "diverged" or "interrupted".

@@ -1,9 +1,9 @@
-"""The training loop of every task (`magneto.training.task`).
+"""Training loop of every task (`magneto.training.task`).
 
 A step sums gradients over micro-batches and ranks and divides by the total count. The result does
 not depend on how a batch is divided. Random numbers depend on (seed, step, rank) alone. Logging,
 evaluation and checkpoints are hooks. A killed run resumes from its newest undamaged checkpoint and
-gives the same result as an uninterrupted one.
+gives the same result as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Stop:
 
 @dataclass(kw_only=True)
 class TrainingState:
-    """Objects and counters of one run. Hooks may read all of them, and set `stop`."""
+    """Objects and counters of one run. Hooks may read all attributes, and set `stop`."""
 
     task: Task
     config: TrainingConfig  # with epochs resolved to steps
@@ -137,7 +137,7 @@ class Hook:
 
     Attributes:
         every: Steps between calls; 0 for the last step only.
-        function: Function of the run's state. It may set `state.stop` to end the run.
+        function: Function of the run's state. The function may set `state.stop` to end the run.
     """
 
     every: int
@@ -181,8 +181,8 @@ def train(
 
     Raises:
         ValueError: If the learning rate is missing, the batch has fewer examples than
-            micro-batches, or the device or ranks are not available. Also if `run` holds another run
-            or was started with another recipe.
+            micro-batches, or the device or ranks are not available. Another run, or another recipe,
+            in `run` also raises it.
         FileNotFoundError: If `run` is removed during training.
     """
     started = time.perf_counter()

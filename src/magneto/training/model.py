@@ -4,9 +4,10 @@ The initial weights are bit-identical for a single process and any number of ran
 built on the meta device, sharded, and initialised module by module, so that no process holds the
 whole model. A module's random numbers depend on the seed and the module's name alone.
 
-For this, `reset_parameters` of each module must fill the module's tensors, and nothing may change
-them afterwards. Torch's modules and Magneto's do so. Other models set a value in the parent, have a
-bare parameter, or load weights. Every process builds such a model whole and keeps its own rows.
+Initialisation by module requires that `reset_parameters` of each module fills the module's tensors,
+and that nothing changes these tensors afterwards. Modules of torch and Magneto satisfy this. Models
+that set a value in the parent, have a bare parameter, or load weights do not. Every process builds
+the whole of such a model and keeps its own rows.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ FILLS = {
 class FillRecorder(TorchDispatchMode):
     """Mode that skips fills of tensors on the meta device and records the writes to each tensor.
 
-    Torch spends more time on such a fill than on creating the tensor. For a model of 100 layers,
+    Torch spends more time on filling a meta tensor than on creating it. For a model of 100 layers,
     fills took an eighth of the start-up time.
     """
 
@@ -352,7 +353,7 @@ def state_bytes(model: nn.Module, config: TrainingConfig) -> StateBytes:
 
 
 def tensor_bytes(*tensors: Tensor) -> int:
-    """Return the bytes of tensors, of which a tied one is given once."""
+    """Return the bytes of tensors; the caller gives a tied tensor once."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 

@@ -65,8 +65,8 @@ def parameter_groups(
         model: Model with the parameters.
         weight_decay: Decay of matrices.
         multipliers: Multiples of the learning rate by parameter name.
-        scales: Factors of maximal update parametrisation by parameter name. They multiply the
-            learning rate and divide the weight decay.
+        scales: Factors of maximal update parametrisation by parameter name. These factors multiply
+            the learning rate and divide the weight decay.
 
     Raises:
         ValueError: If a multiplier names no parameter.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 ASSETS = "assets"
 """Folder in a run that `Task.save_assets` fills."""
 RESOLVED_FILE = "resolved.json"
-"""File in a run's assets with the recipe's fields that the data determined. With it, a run can be
-loaded without its data and without other runs."""
+"""File in a run's assets with the recipe's fields that the data determined. With this file, a run
+can be loaded without its data and without other runs."""
 DIGEST_FILE = "data.digest"
 """File in a run's assets that identifies the content of the training data."""
 NON_FINITE = "non_finite"
@@ -59,11 +59,11 @@ class Scores:
     """Scores of one validation batch.
 
     Attributes:
-        sums: Tensors on the model's device, with the same names for every batch. They are added
+        sums: Tensors on the model's device, with the same names for every batch. The sums are added
             over batches and ranks in float64.
         predictions: Values of this batch for metrics over the whole set, such as texts for BLEU, or
-            None. They are nested dicts, lists and tuples of tensors and plain values. Tensors stay
-            on their device.
+            None. Predictions are nested dicts, lists and tuples of tensors and plain values.
+            Tensors stay on their device.
     """
 
     sums: Mapping[str, Tensor]
@@ -95,7 +95,7 @@ class Task(ABC):
         higher_is_better: Whether a higher value of the primary metric is better.
         unit: Unit of throughput, in the plural.
         whole_model: Reason why each rank needs a whole model; "" if ranks may hold shards. Error
-            messages add "which needs a whole model on each rank" to it.
+            messages add "which needs a whole model on each rank" to the reason.
         ModelConfig: Dataclass of the recipe's `model` section, for a task named by import path.
         DataConfig: Dataclass of the recipe's `data` section, for a task named by import path.
         model_config: Values of the `model` section.
@@ -165,8 +165,8 @@ class Task(ABC):
 
         Args:
             model: The initialised model on its device, without gradients.
-            batches: Endless training batches from the first step on, made on demand. Each is the
-                list of this rank's micro-batches, on the device.
+            batches: Endless training batches from the first step on, made on demand. Each batch is
+                the list of this rank's micro-batches, on the device.
             gather: Function that returns the rows of all ranks' tensors, the same on every rank.
         """
         return None
@@ -244,7 +244,8 @@ class Task(ABC):
         """Return the model's prediction for each input, as plain values or tensors to print.
 
         Args:
-            model: The model with a run's weights, in evaluation mode. `prepare` was not called.
+            model: The model with a run's weights, in evaluation mode. The method `prepare` is not
+                called before.
             inputs: For a task named by import path, rows of tables: mappings from column names to
                 values, which are strings in a .csv file.
         """
