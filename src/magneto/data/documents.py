@@ -218,7 +218,7 @@ def _pieces(path: Path, counts: Counts) -> Iterator[str]:
 
 
 def _last_character(piece: bytes) -> int:
-    """Return the first index of the last character of UTF-8 bytes, which may be incomplete."""
+    """Return the index where the last UTF-8 character starts, which may be incomplete."""
     starts = (len(piece) - back for back in range(1, 5) if piece[-back] & 0xC0 != 0x80)
     return next(starts, len(piece))
 

@@ -79,10 +79,10 @@ class BatchStream:
 
 
 def cut(examples: Any, number: int, parts: int) -> Any:
-    """Return piece `number` of examples divided into `parts` pieces; a dict is divided per name.
+    """Return piece `number` of examples divided into `parts` pieces, for each name of a dict.
 
     Raises:
-        ValueError: If there are fewer examples of a name than pieces.
+        ValueError: If the step has fewer examples than pieces.
     """
     if not isinstance(examples, dict):
         size = len(examples)

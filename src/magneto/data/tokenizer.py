@@ -114,7 +114,9 @@ class FastTokenizer:
         vocabulary = self.inner.get_vocab(with_added_tokens=True)
         end = _first(vocabulary, END_NAMES)
         if end is None:
-            raise ValueError(f"{path} has no end-of-document token ({', '.join(END_NAMES)})")
+            raise ValueError(
+                f"{path} has no end-of-document token: add one of {', '.join(END_NAMES)}"
+            )
         self.end: int = end
         self.begin: int = _first(vocabulary, BEGIN_NAMES, end)  # type: ignore[assignment]
         self.pad: int = _first(vocabulary, PAD_NAMES, end)  # type: ignore[assignment]

@@ -73,7 +73,9 @@ def parameter_groups(
     """
     unknown = sorted(multipliers.keys() - {name for name, _ in named_parameters(model)})
     if unknown:
-        raise ValueError(f"learning-rate multiplier of {unknown[0]}: no such parameter")
+        raise ValueError(
+            f"learning-rate multiplier of {unknown[0]}: no such parameter in the model"
+        )
     by_id = {id(p): multipliers[n] for n, p in named_parameters(model) if n in multipliers}
     scale_by_id = {id(p): scales[n].rate for n, p in named_parameters(model) if n in scales}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
