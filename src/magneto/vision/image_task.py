@@ -13,18 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from magneto.data.cache import content_digest
 from magneto.data.stream import BatchStream, LazyBatches
 from magneto.nn.config import TransformerConfig
 from magneto.nn.position import resize_positions
-from magneto.progress import SILENT, Progress
 from magneto.runs import check_same_encoder, pretrained_run, resolved_recipe, warn_unlearnt
-from magneto.training.task import DIGEST_FILE, Task
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import Finish, evaluation_images, example_stream
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
-from magneto.vision.input_size import FIELDS, resolve_input
-from magneto.vision.transforms import InputFormat, validation_transform
+from magneto.vision.input_size import ImageInputTask
+from magneto.vision.transforms import validation_transform
 from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
 
 HINT = "give an image-modelling or image-classification run"
@@ -116,57 +113,29 @@ def count_patches(sums: Mapping[str, Any]) -> float:
     return sums["count"]
 
 
-class ImageTask(Task):
+class ImageTask(ImageInputTask):
     """Task over images in patches: an `ImageEncoderConfig` and an `ImageSourceConfig`.
 
     Attributes:
         evaluation_batch: Batch size of evaluation.
-        resizes_images: Whether images are resized to the model's image size, not only cropped.
     """
 
     unit = "images"
     evaluation_batch = 128
-    resizes_images = True
-
-    def __init__(self, model: Any, data: Any, seed: int) -> None:
-        super().__init__(model, data, seed)
-        self._checked = False
 
     @cached_property
     def splits(self) -> ImageSplits:
         """Training and validation images."""
         return load_images(self.data_config, self.seed, self._progress, self.problems)
 
-    @cached_property
-    def input_format(self) -> InputFormat:
-        """Input format of the source's images."""
-        return self.input_format_of(self.splits.train.peak)
+    @property
+    def training_images(self) -> ImageSplit:
+        """Training images."""
+        return self.splits.train
 
-    def input_format_of(self, peak: int = 255) -> InputFormat:
-        """Return the input format of images whose largest possible pixel value is `peak`."""
-        size, _, channels = self.model_config.input_sizes
-        return InputFormat(size, channels, self.data_config.normalisation, peak)
-
-    def prepare(self, progress: Progress = SILENT) -> None:
-        """List the images, derive open sizes, check that model and data fit together; once.
-
-        Raises:
-            FileNotFoundError: If the source does not exist.
-            ValueError: If model and data do not fit together.
-        """
-        self._progress = progress
-        if not self._checked:
-            progress.say(f"{self.data_config.source}: {self.splits.describe()}")
-            self.model_config = resolve_input(
-                self.model_config, self.splits.train, self.shared_input, progress,
-                self.resizes_images,
-            )  # fmt: skip
-            self.check()
-        self._checked = True
-
-    def shared_input(self) -> tuple[Path, Any] | None:
-        """Return a run whose image size this model must share, and its model's configuration."""
-        return None
+    def describe(self) -> str:
+        """Return the numbers of images, of classes if any, and of problems."""
+        return self.splits.describe()
 
     def check(self) -> None:
         """Raise ValueError if model and data do not fit together."""
@@ -179,9 +148,8 @@ class ImageTask(Task):
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return black images of the model's size."""
-        size, _, channels = self.model_config.input_sizes
-        images = torch.zeros(examples, channels, size, size)
-        return {"images": images, "broken": torch.zeros(examples, dtype=torch.bool)}
+        broken = torch.zeros(examples, dtype=torch.bool)
+        return {"images": self.black_images(examples), "broken": broken}
 
     @cached_property
     def augmentation(self) -> Any:
@@ -221,16 +189,9 @@ class ImageTask(Task):
         """Return batches of the validation images, in mixed order."""
         return self.fixed_batches(self.splits.validation)
 
-    def digests(self) -> list[str]:
-        """Return digests of the training and validation images."""
-        return [self.splits.train.digest, self.splits.validation.digest]
-
     def save_assets(self, directory: Path) -> dict[str, Any]:
         """Write a digest of the data; return the sizes of the model's images."""
-        digest = content_digest(*(part.encode() for part in self.digests()))
-        (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
-        names = (*FIELDS, "max_length")
-        return {f"model.{name}": getattr(self.model_config, name) for name in names}
+        return super().save_assets(directory) | {"model.max_length": self.model_config.max_length}
 
 
 class FineTuning(ImageTask):

@@ -1,20 +1,29 @@
-"""Derivation of image size, patch size and channels that a recipe leaves open (null)."""
+"""Derivation of image size, patch size and channels that a recipe leaves open (null).
+
+`ImageInputTask` is the base class of tasks whose model has images as input.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from magneto.data.table import evenly_spaced
-from magneto.progress import Progress
+from magneto.progress import SILENT, Progress
+from magneto.training.task import DIGEST_FILE, Task
 from magneto.vision.config import LARGEST_SIDE, ImageEncoderConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
+from magneto.vision.transforms import InputFormat
 
 # Images of a sample, and those of which a fixed size is compared with their own.
 SAMPLE, COMPARED = 200, 20
@@ -127,3 +136,77 @@ def resolve_input(
         values |= {"max_length": patches + config.prefix}
     progress.say(f"{', '.join(shown)}, {patches} patches: {source}")
     return replace(config, **values)
+
+
+class ImageInputTask(Task):
+    """Task whose model has images of one size as input: an `ImageInputConfig`.
+
+    Attributes:
+        resizes_images: Whether images are resized to the model's image size, not only cropped.
+    """
+
+    splits: Any
+    resizes_images = True
+
+    def __init__(self, model: Any, data: Any, seed: int) -> None:
+        super().__init__(model, data, seed)
+        self._prepared = False
+
+    @property
+    @abstractmethod
+    def training_images(self) -> ImageSplit:
+        """Training images, which determine the sizes that the recipe leaves open."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return the size of the data, and the number of its problems."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise ValueError if model and data do not fit together."""
+
+    def shared_input(self) -> tuple[Path, Any] | None:
+        """Return a run whose image size this model must share, and its model's configuration."""
+        return None
+
+    def prepare(self, progress: Progress = SILENT) -> None:
+        """Read the data, derive open sizes, check that model, data and other runs fit; once.
+
+        Raises:
+            FileNotFoundError: If the source or another run does not exist.
+            ValueError: If they do not fit together.
+        """
+        if self._prepared:
+            return
+        self._progress = progress
+        progress.say(f"{self.data_config.source}: {self.describe()}")
+        self.model_config = resolve_input(
+            self.model_config, self.training_images, self.shared_input, progress,
+            self.resizes_images,
+        )  # fmt: skip
+        self.check()
+        self._prepared = True
+
+    @cached_property
+    def input_format(self) -> InputFormat:
+        """Input format of the source's images."""
+        return self.input_format_of(self.training_images.peak)
+
+    def input_format_of(self, peak: int = 255) -> InputFormat:
+        """Return the input format of images whose largest possible pixel value is `peak`."""
+        size, _, channels = self.model_config.input_sizes
+        return InputFormat(size, channels, self.data_config.normalisation, peak)
+
+    def black_images(self, count: int) -> Tensor:
+        """Return black images of the model's size, (count, channels, height, width)."""
+        size, _, channels = self.model_config.input_sizes
+        return torch.zeros(count, channels, size, size)
+
+    def digests(self) -> list[str]:
+        """Return digests of the training and validation data."""
+        return [self.splits.train.digest, self.splits.validation.digest]
+
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        """Write a digest of the data; return the sizes of the model's images."""
+        (directory / DIGEST_FILE).write_text(" ".join(self.digests()), encoding="utf-8")
+        return {f"model.{name}": getattr(self.model_config, name) for name in FIELDS}

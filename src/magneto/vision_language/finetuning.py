@@ -35,7 +35,6 @@ from magneto.training.task import Loss, Scores
 from magneto.vision.batches import Finish, Transform, example_stream, read_or_blank
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import Prediction
-from magneto.vision.transforms import InputFormat
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import interpolate_positions
@@ -173,13 +172,9 @@ class FineTunedTask(ImageTextTask):
         run = pretrained_run(self.model_config)
         return run, held_config(run)
 
-    @cached_property
-    def input_format(self) -> InputFormat:
-        """Input format of the images."""
-        return self.input_format_of(self.splits.train.images[0].peak)
-
-    def check_pretrained(self) -> None:
+    def check(self) -> None:
         """Report what is loaded from the pre-trained run; raise ValueError if it does not fit."""
+        super().check()
         if run := self.model_config.pretrained:
             given, (_, held) = self.data_config.normalisation, pretrained_inputs(self.model_config)
             if held not in ("auto", given):

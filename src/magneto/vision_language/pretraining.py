@@ -231,6 +231,7 @@ class MaskedDataModelling(ImageTextTask):
 
     def describe(self) -> str:
         """Return the numbers of pairs, images and tokens, and of problems."""
+        self.masking  # noqa: B018  raises before long work if the tokenizer has no mask token
         ends = self.paired_texts[TRAIN].ends
         cut = int((np.diff(ends, prepend=-1) - 1 > self.paired_text_length - 2).sum())
         counts = Counts(self.splits.counts)
@@ -239,17 +240,16 @@ class MaskedDataModelling(ImageTextTask):
         pairs = counts.describe_amounts(
             {"training pairs": len(train), "validation pairs": len(validation)}
         )
-        return (f"{self.data_config.source}: {pairs}; beside them {len(self.images[TRAIN]):,} "
-                f"images and {len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
+        return (f"{pairs}; beside them {len(self.images[TRAIN]):,} images and "
+                f"{len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
 
     def codes(self) -> int:
         """Return the number of codes, which is the image tokenizer's."""
         return self.targets.agreed_codes(self.model_config.codes)
 
-    def check_data(self) -> None:
-        """Report the size of the data and of the masks; check that the image tokenizer fits."""
-        self.masking  # noqa: B018  raises before long work if the tokenizer has no mask token
-        self._progress.say(self.describe())
+    def check(self) -> None:
+        """Report the number of masked patches; check that the image tokenizer fits."""
+        super().check()
         where, config = self.data_config.image_tokenizer, self.model_config
         self._progress.say(f"{where}: {self.codes()} codes; {self.patches.count} of "
                            f"{config.patches} patches are masked")  # fmt: skip

@@ -61,9 +61,12 @@ class QuestionAnswering(PairTask):
         if not self.splits.answered:
             raise ValueError(without_answers(self.data_config.validation_split))
 
-    def check_data(self) -> None:
-        """Report the size of the data; check that a run is not evaluated on training images."""
-        self._progress.say(f"{self.data_config.source}: {self.splits.describe()}")
+    def describe(self) -> str:
+        """Return the numbers of questions and problems, and the coverage of the answer list."""
+        return self.splits.describe()
+
+    def check(self) -> None:
+        """Check answers and pre-trained run, and that a run is not evaluated on training images."""
         if self.data_config.held_out is not None:
             measured = image_keys(self.splits.validation)
             check_held_out(self.data_config, measured, self._progress)
@@ -71,6 +74,7 @@ class QuestionAnswering(PairTask):
         if wanted not in (None, found):
             raise ValueError(f"the answer list has {found} answers, the model {wanted}: do not set "
                              "model.answers")  # fmt: skip
+        super().check()
 
     def build_model(self) -> QuestionAnswerer:
         """Build the model; `initial_weights` has the encoder of the pre-trained run."""
