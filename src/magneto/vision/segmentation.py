@@ -30,8 +30,10 @@ from magneto.vision.transforms import resize_to_fit
 
 # Masks read by the baseline, the check of a source, and the search for its classes.
 COUNTED, CHECKED, SAMPLE = 500, 8, 2000
-ONE_CLASS = ("all pixels of the masks are 0 or 255, and 255 is ignored: write the classes as 0, 1, "
-             "2, ..., for example 1 in place of 255")  # fmt: skip
+ONE_CLASS = ("all pixels of the masks have class 0 or are ignored, as 255 always is: write the "
+             "classes as 0, 1, 2, ..., for example 1 in place of 255")  # fmt: skip
+# Numbers that a message shows.
+FEW = 5
 # Validation images counted in figures, and those drawn.
 SHOWN, OVERLAYS = 32, 4
 
@@ -64,8 +66,8 @@ class MaskClasses:
         unknown = stored[(found >= self.classes) & (found != IGNORED)]
         if unknown.size:
             raise BrokenImage(
-                f"its mask has {unknown[0]}, there are {self.classes} classes: set model.classes, "
-                "or data.ignored or data.reduce_zero_label for ignored numbers"
+                f"its mask has the number {unknown[0]}, but there are {self.classes} classes: set "
+                "model.classes, or list numbers without a class in data.ignored"
             )
         return found
 
@@ -74,7 +76,7 @@ def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.nda
     """Return an image's pixels, (height, width, channels), and its classes, (height, width).
 
     Raises:
-        BrokenImage: If one of them can't be read, or their sizes differ.
+        BrokenImage: If the image or the mask can't be read, or their sizes differ.
     """
     pixels, mask = split.pixels(index), masks(split.mask(index))
     if pixels.shape[:2] != mask.shape:
@@ -83,21 +85,33 @@ def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.nda
     return pixels, mask
 
 
-def largest_class(splits: Sequence[ImageSplit], masks: MaskClasses) -> int:
-    """Return the largest class in the masks of splits; of a large split, in a sample.
+def mask_numbers(splits: Sequence[ImageSplit], masks: MaskClasses) -> np.ndarray:
+    """Return the stored numbers in the masks of splits that have a class, in ascending order.
+
+    Of a large split a sample of the masks is read.
 
     Raises:
         ValueError: If they have no class but 0.
     """
-    largest = 0
+    occurs = np.zeros(256, np.bool_)
     for split in splits:
         for index in evenly_spaced(len(split), SAMPLE).tolist():
             with suppress(BrokenImage):
-                found = masks(split.mask(index))
-                largest = max(largest, int(found[found != IGNORED].max(initial=0)))
-    if not largest:
+                occurs |= np.bincount(split.mask(index).ravel(), minlength=256) > 0
+    numbers = np.flatnonzero(occurs & (masks.table != IGNORED))
+    if not masks.table[numbers].any():
         raise ValueError(ONE_CLASS)
-    return largest
+    return numbers
+
+
+def sparse_numbers(numbers: np.ndarray, classes: int) -> str:
+    """Return a warning if half of the classes or more do not occur in the masks, else ""."""
+    if 2 * len(numbers) > classes:
+        return ""
+    shown = ", ".join(map(str, numbers[:FEW])) + (", ..." if len(numbers) > FEW else "")
+    return (f"WARNING: the masks have only {len(numbers)} of the {classes} classes, as the numbers "
+            f"{shown}: write the classes as 0, 1, 2, ... in the masks, or list numbers without a "
+            "class in data.ignored")  # fmt: skip
 
 
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
@@ -174,14 +188,18 @@ class Segmentation(FineTuning):
 
     @cached_property
     def classes(self) -> int:
-        """Number of classes: as many as the data has, if it is not set."""
+        """Number of classes, which is that of the data by default."""
         data = self.data_config
         if self.model_config.classes is not None:
             return self.model_config.classes
         if known := data.classes or self.splits.classes:
             return len(known)
         masks = MaskClasses(IGNORED, data.reduce_zero_label, data.ignored)
-        return largest_class((self.splits.train, self.splits.validation), masks) + 1
+        numbers = mask_numbers((self.splits.train, self.splits.validation), masks)
+        classes = int(masks.table[numbers].max()) + 1
+        if warning := sparse_numbers(numbers, classes):
+            self._progress.say(warning)
+        return classes
 
     @cached_property
     def masks(self) -> MaskClasses:
@@ -196,10 +214,10 @@ class Segmentation(FineTuning):
             if not split.has_masks:
                 raise ValueError(f"{where} has no masks: see docs/fields/segmentation.md")
         if len(self.names) != self.classes:
-            raise ValueError(f"{where} has {len(self.names)} classes, the model {self.classes}: "
-                             "set model.classes, or to null")  # fmt: skip
+            raise ValueError(f"{where} has {len(self.names)} classes, but model.classes is "
+                             f"{self.classes}: set it to {len(self.names)} or null")  # fmt: skip
         if self.model_config.classes is None:
-            self._progress.say(f"classes {self.classes}: from the data")
+            self._progress.say(f"{self.classes} classes, from the data")
         self._check_masks(splits.train)
         self.check_pretrained()
 
@@ -215,7 +233,7 @@ class Segmentation(FineTuning):
         raise ValueError(f"none of {CHECKED} pairs of image and mask can be read: {problem}")
 
     def build_model(self) -> Segmenter:
-        """Build the model; `initial_weights` has the encoder of the pre-trained run."""
+        """Build the model; `initial_weights` returns the encoder of the pre-trained run."""
         return Segmenter(replace(self.model_config, classes=self.classes))
 
     @cached_property
@@ -245,7 +263,7 @@ class Segmentation(FineTuning):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Return the cross-entropy of both heads summed over all pixels with a class.
 
-        Its logs are "pixel_accuracy", and "broken", the share of these pixels in images that
+        The logs are "pixel_accuracy", and "broken", the share of these pixels in images that
         replace unreadable ones.
         """
         masks, broken = batch["masks"].long(), batch["broken"][:, None, None]
@@ -259,10 +277,11 @@ class Segmentation(FineTuning):
         return Loss(total, known.sum(), logs)
 
     def validation_batches(self) -> LazyBatches:
-        """Return batches of validation images in mixed order: lists "images" and "masks"; "broken".
+        """Return batches of validation images in a fixed random order.
 
-        `data.fit` resizes an image but not its mask, at whose size classes are compared. A blank
-        image whose pixels are all ignored replaces a broken one.
+        A batch has lists of "images" and "masks", and "broken". `data.fit` resizes an image but not
+        its mask, because classes are compared at the mask's size. A blank image whose pixels are
+        all ignored replaces a broken one.
         """
         held, input_format = self.splits.validation, self.input_format
 
@@ -337,7 +356,7 @@ class Segmentation(FineTuning):
         """Return the class of each pixel of an image, uint8 (height, width).
 
         Args:
-            model: With a run's weights, in evaluation mode.
+            model: Model with a run's weights, in evaluation mode.
             pixels: uint8 (height, width, channels).
         """
         assert isinstance(model, Segmenter)
@@ -366,7 +385,7 @@ class Segmentation(FineTuning):
 
 
 def pixel_loss(logits: Tensor, masks: Tensor) -> Tensor:
-    """Return the summed cross-entropy of (batch, classes, height, width) without ignored pixels."""
+    """Return the summed cross-entropy of logits (batch, classes, height, width) and masks."""
     return F.cross_entropy(logits, masks, ignore_index=IGNORED, reduction="sum")
 
 

@@ -23,6 +23,7 @@ from magneto.vision.segmentation import (
 )
 from magneto.vision.transforms import resize_to_fit, size_to_fit
 from tests.evaluating import measured, taught
+from tests.said import Said
 from tests.unit.vision.image_files import encoded, write, write_pairs
 from tests.unit.vision.small import SIZES, small_config
 
@@ -44,7 +45,7 @@ def test_what_numbers_in_masks_mean() -> None:
     assert MaskClasses(11, ignored=(11,))(np.array([10, 11, 255])).tolist() == [10, 255, 255]
     reduced = MaskClasses(3, reduce_zero_label=True, ignored=(4,))
     assert reduced(np.array([0, 1, 3, 4])).tolist() == [255, 0, 2, 255]
-    with pytest.raises(BrokenImage, match=r"has 11, there are 11 classes: .*data\.ignored"):
+    with pytest.raises(BrokenImage, match=r"number 11, but there are 11 classes: .*data\.ignored"):
         MaskClasses(11)(np.array([[3, 11]], np.uint8))
 
 
@@ -157,8 +158,25 @@ def test_masks_that_do_not_fit(tmp_path: Path) -> None:
     write_pairs(tmp_path, [(16, 16)] * 2, classes=1)
     for path in (tmp_path / "annotations").iterdir():
         write(path, encoded(np.full((16, 16), 4, np.uint8)))
-    with pytest.raises(ValueError, match=r"can be read: .* has 4, there are 4 classes"):
+    with pytest.raises(ValueError, match=r"can be read: .* number 4, but there are 4 classes"):
         task_of(tmp_path, classes=4).prepare()
+
+
+@pytest.mark.parametrize(("numbers", "warned"), [((0, 128), True), ((0, 1, 2, 4), False)])
+def test_sparse_numbers_in_masks_are_reported(
+    tmp_path: Path, numbers: tuple[int, ...], warned: bool
+) -> None:
+    """Two numbers, 0 and 128, give 129 classes: the line names them and what to do."""
+    write_pairs(tmp_path, [(16, 16)] * 4)
+    for path in (tmp_path / "annotations").iterdir():
+        write(path, encoded(np.resize(np.array(numbers, np.uint8), (16, 16))))
+    task, said = task_of(tmp_path, classes=None), Said()
+    task.prepare(said)
+    assert task.classes == numbers[-1] + 1
+    found = [line for line in said.lines if line.startswith("WARNING")]
+    assert len(found) == warned
+    for word in ("2 of the 129 classes", "0, 128", "data.ignored") if warned else ():
+        assert word in found[0]
 
 
 def test_nothing_is_drawn_of_broken_images(tmp_path: Path) -> None:
