@@ -1,12 +1,13 @@
 """Augmentation of training images: crops, flips, colour jitter, RandAugment, random erasing.
 
-RandAugment (arXiv 1909.13719) has the operations and strengths of timm's increasing set,
-"rand-m9-mstd0.5-inc1" in timm: two operations are drawn with replacement, and each is applied with
-probability 0.5, at a magnitude drawn around 9 and clipped to 0 to 10.
+RandAugment (arXiv 1909.13719) has the operations and strengths of timm's increasing set, such as
+"rand-m9-mstd0.5-inc1". Two operations are sampled with replacement, and each is applied with
+probability 0.5. The magnitude is sampled from a normal distribution, around 9 in this example, and
+clipped to 0 to 10.
 
-Images with masks are augmented as in mmsegmentation's training pipeline for ADE20k: random
-resizing, a crop in which no class has nearly all pixels, a horizontal flip, photometric distortion
-of the image; padding at an edge is ignored.
+Images with masks are augmented as in mmsegmentation's training pipeline for ADE20k. The steps are
+random resizing, a crop in which no class has nearly all pixels, a horizontal flip, and photometric
+distortion of the image. Padded pixels have no class.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ COLOURS = {"brightness": "Brightness", "contrast": "Contrast", "saturation": "Co
 CROPS = 10
 BRIGHTNESS, FACTORS, HUE = 32, (0.5, 1.5), 0.1
 Operation = Callable[[Any, float, np.random.Generator], Any]
-"""Changes an image by a strength from 0 to 1; the generator chooses the sign."""
+"""Function that changes an image by a strength from 0 to 1; the generator chooses the sign."""
 
 
 def colour_jitter(image: Any, config: AugmentationConfig, random: np.random.Generator) -> Any:
@@ -137,7 +138,7 @@ def _rotate(image: Any, strength: float, random: np.random.Generator) -> Any:
 
 
 def _posterise(image: Any, strength: float, random: np.random.Generator) -> Any:
-    """Keep 4 bits of a colour at strength 0, none at 1."""
+    """Keep 4 bits of each colour channel at strength 0, and none at strength 1."""
     kept = 0xFF & ~(0xFF >> (4 - int(4 * strength)))
     return image.point([level & kept for level in range(256)] * len(image.getbands()))
 
@@ -212,7 +213,7 @@ class Augmentation:
 class PairedAugmentation:
     """Augmentation of training images with their masks; a crop has the model's image size.
 
-    Images are first resized to `fit` into (longer, shorter) side.
+    Images are first resized to fit within `fit`, a longer and a shorter side in pixels.
     """
 
     input_format: InputFormat
@@ -225,15 +226,17 @@ class PairedAugmentation:
         """Augment a picture and its mask.
 
         Returns:
-            float32 (channels, size, size), zero outside of the image; uint8 (size, size), `IGNORED`
-            outside of the image.
+            The image, float32 (channels, size, size), and the mask, uint8 (size, size). Outside of
+            the picture the image is 0 and the mask is `IGNORED`.
 
         Raises:
             BrokenImage: If the picture can't be decoded, or the mask is of another size.
         """
         pixels = picture.pixels()
         if pixels.shape[:2] != mask.shape:
-            raise BrokenImage(f"its mask has the size {mask.shape}, the image {pixels.shape[:2]}")
+            raise BrokenImage(
+                f"its mask has the size {mask.shape}, but the image {pixels.shape[:2]}"
+            )
         height, width = size_to_fit(mask.shape[0], mask.shape[1], self.fit)
         factor = random.uniform(*self.config.resize)
         height, width = max(1, round(height * factor)), max(1, round(width * factor))

@@ -1,8 +1,8 @@
 """Batches of images: shuffled and augmented for training, fixed for evaluation.
 
-A broken image never ends a run. In training another image replaces it, drawn by (seed, draw,
-index). In evaluation a blank image replaces it and counts as wrong. "broken" of a batch is True for
-both.
+A single broken image never ends a run. In training another image replaces it, chosen at random by
+(seed, draw, index). In evaluation a blank image replaces it and counts as wrong. A batch's "broken"
+is True for each replaced image.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
-"""Makes the example of an index: arrays and numbers by name."""
+"""Function that returns the example of an index, as arrays and numbers by name."""
 Read = Callable[[int, np.random.Generator], np.ndarray]
-"""Reads the image or images of an index as a model's input."""
+"""Function that returns the image or images of an index as a model's input."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
-"""Makes the final batch from a batch, the numbers of its examples and their draws."""
+"""Function that returns the final batch, given a batch, its examples' numbers and their draws."""
 OnBroken = Callable[[int, BrokenImage], None]
-"""Called with the index of a broken example and the error; such as `ImageSplit.broken`."""
+"""Callback that gets the index of a broken example and the error, such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
-"""Makes a model's input of a picture, float32 (channels, height, width)."""
+"""Function that returns a model's input for a picture, float32 (channels, height, width)."""
 
 # Images drawn in place of a broken one before an error is raised.
 TRIES = 32
@@ -42,12 +42,12 @@ def read_or_replace(
     key: Sequence[int],
     broken: OnBroken = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
-    """Make one of `count` examples, or another one if its image is broken; return its number too.
+    """Return one of `count` examples, or another one if its image is broken, and its number.
 
     Random numbers are a function of the key (seed and draw) and the index.
 
     Raises:
-        ValueError: If `TRIES` images are broken, one after the other.
+        ValueError: If `TRIES` images in a row are broken.
     """
     number, last = index, ""
     for attempt in range(TRIES):
@@ -60,7 +60,7 @@ def read_or_replace(
         except BrokenImage as error:
             broken(number, error)
             last = str(error)
-    raise ValueError(f"{TRIES} images drawn one after the other are broken; the last: {last}")
+    raise ValueError(f"{TRIES} random images in a row are broken; error of the last one: {last}")
 
 
 def read_or_blank(
@@ -71,7 +71,7 @@ def read_or_blank(
 ) -> dict[str, Tensor]:
     """Read the images of evaluation rows, stacked as "images", without randomness.
 
-    `blank`, of the shape that `make` returns, replaces broken images, which are True in "broken".
+    `blank`, of the shape that `make` returns, replaces a broken image, and "broken" is True for it.
     """
     images, lost = [], []
     for row in rows:
@@ -99,16 +99,17 @@ def example_stream(
 
     Args:
         count: Number of examples.
-        example: Makes an example of arrays and numbers, which are stacked; may raise any error.
+        example: Function that returns an example of arrays and numbers, which are stacked. It may
+            raise any error.
         batch_size: Size of the global batch.
         seed: Seed of order and augmentation.
         repeats: Copies of each example in a batch.
-        finish: Applied to each batch, or to each piece of one.
-        broken: Called for each broken example.
+        finish: Function that is applied to each batch, or to each piece of a batch.
+        broken: Callback for each broken example.
 
     Returns:
-        A stream of the stacked examples with "broken" (batch): True if another example replaces a
-        broken one.
+        A stream of the stacked examples. Its "broken" (batch) is True where another example
+        replaces a broken one.
     """
 
     def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
@@ -134,7 +135,7 @@ def stacked(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
 def evaluation_images(
     split: ImageSplit, transform: Transform, batch_size: int, blank: np.ndarray
 ) -> LazyBatches:
-    """Return the batches of a split in mixed order: "images", "labels" and "broken".
+    """Return the batches of a split in a fixed random order: "images", "labels" and "broken".
 
     `blank` replaces broken images; the transform uses no randomness.
     """

@@ -1,6 +1,6 @@
 """Image classification: one label per image (paper, section 4.4 and ImageNet table).
 
-Training images are mixed with each other by mixup (arXiv 1710.09412) and CutMix (1905.04899).
+Pairs of training images can be mixed by mixup (arXiv 1710.09412) or CutMix (arXiv 1905.04899).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Mixing:
     """Mixing of a pair of images by mixup or CutMix.
 
     Attributes:
-        share: Share of an image's own label; its neighbour's label has the rest.
-        box: CutMix's rows and columns that come from the neighbour. None: mixup of all pixels.
+        share: Weight of an image's own label; the label of the pair's other image has the rest.
+        box: Rows and columns that CutMix takes from the other image. None: mixup of all pixels.
     """
 
     share: float = 1.0
@@ -76,14 +76,15 @@ def draw_mixing(
 
 
 def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
-    """Mix images 0 and 1 with each other, 2 and 3, ...; the last of an odd number stays as it is.
+    """Mix images 0 and 1, 2 and 3, and so on; a last image without a partner is unchanged.
 
-    Pieces with an even number of images, for ranks or micro-batches, are mixed as the whole batch.
+    Pieces with an even number of images, for ranks or micro-batches, are mixed as in the whole
+    batch.
 
     Args:
         images: (batch, channels, height, width).
         targets: Probabilities of the classes, (batch, classes).
-        how: Mixing of each pair, batch / 2 rounded up.
+        how: Mixing of each pair; there are batch / 2 pairs, rounded up.
     """
     images, targets = images.clone(), targets.clone()
     for pair, mixing in enumerate(how[: len(images) // 2]):
@@ -122,10 +123,10 @@ def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Ten
 
 
 def classification_scores(sums: Mapping[str, Any], classes: int) -> dict[str, float]:
-    """Return the metrics of sums over all images.
+    """Return the metrics, given sums over all images.
 
     Args:
-        sums: Those of `answer_sums`, and "loss".
+        sums: Sums of `answer_sums` over all batches, and "loss".
         classes: Number of classes of the model.
 
     Returns:
@@ -154,7 +155,7 @@ class ImageClassification(FineTuning):
 
     @cached_property
     def splits(self) -> ImageSplits:
-        """Training and validation images, their labels numbered as `names` are."""
+        """Training and validation images, with labels numbered in the order of `names`."""
         data = replace(self.data_config, classes=given_names(self.data_config))
         return load_images(data, self.seed, self._progress, self.problems)
 
@@ -165,7 +166,7 @@ class ImageClassification(FineTuning):
 
     @property
     def classes(self) -> int:
-        """Number of classes of the model: as many as the data has, if it is not set."""
+        """Number of classes of the model, which is that of the data by default."""
         return self.model_config.classes or len(self.names)
 
     @cached_property
@@ -192,13 +193,13 @@ class ImageClassification(FineTuning):
         self.check_pretrained()
 
     def build_model(self) -> ImageClassifier:
-        """Build the model; `initial_weights` has the encoder of the pre-trained run."""
+        """Build the model; `initial_weights` returns the encoder of the pre-trained run."""
         return ImageClassifier(replace(self.model_config, classes=self.classes))
 
     def finish(self, seed: int) -> Finish:
         """Return the function that adds soft "targets" to a batch and mixes pairs.
 
-        Workers call it: mixing would be hundreds of small operations on a GPU.
+        Workers call it, because mixing on a GPU would take hundreds of small operations.
         """
         data, smoothing = self.data_config, self.model_config.label_smoothing
 
@@ -226,7 +227,7 @@ class ImageClassification(FineTuning):
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
         """Return the loss summed over images.
 
-        Its logs are "accuracy" by the images' own labels, and "broken", the share of images that
+        The logs are "accuracy" by the images' own labels, and "broken", the share of images that
         could not be read and were replaced by others.
         """
         logits, targets = model(batch["images"]).float(), batch["targets"]
@@ -270,7 +271,7 @@ class ImageClassification(FineTuning):
         """Return the classes of images with their probabilities, the most probable first.
 
         Args:
-            model: With a run's weights, in evaluation mode.
+            model: Model with a run's weights, in evaluation mode.
             inputs: Images that can be decoded.
         """
         transform = validation_transform(self.data_config, self.input_format_of())

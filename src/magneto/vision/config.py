@@ -51,8 +51,8 @@ LEAST_PATCH = 2
 def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> tuple[int, int]:
     """Return image size and patch size for images whose shorter side is `side` pixels.
 
-    The image size is at most `LARGEST_SIDE`, in at most `PATCHES` patches a side. A size that is
-    given stays.
+    A derived image size is at most `LARGEST_SIDE`, with at most `PATCHES` patches per side. A given
+    size is not changed.
     """
     size = image_size or min(side, LARGEST_SIDE)
     patch = patch_size or max(-(-size // PATCHES), min(LEAST_PATCH, size))
@@ -69,13 +69,14 @@ class ImageInputConfig:
 
     image_size: Side | None = 224
     """Height and width of the image in pixels, a multiple of `patch_size`. None: the median of the
-    images' shorter sides, at most 64; with `pretrained` or a trained image tokenizer that run's."""
+    images' shorter sides, at most 64; with a pre-trained run or image tokenizer, the image size of
+    that run."""
     patch_size: Side | None = 16
-    """Height and width of a patch in pixels. None: 8 patches a side, or fewer of 2 pixels; with
-    another run that run's."""
+    """Height and width of a patch in pixels. None: at most 8 patches per side, of at least 2 pixels
+    each; with a pre-trained run or image tokenizer, the patch size of that run."""
     channels: Side | None = 3
-    """Channels of the image. None: 1 if a sample of the images is grey, else 3; with another run
-    that run's."""
+    """Channels of the image. None: 1 if a sample of the images is grey, else 3; with a pre-trained
+    run or image tokenizer, the channels of that run."""
 
     @rule
     def _patches_fill_the_image(self) -> Iterator[str]:
@@ -88,7 +89,7 @@ class ImageInputConfig:
         """`image_size`, `patch_size` and `channels`.
 
         Raises:
-            ValueError: If one of them is None, which the task derives when it is prepared.
+            ValueError: If one of them is None. The task's `prepare` derives it.
         """
         if self.image_size is None or self.patch_size is None or self.channels is None:
             raise ValueError("model.image_size, patch_size or channels is null: prepare the task, "
@@ -101,7 +102,7 @@ class ImageInputConfig:
 
     @property
     def patches(self) -> int:
-        """Patches of one image."""
+        """Number of patches of one image."""
         size, patch, _ = self.input_sizes
         return (size // patch) ** 2
 
@@ -114,8 +115,8 @@ class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
     """
 
     stem: Literal["linear", "convolutions"] = "linear"
-    """Embedding of patches: a "linear" map, or "convolutions" with a stride (arXiv 2106.14881),
-    which learn more from few images and see beyond the patch."""
+    """Embedding of patches: a "linear" map, or "convolutions" with a stride (arXiv 2106.14881).
+    Convolutions learn more from few images, and read beyond the patch."""
     class_token: Literal["none", "learned"] = "none"
     """"learned" puts a learned class token before the patches."""
 
@@ -124,8 +125,8 @@ class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
         if self.positions != "learned" or None in (self.image_size, self.patch_size, self.channels):
             return
         if self.max_length < self.grid.length:
-            yield (f"max_length must be at least {self.grid.length}, the patches and the class "
-                   "token if any")  # fmt: skip
+            yield (f"max_length must be at least {self.grid.length}, the number of patches and "
+                   "class tokens")  # fmt: skip
 
     @property
     def grid(self) -> Grid:
@@ -144,25 +145,27 @@ class AugmentationConfig:
     """Random changes of a training image (default: none)."""
 
     crop: Literal["centre", "random_resized"] = "centre"
-    """"centre" takes the largest square in the middle, as in validation. "random_resized" resizes a
+    """"centre" crops the largest square in the middle, as in validation. "random_resized" resizes a
     random rectangle to a square (arXiv 1409.4842, section 6)."""
     crop_scale: tuple[Part, Part] = (0.08, 1.0)
-    """Range of the rectangle's share of the image's area (0.2 to 1 in BEiT's pre-training)."""
+    """Range of the random rectangle's share of the image's area (0.2 to 1 in BEiT's
+    pre-training)."""
     flip: Probability = 0.0
     """Probability of a horizontal flip."""
     brightness: NonNegativeFloat = 0.0
-    """Colour jitter as in torchvision: brightness times a factor from 1 - this to 1 + this."""
+    """Colour jitter as in torchvision: brightness is multiplied by a random factor from 1 - value
+    to 1 + value."""
     contrast: NonNegativeFloat = 0.0
-    """Colour jitter: contrast times a factor from 1 - this to 1 + this."""
+    """Colour jitter: contrast is multiplied by a random factor from 1 - value to 1 + value."""
     saturation: NonNegativeFloat = 0.0
-    """Colour jitter: saturation times a factor from 1 - this to 1 + this."""
+    """Colour jitter: saturation is multiplied by a random factor from 1 - value to 1 + value."""
     hue: Annotated[float, Interval(ge=0, le=0.5)] = 0.0
     """Colour jitter: the hue is shifted by up to this fraction of the colour circle."""
     rand_augment: Annotated[float, Interval(ge=0, le=10)] = 0.0
-    """Magnitude of RandAugment (arXiv 1909.13719; default: 0, off), as timm's "rand-mM-mstdS-inc1":
-    the strength of each operation grows with the magnitude."""
+    """Magnitude of RandAugment (arXiv 1909.13719; default: 0, off), M in timm's
+    "rand-mM-mstdS-inc1". The strength of each operation grows with the magnitude."""
     rand_augment_std: NonNegativeFloat = 0.5
-    """Standard deviation of RandAugment's magnitude."""
+    """Standard deviation of RandAugment's magnitude, S in timm's "rand-mM-mstdS-inc1"."""
     erasing: Probability = 0.0
     """Probability that a random rectangle is replaced by noise (arXiv 1708.04896)."""
     repeats: PositiveInt = 1
@@ -171,7 +174,7 @@ class AugmentationConfig:
     @rule
     def _range_rises(self) -> Iterator[str]:
         if self.crop_scale[0] > self.crop_scale[1]:
-            yield f"crop_scale must be a range above 0, not {self.crop_scale}"
+            yield f"crop_scale must be a range, smaller share first, not {self.crop_scale}"
 
 
 @configuration
@@ -182,7 +185,7 @@ class PairedAugmentationConfig:
     """Range of the random resizing factor, applied after `data.fit`."""
     largest_share: Probability = 0.75
     """Largest share of a crop that one class may have (mmsegmentation's `cat_max_ratio`). The tenth
-    crop is taken whatever its share."""
+    crop is used whatever its share."""
     flip: Probability = 0.5
     """Probability of a horizontal flip."""
     photometric: Probability = 0.5
@@ -191,7 +194,7 @@ class PairedAugmentationConfig:
     @rule
     def _range_rises(self) -> Iterator[str]:
         if self.resize[0] > self.resize[1]:
-            yield f"resize must be a range above 0, not {self.resize}"
+            yield f"resize must be a range, smaller factor first, not {self.resize}"
 
 
 @configuration
@@ -199,16 +202,17 @@ class ImageSourceConfig:
     """Source of images, and their normalisation."""
 
     source: str = "builtin:digits"
-    """builtin:digits (1797 handwritten digits of 8 x 8 pixels, UCI, by scikit-learn);
+    """builtin:digits (1797 handwritten digits of 8 x 8 pixels, from UCI by scikit-learn);
     builtin:scenes (such digits on a canvas, with masks); the path of a folder of images, of tar
     shards, or of a table of paths (.jsonl, .json, .csv, .tsv, .parquet); or
     hf:NAME[:CONFIG[:SPLIT]]."""
     validation_source: str | None = None
-    """Another source to validate on: its validation split, else its test split, else all of it.
-    None: the source's own validation split, or images held out of its training split."""
+    """Separate source of validation images. Its validation split is used, else its test split, else
+    all of its images. None: the source's own validation split, or images held out of its training
+    split."""
     validation_fraction: Share = 0.2
-    """Share of images held out where a source has no validation split: by the recipe's seed for
-    built-in sets, by a hash of their names for others."""
+    """Share of images held out if a source has no validation split. The recipe's seed selects them
+    in built-in sets, and a hash of their names in other sources."""
     classes: tuple[str, ...] | None = None
     """Names of the classes in the order of their numbers. None: the classes of the training
     images."""
@@ -233,8 +237,8 @@ class ImageDataConfig(ImageSourceConfig):
     label_column: str | None = None
     """Column of the labels. None: found by its name; "": no labels are read."""
     resize: PositiveInt | None = None
-    """Shorter side to which a validation image is resized before the centre crop (256 for 224 on
-    ImageNet). None: the model's image_size."""
+    """Shorter side in pixels to which a validation image is resized before the centre crop (256 on
+    ImageNet, for crops of 224). None: the model's image_size."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images."""
 
@@ -244,11 +248,11 @@ class FineTunedImageConfig(ImageEncoderConfig):
     """Encoder over patches, optionally initialised from another run."""
 
     layer_decay: Free[Part] = 1.0
-    """Layer-wise decay: the learning rate of each layer is this times that of the layer above
+    """Layer-wise decay: the learning rate of each layer is that of the layer above times this value
     (default: 1, off; 0.65 and 0.8 in the paper's classifiers)."""
     pretrained: Free[str | None] = None
     """Directory of an image run from which patch embedding, positions and encoder are initialised;
-    "{placement}" in it stands for the placement's name. None: from scratch."""
+    "{placement}" in the path stands for the placement's name. None: training from scratch."""
 
 
 @configuration
@@ -259,13 +263,14 @@ class ImageClassifierConfig(FineTunedImageConfig):
     """Number of classes. None: as many as the data has."""
     pooling: Literal["mean", "mean_then_norm", "first"] = "mean"
     """Input of the head. "mean": the mean of the patches' features. "mean_then_norm", as in BEiT-3:
-    the mean before the stack's final norm, which follows it; a placement without a final norm, such
-    as Post-LN, has the mean alone. "first", as in ViT: the class token's feature."""
+    the final norm of the mean, in place of the mean after the final norm. Without a final norm, as
+    in Post-LN, it equals "mean". "first", as in ViT: the class token's feature."""
     objective: Free[Literal["cross_entropy", "binary_cross_entropy"]] = "cross_entropy"
-    """Training loss: "cross_entropy" over the classes, or the sum over classes of each one's
-    "binary_cross_entropy" (arXiv 2110.00476, section 4.1)."""
+    """Training loss: "cross_entropy" over the classes, or "binary_cross_entropy" of each class,
+    summed over the classes (arXiv 2110.00476, section 4.1)."""
     label_smoothing: Free[Dropout] = 0.0
-    """Share of the target that is spread over all classes (0.1 in the paper)."""
+    """Label smoothing: share of the target that is spread evenly over all classes (0.1 in the
+    paper)."""
 
     @rule
     def _first_feature_is_the_class_token(self) -> Iterator[str]:
@@ -280,23 +285,23 @@ class ImageClassificationDataConfig(ImageDataConfig):
     mixup: NonNegativeFloat = 0.0
     """Alpha of mixup's Beta distribution (default: 0, off; 0.8 in the paper)."""
     cutmix: NonNegativeFloat = 0.0
-    """Alpha of CutMix's Beta distribution (default: 0, off; 1.0 in the paper). With mixup on too,
-    each pair of images has one of the two."""
+    """Alpha of CutMix's Beta distribution (default: 0, off; 1.0 in the paper). If mixup is on too,
+    each pair of images is mixed by one of them, at random."""
     class_names: str | None = None
-    """Path of a text file with the name of one class in each line, in the order of their numbers;
-    it replaces `classes`. Needed if a run is evaluated on folders with other names than its
-    classes, such as ImageNet's 1000 wnids (n01440764, ...)."""
+    """Path of a text file with the name of one class in each line, in the order of their numbers.
+    It replaces `classes`. It is needed to evaluate a run on folders whose names are not its class
+    names, such as ImageNet's 1000 wnids (n01440764, ...)."""
     candidates: Literal["all", "present"] = "all"
-    """Classes that validation chooses from: "all" of the model, or those "present" in the
-    validation images (200 of ImageNet-A and -R)."""
+    """Classes among which validation predicts: "all" classes of the model, or those "present" in
+    the validation images (200 for ImageNet-A and ImageNet-R)."""
 
 
 def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
     """Return the names of the classes that a recipe sets; None if the data sets them.
 
     Raises:
-        FileNotFoundError: If there is no file of them. The message names the nearest.
-        ValueError: If two classes have one name.
+        FileNotFoundError: If the file of names does not exist. The message names the nearest path.
+        ValueError: If two classes have the same name.
     """
     if data.class_names is None:
         return data.classes
@@ -321,16 +326,16 @@ class ImageTokenizerConfig(ImageEncoderConfig):
     decay: Dropout = 0.99
     """Decay of the codebook's moving averages."""
     revive_below: Dropout = 0.03
-    """A code is revived when its share of use falls below this multiple of 1 / `codes`: it takes
-    over part of a frequent code's features. 0, as in the released code: off."""
+    """A code is revived when its share of use falls below this multiple of 1 / `codes`. A revived
+    code gets part of a frequent code's features. 0, as in the released code: off."""
     commitment: NonNegativeFloat = 1.0
     """Weight of the commitment loss, the distance between the encoder's output and its code."""
     decoder_depth: Layers = 3
     """Number of layers of the decoder."""
     teacher: str = "hog"
     """Teacher whose features the decoder predicts: "hog" (histograms of gradients of the image),
-    "pixels" (of the image), or "clip:PATH" or "dino:PATH" (a model of transformers: a folder, or a
-    name on the hub)."""
+    "pixels" (the image's own), or "clip:PATH" or "dino:PATH" (a transformers model in a folder or
+    on the hub)."""
     target_width: PositiveInt | None = None
     """Width of the teacher's features. None: read from the teacher."""
 
@@ -343,7 +348,7 @@ class ImageTokenizerConfig(ImageEncoderConfig):
 
 @configuration
 class ImageModelConfig(ImageEncoderConfig):
-    """Masked image model: an encoder over patches that predicts the codes of masked ones."""
+    """Masked image model: an encoder over patches that predicts the codes of masked patches."""
 
     codes: Codes | None = None
     """Number of codes. None: as many as the image tokenizer has."""
@@ -351,12 +356,12 @@ class ImageModelConfig(ImageEncoderConfig):
     """"learned" puts a learned class token before the patches (default, as in BEiT)."""
     aggregation_layer: PositiveInt | None = None
     """Patch aggregation (arXiv 2208.06366, section 3.2): a second, small stack reads this layer's
-    patches and the last layer's class token, and predicts the same codes, so that the class token
-    has to summarise the image (9 of 12 layers, 21 of 24). None: off."""
+    patches and the last layer's class token, and predicts the same codes. The class token then has
+    to summarise the image. BEiT v2 uses layer 9 of 12 and layer 21 of 24. None: off."""
     aggregation_depth: Layers = 2
     """Number of layers of the aggregation stack."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Rows of logits computed at once in the loss (0: all)."""
+    """Number of masked patches whose logits are computed at once in the loss (0: all)."""
 
     @rule
     def _aggregation_is_inside(self) -> Iterator[str]:
@@ -390,17 +395,21 @@ class ImageModellingDataConfig(ImageDataConfig):
 
 @configuration
 class SegmenterConfig(FineTunedImageConfig):
-    """Segmenter: a ViT with UperNet on four of its layers; defaults of BEiT's recipe for ADE20k."""
+    """Segmenter: a ViT with UperNet on four layers.
+
+    Defaults are those of BEiT's recipe for ADE20k.
+    """
 
     image_size: Side | None = 512
     """Height and width of training crops and of evaluation windows in pixels, at least two patches.
-    None: the median of the images' shorter sides, at most 64; with `pretrained` that run's."""
+    None: the median of the images' shorter sides, at most 64; with a pre-trained run, the image
+    size of that run."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
-    """Number of classes of a pixel. None: as many as the data names, or as the masks have (at most
-    2,000 of each split are read)."""
+    """Number of classes. None: the number of classes that the data names, else the largest class in
+    the masks plus 1 (at most 2,000 masks of each split are read)."""
     feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read; the last must be the top layer
-    (3, 5, 7, 11 of 12; 7, 11, 15, 23 of 24). None: spread evenly."""
+    (3, 5, 7, 11 of 12; 7, 11, 15, 23 of 24). None: four evenly spaced layers."""
     head_channels: Width = 768
     """Channels of UperNet (768 for base, 1024 for large)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)
@@ -410,12 +419,12 @@ class SegmenterConfig(FineTunedImageConfig):
     auxiliary_channels: Width = 256
     """Channels of the auxiliary FCN head."""
     auxiliary_level: Annotated[int, Interval(ge=0, le=3)] = 2
-    """Feature map that the auxiliary head reads, counted from 0."""
+    """Index of the feature map that the auxiliary head reads, counted from 0."""
     auxiliary_weight: NonNegativeFloat = 0.4
     """Weight of the auxiliary head's loss."""
     inference: Literal["slide", "whole"] = "slide"
-    """Evaluation of an image: "slide" by overlapping windows of `image_size`; "whole" at once, with
-    learned positions interpolated to the image."""
+    """Evaluation of an image: "slide" averages the logits of overlapping windows of `image_size`;
+    "whole" encodes it at once, with learned positions interpolated to its size."""
     stride: PositiveInt | None = 341
     """Pixels from one window to the next. None: `image_size`, so that windows do not overlap."""
 
@@ -463,12 +472,12 @@ class SegmentationDataConfig(ImageSourceConfig):
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()
     """Further numbers to ignore in masks, as stored. 255 is always ignored."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
-    """Longer and shorter side within which an image is resized before augmentation, keeping its
-    aspect ratio ((2048, 512) for ADE20k). None: no resizing."""
+    """Longer and shorter side in pixels, within which an image is resized before augmentation
+    ((2048, 512) for ADE20k). Its aspect ratio stays the same. None: no resizing."""
     augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
     """Augmentation of training images with their masks."""
 
     @property
     def label_column(self) -> str:
-        """No labels of whole images."""
+        """Column of labels of whole images: none is read."""
         return ""

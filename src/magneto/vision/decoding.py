@@ -52,7 +52,7 @@ class EncodedPicture:
 
     Args:
         content: Bytes of the file.
-        refused: Called with the reason if simplejpeg refuses a file that Pillow can decode.
+        refused: Callback that gets the reason if simplejpeg refuses a file that Pillow can decode.
 
     Raises:
         BrokenImage: If Pillow can't identify the image, or it is larger than `MOST_PIXELS`.
@@ -70,11 +70,11 @@ class EncodedPicture:
         """Return RGB pixels, uint8 (height, width, 3), with Exif's orientation applied.
 
         Args:
-            scale: Divisor of the size at which a JPEG may be decoded, one of `SCALES`. The array's
-                shape tells the size.
+            scale: Divisor of the size at which a JPEG may be decoded, one of `SCALES`. The shape of
+                the result shows whether it was.
 
         Raises:
-            BrokenImage: If it can't be decoded.
+            BrokenImage: If the file can't be decoded.
         """
         found, why = None, ""
         if self._image.format == "JPEG" and self._image.mode in ("RGB", "L"):
@@ -109,7 +109,7 @@ def simplejpeg() -> Any:
 
 
 def open_by_pillow(content: bytes) -> Any:
-    """Open an image with Pillow, which reads only its header; raises `BrokenImage`."""
+    """Open an image with Pillow, which reads only its header; an error is a `BrokenImage`."""
     with guarded(BrokenImage):
         library = pillow()
         try:
@@ -148,8 +148,8 @@ def decode_jpeg(content: bytes, scale: int) -> np.ndarray | None:
     """Decode a JPEG by simplejpeg; None if it is not installed.
 
     Raises:
-        ValueError: If it refuses the file. It is stricter than Pillow: a stray byte between two
-            markers is enough.
+        ValueError: If simplejpeg refuses the file. It is stricter than Pillow: it refuses a stray
+            byte between two markers.
     """
     library = simplejpeg()
     if library is None:
@@ -177,7 +177,7 @@ def to_rgb(image: Any) -> Any:
         grey = (wide.clip(0, 65535) + 128) // 257
         return pillow().fromarray(grey.astype(np.uint8)).convert("RGB")
     if image.mode == "F":
-        raise BrokenImage("pixels are floating-point numbers of unknown range")
+        raise BrokenImage("pixels are floating-point numbers of unknown range: save 8-bit pixels")
     if image.has_transparency_data:
         above = image.convert("RGBA")
         below = pillow().new("RGBA", above.size, BACKGROUND)
@@ -211,7 +211,8 @@ def decode_mask(content: bytes) -> np.ndarray:
 class Pixels(MediaColumn):
     """Column of decoded images in memory, with pixel values from 0 to `peak`.
 
-    The array is uint8 (count, height, width, channels); of masks (count, height, width).
+    The array of images is uint8 (count, height, width, channels), that of masks (count, height,
+    width).
     """
 
     def __init__(self, pixels: np.ndarray, peak: int = 255) -> None:
@@ -228,7 +229,7 @@ class Pixels(MediaColumn):
         return str(number)
 
     def name(self, number: int) -> str:
-        """Return the number as text for messages."""
+        """Return the image's number as text for messages."""
         return f"image {number}"
 
     def sizes(self) -> np.ndarray:
@@ -241,12 +242,12 @@ class Pixels(MediaColumn):
 
 
 def open_image(value: Any, refused: Callable[[str], None]) -> Picture:
-    """Open the value of a column of images; raises `BrokenImage`."""
+    """Open an image of a column of images; an error is a `BrokenImage`."""
     with guarded(BrokenImage):
         return value if isinstance(value, PixelPicture) else EncodedPicture(value.read(), refused)
 
 
 def open_mask(value: Any) -> np.ndarray:
-    """Decode the value of a column of masks; see `decode_mask`."""
+    """Decode a mask of a column of masks; see `decode_mask`."""
     with guarded(BrokenImage, "its mask: "):
         return value.pixels() if isinstance(value, PixelPicture) else decode_mask(value.read())

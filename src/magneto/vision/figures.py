@@ -85,18 +85,18 @@ def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Fig
     right, total = int(np.trace(counts)), int(counts.sum())
     more = f" {hidden} rarer classes are left out." if hidden else ""
     caption = (
-        f"The model gives {right:,} of {total:,} validation {what} their right class "
-        f"({right / max(total, 1):.1%}). Rows are right classes, columns the model's. Numbers are "
-        f"percent of the row, shown from 5 %.{more}"
+        f"The model predicts the right class for {right:,} of {total:,} validation {what} "
+        f"({right / max(total, 1):.1%}). Rows are right classes, columns are predicted classes. "
+        f"Numbers are percentages of the row; those below 5 % are not shown.{more}"
     )
     return Figure("confusion", "Confusion matrix", caption, drawn)
 
 
 def mistakes_figure(images: Tensor, words: Sequence[str], input_format: InputFormat) -> Figure:
-    """Draw wrong predictions with a text each; there is at least one."""
+    """Draw one wrong prediction or more, each with a text."""
     caption = (
-        f"The {len(images)} most confident wrong predictions: the image's label, and the model's "
-        "class with its probability."
+        f"The {len(images)} most confident wrong predictions. Each image has its label, and the "
+        "predicted class with its probability."
     )
     panels = [Panel(input_format.restore(image.numpy()), said)
               for image, said in zip(images, words, strict=True)]  # fmt: skip
@@ -110,7 +110,7 @@ def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: 
 
     Args:
         model: The model, on its device.
-        images: Its input, (count, channels, height, width).
+        images: Input of the model, (count, channels, height, width).
         seen: The same images from -1 to 1.
         asking: Positions whose queries are averaged: the class token, or all patches.
     """
@@ -136,7 +136,7 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
     """Draw patches that share a code, a row for each of some codes from frequent to rare.
 
     Args:
-        images: In [-1, 1], (images, channels, height, width).
+        images: Images in [-1, 1], (images, channels, height, width).
         codes: Codes of their patches, (images, patches).
         count: Number of codes.
         size: Height and width of a patch in pixels.
@@ -154,9 +154,9 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
         white = torch.ones(PATCHES - len(some), *some.shape[1:])
         rows.append(torch.cat((some, white)))
     numbers = ", ".join(f"{int(times[code]):,}" for code in chosen)
-    caption = (f"Each row: patches of validation images with the same code. {len(chosen)} codes, "
-               f"from the most frequent to the rarest of the {used} that occur ({count} in all). "
-               f"Patches of each code: {numbers}.")  # fmt: skip
+    caption = (f"Each row shows patches of validation images with the same code. There are "
+               f"{len(chosen)} codes, from the most frequent to the rarest of the {used} that "
+               f"occur ({count} in all). Numbers of patches by code: {numbers}.")  # fmt: skip
     return Figure("codes", "Patches that share a code", caption, tiles(rows))
 
 
@@ -166,8 +166,8 @@ def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) 
     error = (rebuilt - images).square().mean() / (images - images.mean(0)).square().mean()
     caption = ("Above: validation images. Below: each patch is replaced by the mean of all "
                "validation patches with its code. The codes do not explain "
-               f"{100 * error:.0f} % of the variance of the pixels; they were not trained "
-               "to.")  # fmt: skip
+               f"{100 * error:.0f} % of the variance of the pixels, which they are not trained to "
+               "explain.")  # fmt: skip
     picture = tiles([images[:IMAGES], rebuilt[:IMAGES]])
     return Figure("reconstructions", "Reconstructions from codes", caption, picture)
 
@@ -177,8 +177,8 @@ def guesses_figure(
 ) -> Figure:
     """Draw images, their visible patches, and codes and predictions as mean patches.
 
-    Args are those of `codes_figure`, and of the first images the numbers of the `hidden` patches
-    and the model's predictions for them, `guesses`, (some, hidden) each.
+    `hidden` are the numbers of the masked patches of the first images, and `guesses` their
+    predicted codes, both (some, masked). The other arguments are those of `codes_figure`.
     """
     means, some = mean_patches(images, codes, count, size), len(hidden)
     right = (guesses == codes[:some].gather(1, hidden)).float().mean()
@@ -190,15 +190,15 @@ def guesses_figure(
         image_of(means[codes[:some]]),
         image_of(patches.scatter(1, index, means[guesses])),
     ]
-    caption = ("Rows: validation images; the model's input, masked patches grey; each patch as "
-               "the mean patch of its code; the model's most probable codes of masked patches, as "
-               f"mean patches. {100 * right:.0f} % of these {guesses.numel()} predictions are "
-               "right.")  # fmt: skip
+    caption = ("First row: validation images. Second row: the model's input, with masked patches "
+               "in grey. Third row: each patch as the mean patch of its code. Fourth row: masked "
+               f"patches as the mean patch of the most probable code. {100 * right:.0f} % of "
+               f"these {guesses.numel()} predictions are right.")  # fmt: skip
     return Figure("guesses", "Masked patches and predictions", caption, tiles(rows))
 
 
 def class_colours(count: int) -> np.ndarray:
-    """Return a colour for each class, uint8 (count, 3), independent of the count."""
+    """Return a colour for each class, uint8 (count, 3), which does not depend on the count."""
     levels = ((0.85, 0.95), (0.55, 1.0), (0.9, 0.65))
     rows = [colorsys.hsv_to_rgb(i * HUE_STEP % 1, *levels[i % 3]) for i in range(count)]
     return (np.array(rows) * 255).round().astype(np.uint8)
@@ -209,8 +209,8 @@ def overlay(pixels: np.ndarray, classes: np.ndarray, colours: np.ndarray) -> np.
 
     Args:
         pixels: uint8 (height, width, channels).
-        classes: uint8 (height, width); `IGNORED` pixels keep their colour.
-        colours: Those of `class_colours`.
+        classes: Class of each pixel, uint8 (height, width). `IGNORED` pixels keep their colour.
+        colours: Colours of the classes by `class_colours`.
 
     Returns:
         uint8 (height, width, 3).
@@ -255,6 +255,6 @@ def overlay_figure(
         f"segmentation-{word}",
         f"Segmentation of {last}",
         f"The image, its mask and the model's segmentation, which is right for {right:.1%} of the "
-        "pixels with a class. The legend has each class's share of both.",
+        "pixels with a class. The legend has each class's share of mask and segmentation.",
         overlay_panels(panels, [mask, answer], names),
     )

@@ -33,7 +33,7 @@ class Features:
     """Features of images at every layer.
 
     Attributes:
-        layers: By pooling, float32 (layers + 1, images, width); the first are the embeddings.
+        layers: Features by pooling, float32 (layers + 1, images, width); layer 0 is the embeddings.
         labels: Classes of the images, (images,).
         broken: Number of images that could not be read and are left out.
     """
@@ -48,8 +48,8 @@ def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
     """Return the features of a batch at every layer.
 
     A layer norm without weights normalises each position, because the scale of the residual stream
-    differs between layers and placements. From (batch, channels, height, width) to float32 (layers
-    + 1, batch, width) by pooling, on the CPU.
+    differs between layers and placements. Images are (batch, channels, height, width). Features are
+    float32 (layers + 1, batch, width) by pooling, on the CPU.
     """
     encoder, grid = model.encoder, model.config.grid
     x = model.embed(images)
@@ -67,7 +67,7 @@ def collect_features(
     """Return the features of a task's training and validation images, of `limit` batches each.
 
     Raises:
-        ValueError: If an image has no label, or none can be read.
+        ValueError: If an image has no label, or no image can be read.
     """
     device, found = next(model.parameters()).device, []
     for split in (task.splits.train, task.splits.validation):
@@ -83,7 +83,7 @@ def collect_features(
                 parts.append((layers, batch["labels"][good]))
             progress.update("batches of features", number, None)
         if not parts:
-            raise ValueError("none of the images can be read")
+            raise ValueError("no image can be read")
         layers = {name: torch.cat([part[name] for part, _ in parts], 1) for name in parts[0][0]}
         found.append(Features(layers, torch.cat([labels for _, labels in parts]), broken))
     return found
@@ -113,7 +113,8 @@ def score_features(
 def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
     """Return the accuracy of logistic regression (C = 1) on standardised features.
 
-    It is trained on `known` (images, width) with `labels` and tested on `asked` with `wanted`.
+    The classifier is trained on `known` (images, width) with `labels` and tested on `asked` with
+    `wanted`.
     """
     linear = import_extra("sklearn.linear_model", "vision", "a linear probe needs scikit-learn")
     mean, deviation = known.mean(0), known.std(0).clamp_min(1e-6)

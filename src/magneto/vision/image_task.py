@@ -45,7 +45,8 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
 
     Raises:
         FileNotFoundError: If there is no such run, or it has no weights.
-        ValueError: If its encoder has another shape. The message names the options that would fit.
+        ValueError: If the run's encoder has another shape. The message names the options that would
+            fit.
     """
     run, held = pretrained_encoder(config)
     check_same_encoder(run, held, config, SHARED_FIELDS)
@@ -53,7 +54,7 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
     wanted = {n: t for n, t in model.state_dict().items() if n.startswith(PARTS)}
     missing = sorted(wanted.keys() - stored.keys())
     if missing:
-        raise ValueError(f"{run} has no {missing[0]}: {HINT}")
+        raise ValueError(f"{run} has no weights {missing[0]}: {HINT}")
     state = {name: stored[name].read() for name in wanted}
     return {n: in_memory(n, t) for n, t in resize_positions(state, held, config).items()}
 
@@ -167,7 +168,7 @@ class ImageTask(ImageInputTask):
         return lambda batch, numbers, draws: batch
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return augmented examples in random order, with "broken" for unreadable images."""
+        """Return augmented examples in random order; "broken" is True for replaced images."""
         train, repeats = self.splits.train, self.data_config.augmentation.repeats
         finish = self.finish(seed)
         return example_stream(
@@ -175,9 +176,9 @@ class ImageTask(ImageInputTask):
         )
 
     def fixed_batches(self, split: ImageSplit, normalisation: str | None = None) -> LazyBatches:
-        """Return batches of a split without augmentation, in mixed order.
+        """Return batches of a split without augmentation, in a fixed random order.
 
-        Keys are "images", "labels" and "broken". `normalisation` replaces the model's.
+        Keys are "images", "labels" and "broken". `normalisation` replaces that of the model.
         """
         input_format = replace(
             self.input_format, normalisation=normalisation or self.input_format.normalisation
@@ -186,7 +187,7 @@ class ImageTask(ImageInputTask):
         return evaluation_images(split, transform, self.evaluation_batch, input_format.blank)
 
     def validation_batches(self) -> LazyBatches:
-        """Return batches of the validation images, in mixed order."""
+        """Return batches of the validation images, in a fixed random order."""
         return self.fixed_batches(self.splits.validation)
 
     def save_assets(self, directory: Path) -> dict[str, Any]:

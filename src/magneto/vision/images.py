@@ -81,8 +81,8 @@ def _load_digits() -> tuple[np.ndarray, np.ndarray]:
 def scenes() -> dict[str, Table]:
     """Return colour scenes of 48 x 48 pixels with masks of 11 classes, the same for every seed.
 
-    A mask has 0 for the background and digit + 1. One in five of the digits is used for validation
-    scenes, the others for training scenes.
+    A mask has 0 for the background and digit + 1 for a digit. One in five of the digits is used for
+    validation scenes, the others for training scenes.
 
     Raises:
         ModuleNotFoundError: If scikit-learn is not installed.
@@ -128,9 +128,9 @@ class ImageSplit:
     """Images of a split, by index from 0 to `len(split) - 1`.
 
     Attributes:
-        table: Columns "image"; optionally "label", class numbers, int64 (`UNLABELLED` for none),
-            and "mask".
-        problems: Counts images that can't be read properly.
+        table: Table with a column "image" and optionally "label" (class numbers, int64;
+            `UNLABELLED` for none) and "mask".
+        problems: Counter of images that can't be read properly.
     """
 
     table: Table
@@ -212,7 +212,7 @@ class ImageSplit:
 def images_of(
     column: MediaColumn, numbers: np.ndarray | None = None, problems: DataProblems | None = None
 ) -> ImageSplit:
-    """Return images of a column without labels: all, or those of `numbers`."""
+    """Return the images of a column, or some by number, as a split without labels."""
     table = table_of_columns({"image": column})
     return ImageSplit(table if numbers is None else table.take(numbers), problems or DataProblems())
 
@@ -252,12 +252,12 @@ def load_images(
     Args:
         config: The source and its validation split.
         seed: Seed of the images held out of a built-in set.
-        progress: Shows long work.
-        problems: Counts images that can't be read properly.
+        progress: Display of long work.
+        problems: Counter of images that can't be read properly.
 
     Raises:
         FileNotFoundError: If the path does not exist.
-        ValueError: If there are no images, or validation images of an unknown class.
+        ValueError: If there are no images, or a validation image has an unknown class.
     """
     counts = Counts()
     there = _read(config.source, config, counts, progress)
@@ -293,7 +293,7 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
     Rows without an image are counted and left out.
 
     Raises:
-        ValueError: If there is no column of images, or not the one that the recipe names.
+        ValueError: If there is no column of images, or the recipe names a missing one.
     """
     mask = table.find("mask", config.mask_column, media_names_of(table))
     image = find_images(table, config.image_column, mask)
@@ -318,10 +318,11 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 
 
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
-    """Return the name of the column of images, None if there is none.
+    """Return the name of the column of images, or None if there is no such column.
 
     Args:
-        table: If it has columns of media, as from shards and the hub, images are one of these.
+        table: Table of a source. If it has columns of media, as from shards and the hub, the images
+            are one of these.
         given: Name in the recipe, if any.
         mask: Name of the column of masks.
     """
@@ -381,7 +382,7 @@ def is_number(word: str) -> bool:
 def numbered(table: Table, classes: Sequence[str]) -> Table:
     """Return a table whose labels are numbers of the known classes.
 
-    Labels may also be numbers of the known classes, as the folders 0 to 999 of ImageNet-V2.
+    Labels may also be numbers of the known classes, such as the folders 0 to 999 of ImageNet-V2.
 
     Raises:
         ValueError: If an image has an unknown class.

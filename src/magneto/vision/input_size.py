@@ -39,9 +39,9 @@ class ImageSample:
     """Sizes and colours of a sample of images.
 
     Attributes:
-        sizes: Height and width of each, (images, 2), int64.
-        grey: Whether none of them has colours.
-        huge: Name and size of one with more than `MOST_PIXELS`; "" for none.
+        sizes: Height and width of each image, (images, 2), int64.
+        grey: Whether all images are grey.
+        huge: Name and size of an image with more than `MOST_PIXELS`; "" if there is none.
     """
 
     sizes: np.ndarray
@@ -58,7 +58,7 @@ def sample_images(split: ImageSplit) -> ImageSample:
     """Open a sample of a split's images.
 
     Raises:
-        ValueError: If none of them can be read.
+        ValueError: If no image of the sample can be read.
     """
     sizes, grey, huge = [], True, ""
     for index in evenly_spaced(len(split), SAMPLE).tolist():
@@ -90,7 +90,8 @@ def warn_resized(image_size: int, split: ImageSplit, progress: Progress) -> None
     if not image_size / MUCH <= side <= image_size * MUCH:
         verb = "shrunk" if side > image_size else "enlarged"
         progress.say(f"images are {verb} from a median shorter side of {side} pixels to "
-                     f"{image_size}: --model.image_size null derives the size")  # fmt: skip
+                     f"{image_size} pixels. To derive the size from the data, give "
+                     "--model.image_size null.")  # fmt: skip
 
 
 def resolve_input(
@@ -100,20 +101,21 @@ def resolve_input(
     progress: Progress,
     compare: bool = True,
 ) -> Any:
-    """Return a model's configuration with all sizes of its images, and report derived ones.
+    """Return a model's configuration with all sizes of its images, and report derived sizes.
 
-    Report images that are much larger or smaller than a given size.
+    Images that are much larger or smaller than a given size are reported, too.
 
     Args:
         config: An `ImageInputConfig`.
         split: Training images.
-        shared: Gives directory and model configuration of a run that has to read images of the
-            same size, such as a pre-trained one; None for none.
-        progress: Prints what is derived.
-        compare: Whether whole images are resized to a size that is given; else they are cropped.
+        shared: Function that returns directory and model configuration of a run whose images must
+            have the same size, such as a pre-trained run; None if there is no such run.
+        progress: Receiver of the report.
+        compare: Whether whole images are resized to a given size, so that their sizes are compared
+            with it.
 
     Raises:
-        ValueError: If a size is open and none of the images can be read, or sizes do not fit.
+        ValueError: If a size is open and no image can be read, or if sizes do not fit together.
     """
     if None not in (getattr(config, name) for name in FIELDS):
         if compare:
@@ -125,7 +127,7 @@ def resolve_input(
     else:
         sample = sample_images(split)
         side = sample.median_side
-        source = f"for images whose median shorter side is {side} pixels"
+        source = f"derived from a median shorter side of {side} pixels"
         size, patch = config.derived_sizes(side)
         channels = config.channels or (1 if sample.grey else 3)
         values = {"image_size": size, "patch_size": patch, "channels": channels}
@@ -134,7 +136,7 @@ def resolve_input(
              for name, value in values.items()]  # fmt: skip
     if isinstance(config, ImageEncoderConfig):
         values |= {"max_length": patches + config.prefix}
-    progress.say(f"{', '.join(shown)}, {patches} patches: {source}")
+    progress.say(f"{', '.join(shown)}, {patches} patches, {source}")
     return replace(config, **values)
 
 

@@ -71,15 +71,15 @@ class MaskedImageModel(ImageEncoder):
         self.head = NormalLinear(config.width, config.codes, bias=True, std=NORMAL_STD)
 
     def hide(self, patches: Tensor, hidden: Tensor) -> Tensor:
-        """Replace masked patches, (batch, patches, width), by the mask token; see `features`."""
+        """Replace masked patches in (batch, patches, width) by the mask token; see `features`."""
         places = torch.zeros(patches.shape[:2], dtype=torch.bool, device=patches.device)
         return self.mask_token(patches, places.scatter(1, hidden, True))
 
     def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
-        """Return features at masked positions: of the prediction, and of patch aggregation.
+        """Return the features at masked positions for the prediction and for patch aggregation.
 
-        From (batch, channels, height, width) and the numbers of the masked patches, (batch, count),
-        to (batch, count, width) each.
+        Images are (batch, channels, height, width), and the numbers of their masked patches
+        `hidden` (batch, count). The features of each prediction are (batch, count, width).
         """
         x = self.class_token(self.hide(self.embedding(images), hidden))
         read = self.encoder.features(x, self.read)
@@ -92,8 +92,8 @@ class MaskedImageModel(ImageEncoder):
     def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
         """Return logits (batch, count, codes), or with codes (batch, count) a list of losses.
 
-        The losses are those of the prediction and of patch aggregation's, if any. Their logits are
-        computed in chunks.
+        The losses are those of the prediction and of patch aggregation, if it is on. Their logits
+        are computed in chunks.
         """
         if codes is None:
             return self.head(self.features(images, hidden)[0])
@@ -135,7 +135,7 @@ class ImageModelling(ImageTask):
         return tokenizer_run(self.data_config.image_tokenizer)
 
     def codes(self) -> int:
-        """Return the number of codes, which is the tokenizer's."""
+        """Return the number of codes of the image tokenizer."""
         return self.targets.agreed_codes(self.model_config.codes)
 
     def check(self) -> None:
@@ -157,7 +157,7 @@ class ImageModelling(ImageTask):
         return self.targets
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
-        """Return an augmented image and the numbers of its masked patches, drawn anew each time."""
+        """Return an augmented image and the numbers of its masked patches, both random."""
         image = self.augmentation(self.splits.train.open(index), random)
         return {"images": image, "hidden": self.masking.draw(random)}
 
@@ -167,7 +167,7 @@ class ImageModelling(ImageTask):
         return {**super().dummy_batch(examples), "hidden": hidden}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Return the cross-entropy summed over masked patches, with patch aggregation's, if any."""
+        """Return the cross-entropy, and that of patch aggregation, summed over masked patches."""
         found = model(batch["images"], batch["hidden"], self._wanted(batch))
         total = torch.stack([loss.total for loss in found]).sum()
         logs = {"guess": found[0].total.detach()} if len(found) > 1 else {}
@@ -178,7 +178,7 @@ class ImageModelling(ImageTask):
         return self.targets(batch["images"]).gather(1, batch["hidden"])
 
     def validation_batches(self) -> LazyBatches:
-        """Return batches of validation images in mixed order, with fixed masked patches."""
+        """Return batches of validation images in a fixed random order, always masked alike."""
         batches = self.fixed_batches(self.splits.validation)
 
         def make(rows: np.ndarray) -> dict[str, Tensor]:
@@ -217,7 +217,7 @@ class ImageModelling(ImageTask):
         }
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the frequencies of codes in a sample of the training images."""
+        """Return the metrics of predicting the frequencies of codes in some training images."""
         self.prepare()
         size, targets = self.codes(), self.targets
         device = targets.scale.device
@@ -242,7 +242,7 @@ class ImageModelling(ImageTask):
         return [*super().digests(), self.targets.digest()]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of images and tokenizer; return the sizes of the images and the codes."""
+        """Write a digest of images and tokenizer; return image sizes and the number of codes."""
         return super().save_assets(directory) | {"model.codes": self.codes()}
 
 

@@ -53,12 +53,12 @@ class ImageEncoder(nn.Module):
         self.encoder = Encoder(config)
 
     def embed(self, images: Tensor) -> Tensor:
-        """Embed (batch, channels, height, width) to (batch, length, width)."""
+        """Embed images (batch, channels, height, width) as vectors (batch, length, width)."""
         return self.class_token(self.embedding(images))
 
 
 def new_head(config: ImageClassifierConfig) -> nn.Module:
-    """Return a classification head with small initial weights: the first loss is ln classes.
+    """Return a classification head with small initial weights; the first loss is ln(classes).
 
     Raises:
         ValueError: If `config.classes` is None.
@@ -96,12 +96,12 @@ class GroupNorm(nn.GroupNorm):
         super().__init__(groups, channels)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise (batch, channels, height, width), each image by itself."""
+        """Normalise maps (batch, channels, height, width), each image by itself."""
         return super().forward(input).type_as(input)
 
 
 class Convolution(nn.Conv2d):
-    """Convolution of constant size without bias; He normal initialisation over its outputs."""
+    """Convolution of constant size without bias, with He normal initialisation (fan-out)."""
 
     def __init__(self, inputs: int, outputs: int, size: int) -> None:
         self.std = math.sqrt(2.0) / math.sqrt(outputs * size**2)
@@ -113,7 +113,7 @@ class Convolution(nn.Conv2d):
 
 
 class PixelClassifier(nn.Conv2d):
-    """Linear classifier of pixels, initially N(0, 0.01²): the first loss is near ln classes."""
+    """Linear classifier of pixels; weights from N(0, 0.01²) give a first loss near ln(classes)."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__(inputs, classes, 1)
@@ -125,7 +125,7 @@ class PixelClassifier(nn.Conv2d):
 
 
 def resize(x: Tensor, size: Sequence[int]) -> Tensor:
-    """Resize (batch, channels, height, width) to another (height, width), bilinear."""
+    """Resize maps (batch, channels, height, width) bilinearly to another (height, width)."""
     return F.interpolate(x, size=tuple(size), mode="bilinear", align_corners=False)
 
 
@@ -135,7 +135,7 @@ def convolution_block(inputs: int, outputs: int, size: int) -> nn.Sequential:
 
 
 class FeaturePyramid(nn.Module):
-    """Feature pyramid from four maps of one size: 4 and 2 times as large, the same size, and half.
+    """Feature pyramid: four maps of one size, resized by factors of 4, 2, 1 and 1/2.
 
     Transposed convolutions enlarge and max pooling halves, as in BEiT's segmentation.
     """
@@ -155,7 +155,7 @@ class FeaturePyramid(nn.Module):
 
 
 class PyramidPooling(nn.Module):
-    """Pyramid pooling: a map beside itself pooled at several scales (arXiv 1612.01105)."""
+    """Pyramid pooling: a map with itself pooled at several scales (arXiv 1612.01105)."""
 
     def __init__(self, inputs: int, channels: int, scales: Sequence[int]) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class PyramidPooling(nn.Module):
         self.bottleneck = convolution_block(inputs + len(scales) * channels, channels, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, inputs, height, width) to (batch, channels, height, width)."""
+        """Pool a map (batch, inputs, height, width) to a map (batch, channels, height, width)."""
         pooled = [resize(scale(x), x.shape[2:]) for scale in self.scales]
         return self.bottleneck(torch.cat((x, *pooled), dim=1))
 
@@ -243,14 +243,14 @@ class Segmenter(ImageEncoder):
         self.auxiliary_head = FCNHead(width, config.auxiliary_channels, classes, dropout)
 
     def features(self, images: Tensor) -> list[Tensor]:
-        """Return four maps (batch, width, rows, columns) of (batch, channels, height, width)."""
+        """Return four maps (batch, width, rows, columns) of images (batch, channels, ...)."""
         grid = self.config.grid
         found = self.encoder.features(self.embed(images), self.config.read_layers)
         places = (features[:, grid.prefix :].transpose(1, 2) for features in found)
         return [x.unflatten(2, (grid.rows, grid.columns)) for x in places]
 
     def forward(self, images: Tensor) -> SegmentationLogits:
-        """Return logits of (batch, channels, height, width) of the configured image size."""
+        """Return logits of images (batch, channels, height, width) of the configured size."""
         levels = self.pyramid(self.features(images))
         auxiliary = self.auxiliary_head(levels[self.config.auxiliary_level])
         return SegmentationLogits(self.head(levels), auxiliary)
@@ -261,7 +261,7 @@ def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]
 
     Args:
         model: The model in evaluation mode.
-        images: (channels, height, width) each, of any size, on the model's device.
+        images: Images (channels, height, width) of any size, on the model's device.
 
     Yields:
         float32 (classes, height, width) for each image.
@@ -290,7 +290,7 @@ def sliding_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tenso
 
 
 def window_places(image: Sequence[int], window: Sequence[int], stride: int) -> Iterator[Place]:
-    """Yield the positions of windows in an image, row by row; the last ones end at its edges.
+    """Yield the positions of windows in an image, row by row; the last windows end at its edges.
 
     Sizes are height and width; the image is at least as large as a window.
     """

@@ -30,7 +30,7 @@ from magneto.vision.transforms import resize_to_fit
 
 # Masks read by the baseline, the check of a source, and the search for its classes.
 COUNTED, CHECKED, SAMPLE = 500, 8, 2000
-ONE_CLASS = ("all pixels of the masks have class 0 or are ignored, as 255 always is: write the "
+ONE_CLASS = ("all pixels of the masks have class 0 or are ignored, and 255 is ignored: write the "
              "classes as 0, 1, 2, ..., for example 1 in place of 255")  # fmt: skip
 # Numbers that a message shows.
 FEW = 5

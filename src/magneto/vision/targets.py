@@ -1,7 +1,7 @@
 """Targets of masked image modelling: block masking, image tokenizers and their codes.
 
-An image tokenizer gives each patch a code: the nearest vector of a trained codebook (VQ-KD, arXiv
-2208.06366), or of k-means of the patches' own pixels.
+An image tokenizer gives each patch a code, the number of the nearest vector. The vectors are a
+trained codebook (VQ-KD, arXiv 2208.06366) or the centres of k-means of the patches' own pixels.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ VERB = "train image-modelling/tiny --data.image_tokenizer"
 class BlockMasking:
     """Block-wise masking (BEiT) of the same number of patches in every image.
 
-    Blocks of at least 16 of 196 patches are drawn until the count is reached. They may overlap and
-    are smaller than the grid in both directions. Surplus patches are unmasked at random; if no
-    block fits, single patches are masked.
+    Blocks of at least 16/196 of the patches are sampled until the count is reached. They may
+    overlap and are smaller than the grid in both directions. Surplus patches are unmasked at
+    random; if no block fits, single patches are masked.
     """
 
     def __init__(self, rows: int, columns: int, ratio: float) -> None:
@@ -75,7 +75,7 @@ class BlockMasking:
         return np.flatnonzero(flat)
 
     def _add_block(self, hidden: np.ndarray, left: int, random: np.random.Generator) -> int:
-        """Mask one more block of at most `left` new patches; return their number."""
+        """Mask one more block of at most `left` new patches; return the number of new patches."""
         # With fewer patches left than a smallest block has, one that overlaps others may still fit.
         low, high = sorted((self.smallest, float(left)))
         areas = random.uniform(low, high, TRIES)
@@ -109,7 +109,7 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
     """Return the centres of k-means by cosine, initialised with random rows.
 
     A cluster without rows keeps its centre. With fewer rows than clusters the other centres are
-    random directions. From (rows, width) to (count, width), both of length 1.
+    random directions. Rows are (rows, width), centres (count, width), both of length 1.
     """
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=draw)[:count].to(rows.device)
@@ -161,8 +161,8 @@ class Codebook(nn.Module):
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the code of each feature; in training also accumulate the features.
 
-        From (..., width), of length 1, to codes, (...), and their vectors, (..., width), without
-        gradients.
+        Features are (..., width), of length 1. The result is codes (...) and their vectors (...,
+        width), without gradients.
         """
         with torch.no_grad():
             rows, directions = features.detach().flatten(0, -2), self.directions()
@@ -200,8 +200,8 @@ class Codebook(nn.Module):
     def _revive(self, seen: Tensor) -> None:
         """Give each unused code the smaller half of a frequent code's features.
 
-        The codes with the largest smaller halves give first, one each. Both then get half of the
-        use, so that the new one is not revived again at once.
+        The codes with the largest smaller halves are split first, each once. Both codes then get
+        half of their summed use, so that the new one is not revived again at once.
         """
         smaller, half = seen[..., -1].min(0)
         takers = self.use.argsort(stable=True)
@@ -217,7 +217,7 @@ class Codebook(nn.Module):
 
 
 def two_layers(width: int, outputs: int) -> nn.Sequential:
-    """Return linear, tanh, linear: from `width` to `outputs`."""
+    """Return a linear layer, tanh and a linear layer, from `width` to `outputs`."""
     return nn.Sequential(
         Projection(width, [("hidden", width)], bias=True),
         nn.Tanh(),
@@ -253,7 +253,8 @@ class ImageTokenizer(ImageEncoder):
 def patch_pixels(images: Tensor, size: int) -> Tensor:
     """Return the pixels of each patch and a constant, so that brightness changes the direction.
 
-    From (batch, channels, height, width) in [-1, 1] to (batch, patches, channels * size² + 1).
+    Images are (batch, channels, height, width) in [-1, 1]. The result is (batch, patches, channels
+    * size² + 1).
     """
     patches = F.pixel_unshuffle(images, size).flatten(2).transpose(1, 2)
     return F.pad(patches, (0, 1), value=patches.shape[-1] ** 0.5 / 2)
@@ -299,7 +300,7 @@ def weights_digest(module: nn.Module) -> str:
 
 
 class CodeTargets(nn.Module):
-    """Frozen image tokenizer of a model's input, whose normalisation it undoes.
+    """Frozen image tokenizer that reads a model's input and undoes its normalisation.
 
     Attributes:
         codes: Number of codes.
@@ -339,7 +340,8 @@ class CodeTargets(nn.Module):
         """
         if wanted not in (None, self.codes):
             raise ValueError(
-                f"model.codes is {wanted}, but the image tokenizer has {self.codes} codes"
+                f"model.codes is {wanted}, but the image tokenizer has {self.codes} codes: "
+                "do not set model.codes"
             )
         return self.codes
 
@@ -358,11 +360,11 @@ def load_targets(
     """Return a frozen image tokenizer, on the CPU.
 
     Args:
-        name: Directory of a run; builtin:patches; or builtin:noise, random codes for planning.
+        name: Directory of a run, builtin:patches, or builtin:noise (random codes, for planning).
         config: The model's configuration; `codes` may be None with a run.
         normalisation: Normalisation of the model's images.
         seed: Seed of k-means and of noise.
-        batches: Returns batches of training images in [-1, 1] for builtin:patches.
+        batches: Function that returns batches of training images in [-1, 1] for builtin:patches.
 
     Raises:
         FileNotFoundError: If the run or its weights do not exist.
@@ -371,7 +373,7 @@ def load_targets(
     if name not in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         found: Any = load_tokenizer(user_path(name), config)
     elif config.codes is None:
-        raise ValueError(f"set model.codes for data.image_tokenizer {name}")
+        raise ValueError(f"data.image_tokenizer {name} has no number of codes: set model.codes")
     elif name == BUILTIN_TOKENIZER:
         some = islice(batches(), SAMPLED_BATCHES)
         found = PatchTokenizer(config, (b["images"][~b["broken"]] for b in some), seed)
@@ -385,7 +387,7 @@ def load_targets(
 
 
 def tokenizer_run(name: str) -> tuple[Path, Any] | None:
-    """Return the run of an image tokenizer and its model's configuration; None if built in."""
+    """Return the run of an image tokenizer and its model's configuration; None without a run."""
     if name in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         return None
     from magneto.runs import resolved_recipe  # other users of this module open no run

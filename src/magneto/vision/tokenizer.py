@@ -1,10 +1,10 @@
 """Training of an image tokenizer by vector-quantised knowledge distillation (VQ-KD).
 
 A decoder predicts a teacher's features from the codes of `magneto.vision.targets.ImageTokenizer`. A
-teacher is a frozen module with a `width` and a `forward` from images (batch, channels, height,
-width) in [-1, 1] to (batch, patches, width), of which only the direction counts. The codebook has
-no gradient: moving averages update it once a step for all micro-batches and ranks (arXiv
-2208.06366, section 3.1).
+teacher is a frozen module with a `width` and a `forward`. It maps images (batch, channels, height,
+width) in [-1, 1] to features (batch, patches, width), of which only the direction counts. The
+codebook has no gradient. Moving averages over all micro-batches and ranks update it once a step
+(arXiv 2208.06366, section 3.1).
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ K_MEANS_ITERATIONS, K_MEANS_PATCHES = 10, 10
 def gradient_histograms(images: Tensor, cell: int) -> Tensor:
     """Return histograms of gradient directions in cells of `cell` pixels a side.
 
-    Each gradient counts with its length, as in scikit-image's `hog` without normalisation: central
-    differences, 0 at the border; the channel with the longest gradient; unsigned directions, each
-    in one bin.
+    Each gradient counts with its length, as in scikit-image's `hog` without normalisation.
+    Gradients are central differences, 0 at the border, of the channel with the longest gradient.
+    Directions are unsigned, and each is in one bin.
 
     Returns:
         The mean over each cell's pixels, (batch, 9, height / cell, width / cell).
@@ -110,8 +110,9 @@ class PixelTeacher(nn.Module):
 class PretrainedTeacher(nn.Module):
     """Teacher from transformers, with its own image size and normalisation.
 
-    Features are those of the patches: of CLIP (arXiv 2103.00020) after the final norm and the
-    projection; of DINO and DINOv2 (arXiv 2104.14294, 2304.07193) after the final norm.
+    Features are those of the patches. Those of CLIP (arXiv 2103.00020) are read after the final
+    norm and the projection, those of DINO and DINOv2 (arXiv 2104.14294, 2304.07193) after the final
+    norm.
 
     Raises:
         ValueError: If the model does not exist, or its grid of patches differs from `config`'s.
@@ -122,7 +123,7 @@ class PretrainedTeacher(nn.Module):
 
     def __init__(self, kind: str, path: str, config: ImageEncoderConfig) -> None:
         super().__init__()
-        library = import_extra("transformers", "hf", "a teacher of transformers needs it")
+        library = import_extra("transformers", "hf", "the teacher needs transformers")
         self.projects = kind == "clip"
         auto = library.CLIPVisionModelWithProjection if self.projects else library.AutoModel
         try:
@@ -141,7 +142,7 @@ class PretrainedTeacher(nn.Module):
                              f"{config.grid.rows} x {config.grid.columns}: set model.image_size "
                              "and model.patch_size")  # fmt: skip
         if config.channels != vision.num_channels:
-            raise ValueError(f"the teacher {path} takes {vision.num_channels} channels: set "
+            raise ValueError(f"the teacher {path} reads {vision.num_channels} channels: set "
                              "model.channels")  # fmt: skip
         for name in ("image_mean", "image_std"):
             values = torch.tensor(found[name]).view(-1, 1, 1)
@@ -185,7 +186,7 @@ class FeatureDecoder(nn.Module):
         self.prefix = config.prefix
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Map (batch, patches, code_width) to (batch, patches, target_width)."""
+        """Map vectors (batch, patches, code_width) to features (batch, patches, target_width)."""
         x = self.encoder(self.class_token(self.embedding(vectors)))
         return self.head(x[:, self.prefix :])
 
@@ -204,7 +205,7 @@ class TokenizerDistillation(nn.Module):
         self.decoder = FeatureDecoder(config, config.target_width)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Encode, quantise, decode (batch, channels, height, width).
+        """Encode, quantise and decode images (batch, channels, height, width).
 
         Returns:
             Predictions of the teacher's features, (batch, patches, target_width); codes (batch,
@@ -220,13 +221,13 @@ class TokenizerDistillation(nn.Module):
 
 
 class ImageTokenization(ImageTask):
-    """Training of an image tokenizer; the loss is 1 - cosine and the commitment loss, per patch.
+    """Training of an image tokenizer; the loss per patch is 1 - cosine plus the commitment loss.
 
     The codebook is initialised by k-means of the first batches and updated by moving averages, both
     over all ranks and micro-batches.
     """
 
-    whole_model = "k-means of the codebook runs the encoder of an image tokenizer by itself"
+    whole_model = "k-means of the codebook runs only the encoder of the image tokenizer"
     model_config: ImageTokenizerConfig
 
     @cached_property
@@ -251,7 +252,7 @@ class ImageTokenization(ImageTask):
                                f"some stay unused: try --model.codes {proposed}")  # fmt: skip
 
     def build_model(self) -> TokenizerDistillation:
-        """Build the model; the decoder's width is that of the teacher's features."""
+        """Build the model; its decoder predicts features of the teacher's width."""
         width = self.model_config.target_width or self.teacher.width
         return TokenizerDistillation(replace(self.model_config, target_width=width))
 
@@ -330,7 +331,7 @@ class ImageTokenization(ImageTask):
         }
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the mean of the teacher's features as prediction of every patch."""
+        """Return the metrics of predicting the mean of the teacher's features for every patch."""
         self.prepare()
         with torch.no_grad():
             some = islice(self.fixed_batches(self.splits.train), BASELINE_BATCHES)

@@ -1,6 +1,6 @@
 """Image transforms: cropping, resizing and normalisation.
 
-A crop is chosen before decoding, so that no more than it needs is decoded. A transform is a
+A crop is chosen before decoding, so that a JPEG may be decoded at a smaller size. A transform is a
 function of a picture and a random generator; it returns float32 (channels, height, width).
 """
 
@@ -40,9 +40,9 @@ class Box:
 def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
     """Resize a picture so that its shorter side is `resize`, and crop the square in the centre.
 
-    Equal to torchvision's Resize(resize) and CenterCrop(size), to one level. Only the crop is
-    computed. Rounding happens between the two passes, so their order matters: it is that of the
-    whole picture, rows first.
+    The result equals that of torchvision's Resize(resize) and CenterCrop(size), up to 1 of 255
+    levels. Only the crop is computed. Pixels are rounded between the two passes, and the horizontal
+    pass comes first, as for a whole picture.
 
     Returns:
         uint8 (size, size, channels).
@@ -66,7 +66,7 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
 
 
 def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
-    """Return the old pixels that a part of a resized side needs, and the part's ends in them.
+    """Return the old pixels that a part of a resized side needs, and its two ends among them.
 
     `start` and `size` of the part are in new pixels; the side is resized from `old` to `new`.
     """
@@ -83,10 +83,10 @@ def random_crop_box(
     ratio: tuple[float, float],
     random: np.random.Generator,
 ) -> Box:
-    """Draw a random rectangle by its share of the image's area and its aspect ratio.
+    """Sample a rectangle, given ranges of its share of the image's area and of its aspect ratio.
 
-    As in torchvision's RandomResizedCrop, the ratio is drawn on a log scale. After `TRIES`
-    rectangles that do not fit, the largest allowed one in the centre is taken.
+    As in torchvision's RandomResizedCrop, the ratio is sampled on a log scale. After `TRIES`
+    rectangles that do not fit, the largest allowed one in the centre is used.
     """
     height, width = picture.height, picture.width
     for _ in range(TRIES):
@@ -105,9 +105,9 @@ def random_crop_box(
 def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarray:
     """Crop a box and resize it to a square by bicubic resampling.
 
-    Equal to torchvision's resized_crop if the image is decoded at full size. With `reduce` a JPEG
-    may be decoded at 1/2, 1/4 or 1/8 of its size, as long as that has more pixels than the result:
-    faster, and blurred slightly differently.
+    The result equals that of torchvision's resized_crop if the image is decoded at full size. With
+    `reduce` a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, if the crop is then not smaller
+    than the result. This is faster, and the blur differs slightly.
 
     Returns:
         uint8 (size, size, channels).
@@ -132,7 +132,7 @@ def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False)
 
 
 def size_to_fit(height: int, width: int, fit: tuple[int, int] | None) -> tuple[int, int]:
-    """Return height and width of an image resized to fit into (longer, shorter) side."""
+    """Return height and width of an image resized to fit within a (longer, shorter) side."""
     if fit is None:
         return height, width
     factor = min(max(fit) / max(height, width), min(fit) / min(height, width))
@@ -140,7 +140,7 @@ def size_to_fit(height: int, width: int, fit: tuple[int, int] | None) -> tuple[i
 
 
 def resize_to_fit(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray:
-    """Resize pixels (bilinear) to fit into (longer, shorter) side, keeping the aspect ratio."""
+    """Resize pixels bilinearly to fit within a (longer, shorter) side; the aspect ratio stays."""
     height, width = pixels.shape[:2]
     rows, columns = size_to_fit(height, width, fit)
     if (rows, columns) == (height, width):
@@ -161,7 +161,7 @@ def from_image(image: Any) -> np.ndarray:
 
 
 def with_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
-    """Convert to this number of channels: grey is repeated, colours become luminance."""
+    """Convert pixels to a number of channels: grey is repeated, colours become luminance."""
     if pixels.shape[2] == channels:
         return pixels
     image = to_image(pixels).convert("L" if channels == 1 else "RGB")

@@ -1,17 +1,17 @@
 """Answers to questions: VQA's official accuracy, the answer list, and training targets.
 
-**Accuracy.** Each annotator is left out once; an answer is right if three of the others gave it.
-With ten annotators, an answer that 0, 1, 2, 3 or more of them gave scores 0, 0.3, 0.6, 0.9 or 1.
-Answers are normalised before they are compared: without punctuation and articles, in lower case,
-with digits for number words and apostrophes in contractions. The rules are those of the evaluation
-code of VQA's authors (GT-Vision-Lab/VQA, commit a013f00), with its oddities, so that scores are
-comparable:
+**Accuracy.** Each annotator is left out once. The answer then scores 1/3 for each of the others who
+gave it, at most 1. The accuracy is the mean score. With ten annotators it is 0, 0.3, 0.6 or 0.9 if
+0, 1, 2 or 3 of them gave the answer, and 1 if more did. Answers are normalised before they are
+compared: they lose punctuation and articles, become lower case, and get digits for number words and
+apostrophes in contractions. The rules are those of the evaluation code of VQA's authors
+(GT-Vision-Lab/VQA, commit a013f00), with its oddities, so that scores are comparable:
 
-- A punctuation mark becomes a space, or nothing if it is beside a space anywhere in the answer. All
-  marks become nothing if the answer has a comma between two digits.
-- A full stop is removed unless a digit follows it ("1.5" stays, "1." becomes "1"); of more than 32
-  full stops, the first 32 are removed.
-- "none" is a number word: it becomes "0".
+- A punctuation mark is replaced by a space, or removed if it is beside a space anywhere in the
+  answer. All marks are removed if the answer has a comma between two digits.
+- A full stop is removed unless a digit follows it ("1.5" stays, "1." becomes "1"). At most 32 full
+  stops are removed.
+- "none" is a number word, so it becomes "0".
 
 **Answer list.** VQA v2's 3129 answers are the normalised majority answers that occur at least nine
 times in the training and validation annotations, in the order of their first occurrence. This is
@@ -62,14 +62,14 @@ CONTRACTED = re.findall(
 When = Literal["where_annotators_disagree", "always"]
 """Condition for the normalisation of answers.
 
-The official evaluation normalises only where the annotators disagree: if all give the same answer,
-such as the text of a sign, it must be spelt as theirs.
+The official evaluation normalises only where the annotators disagree. If all of them give the same
+answer, such as the text of a sign, the prediction must have the same spelling.
 """
 # Number of other annotators with the same answer that make it right.
 ENOUGH = 3
 Lookup = Literal["raw", "normalised"]
-"""Look-up of an annotator's answer in the answer list: "raw", as written (BEiT-3's released code,
-although the list is normalised), or "normalised"."""
+"""Look-up of an annotator's answer in the answer list: "raw" (as written) or "normalised". BEiT-3's
+released code looks up raw answers, although its list is normalised."""
 ANNOTATORS = 10
 """Number of annotators; a single answer counts as given by all of them."""
 # Target of an answer by the number of annotators who gave it: its accuracy.
@@ -89,7 +89,7 @@ CONTRACTIONS = {
 
 @lru_cache(maxsize=1 << 18)
 def normalise_answer(answer: str) -> str:
-    """Normalise an answer by the rules of the official evaluation, see above."""
+    """Normalise an answer by the rules of the official evaluation (see the module)."""
     joined = COMMA_IN_NUMBER.search(answer) is not None
     found = answer
     for mark in PUNCTUATION:
@@ -103,7 +103,7 @@ def normalise_answer(answer: str) -> str:
 def question_accuracy(
     answer: str, annotators: Sequence[str], when: When = "where_annotators_disagree"
 ) -> float:
-    """Return the official accuracy of an answer, 0 to 1, by all annotators' answers."""
+    """Return the official accuracy of an answer, 0 to 1, given all annotators' answers."""
     answer, known = tidy(answer), [tidy(one) for one in annotators]
     if when == "always" or len(set(known)) > 1:
         answer, known = normalise_answer(answer), [normalise_answer(one) for one in known]
@@ -141,7 +141,7 @@ def answer_scores(
     given: Sequence[str | None],
     when: When,
 ) -> dict[str, float]:
-    """Return the official accuracy of all questions and by type; None, no answer, scores 0."""
+    """Return the official accuracy of all questions and by type; the answer None scores 0."""
     scores = [
         0.0 if answer is None else question_accuracy(answer, annotators, when)
         for annotators, answer in zip(answers, given, strict=True)
@@ -160,7 +160,7 @@ def known_answers(majorities: Iterable[str], least: int) -> list[str]:
 
 
 def for_lookup(annotators: Sequence[str], lookup: Lookup) -> Sequence[str]:
-    """Return the annotators' answers, normalised if the look-up is."""
+    """Return the annotators' answers, normalised if the look-up is "normalised"."""
     return annotators if lookup == "raw" else [normalise_answer(one) for one in annotators]
 
 
@@ -176,11 +176,11 @@ def share_known(questions: Iterable[Sequence[str]], known: Iterable[str], lookup
 def read_answers(name: str) -> list[str]:
     """Read an answer list.
 
-    A file is a JSON list, as runs keep it; text with an answer in each line; or lines of JSON with
+    The file has a JSON list (as in a run's assets), an answer in each line, or lines of JSON with
     "answer" and "label" (BEiT-3's answer2label.txt).
 
     Raises:
-        FileNotFoundError: If the file does not exist. The message names the nearest one.
+        FileNotFoundError: If the file does not exist. The message names the nearest path.
         ValueError: If it has no answers, duplicates, or labels out of order.
     """
     path = existing_path(name)
@@ -191,7 +191,7 @@ def read_answers(name: str) -> list[str]:
         raise ValueError(f"{path} is not an answer list")
     twice = [answer for answer, count in Counter(found).items() if count > 1]
     if twice:
-        raise ValueError(f"{path} has the answer {twice[0]!r} twice")
+        raise ValueError(f"{path} has the answer {twice[0]!r} twice: list each answer once")
     return found
 
 
@@ -212,9 +212,10 @@ class Targets:
     """Training targets of a split's questions, as a sparse matrix.
 
     Attributes:
-        starts: Start of each question's targets, and the end of the last, int64 (questions + 1,).
-        numbers: Numbers of the answers, int64.
-        credits: Targets, above 0 and at most 1, float32.
+        starts: Index of each question's first target, and the number of targets, int64 (questions +
+            1,).
+        numbers: Number of each target's answer, int64.
+        credits: Values of the targets, above 0 and at most 1, float32.
         size: Number of answers in the list.
     """
 
@@ -264,7 +265,7 @@ def question_only_answers(
     """Return the answers of a question-only baseline, int64 (asked,).
 
     It gives the answer with the highest sum of targets among training questions of the same words,
-    or among all questions if there are none; of equal answers the first.
+    or among all questions if none has the same words. Of equal answers it gives the first.
     """
     by_text: dict[str, Counter[int]] = {}
     total: Counter[int] = Counter()

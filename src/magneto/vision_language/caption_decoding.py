@@ -31,7 +31,7 @@ def left_to_right(packing: Packing, image_tokens: int) -> Packing:
 
 @configuration
 class CaptionSearch:
-    """Beam search of captions; defaults of BEiT-3's released code."""
+    """Beam search of captions, by default as in BEiT-3's released code."""
 
     beams: Beams = 3
     """Beam width; 1 is greedy search."""
@@ -53,8 +53,8 @@ class CaptionWriter:
     def greedy(self, images: Tensor) -> Tensor:
         """Return captions by greedy search, without synchronising with the device.
 
-        They are (images, max_length - 1) tokens without `<s>`; tokens after the first `</s>` are
-        meaningless.
+        The result has tokens (images, max_length - 1) without `<s>`. Tokens after the first `</s>`
+        are meaningless.
         """
         written = torch.full((len(images), 1), self.tokenizer.begin, device=images.device)
         for _ in range(self.config.max_length - 1):
@@ -63,7 +63,7 @@ class CaptionWriter:
         return written[:, 1:]
 
     def next_words(self, images: Tensor, written: Tensor) -> Tensor:
-        """Return the next token's log-probabilities after (captions, length) tokens with `<s>`."""
+        """Return log-probabilities of the token after tokens (captions, length) from `<s>` on."""
         mask: Any = self.tokenizer.mask
         ends = torch.full_like(written[:, :1], mask)
         count, length = written.shape[0], written.shape[1] + 1
@@ -87,7 +87,7 @@ class CaptionWriter:
         return [self._search_one(image[None], how) for image in images]
 
     def _search_one(self, image: Tensor, how: CaptionSearch) -> list[int]:
-        """Return the best caption of an image, (1, channels, height, width).
+        """Return the best caption of one image (1, channels, height, width).
 
         The score is the sum of the log-probabilities of the tokens, including `</s>`, divided by
         their number to the power of `length_penalty`. Captions of the largest length count as
@@ -123,19 +123,19 @@ class CaptionWriter:
     def _is_finished(
         self, ended: list[tuple[float, list[int]]], best: float, length: int, how: CaptionSearch
     ) -> bool:
-        """Return whether no unfinished caption can become one of the best: sums only decrease."""
+        """Return whether no unfinished caption can become one of the best (sums only decrease)."""
         longest = max(length + 1, self.config.max_length - 1)
         reachable = best / (longest if how.length_penalty > 0 else length + 1) ** how.length_penalty
         return len(ended) == how.beams and ended[-1][0] >= reachable
 
 
 def samples_of_equal_length(tokens: Tensor, image_tokens: int) -> Samples:
-    """Return samples of texts of equal length, (pairs, length), each with an image."""
+    """Return samples of texts of equal length (pairs, length), each with an image."""
     count, length = tokens.shape
     row = image_tokens + length
 
     def spread(each: int, step: int, first: int) -> Tensor:
-        """Return `each` consecutive numbers for every pair, from `first` on, pairs `step` apart."""
+        """Return `each` consecutive numbers for every pair; pair i begins at first + i * step."""
         starts = torch.arange(count, device=tokens.device)[:, None] * step + first
         return (starts + torch.arange(each, device=tokens.device)).flatten()
 

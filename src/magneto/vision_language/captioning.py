@@ -1,10 +1,11 @@
 """Image captioning from left to right, and its metric CIDEr-D.
 
 CIDEr-D (arXiv 1411.5726, section 4.1) measures the agreement of a caption with reference captions.
-For n = 1 to 4 a caption is a vector of its n-grams' weights, count times inverse frequency among
-the references of all images. The score is 10 times the mean over n and references of a cosine, with
-counts clipped to the reference's, times a penalty on a difference in length. It depends on the
-whole set of images.
+For each n from 1 to 4, a caption is a vector with a weight for each n-gram. The weight is the
+n-gram's count times its inverse document frequency among the references of all images. A score thus
+depends on the whole set of images. The similarity to a reference is the cosine of both vectors,
+with counts clipped to those of the reference, times a penalty on a difference in length. The score
+is 10 times the mean similarity over n and references.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ImageCaptioning(CaptionedTask):
     data_config: CaptioningDataConfig
 
     def build_model(self) -> ImageCaptioner:
-        """Build the model; `initial_weights` has the encoder of the pre-trained run."""
+        """Build the model; `initial_weights` returns the encoder of the pre-trained run."""
         return ImageCaptioner(self.sized_config())
 
     @cached_property
@@ -57,7 +58,7 @@ class ImageCaptioning(CaptionedTask):
         return Masking(MaskedTextDataConfig(corruption="bert"), self.tokenizer)
 
     def hidden(self, row: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return a caption, `<s>` ... `</s>`, with masked tokens, and their positions.
+        """Return a caption from `<s>` to `</s>` with masked tokens, and the positions of these.
 
         At least one of the tokens after `<s>` is masked; `</s>` may be.
         """
@@ -70,7 +71,7 @@ class ImageCaptioning(CaptionedTask):
     def mask_words(
         self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
     ) -> tuple[dict[str, Any], np.ndarray]:
-        """Mask words of captions by random keys; return batch parts, and words per caption.
+        """Mask words of captions by random keys; return batch parts and numbers of masked words.
 
         The parts are "samples", packed pairs with a left-to-right mask; "words", indices of the
         masked words among the language tokens; and "targets", their tokens.
@@ -123,8 +124,8 @@ class ImageCaptioning(CaptionedTask):
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Return the cross-entropy of masked words with label smoothing.
 
-        Its logs are "nll", without smoothing, and "broken", the share of words in pairs that
-        replace unreadable ones.
+        The logs are "nll", the cross-entropy without smoothing, and "broken", the share of words in
+        pairs that replace unreadable ones.
         """
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})
@@ -137,9 +138,9 @@ class ImageCaptioning(CaptionedTask):
         return Scores(sums, (batch["rows"], written, batch["broken"]))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return "loss" per masked word, and the mean "cider" of greedy captions (papers: x 100).
+        """Return "loss" per masked word and the mean "cider" of greedy captions (x 100 in papers).
 
-        "broken" is the number of unreadable images, if any; their captions are empty.
+        "broken" is the number of unreadable images, if there are any; their captions are empty.
         """
         rows, written, broken = map(torch.cat, zip(*predictions, strict=True))
         captions = [
@@ -252,8 +253,9 @@ def caption_words(text: str) -> list[str]:
     """Return the words of a caption in lower case, without punctuation.
 
     The rules are those of the official code's tokenizer in Java: "don't" is two words, "left-hand",
-    "1,000" and "b&w" are one, "&" and "%" stay. Its lists of British spellings, web and mail
-    addresses, telephone numbers, markup and emoticons are left out.
+    "1,000" and "b&w" are one word each, and "&" and "%" stay. The official tokenizer's lists of
+    British spellings, web and mail addresses, telephone numbers, markup and emoticons are not
+    implemented.
     """
     words: list[str] = []
     for word in WORD.findall(text.lower().replace("&amp;", "&")):
@@ -286,7 +288,7 @@ def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[
     rarity = math.log(len(references))
 
     def weight_vectors(counts: Counter[Ngram]) -> list[Vector]:
-        """Return a vector for each n."""
+        """Return a caption's vector of weights for each n."""
         made: list[Vector] = [{} for _ in range(LONGEST)]
         for ngram, count in counts.items():
             rare = rarity - math.log(max(1.0, images_with[ngram]))
@@ -309,7 +311,7 @@ def count_bigrams(counts: Counter[Ngram]) -> int:
 
 
 def similarity(mine: Sequence[Vector], other: Sequence[Vector], longer: int) -> float:
-    """Return the mean over n of the similarity to a reference."""
+    """Return the mean similarity to a reference over n."""
     total = 0.0
     for left, right in zip(mine, other, strict=True):
         product = sum(min(w, right[n]) * right[n] for n, w in left.items() if n in right)

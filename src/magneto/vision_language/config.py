@@ -48,12 +48,12 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
     max_length: TextLength = 64
     """Longest text in tokens, including `<s>` and `</s>` (64 in BEiT-3's fine-tuning)."""
     embedding_scale: Literal["none", "sqrt_width"] = "none"
-    """Scale of token embeddings: "none" keeps N(0, 1/width), as in the released BEiT-3;
-    "sqrt_width" scales them to unit variance. Positions of tokens and patches are drawn from N(0,
-    1/width); torchscale draws them from N(0, 1)."""
+    """Scale of token embeddings: "none" keeps the initial N(0, 1/width), as in the released BEiT-3;
+    "sqrt_width" scales it to unit variance. Position embeddings of tokens and patches are
+    initialised from N(0, 1/width), while torchscale has N(0, 1)."""
     final_norm: Literal["placement", "none"] = "placement"
-    """Final norm of the stack: the placement's, or "none", as in BEiT-3's fine-tuning on questions,
-    whose head has its own norm."""
+    """Final norm of the stack: "placement" (that of the placement) or "none". BEiT-3 has none for
+    question answering, since the head has its own norm."""
 
     @property
     def ends_in_mask(self) -> bool:
@@ -62,7 +62,7 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
 
     @property
     def image_tokens(self) -> int:
-        """Vision tokens of one image: class token and patches."""
+        """Number of vision tokens of one image: class token and patches."""
         return 1 + self.patches
 
     @property
@@ -77,9 +77,9 @@ class FineTunedConfig(VisionLanguageConfig):
     """Fields of models that can be initialised from a pre-trained encoder."""
 
     pretrained: Free[str | None] = None
-    """Directory of a vision-language run from which embeddings and layers are initialised, and
-    whose tokenizer and normalisation of images are used; "{placement}" in it stands for the
-    placement's name. None: from scratch."""
+    """Directory of a vision-language run from which embeddings and layers are initialised. Its
+    tokenizer and normalisation of images are used, too. "{placement}" in the path stands for the
+    placement's name. None: training from scratch."""
 
 
 @configuration
@@ -87,9 +87,9 @@ class PairPoolingConfig(FineTunedConfig):
     """Fields of models whose head reads a question or a statement with its image."""
 
     pooling: Literal["first", "mask_token"] = "first"
-    """Features that the head reads. "first", as in BEiT-3: the image's class token, and of
-    statements `<s>` too. "mask_token": a `<mask>` appended to the words, as in the prediction of
-    masked words in pre-training."""
+    """Features that the head reads. "first", as in BEiT-3: the image's class token, and for
+    statements also the text's `<s>`. "mask_token": a `<mask>` appended to the words, which is read
+    as masked words are in pre-training."""
 
     @rule
     def _a_text_has_a_word(self) -> Iterator[str]:
@@ -112,16 +112,16 @@ class ImageTextDataConfig:
     .parquet, or a folder with one for each split); tar shards; hf:NAME[:CONFIG[:SPLIT]]; or the
     files that the task's page names."""
     validation_source: str | None = None
-    """Another source to validate on. None: the source's own validation split, or rows held out of
-    its training split."""
+    """Separate source of validation data. None: the source's own validation split, or rows held out
+    of its training split."""
     validation_fraction: Share = 0.1
-    """Share of images held out with all their rows where a source has no validation split, by a
-    hash of their names."""
+    """Share of images held out, with all their rows, if a source has no validation split. A hash of
+    the image names selects them."""
     image_folder: str | None = None
-    """Folder of relative paths of images. None: the table's folder."""
+    """Folder to which paths of images are relative. None: the table's folder."""
     tokenizer: str = "auto"
-    """"auto" (the tokenizer of `model.pretrained`, else "bpe"), "bpe" (byte-level, trained on the
-    training texts on first use), "bytes", or the path of a tokenizer.json or a SentencePiece
+    """"auto" (the tokenizer of `model.pretrained`, or "bpe" without it), "bpe" (byte-level, trained
+    on the training texts on first use), "bytes", or the path of a tokenizer.json or a SentencePiece
     .model."""
     vocab_size: Vocabulary = 512
     """Largest size of a "bpe" tokenizer's vocabulary."""
@@ -129,7 +129,7 @@ class ImageTextDataConfig:
     """Normalisation of pixels: "half" maps them to -1 to 1, as in BEiT-3; "imagenet" subtracts
     ImageNet's mean and divides by its standard deviation."""
     augmentation: AugmentationConfig = AugmentationConfig()
-    """Augmentation of training images. A flip swaps left and right, of which texts may speak.
+    """Augmentation of training images. A flip swaps left and right, which texts may mention.
     Validation images are resized to a square without cropping."""
 
     @rule
@@ -140,14 +140,14 @@ class ImageTextDataConfig:
 
 @configuration
 class CaptionDataConfig(ImageTextDataConfig):
-    """Images with one caption or several.
+    """Images with one caption or more.
 
     A source may also be a file in Karpathy's layout, such as dataset_coco.json or
     dataset_flickr30k.json, or its folder.
     """
 
     validation_split: Literal["val", "test"] = "val"
-    """Split to validate on, "val" or "test"."""
+    """Validation split, "val" or "test"."""
     image_column: str | None = None
     """Column of the image or of its path. None: found by its name."""
     text_column: str | None = None
@@ -156,12 +156,12 @@ class CaptionDataConfig(ImageTextDataConfig):
 
 @configuration
 class MaskedDataModelConfig(VisionLanguageConfig):
-    """Encoder with a head for each modality, which predict masked patches and words."""
+    """Encoder with one head for masked patches and one for masked words."""
 
     codes: Codes | None = None
     """Number of codes. None: as many as the image tokenizer has."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Rows of logits computed at once in the loss (0: all)."""
+    """Number of masked patches or words whose logits are computed at once in the loss (0: all)."""
 
     @rule
     def _norm_is_on_top(self) -> Iterator[str]:
@@ -171,29 +171,29 @@ class MaskedDataModelConfig(VisionLanguageConfig):
 
 @configuration
 class MaskedDataConfig(CaptionDataConfig):
-    """Images, texts and pairs of both; `source` and its fields are those of the pairs."""
+    """Images, texts and pairs of both; `source` and the fields of columns are for the pairs."""
 
     validation_fraction: Share = 0.02
     tokenizer: str = "bpe"
     resize: PositiveInt | None = None
-    """Shorter side to which a validation image is resized before the centre crop. None: the model's
-    image_size."""
+    """Shorter side in pixels to which a validation image is resized before the centre crop. None:
+    the model's image_size."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images with a text. A flip swaps left and right."""
     batch_shares: tuple[PositiveInt, PositiveInt, PositiveInt] = (1, 1, 1)
-    """Parts of a batch: images, texts and pairs (thirds in the paper)."""
+    """Ratio of images, texts and pairs in a batch (thirds in the paper)."""
     image_source: str | None = BUILTIN
     """Source of images without a text: builtin:shapes, or a source of an image-modelling recipe.
     None: the images of the pairs."""
     image_validation_source: str | None = None
-    """Another source of images to validate on; see `validation_source`."""
+    """Separate source of validation images without a text; see `validation_source`."""
     image_augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images without a text."""
     text_source: str | None = BUILTIN
     """Source of texts without an image: builtin:shapes, or a source of a masked-lm recipe. None:
     the texts of the pairs."""
     text_validation_source: str | None = None
-    """Another source of texts to validate on; see `validation_source`."""
+    """Separate source of validation texts without an image; see `validation_source`."""
     text_length: TextLength | None = None
     """Length in tokens of texts without an image, packed from documents. None: the model's
     max_length."""
@@ -203,21 +203,21 @@ class MaskedDataConfig(CaptionDataConfig):
     """Image tokenizer whose codes are predicted: the directory of an image-tokenizer run, or
     builtin:patches (k-means of the images' own patches)."""
     image_mask_ratio: Share = 0.4
-    """Share of the patches of every image that is masked, in blocks."""
+    """Share of each image's patches that is masked, in blocks."""
     text_mask_ratio: Share = 0.15
-    """Share of masked tokens of texts without an image."""
+    """Share of the tokens that is masked in texts without an image."""
     paired_text_mask_ratio: Share = 0.5
-    """Share of masked tokens of texts with an image."""
+    """Share of the tokens that is masked in texts with an image."""
     masking: Literal["token", "word", "span"] = "token"
     """Unit of masking: single tokens, whole words, or spans."""
     corruption: Literal["mask", "bert"] = "mask"
-    """Replacement of masked tokens: always the mask token, or BERT's rule (80 % mask token, 10 %
+    """Replacement of masked tokens: "mask" (always the mask token) or "bert" (80 % mask token, 10 %
     another token, 10 % unchanged). The paper does not specify it."""
 
     @rule
     def _tokenizers_are_named(self) -> Iterator[str]:
         if self.tokenizer == "auto":
-            yield 'tokenizer must not be "auto", which is for fine-tuning: give bpe'
+            yield 'tokenizer must not be "auto", which is for fine-tuning: use "bpe"'
         if not self.image_tokenizer:
             yield f"image_tokenizer must be the directory of a run, or {BUILTIN_TOKENIZER}"
 
@@ -225,7 +225,7 @@ class MaskedDataConfig(CaptionDataConfig):
     def _images_are_whole(self) -> Iterator[str]:
         for name in ("augmentation", "image_augmentation"):
             if getattr(self, name).erasing or getattr(self, name).repeats != 1:
-                yield f"{name}: erasing must be 0 (erased patches have no code), repeats 1"
+                yield f"{name}: erasing must be 0 (erased patches have no code), and repeats 1"
 
 
 @configuration
@@ -233,13 +233,13 @@ class QuestionAnsweringConfig(PairPoolingConfig):
     """Encoder of an image and a question, with a head over the answers."""
 
     answers: Annotated[int, Interval(ge=2, lt=LARGEST)] | None = None
-    """Number of answers. None: as many as the data has (3129 of VQA v2)."""
+    """Number of answers. None: the number of answers of the data (3129 for VQA v2)."""
     final_norm: Literal["placement", "none"] = "none"
-    """Final norm of the stack: "none", as in BEiT-3's fine-tuning, since the pooler begins with its
-    own norm; or the placement's."""
+    """Final norm of the stack: "placement" (that of the placement) or "none". BEiT-3 has none here,
+    since the pooler begins with its own norm."""
     head_rate: Free[PositiveFloat] = 1.0
-    """Multiple of the learning rate for the head above the pooler (20 in BEiT-3's released
-    fine-tuning; the paper gives none)."""
+    """Learning rate of the head above the pooler, as a multiple of the others' rate (20 in BEiT-3's
+    released fine-tuning; the paper gives none)."""
 
 
 @configuration
@@ -251,8 +251,8 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
 
     vocab_size: Vocabulary = 1000
     image_folder: str | None = None
-    """Folder of relative paths of images; of VQA v2 the folder of train2014, val2014 and test2015.
-    None: the source's folder."""
+    """Folder to which paths of images are relative; for VQA v2 the folder with train2014, val2014
+    and test2015. None: the source's folder."""
     image_column: str | None = None
     """Column of the image or of its path. None: found by its name."""
     question_column: str | None = None
@@ -260,31 +260,31 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     answer_column: str | None = None
     """Column of the answer or of a list of annotators' answers. None: found by its name."""
     validation_split: Literal["held_out", "val2014", "test-dev2015", "test2015"] = "held_out"
-    """Validation split of VQA v2. "held_out": `validation_images` images of val2014, training on
-    train2014 and the rest of val2014. "val2014": all of val2014, training on train2014.
-    "test-dev2015" and "test2015" have no public answers; `magneto evaluate` writes a run's answers
-    for the leaderboard."""
+    """Validation split of VQA v2. "held_out": `validation_images` images of val2014; training uses
+    train2014 and the rest of val2014. "val2014": all of val2014; training uses train2014.
+    "test-dev2015" and "test2015" have no public answers, so `magneto evaluate` writes a run's
+    answers for the leaderboard."""
     validation_images: PositiveInt = 1000
-    """Number of images of val2014 that are held out, with all of their questions (1000 in BEiT-3's
+    """Number of images of val2014 that are held out with all of their questions (1000 in BEiT-3's
     released fine-tuning)."""
     validation_seed: int = 0
-    """Seed of the choice of these images."""
+    """Seed that selects the held-out images of VQA v2."""
     answers: str | None = None
-    """Path of the answer list: a JSON list, lines of text, or BEiT-3's answer2label.txt. None: the
-    frequent answers of the annotations."""
+    """Path of the answer list: a JSON list, a text file with an answer in each line, or BEiT-3's
+    answer2label.txt. None: the frequent answers of the annotations."""
     least_answer_count: PositiveInt | None = None
-    """Smallest number of occurrences of a majority answer in the annotations to be in the answer
-    list. None: 9 for VQA v2, which gives 3129 answers; 1 for other sources."""
+    """Number of annotations in which an answer must be the majority answer to be in the answer
+    list. None: 9 for VQA v2, which gives 3129 answers, and 1 for other sources."""
     answer_lookup: Literal["raw", "normalised"] = "raw"
-    """Look-up of annotators' answers in the answer list for training targets: "raw", as written, as
-    in BEiT-3's released code; or "normalised", as the list is."""
+    """Look-up of annotators' answers in the answer list for training targets: "raw" (as written, as
+    in BEiT-3's released code) or "normalised" (as the list is)."""
     normalise_answers: Literal["where_annotators_disagree", "always"] = "where_annotators_disagree"
     """Normalisation of answers in the metric: "where_annotators_disagree" is the official rule;
-    "always" is what many papers take it for."""
+    "always" is the rule that many papers describe."""
     input: Literal["both", "question", "image"] = "both"
     """Input of the model: "both", or the "question" or the "image" alone, as an ablation."""
     held_out: str | None = None
-    """File of the validation images in a run's assets; set when a run is opened."""
+    """File of the validation images in a run's assets. Opening a run sets it."""
 
 
 @configuration
@@ -292,8 +292,8 @@ class VisualReasonerConfig(PairPoolingConfig):
     """Encoder with a head that classifies a statement about two images as true or false."""
 
     head_scale: Free[PositiveFloat] = 1.0
-    """Scale of the head's initial weights. BEiT-3's released fine-tuning has 0.001, with which
-    small models from scratch stay at chance."""
+    """Scale of the head's initial weights. BEiT-3's released fine-tuning has 0.001. With it, small
+    models that are trained from scratch stay at chance."""
 
 
 @configuration
@@ -305,12 +305,12 @@ class StatementDataConfig(ImageTextDataConfig):
     """
 
     validation_fraction: Share = 0.2
-    """Share of statements held out where a source has no validation split. Statements that share an
+    """Share of statements held out if a source has no validation split. Statements that share an
     image, or one of NLVR2's sets of images, stay together."""
     vocab_size: Vocabulary = 1000
     augmentation: AugmentationConfig = AugmentationConfig()
-    """Augmentation of training images, each image by itself. Validation images are resized to a
-    square without cropping."""
+    """Augmentation of training images, independent for each image. Validation images are resized to
+    a square without cropping."""
     left_column: str | None = None
     """Column of the left image or of its path. None: found by its name."""
     right_column: str | None = None
@@ -320,8 +320,8 @@ class StatementDataConfig(ImageTextDataConfig):
     truth_column: str | None = None
     """Column of the label that says whether the statement is true. None: found by its name."""
     validation_split: Literal["dev", "test", "hidden"] = "dev"
-    """Split to validate on: "dev"; "test", NLVR2's test-P (test1.json); or "hidden", its test-U
-    (test2.json)."""
+    """Validation split: "dev", "test" (NLVR2's test-P, test1.json) or "hidden" (NLVR2's test-U,
+    test2.json)."""
     input: Literal["both", "statement", "images"] = "both"
     """Input of the model: "both", or the "statement" or the "images" alone, as an ablation."""
 
@@ -331,21 +331,21 @@ class ImageTextRetrieverConfig(FineTunedConfig):
     """Encoder of images and of texts, each with a linear head."""
 
     pooling: Literal["first", "mean"] = "first"
-    """Features that the heads read. "first", as in BEiT-3: the class token of an image, `<s>` of a
-    text. "mean": the mean of the patches, and of the text's tokens."""
+    """Features that the heads read. "first", as in BEiT-3: the class token of an image, and `<s>`
+    of a text. "mean": the mean of an image's patches, and of a text's tokens."""
     temperature: Free[Annotated[float, Interval(ge=0.01, le=1)]] = 0.07
-    """Initial temperature of similarities, which is learnt (0.07 in CLIP and BEiT-3) and stays at
-    least 0.01, as in CLIP."""
+    """Initial temperature of similarities (0.07 in CLIP and BEiT-3). The temperature is learnt and
+    stays at least 0.01, as in CLIP."""
 
 
 @configuration
 class ImageCaptionerConfig(FineTunedConfig):
-    """Encoder of an image and a text from left to right, with a head over the vocabulary."""
+    """Encoder of an image and a left-to-right text, with a head over the vocabulary."""
 
     label_smoothing: Free[Dropout] = 0.1
     """Label smoothing in training (0.1 in BEiT-3's released fine-tuning)."""
     loss_chunk: Free[PositiveInt] = 1024
-    """Rows of logits computed at once in the loss."""
+    """Number of masked words whose logits are computed at once in the loss."""
 
 
 @configuration
@@ -353,5 +353,5 @@ class CaptioningDataConfig(CaptionDataConfig):
     """Images with captions, and the masking of captions."""
 
     mask_ratio: Part = 0.7
-    """Share of a caption's tokens that is masked, including `</s>`; at least one (0.7 in BEiT-3's
-    released fine-tuning)."""
+    """Share of a caption's tokens, including `</s>`, that is masked (0.7 in BEiT-3's released
+    fine-tuning). At least one token is masked."""

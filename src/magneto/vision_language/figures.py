@@ -49,13 +49,14 @@ def attention_figure(
     heading: Callable[[int, int], str],
     sides: Sequence[str] = ("",),
 ) -> list[Figure]:
-    """Draw the attention of the words of some texts to their images; no figure without texts.
+    """Draw the attention of the words of some texts to their images; without texts return [].
 
     Args:
         task: The prepared task.
         model: Its model.
-        heading: From a validation row and the number of the model's answer to a heading.
-        sides: Names of the images of a row.
+        heading: Function that returns a heading, given a validation row and the model's answer
+            number.
+        sides: Names of the images in each row.
     """
     rows, config = some_rows(task), model.config
     if not len(rows):
@@ -91,11 +92,11 @@ def attention_figure(
         return []
     share = float(torch.cat(shares).mean())
     caption = (
-        "Validation rows: the text, the model's answer and the right one; the image; and for each "
-        "word the image with patches darkened by lack of attention, mean of all heads of layer "
-        f"{layer + 1} of {config.layers}. {share:.0%} of these words' attention goes to patches, "
-        "the rest to words and the class token."
-        f"{f' Only the first {WORDS} words of longer texts are drawn.' if cut else ''}"
+        "Validation rows with their text, the model's answer and the right answer. The image is "
+        "followed by a copy for each word, in which patches are darker the less attention the word "
+        f"gives them. Attention is the mean of all heads of layer {layer + 1} of {config.layers}. "
+        f"{share:.0%} of these words' attention goes to patches, the rest to words and the class "
+        f"token.{f' Only the first {WORDS} words of longer texts are drawn.' if cut else ''}"
     )
     picture = image_panels(sections, 1 + ACROSS, side=1.15)
     return [Figure("attention", "Attention of words to image patches", caption, picture)]
@@ -154,7 +155,7 @@ def searches_figure(
             panels.append(Panel(pixels_of(rows, chosen[index]), words))
     caption = (
         f"Left: {shown} captions with their own images. Right: the nearest of {len(chosen)} images "
-        f"by cosine similarity. The first one is right for {right} of {shown} captions."
+        f"by cosine similarity. The nearest image is right for {right} of {shown}."
     )
     picture = image_panels([Section(panels)], 1 + found)
     return Figure("searches", "Images retrieved by captions", caption, picture)

@@ -77,7 +77,7 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
         raise FileNotFoundError(f"{run} has no tokenizer: convert the weights again with "
                                 "--tokenizer beit3.spm") from error  # fmt: skip
     if not (run / PICTURES).is_file():
-        raise FileNotFoundError(f"{run} has no {PICTURES} with its normalisation of images")
+        raise FileNotFoundError(f"{run} has no {PICTURES} with the normalisation of images")
     return str(run), str(read_json(run / PICTURES)["normalisation"])
 
 
@@ -91,7 +91,8 @@ def load_pretrained(
 
     Raises:
         FileNotFoundError: If the run or its weights do not exist.
-        ValueError: If its encoder has another shape. The message names the options that would fit.
+        ValueError: If the run's encoder has another shape. The message names the options that would
+            fit.
     """
     run = pretrained_run(config)
     held = held_config(run)
@@ -108,8 +109,8 @@ def load_pretrained(
         raise ValueError(f"{run}: {error}") from error
     for name, tensor in state.items():
         if tensor.shape != there[name].shape:
-            raise ValueError(f"{run} has another encoder: {name} is {tuple(tensor.shape)}, in the "
-                             f"model {tuple(there[name].shape)}")  # fmt: skip
+            raise ValueError(f"{run} has another encoder: {name} is {tuple(tensor.shape)}, but "
+                             f"{tuple(there[name].shape)} in the model")  # fmt: skip
     drawn = join_words([name for name in there if name not in state], LISTED)
     left = join_words(sorted(stored.keys() - state.keys()), LISTED)
     said = (f"{run}: {len(state)} tensors loaded; initialised randomly: {drawn or 'none'}; "
@@ -126,7 +127,7 @@ def held_config(run: Path) -> Any:
     """Return the configuration of a run's model, or of an exported encoder.
 
     Raises:
-        ValueError: If it is not a vision-language model.
+        ValueError: If the run or exported encoder is not a vision-language model.
     """
     if not is_exported(run):
         held = resolved_recipe(run, {}).model
@@ -141,7 +142,7 @@ def held_config(run: Path) -> Any:
 
 
 def exported_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Return an exported model's tensors by our names, without reading them."""
+    """Return an exported model's tensors, unread, by the names of our models."""
     found = {name.removeprefix(CORE): t for name, t in open_tensors(folder).items()}
     bare = any(name.startswith(EMBEDDING) for name in found)
     return {f"{PREFIX}{name}": t for name, t in found.items()} if bare else found
@@ -159,7 +160,7 @@ class FineTunedTask(ImageTextTask):
 
     @property
     def tokenizer_name(self) -> str:
-        """Name of the tokenizer; "auto" is that of the pre-trained run, if there is one."""
+        """Name of the tokenizer; "auto" becomes that of the pre-trained run, if there is one."""
         name, begun = self.data_config.tokenizer, self.model_config.pretrained
         if name == "auto":
             return pretrained_inputs(self.model_config)[0] if begun else "bpe"
@@ -208,7 +209,7 @@ class FineTunedTask(ImageTextTask):
 
     @property
     def sees_images(self) -> bool:
-        """Whether the model reads images; an ablation may leave them out."""
+        """Whether the model reads images, which an ablation may leave out."""
         return True
 
     def _read(self, rows: ImageRows, transform: Transform, row: int, random: Any) -> np.ndarray:
@@ -225,8 +226,8 @@ class FineTunedTask(ImageTextTask):
     ) -> BatchStream:
         """Return training rows in random order with augmented images.
 
-        Another example replaces a broken one. `finish` makes a batch from "images", "rows" and
-        "broken". If several examples share a row, `places` has the row of each example and "rows"
+        Another example replaces a broken one. `finish` returns a batch, given "images", "rows" and
+        "broken". If several examples share a row, `places` has the row of each example, and "rows"
         are the numbers of the examples.
         """
         rows = self.splits.train
@@ -243,7 +244,7 @@ class FineTunedTask(ImageTextTask):
         return example_stream(len(numbers), example, batch_size, seed, finish=finish, broken=broken)
 
     def validation_batches(self) -> LazyBatches:
-        """Return batches of validation rows in mixed order; blank images replace broken ones."""
+        """Return batches of validation rows in fixed random order, with blank for broken images."""
         plans = evaluation_plans(len(self.splits.validation), EVALUATION_BATCH)
         return LazyBatches(plans, self.fixed_rows)
 
@@ -270,11 +271,12 @@ class FineTunedTask(ImageTextTask):
 
     @cached_property
     def suffix(self) -> list[int]:
-        """Tokens between a text's words and `</s>`: a mask token, or none."""
+        """Tokens between a text's words and `</s>`: a mask token or nothing."""
         if not self.model_config.ends_in_mask:
             return []
         if self.tokenizer.mask is None:
-            raise ValueError("model.pooling mask_token: the tokenizer has no mask token")
+            raise ValueError("model.pooling mask_token: the tokenizer has no mask token. Set "
+                             "data.tokenizer or model.pooling.")  # fmt: skip
         return [self.tokenizer.mask]
 
     @property
@@ -283,7 +285,7 @@ class FineTunedTask(ImageTextTask):
         return self.model_config.max_length - 2 - len(self.suffix)
 
     def framed(self, split: str, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return each text's tokens from `<s>` to `</s>`, truncated, with `suffix`."""
+        """Return each text's truncated tokens from `<s>` to `</s>`, with `suffix` before `</s>`."""
         different, longest = list(dict.fromkeys(texts)), self.model_config.max_length
         encoded = dict(zip(different, self.tokenizer.encode(different), strict=True))
         known = {text: frame_text(tokens, self.tokenizer, longest, self.suffix)
@@ -312,7 +314,7 @@ class PairTask(FineTunedTask):
     """Task whose model reads a text with its images and chooses a label.
 
     Attributes:
-        column: Column of the text, and the value of `data.input` for the text alone.
+        column: Column of the text, which is also the value of `data.input` for the text alone.
         credit: Name of `credits` in logs and scores.
     """
 
@@ -330,7 +332,7 @@ class PairTask(FineTunedTask):
         return self.data_config.input != self.column
 
     def tokenise(self, split: str, rows: ImageRows) -> list[np.ndarray]:
-        """Return the tokens of each text; without words if only images are read."""
+        """Return the tokens of each text, without its words if only images are read."""
         alone = self.data_config.input not in ("both", self.column)
         return self.framed(split, [""] * len(rows) if alone else rows.values(self.column))
 
@@ -393,7 +395,7 @@ class PairTask(FineTunedTask):
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Return the loss summed over rows.
 
-        Its logs are the credit, and "broken", the share of rows that replace unreadable ones.
+        The logs are the credit, and "broken", the share of rows that replace unreadable ones.
         """
         logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
         logs = {self.credit: self.credits(logits.detach(), targets).sum(),
@@ -402,7 +404,7 @@ class PairTask(FineTunedTask):
         return Loss(self.nats(logits, targets), count, logs, units=len(targets))
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Return sums of loss and credit (0 for unreadable images), and answers as predictions."""
+        """Return sums of loss and credit (0 for unreadable images), and the answers."""
         logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
         broken = batch["broken"]
         sums = {
@@ -430,9 +432,10 @@ class PairTask(FineTunedTask):
         """Return the labels of images with texts, the most probable first.
 
         Args:
-            model: With a run's weights, in evaluation mode.
-            inputs: Images that can be decoded, each with its text; the `images_together` images of
-                a text follow each other, left before right. Each gets the prediction of all.
+            model: Model with a run's weights, in evaluation mode.
+            inputs: Images that can be decoded, each with its text. The `images_together` images of
+                a text follow each other, left before right, and each gets the prediction of the
+                text.
 
         Raises:
             ValueError: If a text is longer than the model allows.
@@ -451,14 +454,14 @@ class PairTask(FineTunedTask):
 
 
 class CaptionedTask(FineTunedTask):
-    """Task over images with one caption or several: a `CaptionDataConfig`."""
+    """Task over images with one caption or more: a `CaptionDataConfig`."""
 
     words, rows = "captions", "images"
 
     def read_splits(self) -> RowSplits:
         """Read training and validation images with their captions.
 
-        One of several rendered scenes with the same caption is kept.
+        Of several rendered scenes with the same caption only one is kept.
         """
         found = load_captions(self.data_config, self.problems, self._progress)
         if parse_source(self.data_config.source).kind != "builtin":
@@ -477,7 +480,7 @@ class CaptionedTask(FineTunedTask):
 
     @cached_property
     def pairs(self) -> np.ndarray:
-        """Row and number of the caption of each training pair, int64 (pairs, 2)."""
+        """Row of each training pair, and the number of its caption in the row, int64 (pairs, 2)."""
         return np.array([(row, caption) for row, texts in enumerate(self.train_tokens)
                          for caption in range(len(texts))], np.int64)  # fmt: skip
 
@@ -487,7 +490,7 @@ class CaptionedTask(FineTunedTask):
 
 
 def distinct(rows: ImageRows) -> ImageRows:
-    """Return the first row of each set of captions."""
+    """Return the first row of each different set of captions."""
     captions = rows.values("captions")
     first = {own: row for row, own in reversed([*enumerate(captions)])}
     return rows.take(np.array(sorted(first.values()), np.int64))

@@ -23,8 +23,8 @@ class ImageTextTask(ImageInputTask):
     """Task over images with texts: a `VisionLanguageConfig` and an `ImageTextDataConfig`.
 
     Attributes:
-        words: Plural of what the texts are, for messages.
-        rows: Plural of what the rows are, for messages.
+        words: Plural noun for the texts in messages.
+        rows: Plural noun for the rows in messages.
     """
 
     words: ClassVar[str] = "texts"
@@ -77,7 +77,7 @@ class ImageTextTask(ImageInputTask):
         return replace(self.model_config, vocab_size=size)
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer and a digest of the data; return the sizes of the images."""
+        """Write the tokenizer and a digest of the data; return tokenizer and image sizes."""
         (directory / "tokenizer").mkdir()
         self.tokenizer.save(directory / "tokenizer")
         return {"data.tokenizer": directory / "tokenizer", **super().save_assets(directory)}

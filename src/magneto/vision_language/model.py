@@ -43,7 +43,7 @@ ANSWERS = ("False", "True")
 LARGEST_SCALE = 100.0
 
 Pooling = Callable[[Tensor, Tensor, Samples], Tensor]
-"""From features of both modalities to one vector for each image or each text."""
+"""Function from features of both modalities to one vector for each image or each text."""
 
 
 class VisionEmbedding(nn.Module):
@@ -59,7 +59,7 @@ class VisionEmbedding(nn.Module):
         self.positions = VectorTable(config.image_tokens, width, std=width**-0.5)
 
     def forward(self, images: Tensor, hidden: Tensor | None) -> Tensor:
-        """Embed (images, channels, height, width) to (images * image_tokens, width)."""
+        """Embed images (images, channels, height, width) as (images * image_tokens, width)."""
         patches = self.patches(images)
         if self.mask_token is not None:
             patches = self.mask_token(patches, hidden)
@@ -82,7 +82,7 @@ class PackedTextEmbedding(nn.Module):
         self.positions = VectorTable(config.max_length, width, std=width**-0.5)
 
     def forward(self, samples: Samples) -> Tensor:
-        """Return the vectors of the samples' language tokens, (language tokens, width)."""
+        """Return the vectors of the samples' language tokens (language tokens, width)."""
         return self.words(samples.token_ids) + self.positions(samples.token_positions)
 
 
@@ -93,7 +93,7 @@ class VisionLanguageEncoder(nn.Module):
 
     Args:
         config: Configuration with `vocab_size`.
-        mask_token: Replacement of masked patches; in pre-training a `MaskToken`.
+        mask_token: Module that replaces masked patches; a `MaskToken` in pre-training.
     """
 
     def __init__(self, config: VisionLanguageConfig, mask_token: nn.Module | None = None) -> None:
@@ -107,31 +107,32 @@ class VisionLanguageEncoder(nn.Module):
             self.transformer.final_norm = nn.ModuleDict({name: FastIdentity() for name in names})
 
     def forward(self, images: Tensor, samples: Samples, hidden: Tensor | None = None) -> Streams:
-        """Encode the samples of a batch: images alone, pairs, texts alone, in this order.
+        """Encode the samples of a batch: first images alone, then pairs, then texts alone.
 
         Args:
-            images: (images, channels, height, width), images alone, then those of pairs; there may
-                be none.
-            samples: Their texts and their packing; see `join_samples`.
+            images: Images without a text, then those of pairs (images, channels, height, width);
+                there may be none.
+            samples: Texts and packing of the samples; see `join_samples`.
             hidden: Boolean, (images, patches): True for a masked patch. None: no masking.
 
         Returns:
-            Features of both modalities: (vision tokens, width), class token and patches of each
-            image, and (language tokens, width).
+            Features of the class token and patches of each image (vision tokens, width), and
+            features of the texts (language tokens, width).
         """
         vision, language = self.embed(images, samples, hidden)
         return self.transformer(vision, language, samples.packing)
 
     def embed(self, images: Tensor, samples: Samples, hidden: Tensor | None = None) -> Streams:
-        """Return the Transformer's input of both modalities, (tokens, width) each."""
+        """Return the Transformer's input of both modalities, each of shape (tokens, width)."""
         return self.vision_embedding(images, hidden), self.text_embedding(samples)
 
     @torch.no_grad()
     def attention_weights(self, images: Tensor, samples: Samples, layer: int = -1) -> Tensor:
         """Return the attention weights of a layer, counted from 0.
 
-        They are (samples, heads, length, length), queries by keys. The first `image_tokens` of a
-        pair are the image's, class token first; its words follow.
+        The weights are (samples, heads, length, length), queries by keys. In a pair the
+        `image_tokens` of the image come first, beginning with the class token, and the words
+        follow.
         """
         layer = layer % len(self.transformer.layers)
         vision, language = self.embed(images, samples)
@@ -143,8 +144,8 @@ def interpolate_positions(
 ) -> dict[str, Tensor]:
     """Return an encoder's tensors for another image size, or shorter texts.
 
-    Positions of patches are interpolated (bicubic) as in the released BEiT-3; the class token's
-    stays. Of the positions of words the first `max_length` are used.
+    Positions of patches are interpolated (bicubic) as in the released BEiT-3; that of the class
+    token is unchanged. The first `max_length` positions of words are used.
 
     Raises:
         ValueError: If the new `max_length` is larger.
@@ -162,7 +163,7 @@ def interpolate_positions(
 
 
 def first_of_image(vision: Tensor, language: Tensor, samples: Samples) -> Tensor:
-    """Return the feature of each image's class token, (images, width)."""
+    """Return the feature of each image's class token (images, width)."""
     return vision.index_select(0, samples.image_starts)
 
 
@@ -220,13 +221,13 @@ class MaskedDataModel(nn.Module):
         codes: Tensor | None = None,
         words: Tensor | None = None,
     ) -> Any:
-        """Return logits, or with both targets the losses, computed in chunks.
+        """Return logits, or with both targets the losses, whose logits are computed in chunks.
 
         Args:
             images: (images, channels, height, width).
-            masked: Samples with masked patches and words.
-            codes: Targets of the masked patches, (masked patches,); -100 for none.
-            words: Targets of the masked words, (masked words,); -100 for none.
+            masked: Samples with their masked patches and words.
+            codes: Codes of the masked patches (masked patches,); -100 for a patch without a target.
+            words: Tokens of the masked words (masked words,); -100 for a word without a target.
 
         Returns:
             Logits (masked patches, codes) and (masked words, vocab_size), or the summed
@@ -262,7 +263,7 @@ class AnswerHead(nn.Sequential):
 class QuestionAnswerer(nn.Module):
     """BEiT-3's model of visual question answering: encoder, pooler, answer head.
 
-    The head reads the image's class token in BEiT-3; see `QuestionAnsweringConfig.pooling`.
+    In BEiT-3 the head reads the image's class token; see `QuestionAnsweringConfig.pooling`.
     """
 
     def __init__(self, config: QuestionAnsweringConfig) -> None:
@@ -290,8 +291,8 @@ class VisualReasoner(nn.Module):
     """BEiT-3's model of visual reasoning about two images.
 
     The encoder reads the statement with each image separately. The head reads the pooled features
-    of both pairs, see `VisualReasonerConfig.pooling`: a norm, a linear layer to 2 x width, a norm,
-    GELU, two logits.
+    of both pairs (`VisualReasonerConfig.pooling`). It has a norm, a linear layer to 2 x width, a
+    norm, GELU, and a linear layer to two logits.
     """
 
     def __init__(self, config: VisualReasonerConfig) -> None:
@@ -342,7 +343,8 @@ class SimilarityScale(nn.Module):
 class ImageTextRetriever(nn.Module):
     """BEiT-3's dual encoder: images alone and texts alone, with a linear head for each.
 
-    The heads read the class token and `<s>`, or means; see `ImageTextRetrieverConfig.pooling`.
+    The heads read the class token and `<s>`, or the means of image and text; see
+    `ImageTextRetrieverConfig.pooling`.
     """
 
     def __init__(self, config: ImageTextRetrieverConfig) -> None:
@@ -362,7 +364,8 @@ class ImageTextRetriever(nn.Module):
     def forward(self, images: Tensor, samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
         """Return embeddings of images, (images, width), and texts, (texts, width), and the scale.
 
-        Embeddings have length 1, in float32; each image and each text is alone in `samples`.
+        Embeddings are float32, of length 1. Each image and each text is a sample of its own in
+        `samples`.
         """
         vision, language = self.encoder(images, samples)
         of_images, of_texts = (part(vision, language, samples) for part in self.parts)
@@ -371,9 +374,10 @@ class ImageTextRetriever(nn.Module):
 
 
 def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
-    """Return the contrastive loss of each pair, (pairs,): mean cross-entropy of both directions.
+    """Return the contrastive loss of each pair: the mean of both directions' cross-entropy.
 
-    Images and texts are (pairs, width), of length 1; text i belongs only to image i. In nats.
+    Embeddings of images and texts are (pairs, width), of length 1. Text i belongs only to image i.
+    The losses are in nats, (pairs,).
     """
     with without_autocast(images):
         logits = scale * images @ texts.T
@@ -396,13 +400,13 @@ class ImageCaptioner(nn.Module):
     def forward(
         self, images: Tensor, samples: Samples, words: Tensor, targets: Tensor | None = None
     ) -> Tensor | CrossEntropyLoss:
-        """Return logits (words, vocab_size), or with targets the summed loss, computed in chunks.
+        """Return logits (words, vocab_size), or with targets the summed loss.
 
         Args:
             images: (pairs, channels, height, width).
             samples: The pairs, packed by `left_to_right`.
-            words: (words,), indices of the masked words among the language tokens.
-            targets: (words,), their tokens.
+            words: Indices of the masked words among the language tokens (words,).
+            targets: Tokens of the masked words (words,). Their logits are computed in chunks.
         """
         vision, language = self.encoder(images, samples)
         # The head does not read the image's features; this gives their experts gradients of zeros,

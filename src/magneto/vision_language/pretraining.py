@@ -66,17 +66,17 @@ COUNTED_BATCHES = 16
 
 
 class MaskedDataModelling(ImageTextTask):
-    """Masked data modelling with a `MaskedDataModel`; nats per masked patch and per masked word.
+    """Masked data modelling with a `MaskedDataModel`; losses are in nats per masked patch or word.
 
-    The codes of patches come from a frozen image tokenizer, which has the unmasked input. Data of
-    each kind is listed and tokenised on first use.
+    The codes of patches come from a frozen image tokenizer, which reads the unmasked images. Data
+    of each kind is listed and tokenised on first use.
 
     Attributes:
         text_length: Length of a text without an image, in tokens.
         paired_text_length: Largest length of a text with an image, in tokens.
 
     Raises:
-        ValueError: If one of the lengths is above the model's.
+        ValueError: If one of these lengths is above the model's `max_length`.
     """
 
     unit = "tokens"
@@ -90,7 +90,7 @@ class MaskedDataModelling(ImageTextTask):
         self.paired_text_length = self._length("paired_text_length")
 
     def _length(self, name: str) -> int:
-        """Return a length of the recipe (default: the model's); ValueError if it is larger."""
+        """Return a length of the recipe (default: the model's, which it must not exceed)."""
         most, wanted = self.model_config.max_length, getattr(self.data_config, name)
         if wanted is not None and wanted > most:
             raise ValueError(f"data.{name} ({wanted}) is above model.max_length ({most})")
@@ -155,7 +155,7 @@ class MaskedDataModelling(ImageTextTask):
         """Tokens of training and validation texts without an image.
 
         Raises:
-            ValueError: If they are too few for a sequence.
+            ValueError: If there are too few tokens for a sequence.
         """
         data, tokenizer, length = self.data_config, self.tokenizer, self.text_length
         if data.text_source is None:
@@ -230,7 +230,7 @@ class MaskedDataModelling(ImageTextTask):
         return CentreCrop(input_format, self.data_config.resize or input_format.size)
 
     def describe(self) -> str:
-        """Return the numbers of pairs, images and tokens, and of problems."""
+        """Return the numbers of pairs, images, tokens and problems."""
         self.masking  # noqa: B018  raises before long work if the tokenizer has no mask token
         ends = self.paired_texts[TRAIN].ends
         cut = int((np.diff(ends, prepend=-1) - 1 > self.paired_text_length - 2).sum())
@@ -240,11 +240,11 @@ class MaskedDataModelling(ImageTextTask):
         pairs = counts.describe_amounts(
             {"training pairs": len(train), "validation pairs": len(validation)}
         )
-        return (f"{pairs}; beside them {len(self.images[TRAIN]):,} images and "
+        return (f"{pairs}; single modalities: {len(self.images[TRAIN]):,} images and "
                 f"{len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
 
     def codes(self) -> int:
-        """Return the number of codes, which is the image tokenizer's."""
+        """Return the number of codes of the image tokenizer."""
         return self.targets.agreed_codes(self.model_config.codes)
 
     def check(self) -> None:
@@ -260,7 +260,7 @@ class MaskedDataModelling(ImageTextTask):
         return MaskedDataModel(replace(config, codes=config.codes or self.codes()))
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return the image tokenizer's run, if it is one, and its model's configuration."""
+        """Return the image tokenizer's run, if there is one, and its model's configuration."""
         return tokenizer_run(self.data_config.image_tokenizer)
 
     def companion(self) -> nn.Module:
@@ -281,7 +281,7 @@ class MaskedDataModelling(ImageTextTask):
 
         Args:
             split: `TRAIN` or `VALIDATION`.
-            transform: Returns the transform of images for a stream by name.
+            transform: Function from a stream's name to the transform of its images.
             fixed: Whether a blank image replaces a broken one.
         """
         begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
@@ -305,7 +305,7 @@ class MaskedDataModelling(ImageTextTask):
         }
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return images, texts and pairs, each shuffled by itself, masked anew each time.
+        """Return images, texts and pairs, each shuffled separately and masked anew each time.
 
         Raises:
             ValueError: If the batch size is not a multiple of the sum of `batch_shares`.
@@ -327,7 +327,7 @@ class MaskedDataModelling(ImageTextTask):
         return join_streams(streams, partial(join_examples, self.model_config.image_tokens))
 
     def fixed_batches(self, split: int) -> LazyBatches:
-        """Return batches of a split in mixed order, always masked alike."""
+        """Return batches of a split in a fixed random order, always masked alike."""
 
         def transform(images: ImageSplit, name: str) -> Transform:
             return self.crop(images)
@@ -392,7 +392,7 @@ class MaskedDataModelling(ImageTextTask):
         return Scores(sums)
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the loss of all predictions, and loss and accuracy of each kind that has any."""
+        """Return the loss of all predictions, and loss and accuracy of each kind that occurs."""
         total = sum(sums[f"{kind}_nats"] for kind in KINDS)
         found = {"loss": total / max(sum(sums[f"{kind}_count"] for kind in KINDS), 1)}
         for kind in KINDS:
@@ -402,7 +402,7 @@ class MaskedDataModelling(ImageTextTask):
         return {**found, "unreadable_images": float(sums.get("unreadable", 0))}
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the frequencies of codes and tokens of each kind."""
+        """Return the metrics of predicting the frequencies of codes and tokens of each kind."""
         self.prepare()
         device, words = self.targets.scale.device, self.sized_config().vocab_size
         size = {kind: self.codes() if "image" in kind else words for kind in KINDS}
@@ -453,5 +453,5 @@ def by_kind(patches: Tensor, words: Tensor, masked: MaskedSamples) -> dict[str, 
 
 
 def hidden_codes(targets: nn.Module, images: Tensor, patches: Tensor) -> Tensor:
-    """Return the codes of masked patches; in validation there may be none."""
+    """Return the codes of masked patches; a validation batch may have none."""
     return targets(images).flatten().index_select(0, patches) if len(images) else patches

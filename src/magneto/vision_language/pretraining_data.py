@@ -33,7 +33,8 @@ class ClosedTexts:
     """Concatenated tokens of texts, each followed by the end token.
 
     Attributes:
-        tokens: (tokens,), of the smallest type for the vocabulary, maybe mapped from disk.
+        tokens: Tokens of all texts (tokens,), in the smallest type for the vocabulary; they may be
+            mapped from disk.
         end: End token.
     """
 
@@ -42,7 +43,7 @@ class ClosedTexts:
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """Positions of the end tokens, (texts,)."""
+        """Positions of the end tokens (texts,)."""
         return np.flatnonzero(self.tokens == self.end)
 
     def text(self, number: int) -> np.ndarray:
@@ -61,10 +62,10 @@ def close_texts(texts: Iterable[str], tokenizer: Tokenizer) -> ClosedTexts:
 def mask_words(
     masking: Masking, ratio: float, row: np.ndarray, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mask a share of a text's tokens that are not special, at least one.
+    """Mask a share of a text's tokens without special ones, at least one token.
 
     Returns:
-        The masked text, and the target of each position or `IGNORED`; (length,) both.
+        The masked text, and the target of each position or `IGNORED`, both (length,).
     """
     most = max(1, round(ratio * int(masking.maskable[row].sum())))
     chosen = masking.choose(row, draw, most)
@@ -81,9 +82,10 @@ MaskWords = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.nda
 def image_examples(
     images: ImageSplit, transform: Transform, patches: BlockMasking, blank: np.ndarray | None = None
 ) -> Example:
-    """Return a function from an image's index to "images", "patches" (masked ones) and "blank".
+    """Return a function from an image's index to "images", masked "patches" and "blank".
 
-    `blank` replaces a broken image, of which no patch is predicted; None raises `BrokenImage`.
+    `blank` replaces a broken image, of which no patch is predicted. If it is None, a broken image
+    raises `BrokenImage`.
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -101,7 +103,7 @@ def image_examples(
 
 
 def text_examples(texts: ClosedTexts, begin: int, length: int, mask: MaskWords) -> Example:
-    """Return a function from a sequence's index to "seen" and "targets", (length,).
+    """Return a function from a sequence's index to "seen" and "targets", both (length,).
 
     Sequences are consecutive pieces of the texts, each after `<s>` (begin).
     """
@@ -138,8 +140,8 @@ def pair_examples(
 def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
     """Return a batch of stacked examples of each stream, by the names of `PARTS`.
 
-    It has "images", images alone, then those of pairs; "masked", a `MaskedSamples`; "words", the
-    targets of masked words, (masked words,); "blank", boolean (images,).
+    "images" are images alone, then those of pairs. "masked" is a `MaskedSamples`. "words" are the
+    targets of masked words (masked words,), and "blank" is boolean (images,).
     """
     images, texts, pairs = (pieces[name] for name in PARTS)
     lengths = pairs["length"].tolist()
@@ -169,7 +171,7 @@ def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> di
 
 
 def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, Tensor]:
-    """Stack examples that are the same in every run; no numbers give tensors without rows."""
+    """Stack examples that are the same in every run; without numbers tensors have no rows."""
     rows = [
         make(number, np.random.default_rng([EVALUATION_SEED, which, number]))
         for number in (numbers.tolist() or [0])

@@ -1,4 +1,4 @@
-"""Visual question answering: a question about an image, an answer from a list (VQA v2)."""
+"""Visual question answering: a question about an image has an answer from a list (VQA v2)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class QuestionAnswering(PairTask):
 
     @cached_property
     def answers(self) -> list[str]:
-        """Answer list; one that the recipe names is known without the data."""
+        """Answer list; a list that the recipe names is read without the data."""
         named = self.data_config.answers
         return self.splits.answers if named is None else read_answers(named)
 
@@ -72,17 +72,17 @@ class QuestionAnswering(PairTask):
             check_held_out(self.data_config, measured, self._progress)
         found, wanted = len(self.answers), self.model_config.answers
         if wanted not in (None, found):
-            raise ValueError(f"the answer list has {found} answers, the model {wanted}: do not set "
-                             "model.answers")  # fmt: skip
+            raise ValueError(f"the answer list has {found} answers, but model.answers is {wanted}: "
+                             "do not set it")  # fmt: skip
         super().check()
 
     def build_model(self) -> QuestionAnswerer:
-        """Build the model; `initial_weights` has the encoder of the pre-trained run."""
+        """Build the model; `initial_weights` returns the encoder of the pre-trained run."""
         config = self.sized_config()
         return QuestionAnswerer(replace(config, answers=config.answers or len(self.answers)))
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
-        """Return `head_rate` for the head above the pooler, if it is not 1."""
+        """Return `head_rate` for the parameters above the pooler, or {} if it is 1."""
         rate = self.model_config.head_rate
         names = (name for name, _ in model.named_parameters() if name.startswith("head."))
         return {} if rate == 1 else dict.fromkeys(names, rate)
@@ -116,9 +116,10 @@ class QuestionAnswering(PairTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return the official accuracy, of all questions and by type of answer, and the loss.
 
-        "soft_score" is the validation score of BEiT-3's released code: the target of the given
-        answer, which depends on the look-up. "unknown" is the share of questions for which every
-        answer of the list scores 0. Without public answers only "questions" and "broken" are known.
+        "soft_score" is the validation score of BEiT-3's released code. It is the target of the
+        predicted answer, and depends on the look-up. "unknown" is the share of questions for which
+        every answer of the list scores 0. Without public answers the metrics are only "questions"
+        and "broken".
         """
         count, broken = sums["count"], {"broken": sums["broken"]}
         if not self.splits.answered:
@@ -132,7 +133,7 @@ class QuestionAnswering(PairTask):
         return {**found, **shares, "unknown": unknown, **broken}
 
     def given_answers(self, predictions: Sequence[Any]) -> list[tuple[Any, str]]:
-        """Return pairs of question id and answer of an evaluation; "" without an answer."""
+        """Return pairs of question id and answer of an evaluation; a missing answer is ""."""
         ids = self.splits.validation.values("id")
         pairs = sorted(zip(*self._given(predictions), strict=True), key=lambda pair: pair[0])
         return [(ids[row], answer or "") for row, answer in pairs]
@@ -145,8 +146,8 @@ class QuestionAnswering(PairTask):
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of the question-only baseline; none for a test split.
 
-        Its answer is the most frequent one to training questions of the same words. Its loss is
-        that of the mean targets.
+        The baseline gives the most frequent answer to training questions of the same words. Its
+        loss is that of predicting the mean targets.
         """
         found = self.splits
         if not found.answered:
@@ -167,8 +168,8 @@ class QuestionAnswering(PairTask):
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
         """Return the probability of each answer under the condition that exactly one is right.
 
-        The model gives each answer the odds exp(logit) independently of the others; the conditional
-        probability is proportional to these odds.
+        The model gives each answer the odds exp(logit), independently of the other answers. The
+        conditional probabilities are proportional to these odds.
         """
         return self.answers, logits.softmax(-1)
 

@@ -2,12 +2,12 @@
 
 VQA v2's files are questions and annotations in JSON, and COCO's images:
 
-    FOLDER/v2_OpenEnded_mscoco_train2014_questions.json     (or in FOLDER/vqa/, .json.gz too)
+    FOLDER/v2_OpenEnded_mscoco_train2014_questions.json (or in FOLDER/vqa/, .json.gz too)
     FOLDER/v2_mscoco_train2014_annotations.json
     FOLDER/train2014/COCO_train2014_000000000009.jpg
 
-and the same for val2014, test2015 and test-dev2015; the last two share images and have no
-annotations.
+The files of val2014, test2015 and test-dev2015 have the same form. The last two have the same
+images and no annotations.
 """
 
 from __future__ import annotations
@@ -83,9 +83,10 @@ class Questions:
         train: Training questions with an answer in the list and an image.
         validation: All validation questions.
         answers: Answer list, in the order of the answers' numbers.
-        answerable: Whether an answer of the list scores above 0, boolean (validation questions,).
-        coverage: Share of the annotators' answers in training that the list has, by the look-ups
-            "raw" and "normalised".
+        answerable: Whether an answer of the list scores above 0 for a question, boolean (validation
+            questions,).
+        coverage: Shares of the annotators' answers to training questions that are in the list, by
+            the look-ups "raw" and "normalised".
     """
 
     train: ImageRows
@@ -132,8 +133,8 @@ def load_questions(
     def read(source: str) -> Mapping[str, Table]:
         folder, split = vqa_folder(source), config.validation_split
         if folder is None and split != "held_out":
-            raise ValueError(f"data.validation_split {split} is for VQA v2, and {source} is not "
-                             "VQA v2")  # fmt: skip
+            raise ValueError(f"data.validation_split {split} needs VQA v2, but {source} is not "
+                             "VQA v2: do not set it")  # fmt: skip
         if folder is not None:
             tables[source] = vqa_tables(folder, config, counts)
         else:
@@ -215,10 +216,10 @@ def kind_of(answer: str) -> str:
 
 
 def choose_answers(config: QuestionAnsweringDataConfig, tables: Mapping[str, Table]) -> list[str]:
-    """Return the answer list: the given one, or the frequent answers by VQA v2's rule.
+    """Return the answer list of the recipe, or the frequent answers by VQA v2's rule.
 
-    If all annotators of each question agree, as with single answers, the list has them as written,
-    which the metric then requires.
+    If all annotators of each question agree, as with single answers, the list has the answers as
+    written, because the metric then requires the same spelling.
     """
     if config.answers is not None:
         return read_answers(config.answers)
@@ -238,7 +239,7 @@ def too_few(
     config: QuestionAnsweringDataConfig, tables: Mapping[str, Table], answers: Sequence[str],
     taught: str,
 ) -> str:  # fmt: skip
-    """Return why no question can be trained on, and what to set."""
+    """Return why no question can be used for training, and which option to set."""
     every = (word for table in tables.values() for word in table.values("majority"))
     different = known_answers(every, 1)
     if config.answers is None and len(different) == 1:
@@ -255,7 +256,7 @@ def without_answers(split: str) -> str:
 
 
 def file_of(folder: Path, pattern: str, split: str) -> Path:
-    """Return the path of a split's questions or annotations, whether it exists or not."""
+    """Return the path of a split's questions or annotations, which may not exist."""
     name = pattern.format(split=split)
     places = (folder / inner / packed for inner in INNER for packed in (name, f"{name}.gz"))
     return next((place for place in places if place.is_file()), folder / name)
@@ -273,7 +274,7 @@ def vqa_folder(source: str) -> Path | None:
 def vqa_tables(
     folder: Path, config: QuestionAnsweringDataConfig, counts: Counts
 ) -> dict[str, Table]:
-    """Return VQA v2 divided by `validation_split`; a test split has no training questions."""
+    """Return VQA v2's tables for `validation_split`; a test split has no training questions."""
     root = existing_path(config.image_folder) if config.image_folder else folder
 
     def table(records: Sequence[Sequence[Any]]) -> Table:
@@ -334,7 +335,7 @@ def by_id(
 
 
 def question_of(row: Any) -> tuple[int, tuple[int, str]]:
-    """Return question id, image id and text of a record; ids are whole numbers."""
+    """Return question id, image id and text of a record; both ids are whole numbers."""
     number, image = non_negative_integer(row, "question_id"), non_negative_integer(row, "image_id")
     if not isinstance(row.get("question"), str):
         raise BadRecord("no text")
@@ -355,7 +356,7 @@ def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
 def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
     """Return reproducible validation images: the `count` ids with the smallest digests.
 
-    The digest is BLAKE2b (8 bytes) of the text "SEED:ID" with COCO's ids.
+    The digest is BLAKE2b (8 bytes) of the text "SEED:ID", where ID is the image id of COCO.
     """
     ranks = {n: hashlib.blake2b(f"{seed}:{n}".encode(), digest_size=8).digest() for n in ids}
     return set(sorted(ranks, key=ranks.__getitem__)[:count])
@@ -372,8 +373,8 @@ def check_held_out(
 ) -> None:
     """Check that a run is not evaluated on its training images.
 
-    On its own data this raises ValueError. In another folder, images with the same names may have
-    other questions: a warning is printed.
+    On the run's own data this raises ValueError. In another folder, images with the same names may
+    have other questions, so a warning is printed.
     """
     assert config.held_out is not None
     run = Path(config.held_out).parents[1]

@@ -1,4 +1,4 @@
-"""Visual reasoning: whether a statement is true of two images.
+"""Visual reasoning: classification of a statement about two images as true or false.
 
 Statements come from any table, from rendered scenes, or from NLVR2 (arXiv 1811.00491), which has a
 .json file for each split with a JSON object in each line. An identifier is SPLIT-SET-PAIR-SENTENCE;
@@ -69,7 +69,7 @@ class VisualReasoning(PairTask):
         return load_statements(self.data_config, self.problems, self._progress)
 
     def build_model(self) -> VisualReasoner:
-        """Build the model; `initial_weights` has the encoder of the pre-trained run."""
+        """Build the model; `initial_weights` returns the encoder of the pre-trained run."""
         return VisualReasoner(self.sized_config())
 
     @cached_property
@@ -96,7 +96,7 @@ class VisualReasoning(PairTask):
         return logits.argmax(-1) == targets
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return "loss", "accuracy" and "consistency"; "broken" statements, if there are any.
+        """Return "loss", "accuracy" and "consistency", and "broken" statements, if there are any.
 
         Statements about an unreadable image count as wrong.
         """
@@ -180,7 +180,7 @@ def load_statements(
 def statement_files(source: str) -> dict[str, Path]:
     """Return the files of statements below a folder by split.
 
-    The authors' repository has another set besides NLVR2; then NLVR2 is read.
+    The authors' repository also has the older set NLVR, which is ignored beside NLVR2.
     """
     if parse_source(source).kind != "path" or not existing_path(source).is_dir():
         return {}
@@ -200,7 +200,7 @@ def statement_files(source: str) -> dict[str, Path]:
 
 
 def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
-    """Return a table with "left", "right", "group" and "said" from its identifiers."""
+    """Return a table with columns "left", "right", "group" and "said", made of its identifiers."""
     parts = [str(one).split("-") for one in table.columns["identifier"]]
     sound = [len(part) == 4 for part in parts]
     columns: dict[str, Any] = dict(table.columns)
@@ -214,7 +214,7 @@ def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
 
 
 def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -> Table:
-    """Return the statements of a table with two images, a statement and its truth in each row."""
+    """Return the statements of a table with two images, a statement and a label in each row."""
     images = {"left": config.left_column, "right": config.right_column}
     words = {"statement": config.statement_column, "truth": config.truth_column}
     table = find_columns(table, images, words, config.image_folder, counts)

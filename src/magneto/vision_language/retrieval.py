@@ -1,12 +1,13 @@
-"""Image-text retrieval: the captions of an image, and the image of a caption, among many.
+"""Image-text retrieval: finding the captions of an image, and the image of a caption.
 
 The contrastive loss compares every image with every text of the global batch, so that it is not a
 sum over independent micro-batches. As in GradCache (arXiv 2101.06983), all micro-batches are first
-embedded without a gradient. Then each one is embedded with a gradient, inserted among all, and the
-loss of the global batch is differentiated with respect to it. These gradients add up to the
-gradient of the loss over the global batch.
+embedded without a gradient. Then each micro-batch is embedded with a gradient and takes the place
+of its first embeddings. The loss of the global batch is differentiated with respect to the new
+embeddings. These gradients add up to the gradient of the loss over the global batch.
 
-With dropout or stochastic depth this is not exact: the two embeddings of a micro-batch differ.
+With dropout or stochastic depth this is not exact, because the two embeddings of a micro-batch
+differ.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ NOT_FOUND = 1 << 62
 class WholeBatchStream(BatchStream):
     """Stream of micro-batches with their position in the global batch.
 
-    Each piece has "start", the number of examples before it in the global batch, and "total", their
-    number in the batch. The first of the wanted pieces has all of them in "pieces", so that they
-    can be embedded before training on any of them.
+    Each piece has "start", the number of examples before it in the global batch, and "total", the
+    number of examples in the batch. The first wanted piece also has all wanted pieces in "pieces",
+    so that they can be embedded before training on any of them.
     """
 
     def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
@@ -70,7 +71,7 @@ class ImageTextRetrieval(CaptionedTask):
         self._everything: tuple[Tensor, Tensor] | None = None
 
     def build_model(self) -> ImageTextRetriever:
-        """Build the model; `initial_weights` has the encoder of the pre-trained run."""
+        """Build the model; `initial_weights` returns the encoder of the pre-trained run."""
         return ImageTextRetriever(self.sized_config())
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
@@ -94,8 +95,8 @@ class ImageTextRetrieval(CaptionedTask):
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Add all captions of the images.
 
-        They are in "samples" (images alone, then texts alone); "owners" (texts,) has the row of
-        each text, "first" (images,) the index of each image's first text.
+        "samples" has images alone, then texts alone. "owners" (texts,) has the row of each text,
+        and "first" (images,) has the index of each image's first text.
         """
         rows = batch["rows"].numpy()
         own = [self.validation_tokens[row] for row in rows]
@@ -115,7 +116,7 @@ class ImageTextRetrieval(CaptionedTask):
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
         """Return the summed contrastive loss of the pairs, with negatives of the global batch.
 
-        Its log "broken" is the share of pairs that replace unreadable ones.
+        The log "broken" is the share of pairs that replace unreadable ones.
         """
         everything = self._embed_all(model, batch)
         images, texts, scale = model(batch["images"], batch["samples"])
@@ -129,7 +130,8 @@ class ImageTextRetrieval(CaptionedTask):
     def _embed_all(self, model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
         """Return embeddings of the global batch; None if this piece is all of it.
 
-        They are made with the first piece of a step and kept for this rank's other pieces.
+        The embeddings are computed with the first piece of a step, and used for this rank's other
+        pieces, too.
         """
         if batch["total"] == len(batch["images"]):
             return None
@@ -160,7 +162,7 @@ class ImageTextRetrieval(CaptionedTask):
         """Return the recalls in both directions among all scored images and texts, and their mean.
 
         "loss" is that of batches of `EVALUATION_BATCH` images with their first captions. "broken"
-        is the number of unreadable images, if any; queries for them or by them fail.
+        is the number of unreadable images, if there are any. Queries for them or by them fail.
         """
         images, texts, rows, owners, broken = map(torch.cat, zip(*predictions, strict=True))
         places = torch.full((len(self.splits.validation),), -1)
@@ -171,12 +173,12 @@ class ImageTextRetrieval(CaptionedTask):
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[Picture | str]) -> list[Tensor]:
-        """Return the embedding of each image and text, (width,), of length 1.
+        """Return the embedding of each image and text, of length 1 and shape (width,).
 
         Texts are truncated to the model's `max_length`.
 
         Args:
-            model: With a run's weights, in evaluation mode.
+            model: Model with a run's weights, in evaluation mode.
             inputs: Images that can be decoded, and texts, in any order.
         """
         texts = [n for n, each in enumerate(inputs) if isinstance(each, str)]
@@ -224,8 +226,8 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
     """Return recall at 1, 5 and 10 of both directions, and their mean.
 
     Among equal similarities the right answer counts as the last one, so that constant or non-finite
-    embeddings find nothing. "text_recall_at_1" is of texts for an image, "image_recall_at_1" of the
-    image for a text.
+    embeddings score 0. "text_recall_at_1" is the recall of texts for an image, "image_recall_at_1"
+    that of the image for a text.
 
     Args:
         images: (images, width), of length 1.
@@ -247,9 +249,9 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
 def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor) -> Tensor:
     """Return the rank, from 0, of each query's first right answer, (queries,).
 
-    A right answer with a similarity that is not finite is not found (`NOT_FOUND` if there is no
-    other); a wrong answer with a similarity of NaN ranks first. `wanted` and `given` are the images
-    of queries and answers.
+    `wanted` and `given` are the images of queries and answers. A right answer whose similarity is
+    not finite does not count; without another one the rank is `NOT_FOUND`. A wrong answer with a
+    similarity of NaN ranks first.
     """
     found = []
     for start in range(0, len(queries), PIECE):
@@ -265,7 +267,7 @@ def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor)
 def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
     """Return the recall at each of `RANKS` of a random order of `count` answers.
 
-    `right` has the number of queries (values) by their number of right answers (keys).
+    `right` maps a number of right answers to the number of queries that have so many.
     """
     found, queries = {}, sum(right.values())
     for rank in RANKS:
@@ -276,7 +278,7 @@ def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
 
 
 def gather_at(part: Tensor, start: int, total: int) -> Tensor:
-    """Return the `total` rows of all ranks without a gradient; this rank's begin at `start`."""
+    """Return the `total` rows of all ranks without a gradient; `part` begins at row `start`."""
     whole = part.new_zeros(total, part.shape[1])
     whole[start : start + len(part)] = part.detach()
     if dist.is_available() and dist.is_initialized() and len(part) < total:
@@ -289,10 +291,11 @@ def piece_loss(
 ) -> Tensor:
     """Return a micro-batch's part of the loss of the global batch.
 
-    Its value is the sum of the losses of its own pairs. Its gradient with respect to its embeddings
-    is that of the sum over all pairs, in which they are negatives, too; with respect to the scale
-    it is that of its own pairs. So the parts of all micro-batches add up. `everything` has all
-    images and all texts of the global batch, (pairs, width), without a gradient.
+    The value is the sum of the losses of the micro-batch's own pairs. The gradient with respect to
+    its embeddings is that of the loss of all pairs, in which they are negatives, too. The gradient
+    with respect to the scale is that of its own pairs. So values and gradients of all micro-batches
+    add up. `everything` has the embeddings of all images and of all texts of the global batch, each
+    (pairs, width), without a gradient.
     """
     stop = start + len(images)
     own = slice(start, stop)

@@ -1,7 +1,7 @@
 """Batches of texts and images: packed tokens, and images resized to squares.
 
-A text may describe the edge of its image. Images are therefore resized to a square without
-cropping, as validation images are in BEiT-3's fine-tuning.
+A text may describe what is at the edge of its image. Images are therefore resized to a square
+without cropping, as BEiT-3's fine-tuning does with validation images.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Samples:
     """Texts of a batch, and their packing with its images.
 
     Attributes:
-        token_ids: (language tokens,), texts of pairs, then texts alone.
-        token_positions: (language tokens,), 0 for each text's first token.
+        token_ids: Tokens of texts of pairs, then of texts alone (language tokens,).
+        token_positions: Position of each token in its text, from 0 (language tokens,).
         packing: Packing of images alone, pairs and texts alone.
-        image_starts: (images,), index of each image's class token among the vision tokens.
-        text_starts: (texts,), index of each text's `<s>` among the language tokens.
+        image_starts: Index of each image's class token among the vision tokens (images,).
+        text_starts: Index of each text's `<s>` among the language tokens (texts,).
     """
 
     token_ids: Tensor
@@ -42,13 +42,13 @@ class Samples:
 
     @property
     def text_ends(self) -> Tensor:
-        """(texts,), index of each text's `</s>` among the language tokens."""
+        """Index of each text's `</s>` among the language tokens (texts,)."""
         starts = self.text_starts
         after = torch.cat((starts[1:], starts.new_full((1,), len(self.token_ids))))
         return after[: len(starts)] - 1
 
     def to(self, device: torch.device) -> Samples:
-        """Return them on a device."""
+        """Return the samples on a device."""
         return to_device(self, device)
 
 
@@ -59,8 +59,9 @@ class MaskedSamples:
     Attributes:
         samples: Images alone, pairs and texts alone, with masked words replaced.
         hidden: Boolean, (images, patches): True for a masked patch.
-        patches: (masked patches,), image * patches of an image + patch; images alone come first.
-        words: (masked words,), index of each among the language tokens; pairs come first.
+        patches: Indices of masked patches, image * patches per image + patch (masked patches,).
+            Images alone come first.
+        words: Indices of masked words among the language tokens (masked words,). Pairs come first.
         alone_patches: Number of masked patches of images alone.
         paired_words: Number of masked words of pairs.
     """
@@ -83,7 +84,7 @@ def join_samples(
     """Pack the samples of a batch, on the CPU.
 
     Args:
-        image_tokens: Vision tokens of an image.
+        image_tokens: Number of vision tokens of an image.
         images: Number of images without a text.
         paired: Tokens of each text with an image, int64; see `frame_text`.
         alone: Tokens of each text without an image.
@@ -108,12 +109,12 @@ def join_samples(
 
 
 def concatenated(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenate arrays of any number, int64."""
+    """Concatenate any number of arrays as int64."""
     return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64, copy=False)
 
 
 def first_tokens(lengths: Sequence[int]) -> Tensor:
-    """Return the index of each sample's first token in a packed tensor, (samples,), int64."""
+    """Return the index of each sample's first token in a packed tensor, int64 (samples,)."""
     counts = torch.tensor(lengths, dtype=torch.long)
     return counts.cumsum(0) - counts
 

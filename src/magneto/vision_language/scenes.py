@@ -2,10 +2,10 @@
 
 Each question has each of its answers equally often. Each statement, and each pair of images, is
 true as often as false. So neither texts nor images alone predict the answer. The sets are the same
-for every seed, and tables of "train" and "validation" as from any source.
+for every seed. Like the sets of other sources, they are tables "train" and "validation".
 
 A scene has 3 x 3 cells of 16 x 16 pixels, each empty or with a coloured shape. It is stored as
-numbers, (CELLS,) int64: `EMPTY`, or shape * colours + colour.
+int64 (CELLS,), with `EMPTY` or shape * colours + colour for each cell.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SPLITS = {"train": 1, "validation": 2}
 PAIR_SET, IMAGE_SET, TEXT_SET, QUESTION_SET, STATEMENT_SET = range(5)
 
 Condition = Callable[[np.ndarray], np.ndarray]
-"""From scenes, (count, CELLS), to whether a condition holds for each, (count,) boolean."""
+"""Function from scenes (count, CELLS) to whether a condition holds for each, boolean (count,)."""
 
 
 # Statements about a thing, and their truth given whether the left and right image have it.
@@ -98,7 +98,7 @@ def scene_texts() -> dict[str, list[str]]:
 
 
 def scene_questions() -> dict[str, Table]:
-    """Return images, each with a "question" and its "answer", balanced over answers."""
+    """Return images, each with a "question" and its "answer"; all answers are equally frequent."""
     found = {}
     for split, each in ANSWERED.items():
         random = generator(split, QUESTION_SET)
@@ -151,7 +151,7 @@ def statements() -> list[str]:
 
 
 def question_kinds() -> list[tuple[str, str, Condition]]:
-    """Return every question with every answer and the condition for it."""
+    """Return every pair of question and answer, with the condition that the answer is right."""
     kinds: list[tuple[str, str, Condition]] = []
     for (i, shape), (j, colour) in product(enumerate(SHAPES), enumerate(COLOURS)):
         thing = i * len(COLOURS) + j
@@ -172,7 +172,7 @@ def question_kinds() -> list[tuple[str, str, Condition]]:
 
 
 def conditions() -> list[tuple[str, Condition]]:
-    """Return the things of statements, and the condition that a scene has them."""
+    """Return each thing that statements name, with the condition that a scene has it."""
     shapes = [(f"a {shape}", lambda s, i=i: (shapes_of(s) == i).any(1))
               for i, shape in enumerate(SHAPES)]  # fmt: skip
     colours = [(f"something {colour}", lambda s, j=j: (colours_of(s) == j).any(1))
@@ -200,7 +200,7 @@ def generator(split: str, which: int) -> np.random.Generator:
 
 
 def draw_where(holds: Condition, count: int, random: np.random.Generator) -> np.ndarray:
-    """Draw scenes that meet a condition, (count, CELLS)."""
+    """Return random scenes that meet a condition (count, CELLS)."""
     found = np.zeros((0, CELLS), np.int64)
     while len(found) < count:
         scenes = draw_scenes(DRAWN, random)
@@ -209,7 +209,7 @@ def draw_where(holds: Condition, count: int, random: np.random.Generator) -> np.
 
 
 def draw_scenes(count: int, random: np.random.Generator) -> np.ndarray:
-    """Draw scenes of 1 to `MOST_OBJECTS` objects in different cells, (count, CELLS)."""
+    """Return random scenes of 1 to `MOST_OBJECTS` objects in different cells (count, CELLS)."""
     objects = random.integers(1, MOST_OBJECTS + 1, (count, 1))
     rank = random.random((count, CELLS)).argsort(1)
     things = random.integers(0, len(SHAPES) * len(COLOURS), (count, CELLS))
@@ -236,7 +236,7 @@ def describe(scene: np.ndarray) -> str:
 
 
 def silhouettes() -> np.ndarray:
-    """Return masks of the shapes and of an empty cell, (shapes + 1, CELL, CELL) boolean."""
+    """Return masks of the shapes and of an empty cell, boolean (shapes + 1, CELL, CELL)."""
     y, x = np.mgrid[:CELL, :CELL] - (CELL - 1) / 2
     half, thick = CELL * 0.38, CELL * 0.13
     near, far = np.minimum(abs(x), abs(y)), np.maximum(abs(x), abs(y))
@@ -247,7 +247,7 @@ def silhouettes() -> np.ndarray:
 
 
 def render(scenes: np.ndarray) -> np.ndarray:
-    """Return images of scenes, (count, CELLS), as uint8 (count, SIZE, SIZE, 3)."""
+    """Return images, uint8 (count, SIZE, SIZE, 3), of scenes (count, CELLS)."""
     cells = scenes.reshape(-1, GRID, GRID)
     # EMPTY indexes the last mask and the last colour.
     painted = silhouettes()[shapes_of(cells)]

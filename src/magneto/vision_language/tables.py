@@ -7,8 +7,8 @@ Use::
     len(rows), rows.values("question")     # number of rows; a column's values
     rows.open(3)                           # the pictures of a row: one, or a statement's two
 
-`magneto.data.formats` reads sources of any kind. Sets with their own files (VQA v2, NLVR2,
-Karpathy's captions) have a function from these to a table.
+`magneto.data.formats` reads sources of any kind. Sets with their own file formats (VQA v2, NLVR2,
+Karpathy's captions) have functions that read them as tables.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from magneto.vision.images import (
 from magneto.vision_language.config import CaptionDataConfig, ImageTextDataConfig
 from magneto.vision_language.scenes import scene_pairs
 
-MISSING = "training rows whose image is missing left out"
+MISSING = "training rows left out because of a missing image"
 LOST = "validation rows whose image is missing (they count as wrong)"
 TWICE = "duplicate pairs left out"
-SEVERAL = "images with the name of another file left out (the first by folder is read)"
+SEVERAL = "images left out because another file has the same name (the first by folder is read)"
 # Splits of files in Karpathy's layout; "restval" is the part of COCO's validation images that is
 # used for training.
 KARPATHY = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
-OTHER_SPLITS = "images of other splits than train, restval, val and test left out"
+OTHER_SPLITS = "images left out because of another split than train, restval, val and test"
 
 Tables = Callable[[str], Mapping[str, Table]]
-"""From a source to its tables by split, with a task's columns."""
+"""Function from a source to its tables by split, with a task's columns."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class ImageRows:
     """Rows of a split, by index from 0 to `len(rows) - 1`.
 
     Attributes:
-        table: Columns of images and of texts.
+        table: Table with columns of images and of texts.
         names: Names of the columns of images, in the model's order.
-        problems: Counts images that can't be read properly.
+        problems: Counter of images that can't be read properly.
     """
 
     table: Table
@@ -106,7 +106,8 @@ class ImageRows:
 class RowSplits:
     """Training and validation rows of a source.
 
-    Training rows with a missing image are left out; such validation rows count as wrong.
+    Training rows with a missing image are left out. Validation rows with a missing image count as
+    wrong.
     """
 
     train: ImageRows
@@ -123,21 +124,21 @@ def load_rows(
     names: tuple[str, ...] = ("image",),
     key: str = "image",
 ) -> RowSplits:
-    """Return rows to train and to validate on.
+    """Return training and validation rows.
 
     Args:
         config: Source, and the share of rows that is held out.
         tables: Function that reads a source.
-        problems: Receives the names of missing images.
-        counts: Receives the number of missing images.
-        wanted: Split to validate on. Another split or held-out rows replace a missing
-            "validation". Any other split must exist.
+        problems: Counter of missing images by name.
+        counts: Counter of missing images.
+        wanted: Split to validate on. If it is "validation" and does not exist, another split or
+            held-out rows replace it. Any other split must exist.
         names: Columns of images.
         key: Column by whose values rows are held out.
 
     Raises:
-        ValueError: If there are no rows to train or to validate on, all their images are missing,
-            or the split is missing.
+        ValueError: If there are no training or validation rows, all their images are missing, or
+            the wanted split is missing.
     """
     there, other = tables(config.source), None
     if config.validation_source is not None:
@@ -168,7 +169,7 @@ def load_rows(
 
 
 def missing_images(rows: ImageRows) -> np.ndarray:
-    """Return whether the file of each image is missing, boolean (rows, columns of images)."""
+    """Return whether each image's file is missing, boolean (rows, columns of images)."""
     columns = [images.images for images in rows.images]
     found = [column.sizes()[rows.table.rows] < 0 if isinstance(column, Files)
              else np.zeros(len(rows), bool) for column in columns]  # fmt: skip
@@ -183,7 +184,7 @@ def missing_images(rows: ImageRows) -> np.ndarray:
 def read_tables(
     source: str, builtin: Callable[[], dict[str, Table]], counts: Counts, progress: Progress
 ) -> dict[str, Table]:
-    """Return the tables of a source by split; `builtin` makes those of a built-in set."""
+    """Return the tables of a source by split; `builtin` returns those of a built-in set."""
     if parse_source(source).kind == "builtin":
         return builtin()
     return read_source(source, counts, "image", progress)
@@ -201,9 +202,9 @@ def find_columns(
     Args:
         table: Rows of a source.
         images: Task's names of the columns of images, with the names in the recipe.
-        words: Likewise of the columns of texts.
-        folder: Folder of relative paths; None: the table's folder.
-        counts: Counts rows without an image.
+        words: Task's names of the columns of texts, with the names in the recipe.
+        folder: Folder to which paths are relative. None: the table's folder.
+        counts: Counter of rows without an image.
 
     Raises:
         ValueError: If a column is missing, or no row has an image.
@@ -225,7 +226,7 @@ def find_columns(
 def with_words(
     table: Table, images: Sequence[str], found: Mapping[int, Mapping[str, Any]], counts: Counts
 ) -> Table:
-    """Return the rows that were read: columns of images, and the values found by row."""
+    """Return the rows that could be read, with columns of images and the values of each row."""
     if not found:
         raise ValueError(f"{table.where} has no valid rows{counts.describe()}")
     columns: dict[str, Any] = {name: table.columns[name] for name in images}
@@ -241,8 +242,8 @@ def with_words(
 def image_files(folder: Path, counts: Counts) -> dict[str, str]:
     """Return the paths of all images below a folder by file name.
 
-    Archives may be unpacked in different ways: NLVR2's training images are in a hundred folders or
-    in one. Of two files of one name the first in alphabetical order is used.
+    Archives may be unpacked in different ways. For example, NLVR2's training images are in a
+    hundred folders or in one. Of two files of one name the first in alphabetical order is used.
     """
     root = folder if folder.is_dir() else folder.parent
     found: dict[str, str] = {}
@@ -263,7 +264,7 @@ def named_images(names: Sequence[str], folder: Path, known: Mapping[str, str]) -
 def load_captions(
     config: CaptionDataConfig, problems: DataProblems, progress: Progress = SILENT
 ) -> RowSplits:
-    """Return rows of an image with all of its "captions".
+    """Return rows that have an image and all of its "captions" each.
 
     Raises:
         FileNotFoundError: If the path does not exist.
@@ -315,7 +316,7 @@ def texts_of(value: Any) -> list[str]:
 
 
 def karpathy_file(source: str) -> Path | None:
-    """Return a source's dataset_*.json, or the source if it is such a file; else None."""
+    """Return a source's dataset_*.json, or the source itself if it is such a file, else None."""
     if parse_source(source).kind != "path":
         return None
     path = existing_path(source)
@@ -332,9 +333,9 @@ def karpathy_file(source: str) -> Path | None:
 def karpathy_tables(path: Path, folder: str | None, counts: Counts) -> dict[str, Table]:
     """Return the tables "train", "validation" and "test" of a file in Karpathy's layout.
 
-    The layout of COCO, Flickr30k and Flickr8k is a JSON object with "images", a list with
-    "filename", optionally "split" (train, restval, val, test), and "sentences", each with "raw".
-    Images are found by file name anywhere below the folder.
+    The files of COCO, Flickr30k and Flickr8k have a JSON object with a list "images". Each image
+    has "filename", optionally "split" (train, restval, val or test), and "sentences", each with
+    "raw". Images are found by file name anywhere below the folder.
     """
 
     def read(record: Any) -> dict[str, Any]:

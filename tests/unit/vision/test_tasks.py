@@ -92,7 +92,7 @@ MISFITS: list[tuple[str, dict[str, Any], str]] = [
     ("image-modelling", {"data__augmentation__erasing": 0.5}, "erasing must be 0"),
     ("image-modelling", {"data__image_tokenizer": "nowhere"}, "no run in nowhere"),
     ("segmentation", {"data__source": "builtin:digits"}, "has no masks"),
-    ("segmentation", {}, "has 11 classes, the model 5"),
+    ("segmentation", {}, "has 11 classes, but model.classes is 5"),
 ]
 
 

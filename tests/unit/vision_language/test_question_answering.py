@@ -133,7 +133,7 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             question_task(tmp_path, **data).prepare()
-    with pytest.raises(ValueError, match=r"answer list has 4 answers, the model 5"):
+    with pytest.raises(ValueError, match=r"answer list has 4 answers, but model.answers is 5"):
         question_task(tmp_path, {"answers": 5}).prepare()
     # What can be set helps where there are other answers, and is named only there.
     for split, first in (("train2014", 1), ("val2014", 1001)):

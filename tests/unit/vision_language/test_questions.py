@@ -123,7 +123,7 @@ def test_vqa_is_split_by_images(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="list has 0 answers"):
         load(tmp_path)
     # Scores of other questions would be taken for those of the test split.
-    with pytest.raises(ValueError, match=r"test2015 is for VQA v2"):
+    with pytest.raises(ValueError, match=r"test2015 needs VQA v2"):
         load("builtin:shapes", validation_split="test2015")
 
 
