@@ -80,7 +80,7 @@ def shift_hue(image: Any, part: float) -> Any:
 def random_erasing(
     image: np.ndarray, probability: float, random: np.random.Generator
 ) -> np.ndarray:
-    """Replace a random rectangle by normal noise, with a probability.
+    """Replace a random rectangle by normal noise, with the given probability.
 
     The image is normalised, float32 (channels, height, width), and changed in place.
     """
@@ -300,7 +300,7 @@ def resize_part(
 def photometric_distortion(
     pixels: np.ndarray, probability: float, random: np.random.Generator
 ) -> np.ndarray:
-    """Change brightness, contrast, saturation and hue, each with a probability.
+    """Change brightness, contrast, saturation and hue, each with the given probability.
 
     Contrast comes before or after saturation and hue, at random, as in SSD (arXiv 1512.02325).
     """

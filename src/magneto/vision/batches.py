@@ -42,7 +42,7 @@ def read_or_replace(
     key: Sequence[int],
     broken: OnBroken = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
-    """Return one of `count` examples, or another one if its image is broken, and its number.
+    """Return the example of an index, or of a random one if its image is broken, and its index.
 
     Random numbers are a function of the key (seed and draw) and the index.
 

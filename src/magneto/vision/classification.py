@@ -82,7 +82,7 @@ def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tenso
     batch.
 
     Args:
-        images: (batch, channels, height, width).
+        images: Images (batch, channels, height, width).
         targets: Probabilities of the classes, (batch, classes).
         how: Mixing of each pair; there are batch / 2 pairs, rounded up.
     """
@@ -102,9 +102,9 @@ def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Ten
     """Return the sums of a batch from which `classification_scores` makes metrics.
 
     Args:
-        logits: (batch, classes), float32; -inf for a class that is not a candidate.
-        labels: Right classes, (batch).
-        broken: (batch), True for an image that could not be read; it counts as wrong.
+        logits: Logits, float32 (batch, classes); -inf for a class that is not a candidate.
+        labels: Right classes (batch,).
+        broken: True for an image that could not be read (batch,). It counts as wrong.
     """
     best = logits.topk(min(5, logits.shape[1]), 1).indices
     hits = (best == labels[:, None]) & ~broken[:, None]
@@ -188,8 +188,8 @@ class ImageClassification(FineTuning):
             raise ValueError(f"{where} has {lacking} images without a label: put the images of "
                              "each class into a folder, or use a table")  # fmt: skip
         if known < classes:
-            raise ValueError(f"{where} has {classes} classes, the model {known}: do not set "
-                             "model.classes")  # fmt: skip
+            raise ValueError(f"{where} has {classes} classes, but model.classes is {known}: do not "
+                             "set it")  # fmt: skip
         self.check_pretrained()
 
     def build_model(self) -> ImageClassifier:

@@ -130,13 +130,13 @@ class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
 
     @property
     def grid(self) -> Grid:
-        """The patches row by row, after the class token if there is one."""
+        """Grid of the patches, row by row, after the class token if there is one."""
         size, patch, _ = self.input_sizes
         return Grid(size // patch, size // patch, self.prefix)
 
     @property
     def prefix(self) -> int:
-        """Vectors before the patches: the class token if there is one."""
+        """Number of vectors before the patches: 1 with a class token, else 0."""
         return int(self.class_token == "learned")
 
 

@@ -43,7 +43,7 @@ class PixelPicture:
         self._pixels = pixels
 
     def pixels(self, scale: int = 1) -> np.ndarray:
-        """Return the pixels, whatever the scale."""
+        """Return the pixels at full size; the scale is ignored."""
         return self._pixels
 
 
@@ -71,7 +71,7 @@ class EncodedPicture:
 
         Args:
             scale: Divisor of the size at which a JPEG may be decoded, one of `SCALES`. The shape of
-                the result shows whether it was.
+                the result is the actual size.
 
         Raises:
             BrokenImage: If the file can't be decoded.
@@ -189,8 +189,8 @@ def decode_mask(content: bytes) -> np.ndarray:
     """Decode a mask to the class numbers as stored, uint8 (height, width).
 
     Raises:
-        BrokenImage: If it can't be decoded, is neither PNG nor BMP, or has colours or numbers above
-            255.
+        BrokenImage: If the mask can't be decoded, is neither PNG nor BMP, or has colours or numbers
+            above 255.
     """
     image = open_by_pillow(content)
     if image.format not in EXACT:

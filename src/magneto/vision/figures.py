@@ -44,13 +44,13 @@ def codes_of(
 
 
 def patches_of(images: Tensor, size: int) -> Tensor:
-    """Split (count, channels, height, width) into (count, patches, channels, size, size)."""
+    """Split images (count, channels, height, width) into (count, patches, channels, size, size)."""
     cut = F.unfold(images, size, stride=size).transpose(1, 2)
     return cut.unflatten(-1, (images.shape[1], size, size))
 
 
 def image_of(patches: Tensor) -> Tensor:
-    """Join (count, patches, channels, size, size) to square images."""
+    """Join patches (count, patches, channels, size, size) to square images."""
     side, size = round(patches.shape[1] ** 0.5), patches.shape[-1]
     columns = patches.flatten(2).transpose(1, 2)
     return F.fold(columns, (side * size, side * size), size, stride=size)
@@ -59,7 +59,7 @@ def image_of(patches: Tensor) -> Tensor:
 def mean_patches(images: Tensor, codes: Tensor, count: int, size: int) -> Tensor:
     """Return the mean of the patches of each code, (count, channels, size, size).
 
-    A code without patches is grey: 0.
+    The mean of a code without patches is 0, which is grey.
     """
     patches = patches_of(images, size).flatten(0, 1)
     sums = torch.zeros(count, *patches.shape[1:]).index_add(0, codes.flatten(), patches)
@@ -111,7 +111,7 @@ def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: 
     Args:
         model: The model, on its device.
         images: Input of the model, (count, channels, height, width).
-        seen: The same images from -1 to 1.
+        seen: The same images in [-1, 1].
         asking: Positions whose queries are averaged: the class token, or all patches.
     """
     config, device = model.config, next(model.parameters()).device
@@ -208,12 +208,12 @@ def overlay(pixels: np.ndarray, classes: np.ndarray, colours: np.ndarray) -> np.
     """Blend the colours of classes with an image.
 
     Args:
-        pixels: uint8 (height, width, channels).
+        pixels: Pixels of the image, uint8 (height, width, channels).
         classes: Class of each pixel, uint8 (height, width). `IGNORED` pixels keep their colour.
         colours: Colours of the classes by `class_colours`.
 
     Returns:
-        uint8 (height, width, 3).
+        The image with its classes, uint8 (height, width, 3).
     """
     base = with_channels(pixels, 3).astype(np.float32)
     known = classes != IGNORED

@@ -64,7 +64,7 @@ def pretrained_encoder(config: Any) -> tuple[Path, Any]:
 
     Raises:
         FileNotFoundError: If there is no such run.
-        ValueError: If it is not a run of an image task.
+        ValueError: If the run is not one of an image task.
     """
     run = pretrained_run(config)
     held: Any = resolved_recipe(run, {}).model

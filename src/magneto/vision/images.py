@@ -177,7 +177,7 @@ class ImageSplit:
         """Open an image, without decoding its pixels.
 
         Raises:
-            BrokenImage: If it can't be read, or is not an image.
+            BrokenImage: If the file can't be read, or is not an image.
         """
         row = int(self.table.rows[index])
         refused = partial(self.problems.record, BY_PILLOW, self.images.name(row))
@@ -191,7 +191,7 @@ class ImageSplit:
         """Return an image, uint8 (height, width, channels): RGB, upright.
 
         Raises:
-            BrokenImage: If it can't be read or decoded.
+            BrokenImage: If the file can't be read or decoded.
         """
         return self.open(index).pixels()
 
@@ -199,13 +199,13 @@ class ImageSplit:
         """Return an image's mask: class numbers as stored, uint8 (height, width).
 
         Raises:
-            BrokenImage: If it can't be read or decoded.
+            BrokenImage: If the file can't be read or decoded.
         """
         return open_mask(self.table.columns["mask"][int(self.table.rows[index])])
 
     @property
     def digest(self) -> str:
-        """Digest of the content: names, sizes and labels of all images, bytes of some."""
+        """Digest of the content: names, sizes and labels of all images, and bytes of some."""
         return self.table.digest
 
 
@@ -406,9 +406,9 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
 def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     """List images with masks by split; empty if the folder has no folders of masks.
 
-    Layouts: images/ with annotations/ or masks/, optionally each with training/ and validation/ (as
-    ADE20k); train/ with trainannot/ (as CamVid). A mask has the image's name with another file
-    ending. A split without masks, such as a test split, is counted and left out.
+    The folder has images/ with annotations/ or masks/, optionally each with training/ and
+    validation/ (as ADE20k), or train/ with trainannot/ (as CamVid). A mask has the image's name
+    with another file ending. A split without masks, such as a test split, is counted and left out.
 
     Raises:
         ValueError: If no image has a mask.

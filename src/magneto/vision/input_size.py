@@ -75,7 +75,7 @@ def sample_images(split: ImageSplit) -> ImageSample:
         except BrokenImage:
             continue
     if not sizes:
-        raise ValueError("none of the images in a sample can be read")
+        raise ValueError("no image of a sample can be read")
     return ImageSample(np.array(sizes), grey, huge)
 
 
@@ -176,7 +176,7 @@ class ImageInputTask(Task):
 
         Raises:
             FileNotFoundError: If the source or another run does not exist.
-            ValueError: If they do not fit together.
+            ValueError: If model, data and other runs do not fit together.
         """
         if self._prepared:
             return

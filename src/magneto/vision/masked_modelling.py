@@ -37,8 +37,8 @@ class PatchAggregation(nn.Module):
     """Patch aggregation: a small stack over a middle layer's patches and the last class token.
 
     The information that the middle layer's patches lack has to come from the class token (arXiv
-    2208.06366, section 3.2). Unlike in the released code, its final norm and shared relative bias
-    are separate from the model's.
+    2208.06366, section 3.2). Unlike in the released code, this stack's final norm and shared
+    relative bias are separate from the model's.
     """
 
     def __init__(self, config: ImageModelConfig) -> None:
@@ -71,7 +71,7 @@ class MaskedImageModel(ImageEncoder):
         self.head = NormalLinear(config.width, config.codes, bias=True, std=NORMAL_STD)
 
     def hide(self, patches: Tensor, hidden: Tensor) -> Tensor:
-        """Replace masked patches in (batch, patches, width) by the mask token; see `features`."""
+        """Replace the vectors of masked patches (batch, patches, width) by the mask token."""
         places = torch.zeros(patches.shape[:2], dtype=torch.bool, device=patches.device)
         return self.mask_token(patches, places.scatter(1, hidden, True))
 

@@ -1,6 +1,6 @@
 """Image models: an encoder over patches, a classifier, and a segmenter with its evaluation.
 
-UperNet is arXiv 1807.10221, its pyramid pooling arXiv 1612.01105; the FCN head is arXiv 1411.4038.
+The papers are arXiv 1807.10221 (UperNet), 1612.01105 (pyramid pooling) and 1411.4038 (FCN head).
 The feature pyramid is BEiT's (the paper's recipe for ADE20k). Resizing never aligns corners. The
 heads have group norm, so that micro-batches and ranks do not change results; published recipes have
 batch norm, whose statistics depend on the batch.
@@ -155,7 +155,7 @@ class FeaturePyramid(nn.Module):
 
 
 class PyramidPooling(nn.Module):
-    """Pyramid pooling: a map with itself pooled at several scales (arXiv 1612.01105)."""
+    """Pyramid pooling: joins a map with its means at several scales (arXiv 1612.01105)."""
 
     def __init__(self, inputs: int, channels: int, scales: Sequence[int]) -> None:
         super().__init__()
@@ -218,8 +218,9 @@ class SegmentationLogits(NamedTuple):
     """Logits of a `Segmenter`.
 
     Attributes:
-        main: (batch, classes, height, width), 4 x 4 pixels for each patch.
-        auxiliary: (batch, classes, rows, columns), used only in the loss.
+        main: Logits of the UperNet head (batch, classes, height, width), with 4 x 4 points per
+            patch.
+        auxiliary: Logits of the FCN head (batch, classes, rows, columns), used only in the loss.
     """
 
     main: Tensor
@@ -264,7 +265,7 @@ def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]
         images: Images (channels, height, width) of any size, on the model's device.
 
     Yields:
-        float32 (classes, height, width) for each image.
+        The logits of each image, float32 (classes, height, width).
     """
     if model.config.inference == "slide":
         return sliding_logits(model, images)
@@ -341,7 +342,7 @@ class WholeImageConfig(SegmenterConfig):
 
     @property
     def grid(self) -> Grid:
-        """The patches row by row, after the class token if there is one."""
+        """Grid of the patches, row by row, after the class token if there is one."""
         return Grid(self.rows, self.columns, super().grid.prefix)
 
 

@@ -44,7 +44,7 @@ class MaskClasses:
     Args:
         classes: Number of classes.
         reduce_zero_label: Whether 0 is ignored and all other numbers are reduced by one.
-        ignored: Further stored numbers that are ignored.
+        ignored: Further numbers, as stored in masks, that are ignored.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class MaskClasses:
         unknown = stored[(found >= self.classes) & (found != IGNORED)]
         if unknown.size:
             raise BrokenImage(
-                f"its mask has the number {unknown[0]}, but there are {self.classes} classes: set "
-                "model.classes, or list numbers without a class in data.ignored"
+                f"its mask has the number {unknown[0]}, but there are {self.classes} classes from "
+                "0 on: set model.classes, or list numbers without a class in data.ignored"
             )
         return found
 
@@ -86,12 +86,12 @@ def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.nda
 
 
 def mask_numbers(splits: Sequence[ImageSplit], masks: MaskClasses) -> np.ndarray:
-    """Return the stored numbers in the masks of splits that have a class, in ascending order.
+    """Return the stored numbers with a class in the masks of splits, in ascending order.
 
     Of a large split a sample of the masks is read.
 
     Raises:
-        ValueError: If they have no class but 0.
+        ValueError: If the masks have no class but 0.
     """
     occurs = np.zeros(256, np.bool_)
     for split in splits:
@@ -357,7 +357,7 @@ class Segmentation(FineTuning):
 
         Args:
             model: Model with a run's weights, in evaluation mode.
-            pixels: uint8 (height, width, channels).
+            pixels: Pixels of the image, uint8 (height, width, channels).
         """
         assert isinstance(model, Segmenter)
         image = self.input_format_of().normalise(resize_to_fit(pixels, self.data_config.fit))

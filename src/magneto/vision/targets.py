@@ -59,7 +59,7 @@ class BlockMasking:
         self.smallest = max(1.0, SMALLEST * patches)
 
     def draw(self, random: np.random.Generator) -> np.ndarray:
-        """Return the numbers of the masked patches in order, (count,), int64."""
+        """Return the numbers of the masked patches in ascending order, int64 (count,)."""
         hidden = np.zeros((self.rows, self.columns), bool)
         left = self.count
         while left > 0:
@@ -125,8 +125,8 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
 class Codebook(nn.Module):
     """Codebook: `codes` directions of `width` numbers, and the share of use of each.
 
-    Both are moving averages with this `decay`. A code is revived when its use falls below
-    `revive_below` / `codes`.
+    Directions and shares are moving averages with this `decay`. A code is revived when its use
+    falls below `revive_below` / `codes`.
     """
 
     vectors: Tensor
@@ -246,7 +246,7 @@ class ImageTokenizer(ImageEncoder):
             return self.codebook(features)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return the codes of images in [-1, 1], (batch, patches), int64."""
+        """Return the codes, int64 (batch, patches), of images in [-1, 1]."""
         return self.quantise(self.features(images))[0]
 
 
@@ -283,11 +283,11 @@ class PatchTokenizer(nn.Module):
         self.register_buffer("vectors", vectors)
 
     def directions(self, images: Tensor) -> Tensor:
-        """Return the patches of images as directions, (batch, patches, width), of length 1."""
+        """Return the patches of images as directions of length 1 (batch, patches, width)."""
         return F.normalize(patch_pixels(images, self.config.input_sizes[1]), dim=-1)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return the codes of images in [-1, 1], (batch, patches), int64."""
+        """Return the codes, int64 (batch, patches), of images in [-1, 1]."""
         with without_autocast(images):
             rows = self.directions(images.to(self.vectors.dtype))
             return nearest(rows.flatten(0, 1), self.vectors).view(rows.shape[:-1])
@@ -329,7 +329,7 @@ class CodeTargets(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Return the codes of the model's input, (batch, patches), int64."""
+        """Return the codes, int64 (batch, patches), of the model's input."""
         return self.tokenizer.encode(self.view(images))
 
     def agreed_codes(self, wanted: int | None) -> int:

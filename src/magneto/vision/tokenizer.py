@@ -1,9 +1,9 @@
 """Training of an image tokenizer by vector-quantised knowledge distillation (VQ-KD).
 
 A decoder predicts a teacher's features from the codes of `magneto.vision.targets.ImageTokenizer`. A
-teacher is a frozen module with a `width` and a `forward`. It maps images (batch, channels, height,
-width) in [-1, 1] to features (batch, patches, width), of which only the direction counts. The
-codebook has no gradient. Moving averages over all micro-batches and ranks update it once a step
+teacher is a frozen module with a `width` and a `forward`. `forward` maps images (batch, channels,
+height, width) in [-1, 1] to features (batch, patches, width), of which only the direction counts.
+The codebook has no gradient. Moving averages over all micro-batches and ranks update it once a step
 (arXiv 2208.06366, section 3.1).
 """
 
@@ -87,7 +87,7 @@ class HogTeacher(nn.Module):
         self.width = (ORIENTATIONS + 1) * self.cells**2
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features (batch, patches, width) of (batch, channels, height, width)."""
+        """Return features (batch, patches, width) of images (batch, channels, height, width)."""
         with without_autocast(images):
             found = gradient_histograms((images + 1) / 2, self.cell)
             directed = F.normalize(F.pad(found, (0, 0, 0, 0, 0, 1), value=FLAT), dim=1)
@@ -103,7 +103,7 @@ class PixelTeacher(nn.Module):
         self.width = channels * self.patch_size**2 + 1
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features (batch, patches, width) of (batch, channels, height, width)."""
+        """Return features (batch, patches, width) of images (batch, channels, height, width)."""
         return patch_pixels(images, self.patch_size)
 
 
@@ -143,7 +143,7 @@ class PretrainedTeacher(nn.Module):
                              "and model.patch_size")  # fmt: skip
         if config.channels != vision.num_channels:
             raise ValueError(f"the teacher {path} reads {vision.num_channels} channels: set "
-                             "model.channels")  # fmt: skip
+                             f"model.channels {vision.num_channels}")  # fmt: skip
         for name in ("image_mean", "image_std"):
             values = torch.tensor(found[name]).view(-1, 1, 1)
             self.register_buffer(name, values, persistent=False)
@@ -158,7 +158,7 @@ class PretrainedTeacher(nn.Module):
         return self.model.visual_projection(vision.post_layernorm(features))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features (batch, patches, width) of (batch, channels, height, width)."""
+        """Return features (batch, patches, width) of images (batch, channels, height, width)."""
         size = (self.image_size, self.image_size)
         if images.shape[-2:] != size:
             images = F.interpolate(images, size, mode="bicubic", antialias=True)
@@ -244,7 +244,8 @@ class ImageTokenization(ImageTask):
                              "from -1 to 1")  # fmt: skip
         if config.target_width not in (None, self.teacher.width):
             raise ValueError(f"model.target_width is {config.target_width}, but the teacher's "
-                             f"features have a width of {self.teacher.width}")  # fmt: skip
+                             f"features have a width of {self.teacher.width}: do not set "
+                             "model.target_width")  # fmt: skip
         patches = len(self.splits.train) * config.patches
         if patches < PATCHES_PER_CODE * config.codes:
             proposed = 2 ** max(1, int(math.log2(max(2, patches / PATCHES_PER_CODE))))
@@ -314,7 +315,7 @@ class ImageTokenization(ImageTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return the loss, the cosine, and the use of the codebook by the validation images.
 
-        "codebook_use" is the share of codes that occur; "codebook_perplexity" the exponential of
+        "codebook_use" is the share of codes that occur; "codebook_perplexity" is the exponential of
         the entropy of their frequencies.
 
         Raises:

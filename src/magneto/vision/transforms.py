@@ -66,9 +66,10 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
 
 
 def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
-    """Return the old pixels that a part of a resized side needs, and its two ends among them.
+    """Return the source pixels of a part of a resized side, and the part's two ends among them.
 
-    `start` and `size` of the part are in new pixels; the side is resized from `old` to `new`.
+    The side is resized from `old` to `new` pixels. `start` and `size` of the part are in new
+    pixels.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)
@@ -150,12 +151,12 @@ def resize_to_fit(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray
 
 
 def to_image(pixels: np.ndarray) -> Any:
-    """Convert uint8 (height, width, 1 or 3) to an image of Pillow."""
+    """Convert pixels, uint8 (height, width, 1 or 3), to an image of Pillow."""
     return pillow().fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
 
 
 def from_image(image: Any) -> np.ndarray:
-    """Convert an image of Pillow to uint8 (height, width, channels)."""
+    """Convert an image of Pillow to pixels, uint8 (height, width, channels)."""
     pixels = np.asarray(image)
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
@@ -174,7 +175,7 @@ class InputFormat:
 
     Attributes:
         size: Height and width in pixels.
-        channels: 1 or 3.
+        channels: Number of channels, 1 or 3.
         normalisation: A key of `NORMALISATIONS`.
         peak: Largest possible pixel value of the source.
     """
@@ -190,7 +191,7 @@ class InputFormat:
         return np.zeros((self.channels, self.size, self.size), np.float32)
 
     def normalise(self, pixels: np.ndarray) -> np.ndarray:
-        """Normalise uint8 (height, width, channels) to float32 (channels, height, width)."""
+        """Normalise uint8 pixels (height, width, channels) to float32 (channels, height, width)."""
         pixels = with_channels(pixels, self.channels)
         found = np.empty((self.channels, *pixels.shape[:2]), np.float32)
         # Channel by channel: a loop over three values, innermost, is twenty times as slow.
@@ -200,7 +201,7 @@ class InputFormat:
         return found
 
     def restore(self, image: np.ndarray) -> np.ndarray:
-        """Convert a normalised image to uint8 (height, width, channels), to display it.
+        """Convert a normalised image to pixels to display, uint8 (height, width, channels).
 
         The largest possible pixel value becomes 255.
         """

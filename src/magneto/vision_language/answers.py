@@ -181,7 +181,7 @@ def read_answers(name: str) -> list[str]:
 
     Raises:
         FileNotFoundError: If the file does not exist. The message names the nearest path.
-        ValueError: If it has no answers, duplicates, or labels out of order.
+        ValueError: If the list is empty, has duplicates, or has labels out of order.
     """
     path = existing_path(name)
     with guarded(prefix=f"{path} is not an answer list: "):

@@ -65,7 +65,7 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
 
     Raises:
         FileNotFoundError: If the run or its tokenizer does not exist.
-        ValueError: If it is not a vision-language run.
+        ValueError: If the run is not a vision-language run.
     """
     run = pretrained_run(config)
     if not is_exported(run):
@@ -244,7 +244,7 @@ class FineTunedTask(ImageTextTask):
         return example_stream(len(numbers), example, batch_size, seed, finish=finish, broken=broken)
 
     def validation_batches(self) -> LazyBatches:
-        """Return batches of validation rows in fixed random order, with blank for broken images."""
+        """Return batches of validation rows, shuffled once; blank images replace broken ones."""
         plans = evaluation_plans(len(self.splits.validation), EVALUATION_BATCH)
         return LazyBatches(plans, self.fixed_rows)
 
@@ -306,7 +306,7 @@ class FineTunedTask(ImageTextTask):
         return [np.zeros(self.model_config.max_length, np.int64)] * count
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer and a digest of the data; return the sizes of the images."""
+        """Write the tokenizer and a digest of the data; return tokenizer and image sizes."""
         return {**super().save_assets(directory), "model.pretrained": None}
 
 

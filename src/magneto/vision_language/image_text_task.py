@@ -41,7 +41,7 @@ class ImageTextTask(ImageInputTask):
 
     @property
     def training_images(self) -> ImageSplit:
-        """Training images: of several images in a row, the first."""
+        """Training images; of rows with several images, the first image of each row."""
         return self.splits.train.images[0]
 
     @abstractmethod

@@ -59,7 +59,10 @@ class VisionEmbedding(nn.Module):
         self.positions = VectorTable(config.image_tokens, width, std=width**-0.5)
 
     def forward(self, images: Tensor, hidden: Tensor | None) -> Tensor:
-        """Embed images (images, channels, height, width) as (images * image_tokens, width)."""
+        """Return the vectors of images.
+
+        Images are (images, channels, height, width), vectors (images * image_tokens, width).
+        """
         patches = self.patches(images)
         if self.mask_token is not None:
             patches = self.mask_token(patches, hidden)
@@ -224,7 +227,7 @@ class MaskedDataModel(nn.Module):
         """Return logits, or with both targets the losses, whose logits are computed in chunks.
 
         Args:
-            images: (images, channels, height, width).
+            images: Images (images, channels, height, width).
             masked: Samples with their masked patches and words.
             codes: Codes of the masked patches (masked patches,); -100 for a patch without a target.
             words: Tokens of the masked words (masked words,); -100 for a word without a target.
@@ -377,7 +380,7 @@ def contrastive_losses(images: Tensor, texts: Tensor, scale: Tensor) -> Tensor:
     """Return the contrastive loss of each pair: the mean of both directions' cross-entropy.
 
     Embeddings of images and texts are (pairs, width), of length 1. Text i belongs only to image i.
-    The losses are in nats, (pairs,).
+    The losses (pairs,) are in nats.
     """
     with without_autocast(images):
         logits = scale * images @ texts.T
@@ -400,13 +403,13 @@ class ImageCaptioner(nn.Module):
     def forward(
         self, images: Tensor, samples: Samples, words: Tensor, targets: Tensor | None = None
     ) -> Tensor | CrossEntropyLoss:
-        """Return logits (words, vocab_size), or with targets the summed loss.
+        """Return logits (words, vocab_size), or with targets the summed loss, computed in chunks.
 
         Args:
-            images: (pairs, channels, height, width).
+            images: Images of the pairs (pairs, channels, height, width).
             samples: The pairs, packed by `left_to_right`.
             words: Indices of the masked words among the language tokens (words,).
-            targets: Tokens of the masked words (words,). Their logits are computed in chunks.
+            targets: Tokens of the masked words (words,).
         """
         vision, language = self.encoder(images, samples)
         # The head does not read the image's features; this gives their experts gradients of zeros,

@@ -62,7 +62,7 @@ def close_texts(texts: Iterable[str], tokenizer: Tokenizer) -> ClosedTexts:
 def mask_words(
     masking: Masking, ratio: float, row: np.ndarray, draw: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mask a share of a text's tokens without special ones, at least one token.
+    """Mask a share of a text's tokens, at least one token and no special token.
 
     Returns:
         The masked text, and the target of each position or `IGNORED`, both (length,).
@@ -76,7 +76,7 @@ def mask_words(
 
 
 MaskWords = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
-"""`mask_words` with a masking and a ratio."""
+"""Function `mask_words` whose masking and ratio are given."""
 
 
 def image_examples(

@@ -230,10 +230,10 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
     that of the image for a text.
 
     Args:
-        images: (images, width), of length 1.
-        texts: (texts, width), of length 1.
-        owners: (texts,), index of each text's image; every image has at least one text.
-        broken: (images,), True for an unreadable image, whose queries fail.
+        images: Embeddings of images (images, width), of length 1.
+        texts: Embeddings of texts (texts, width), of length 1.
+        owners: Index of each text's image (texts,). Every image has at least one text.
+        broken: True for an unreadable image (images,), whose queries fail.
     """
     numbers = torch.arange(len(images))
     found = {}

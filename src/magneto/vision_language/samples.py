@@ -128,7 +128,7 @@ def frame_text(
 
 
 def resize_to_square(picture: Picture, size: int) -> np.ndarray:
-    """Resize a whole picture to uint8 (size, size, channels)."""
+    """Resize a whole picture to a square, uint8 (size, size, channels)."""
     return crop_and_resize(picture, Box(0, 0, picture.height, picture.width), size)
 
 

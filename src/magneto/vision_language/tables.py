@@ -98,7 +98,7 @@ class ImageRows:
 
     @property
     def digest(self) -> str:
-        """Digest of the content: all texts, names and sizes of images, bytes of some."""
+        """Digest of the content: all texts, names and sizes of images, and bytes of some images."""
         return self.table.digest
 
 
@@ -243,7 +243,8 @@ def image_files(folder: Path, counts: Counts) -> dict[str, str]:
     """Return the paths of all images below a folder by file name.
 
     Archives may be unpacked in different ways. For example, NLVR2's training images are in a
-    hundred folders or in one. Of two files of one name the first in alphabetical order is used.
+    hundred folders or in one. Of two files with the same name, the first in alphabetical order is
+    used.
     """
     root = folder if folder.is_dir() else folder.parent
     found: dict[str, str] = {}
@@ -264,7 +265,7 @@ def named_images(names: Sequence[str], folder: Path, known: Mapping[str, str]) -
 def load_captions(
     config: CaptionDataConfig, problems: DataProblems, progress: Progress = SILENT
 ) -> RowSplits:
-    """Return rows that have an image and all of its "captions" each.
+    """Return rows with an image and all of its "captions" each.
 
     Raises:
         FileNotFoundError: If the path does not exist.

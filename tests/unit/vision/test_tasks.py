@@ -84,7 +84,7 @@ def test_pictures_of_a_model(name: str, tmp_path: Path) -> None:
 
 
 MISFITS: list[tuple[str, dict[str, Any], str]] = [
-    ("image-classification", {"model__classes": 9}, "has 10 classes, the model 9"),
+    ("image-classification", {"model__classes": 9}, "has 10 classes, but model.classes is 9"),
     ("image-tokenizer", {"data__normalisation": "imagenet"}, "normalisation must be half"),
     ("image-tokenizer", {"model__target_width": 7}, "target_width is 7, but .* width of 5"),
     ("image-tokenizer", {"model__channels": 3}, "have 1 channel, but model.channels is 3"),
