@@ -97,7 +97,8 @@ class TextEncoder(nn.Module):
             attention_mask: Boolean mask (batch, length), False for padding.
             token_types: Token types of shape (batch, length); by default all 0.
 
-        Returns: Features of shape (batch, length, width).
+        Returns:
+            Features of shape (batch, length, width).
         """
         types = tokens.new_zeros(()) if token_types is None else token_types
         return self.encoder(self.embedding(tokens) + self.token_type(types), attention_mask)

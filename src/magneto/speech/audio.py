@@ -1,7 +1,7 @@
-"""Decoding of recordings: every format of libsndfile, to mono samples at one sample rate.
+"""Decoding of recordings in every format of libsndfile to mono samples at one sample rate.
 
-A damaged recording does not raise. Its problem is returned with the readable samples, so that
-training skips it and evaluation uses the rest.
+A damaged recording raises no error. Its problem is returned with the readable samples. Training
+skips the recording, and evaluation uses the readable samples.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ LEAST_RATE, MOST_RATE = 1000, 1_000_000
 SAMPLES_PER_BYTE = 2000
 
 File = str | bytes | Callable[[], str | bytes]
-"""Path or content of a recording, or a function that returns one of them or raises."""
+"""Path or content of a recording, or a function that returns a path or a content."""
 
 
 class AudioError(BadRecord):
-    """A recording without usable samples; the message is one of the problems."""
+    """Error for a recording without usable samples; its message is the problem."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Segment:
     Attributes:
         start: Start in seconds.
         stop: End in seconds; None for the end of the file.
-        channel: Channel from 0; None for the mean of all.
+        channel: Number of the channel, from 0; None for the mean of all channels.
     """
 
     start: float = 0.0
@@ -83,8 +83,8 @@ class Waveform:
     """Decoded samples of a recording.
 
     Attributes:
-        samples: Mono samples, float32; non-finite ones are replaced by 0.
-        problem: Problem of the recording, one of this module's constants; "" for none.
+        samples: Mono samples, float32; non-finite samples are replaced by 0.
+        problem: Problem of the recording, one of this module's constants; "" without a problem.
     """
 
     samples: np.ndarray
@@ -102,10 +102,10 @@ def soundfile() -> Any:
 
 @contextmanager
 def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
-    """Open a recording as a `soundfile.SoundFile`, which reads the header.
+    """Open a recording as a `soundfile.SoundFile` and read its header.
 
     Raises:
-        BadSound: If the recording is unusable, or reading it raises.
+        AudioError: If the recording is unusable, or reading it raises.
         ModuleNotFoundError: If soundfile is not installed.
     """
     library, size, wrong = soundfile(), 0, MISSING
@@ -131,7 +131,7 @@ def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
 
 
 def header_seconds(file: File, segment: Segment = FULL) -> tuple[float, str]:
-    """Return a segment's duration in seconds by the file's header, and its problem."""
+    """Return a segment's duration in seconds according to the file's header, and the problem."""
     try:
         with open_audio(file, segment) as found:
             total = found.frames / found.samplerate
@@ -180,10 +180,10 @@ def read_sound(file: File, sample_rate: int, segment: Segment = FULL) -> Wavefor
 
 
 def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Iterator[np.ndarray]:
-    """Yield blocks (samples, channels) of a `soundfile.SoundFile`, `size` samples or fewer.
+    """Yield blocks (samples, channels) of a `soundfile.SoundFile`, at most `size` samples each.
 
     Raises:
-        BadSound: If a block is damaged, after all samples before it.
+        AudioError: If a block is damaged. All samples before the damage are yielded first.
     """
     damaged = False
     if first:
@@ -208,12 +208,12 @@ def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Ite
 def sound_pieces(
     path: Path, sample_rate: int, report: Callable[[str], None]
 ) -> Iterator[np.ndarray]:
-    """Yield the samples of a file some seconds at a time; see `read_sound`.
+    """Yield the samples of a file in pieces of some seconds; see `read_sound`.
 
     Args:
         path: Path of the file.
         sample_rate: Sample rate of the result in Hz.
-        report: Called with a problem of the file.
+        report: Function that is called with a problem of the file.
     """
     has_samples = False
     try:
@@ -233,9 +233,9 @@ def sound_pieces(
 
 
 def raw_pieces(source: Any, rate: int, sample_rate: int) -> Iterator[np.ndarray]:
-    """Yield the resampled samples of raw audio: 16 bits, little-endian, mono.
+    """Yield the resampled samples of raw mono audio of 16 bits, little-endian.
 
-    The source is a byte stream with `read1`. Half a sample at its end is dropped.
+    The source is a byte stream with `read1`. Half a sample at the end of the stream is dropped.
     """
     resample_piece, rest = stream_resampler(rate, sample_rate), b""
     while piece := source.read1(BYTES):
@@ -250,7 +250,8 @@ def raw_pieces(source: Any, rate: int, sample_rate: int) -> Iterator[np.ndarray]
 def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool], np.ndarray]:
     """Return a function that resamples a stream piece by piece.
 
-    It is called with a piece and whether the piece is the last, and returns the samples available.
+    The function's arguments are a piece and whether the piece is the last. It returns the resampled
+    samples that are available so far.
 
     Raises:
         ModuleNotFoundError: If soxr is needed and not installed.
@@ -263,7 +264,7 @@ def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool]
 
 
 def check_samples(samples: np.ndarray, problem: str = "") -> Waveform:
-    """Replace non-finite samples by 0; find non-finite samples and silence."""
+    """Replace non-finite samples by 0; report non-finite samples and silence as problems."""
     finite = np.isfinite(samples)
     if not finite.all():
         return Waveform(np.where(finite, samples, 0).astype(np.float32), NON_FINITE)
@@ -281,7 +282,7 @@ def resample(samples: np.ndarray, rate: float, sample_rate: float) -> np.ndarray
 
 
 def is_recording(first: bytes) -> bool:
-    """Whether the first four bytes of a stream are those of a .wav, .flac, .ogg or .mp3."""
+    """Whether the first four bytes of a stream belong to a .wav, .flac, .ogg or .mp3."""
     if first in (b"RIFF", b"RF64", b"fLaC", b"OggS") or first.startswith(b"ID3"):
         return True
     bits = int.from_bytes(first[:3]) if len(first) == 4 else 0
@@ -295,7 +296,7 @@ def is_recording(first: bytes) -> bool:
 def is_truncated(found: Any, stop: float | None) -> bool:
     """Whether a segment exceeds its file, or the file is truncated.
 
-    libsndfile does not report a .wav with missing samples nor an .ogg without its last page.
+    libsndfile reports neither a .wav with missing samples nor an .ogg without its last page.
     """
     if stop is not None:
         return stop - found.frames / found.samplerate > TOLERANCE
@@ -307,7 +308,7 @@ def is_truncated(found: Any, stop: float | None) -> bool:
 
 
 def missing_wav_bytes(raw: Any) -> int:
-    """Return the number of missing bytes of a .wav's samples by its header; 0 for other files.
+    """Return how many bytes of samples a .wav lacks by its header; 0 for other files.
 
     A .wav with the maximum length in its header was written to a pipe and is complete.
     """

@@ -1,9 +1,10 @@
 """Vocabulary and batches of speech recognition.
 
-Label 0 is blank; the others are a tokenizer's tokens. An epoch's utterances are shuffled and cut
-into blocks. A block is sorted by frames and tokens and cut into groups within two budgets: padded
-frames (for the encoder) and padded frames times tokens (for the transducer loss). The groups are
-shuffled. Everything is a function of seed and epoch, so that a run resumes exactly.
+Label 0 is blank; the other labels are a tokenizer's tokens. An epoch's utterances are shuffled and
+cut into blocks. A block is sorted by numbers of frames and tokens, and cut into groups. Two budgets
+limit a group: padded frames (for the encoder) and padded frames times tokens (for the transducer
+loss). The groups are shuffled. All groups are a function of seed and epoch, so that a run resumes
+exactly.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class SpeechVocabulary:
 
     Attributes:
         tokenizer: Tokenizer of the transcripts.
-        size: Number of tokens plus blank.
+        size: Number of labels, which is the number of tokens + 1 for blank.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -128,7 +129,7 @@ def train_characters(texts: Iterable[str], path: Path) -> None:
 
 
 def padded_frames(frames: int) -> int:
-    """Return the padded number of frames of an utterance; 0 for one without frames."""
+    """Return the padded number of frames of an utterance; 0 for an utterance without frames."""
     return max(frames, MIN_FRAMES) if frames else 0
 
 
@@ -152,12 +153,12 @@ class SpeechBatch:
         feature_lengths: Number of frames, (batch,), int64.
         targets: Labels, (batch, labels), int64, padded with blank (0).
         target_lengths: Number of labels, (batch,), int64.
-        sizes: Numbers of frames and labels of each utterance, not as tensors.
-        weights: 1, or 0 for an unusable utterance, (batch,), float32.
+        sizes: Numbers of frames and labels of each utterance, as integers.
+        weights: Weights (batch,), float32: 1, or 0 for an unusable utterance.
         ids: Ids of the utterances.
-        problems: Problem of each utterance; "" for none.
+        problems: Problem of each utterance; "" without a problem.
         texts: Transcripts.
-        frames: Total number of frames without padding, for throughput and padding.
+        frames: Total number of frames without padding, for throughput and the share of padding.
     """
 
     features: Tensor
@@ -199,13 +200,13 @@ class BatchMaker:
         random: np.random.Generator,
         speeds: np.ndarray | float = 1.0,
     ) -> list[np.ndarray]:
-        """Sort utterances by length and cut them into groups, short ones first.
+        """Sort utterances by length and cut them into groups, short utterances first.
 
         Args:
             numbers: Numbers of the utterances.
             config: Data configuration, for the size of groups.
-            random: Orders utterances of equal length.
-            speeds: Speed of every utterance of the split.
+            random: Random number generator that orders utterances of equal length.
+            speeds: Speed factor of every utterance of the split.
         """
         shuffled = numbers[random.permutation(len(numbers))]
         frames = np.maximum(self.source.frames(speeds), MIN_FRAMES)
@@ -218,7 +219,10 @@ class BatchMaker:
         return cut_groups(order, np.stack([frames, labels + 1], 1), budgets)
 
     def evaluation_batch(self, numbers: np.ndarray) -> SpeechBatch:
-        """Return a group of unaugmented utterances, with the readable part of broken ones."""
+        """Return a group of unaugmented utterances.
+
+        Of broken utterances, the readable part is used.
+        """
         source, normaliser = self.source, self.normaliser
         return self._padded(numbers, [source.normalised(n, normaliser) for n in numbers.tolist()])
 
@@ -229,9 +233,10 @@ class BatchMaker:
         augmentation: Augmentation,
         seed: tuple[int, int],
     ) -> SpeechBatch:
-        """Return a group of augmented utterances; broken ones get weight 0.
+        """Return a group of augmented utterances; broken utterances get weight 0.
 
-        Speeds are those of all utterances of the split; the seed is that of the run and the epoch.
+        `speeds` contains the speed factors of all utterances of the split. `seed` contains the seed
+        of the run and the epoch.
         """
         vary = partial(augmentation.utterance, self.source, self.normaliser)
         found = [vary(n, float(speeds[n]), (*seed, n)) for n in numbers.tolist()]
@@ -267,7 +272,7 @@ class PreparedSpeech:
     Args:
         config: Data configuration.
         seed: Seed of built-in training sets.
-        progress: Reports the slow work, which is cached.
+        progress: Reports the slow steps, whose results are cached.
 
     Raises:
         FileNotFoundError: If there is no such source, tokenizer or normaliser.
@@ -293,7 +298,7 @@ class PreparedSpeech:
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return batches of `batch_size` groups, augmented anew in each epoch.
 
-        A micro-batch is a list of groups. The seed decides the order and the augmentation.
+        A micro-batch is a list of groups. The seed determines the order and the augmentation.
         """
         maker, config = self.train_maker, self.config
         augmentation = Augmentation(config.augmentation, config.sample_rate)
@@ -304,7 +309,7 @@ class PreparedSpeech:
             return augmentation.speeds(count, seed, epoch)
 
         def groups(epoch: int) -> list[np.ndarray]:
-            """Return the groups of an epoch; a row is (epoch, number of the utterance)."""
+            """Return the groups of an epoch, as arrays with rows (epoch, utterance number)."""
             order = epoch_order(count, seed, epoch)
             random = np.random.default_rng([seed, epoch, 1])
             found: list[np.ndarray] = []

@@ -46,7 +46,7 @@ class FilterBankConfig:
     low_frequency: NonNegativeFloat = 20.0
     """Lower edge of the lowest filter in Hz."""
     high_frequency: float = 0.0
-    """Upper edge of the highest filter in Hz. 0 or a negative number is relative to half the sample
+    """Upper edge of the highest filter in Hz. A value of 0 or less is added to half the sample
     rate."""
 
     @rule
@@ -58,7 +58,7 @@ class FilterBankConfig:
 
 @configuration
 class AugmentationConfig:
-    """Data augmentation, drawn anew in each epoch. The defaults are the paper's."""
+    """Data augmentation, sampled anew in each epoch. The defaults are the paper's."""
 
     frequency_masks: NonNegativeInt = 2
     """Number of SpecAugment's frequency masks (arXiv 1904.08779); 0 for none."""
@@ -69,13 +69,13 @@ class AugmentationConfig:
     time_ratio: Probability = 0.04
     """Maximum length of a time mask as a share of the utterance's frames."""
     time_masks_ratio: NonNegativeFloat = 0.0
-    """Time masks per frame, up to `time_masks` (arXiv 1912.05533, p_M); 0 takes `time_masks` for
-    every length."""
+    """Number of time masks per frame (arXiv 1912.05533, p_M), limited by `time_masks`. With 0,
+    utterances of any length have `time_masks` masks."""
     time_warp: NonNegativeInt = 0
     """Maximum shift of SpecAugment's time warp in frames (5 in ESPnet); 0 for none."""
     speeds: tuple[Annotated[float, Interval(ge=0.5, le=2)], ...] = (1.0,)
-    """Speed perturbation: factors with equal probability, usually (0.9, 1.0, 1.1). The pitch
-    changes too."""
+    """Factors of speed perturbation, which have equal probability, usually (0.9, 1.0, 1.1). They
+    change the pitch too."""
     gain: NonNegativeFloat = 0.0
     """Maximum change of loudness in decibels."""
     noise: Probability = 0.0
@@ -95,9 +95,10 @@ class SyntheticConfig:
     """Synthetic utterances of the built-in data sets."""
 
     train_utterances: PositiveInt = 4000
-    """Number of training utterances, drawn by the recipe's seed."""
+    """Number of training utterances, which depend on the recipe's seed."""
     validation_utterances: PositiveInt = 200
-    """Number of validation utterances. They are the same in every run and have other speakers."""
+    """Number of validation utterances. They are the same in every run, and their speakers are not
+    in the training set."""
     words: tuple[PositiveInt, PositiveInt] = (1, 5)
     """Minimum and maximum number of words per utterance."""
     snr: tuple[float, float] = (10.0, 40.0)
@@ -121,29 +122,31 @@ class SpeechDataConfig:
     """Data section of speech recognition."""
 
     source: str = "builtin:spoken-digits"
-    """PATH, hf:NAME[:CONFIG[:SPLIT]], builtin:spoken-digits or builtin:spoken-commands. A path is
-    a .jsonl, .json, .csv or .tsv file of recordings and texts, or a folder: of such files, of
-    LibriSpeech, Common Voice or Kaldi, of tar shards or of parquet files."""
+    """Source of the recordings: PATH, hf:NAME[:CONFIG[:SPLIT]], builtin:spoken-digits or
+    builtin:spoken-commands. A path is a .jsonl, .json, .csv or .tsv file of recordings and texts,
+    or a folder. A folder contains such files, tar shards, parquet files, or a corpus in the layout
+    of LibriSpeech, Common Voice or Kaldi."""
     validation_source: str | None = None
-    """Separate source of validation utterances: its validation split, otherwise its test split,
-    otherwise all of it."""
+    """Separate source of validation utterances. Its validation split is used, otherwise its test
+    split, otherwise all its utterances."""
     audio_column: str | None = None
-    """Column of the recordings; null finds it by its usual names."""
+    """Column of the recordings; null looks for a column with a usual name."""
     text_column: str | None = None
-    """Column of the transcripts; null finds it by its usual names."""
+    """Column of the transcripts; null looks for a column with a usual name."""
     train_splits: tuple[str, ...] | None = None
-    """Training splits of the source, such as train-clean-100; null finds them by their names."""
+    """Training splits of the source, such as train-clean-100; null recognises them by name."""
     validation_splits: tuple[str, ...] | None = None
-    """Validation splits, such as dev-clean,dev-other; null finds them by their names."""
+    """Validation splits, such as dev-clean,dev-other; null recognises them by name."""
     validation_fraction: Share = 0.05
-    """Share of speakers or utterances held out for validation, chosen by the hash of their name, if
-    the source has no validation split."""
+    """Share of speakers or utterances held out for validation if the source has no validation
+    split. They are chosen by the hash of their name."""
     hold_out: Literal["speaker", "utterance"] = "speaker"
-    """Unit of the hold-out: whole speakers (if they are known) or utterances."""
+    """Unit that is held out: whole speakers (if they are known) or utterances."""
     validation_limit: PositiveInt | None = None
     """Maximum number of validation utterances, chosen by the hash of their ids; null for all."""
     text_case: Literal["keep", "lower", "upper"] = "keep"
-    """Case of the transcripts: unchanged, lower or upper. LibriSpeech's are upper case."""
+    """Case of the transcripts: unchanged, lower or upper. LibriSpeech's transcripts are upper
+    case."""
     sample_rate: Annotated[int, Interval(ge=1000, lt=LARGEST)] = 16000
     """Sample rate in Hz; other recordings are resampled."""
     features: FilterBankConfig = FilterBankConfig()
@@ -154,22 +157,24 @@ class SpeechDataConfig:
     augmentation: AugmentationConfig = AugmentationConfig()
     """Data augmentation in training."""
     cached: bool = False
-    """Compute features once and cache them on disk. Not possible with speeds, gain and noise."""
+    """Compute features once and cache them on disk. Augmentation by speeds, gain and noise is then
+    impossible."""
     tokenizer: str = "sentencepiece"
-    """"characters", "bpe" or "sentencepiece" (trained on the training transcripts), "bytes", or
-    the path of a tokenizer."""
+    """Tokenizer: "characters", "bpe" or "sentencepiece" (trained on the training transcripts),
+    "bytes", or the path of a tokenizer."""
     vocab_size: PositiveInt = 5000
     """Vocabulary size of a "bpe" or "sentencepiece" tokenizer (5000 in the paper)."""
     max_duration: Annotated[float, Interval(gt=0, le=86400)] = 30.0
-    """Maximum duration of a training utterance in seconds; longer ones are left out."""
+    """Maximum duration of a training utterance in seconds; longer utterances are left out."""
     max_text_rate: PositiveFloat = 60.0
-    """Maximum number of characters per second of a training utterance. Faster ones have wrong
+    """Maximum number of characters per second of a training utterance. Faster utterances have wrong
     transcripts and are left out."""
     max_frames: PositiveInt = 20_000
-    """Maximum padded size of a group of utterances of similar length: number of utterances times
-    the longest's frames. `training.batch_size` counts groups."""
+    """Maximum number of padded frames of a group of utterances of similar length, which is the
+    number of utterances times the frames of the longest. `training.batch_size` counts groups."""
     max_cells: PositiveInt = 1_000_000
-    """Likewise, times the longest's tokens, which bounds the transducer loss."""
+    """Maximum number of padded frames of a group times the tokens of its longest transcript. It
+    limits the memory of the transducer loss."""
     block: PositiveInt = 20_000
     """Number of utterances sorted by length at a time."""
     synthetic: SyntheticConfig = SyntheticConfig()
@@ -180,8 +185,8 @@ class SpeechDataConfig:
         longest = int(self.max_duration * 1000 / self.features.frame_shift)
         longest = int(longest / min(self.augmentation.speeds))
         if self.max_frames < longest:
-            yield (f"max_frames ({self.max_frames}) must be {longest} or more, the frames of "
-                   "max_duration")  # fmt: skip
+            yield (f"max_frames ({self.max_frames}) must be {longest} or more, to fit "
+                   "an utterance of max_duration")  # fmt: skip
 
     @rule
     def _filters_fit(self) -> Iterator[str]:
@@ -194,8 +199,8 @@ class SpeechDataConfig:
     def _cached_features_are_constant(self) -> Iterator[str]:
         varied = (self.augmentation.gain, self.augmentation.noise, self.augmentation.speeds != (1,))
         if self.cached and any(varied):
-            yield ("cached excludes augmentation's speeds, gain and noise: leave them out, or "
-                   "cached")  # fmt: skip
+            yield ("cached excludes augmentation's speeds, gain and noise. Leave out these "
+                   "or cached.")  # fmt: skip
 
     @rule
     def _builtin_exists(self) -> Iterator[str]:
@@ -212,21 +217,21 @@ class SpeechDataConfig:
 class TransducerConfig(TransformerConfig):
     """Configuration of a Transformer-Transducer.
 
-    The loss is the transducer's plus weighted auxiliary losses (Boyer et al. 2021, arXiv
-    2201.05420); a weight of 0 disables one. Each is a sum in nats over an utterance, except for the
-    divergence, a mean over the lattice. ESPnet's weights are 0.5 (CTC), 0.2 (language model), 0.4
-    (intermediate) and 0.2 (divergence).
+    The loss is the transducer loss plus weighted auxiliary losses (Boyer et al. 2021, arXiv
+    2201.05420). A weight of 0 disables an auxiliary loss. Each loss is a sum in nats over an
+    utterance, except for the divergence, which is a mean over the lattice. ESPnet's weights are 0.5
+    (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2 (divergence).
     """
 
     mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80
-    """Features per frame, equal to `data.features.mel_bins`; a multiple of 4."""
+    """Number of features per frame, a multiple of 4. It must equal `data.features.mel_bins`."""
     vocab_size: PositiveInt | None = None
-    """Number of labels with blank; None takes that of the data's tokenizer."""
+    """Number of labels, blank included; None uses the number of the data's tokenizer."""
     front_channels: tuple[PositiveInt, PositiveInt] = (64, 128)
     """Channels of the front-end's two pairs of convolutions (64, 128 in ESPnet's VGG)."""
     predictor: Literal["lstm", "stateless"] = "lstm"
-    """Predictor: "lstm", or "stateless", an embedding and a convolution over the last two labels
-    (Ghodsi et al. 2020)."""
+    """Predictor: "lstm" (embedding and LSTM) or "stateless" (embedding and a convolution over the
+    last two labels, Ghodsi et al. 2020)."""
     predictor_width: Width = 512
     """Width of the predictor's embedding and output."""
     predictor_layers: Layers = 2
@@ -242,17 +247,17 @@ class TransducerConfig(TransformerConfig):
     lm_smoothing: Dropout = 0.05
     """Label smoothing of the language model loss."""
     intermediate_weight: NonNegativeFloat = 0.0
-    """Weight of the transducer loss on `intermediate_layers`. Each has a small network of its own;
-    predictor and output layer get no gradient."""
+    """Weight of the transducer loss on `intermediate_layers`. Each layer has a small network of its
+    own. This loss gives predictor and output layer no gradient."""
     intermediate_layers: tuple[NonNegativeInt, ...] = ()
-    """Encoder layers of the intermediate losses, from 0 at the bottom."""
+    """Numbers of the encoder layers with intermediate losses; the bottom layer is 0."""
     kl_weight: NonNegativeFloat = 0.0
     """Weight of the symmetric divergence between the posteriors of the intermediate layers and of
-    the last one. It doubles the time of the loss."""
+    the last layer. The divergence doubles the time of the loss."""
     pretrained: Free[str | None] = None
-    """Directory of a run of the same shape whose weights to start from; None trains from scratch.
-    To keep its labels and normalisation, give `data.tokenizer RUN/assets/tokenizer` and `data.cmvn
-    RUN/assets/cmvn.json`."""
+    """Directory RUN of a run whose weights initialise the model; None trains from scratch. The
+    run's model must have the same shape. To keep the run's labels and normalisation, set
+    `data.tokenizer` to RUN/assets/tokenizer and `data.cmvn` to RUN/assets/cmvn.json."""
 
     @rule
     def _bins_are_pooled_twice(self) -> Iterator[str]:
@@ -262,7 +267,7 @@ class TransducerConfig(TransformerConfig):
     @rule
     def _has_one_stack(self) -> Iterator[str]:
         if self.encoder_layers is not None:
-            yield "encoder_layers: a transducer has model.layers and no decoder_layers"
+            yield "encoder_layers: a transducer has no separate stacks. Give model.layers."
 
     @rule
     def _intermediate_layers_are_below(self) -> Iterator[str]:

@@ -7,10 +7,11 @@ Usage::
     len(split), split.ids[3], split.texts[3]
     split.sound(3)                                   # samples and problem
 
-A source is a table with a column of audio and one of text: a record file, tar shards, parquet or a
-data set on the hub, by `magneto.data.formats`. A folder has the layout of LibriSpeech, Kaldi or
-Common Voice (recordings in clips/), or recordings with a .txt file each. Broken recordings are left
-out of training and counted. In validation they stay, and count as not recognised.
+A source is a table with a column of audio and a column of text. `magneto.data.formats` reads it
+from a record file, tar shards, parquet or a data set on the hub. A source may also be a folder with
+the layout of LibriSpeech, Kaldi or Common Voice (recordings in clips/), or with a .txt file for
+each recording. Broken recordings are left out of training and counted. Validation includes them,
+and they count as not recognised.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ WAV_SCP = "wav.scp"
 ROW = ("audio", "text", "id", "speaker", "start", "stop")
 
 Reader = Callable[[Counts], Table]
-"""Reads a split; counts what is left out."""
+"""Function that reads a split and counts the records that it leaves out."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ class Utterances:
 
     Attributes:
         table: Table with columns "audio", "text", "id", "speaker", "segment" (segment of the
-            recording), "seconds" (duration by the header, 0 if unknown) and "problem" (by the
-            header).
+            recording), "seconds" (duration according to the header, 0 if unknown) and "problem"
+            (according to the header).
         sample_rate: Sample rate in Hz.
     """
 
@@ -126,11 +127,11 @@ class Utterances:
 
     @property
     def seconds(self) -> np.ndarray:
-        """Durations in seconds by headers."""
+        """Durations in seconds according to the headers."""
         return self.table.values("seconds")
 
     def sound(self, number: int) -> Waveform:
-        """Decode an utterance; a broken one does not raise."""
+        """Decode an utterance; a broken recording raises no error."""
         row, audio = int(self.table.rows[number]), self.table.columns["audio"]
         if isinstance(audio, SpokenColumn):
             return audio[row].sound(self.sample_rate)
@@ -143,7 +144,7 @@ class SpeechSplits:
     """Training and validation utterances of a recipe.
 
     Attributes:
-        train: Training utterances, without those excluded by header or transcript.
+        train: Training utterances that neither header nor transcript excludes.
         validation: All validation utterances.
         counts: Counters of each split, by its name.
         excluded: Id and reason of each utterance left out of training.
@@ -176,9 +177,10 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
     """Find the utterances of a source and split them.
 
     Args:
-        config: Data configuration. If both its sources are the same, there is no training split.
+        config: Data configuration. If `source` and `validation_source` are the same, there is no
+            training split.
         seed: Seed of built-in training sets.
-        progress: Reports the reading of headers, which is cached.
+        progress: Reports the reading of headers, whose result is cached.
 
     Raises:
         FileNotFoundError: If there is no such source.
@@ -225,9 +227,10 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
 
 
 def splits_of_kind(names: Iterable[str], kind: str) -> tuple[str, ...]:
-    """Return the names of the splits that are "train", "validation" or "test".
+    """Return the names of the splits of a kind: "train", "validation" or "test".
 
-    A single split is for training. If no name contains "train", unclassified ones are too.
+    A single split is a training split. If no split is named as a training split, all splits of
+    unknown kind are training splits.
     """
     # In a nested folder ("data/dev") any part of the path counts.
     kinds = {name: split_of(name) for name in names}
@@ -244,7 +247,7 @@ def read_utterances(
     """Return the utterances of some splits of a source as one table.
 
     Raises:
-        ValueError: If a split is missing, or they have no utterances.
+        ValueError: If a split is missing, or the splits have no utterances.
     """
     for name in names:
         if name not in readers:
@@ -311,7 +314,7 @@ def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> T
 def parse_segment(values: Mapping[str, Any]) -> Segment:
     """Return the segment given by start, stop, duration and channel of a record.
 
-    A duration without a start is that of the file.
+    A duration without a start is the duration of the file.
 
     Raises:
         BadRecord: If start and stop (in seconds) or the channel are invalid.
@@ -337,13 +340,13 @@ def parse_segment(values: Mapping[str, Any]) -> Segment:
 
 
 def recording_states(table: Table) -> Any:
-    """Return plain values that identify the recordings of a table and change with them."""
+    """Return plain values that identify a table's recordings and change if the files change."""
     segments = [str(segment) for segment in table.values("segment")]
     return table.columns["audio"].state(), table.rows.tolist(), segments
 
 
 def add_headers(table: Table, progress: Progress) -> Table:
-    """Add columns "seconds" and "problem" by the recordings' headers, which are read and cached."""
+    """Add columns "seconds" and "problem" from the recordings' headers, and cache them."""
     audio, segments = (table.columns[name] for name in ("audio", "segment"))
 
     def header(row: int) -> tuple[float, str]:
@@ -370,7 +373,7 @@ def add_headers(table: Table, progress: Progress) -> Table:
 def _fit_to_train(
     table: Table, validation: Table, config: SpeechDataConfig, counts: Counts
 ) -> tuple[Table, list[tuple[str, str]]]:
-    """Return the utterances to train on, and id and reason of the excluded ones."""
+    """Return the utterances to train on, and id and reason of each excluded utterance."""
 
     def places(table: Table) -> Iterator[tuple[str, Segment]]:
         names = map(table.columns["audio"].name, table.rows.tolist())
@@ -402,10 +405,10 @@ def _fit_to_train(
 def open_source(
     source: str, config: SpeechDataConfig, seed: int, progress: Progress
 ) -> dict[str, Reader]:
-    """Return a reader for each split of a source, by the split's name; nothing is read yet.
+    """Return a reader for each split of a source, by the split's name; no split is read yet.
 
     Raises:
-        FileNotFoundError: If there is no such path. The message names the nearest.
+        FileNotFoundError: If there is no such path. The message suggests the nearest path.
         ValueError: If a name is unknown, or the path has no speech corpus.
     """
     found = find_source(source)
@@ -436,7 +439,7 @@ def open_source(
 
 
 def table_splits(path: Path) -> dict[str, Reader]:
-    """Return a reader for each split of a record file, by its column "split" if it has one."""
+    """Return a reader for each split of a record file, according to its column "split" if any."""
     file_counts = Counts()
     parts = by_split(read_file(path, file_counts), file_counts)
 
@@ -502,7 +505,7 @@ def folder_table(
 
 
 def librispeech_rows(path: Path, counts: Counts) -> Iterator[Record]:
-    """Yield the utterances of a chapter: lines "SPEAKER-CHAPTER-NUMBER text", and ID.flac files."""
+    """Yield a chapter's utterances from lines "SPEAKER-CHAPTER-NUMBER text" and ID.flac files."""
     files = sorted(path.parent.iterdir())
     recordings = {file.stem: file for file in files if file.suffix.lower() in AUDIO_ENDINGS}
     for line in read_lines(path, counts):
@@ -524,15 +527,16 @@ def paired_rows(path: Path, counts: Counts) -> Iterator[Record]:
 
 
 def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
-    """Yield the utterances of a Kaldi data folder; those without audio or text are counted.
+    """Yield the utterances of a Kaldi data folder; count utterances without audio or text.
 
-    Commands in wav.scp (`flac -c -d -s FILE |`) are not run. The file in the command is read.
+    Commands in wav.scp (`flac -c -d -s FILE |`) are not run. Instead, the file named in the command
+    is read.
 
     Raises:
         ValueError: If the folder has no file "text".
     """
     if not (folder / "text").is_file():
-        raise ValueError(f"{folder} has a {WAV_SCP} and no file text")
+        raise ValueError(f"{folder} has a {WAV_SCP} but no file named text")
     texts, places = (_by_first_word(folder / name, counts) for name in ("text", WAV_SCP))
     speakers, cuts = (_by_first_word(folder / name, counts) if (folder / name).is_file() else {}
                       for name in ("utt2spk", "segments"))  # fmt: skip

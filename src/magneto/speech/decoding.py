@@ -1,8 +1,9 @@
 """Decoding of transducers: greedy search by label looping, and modified beam search.
 
-Label looping (arXiv 2406.06220): each utterance of a batch searches for its next label from its own
-frame on, then the predictor processes the labels of all utterances at once. Several frames are
-evaluated at a time, so that blanks, the most frequent label, take few steps.
+In label looping (arXiv 2406.06220), each utterance of a batch searches for its next label,
+beginning at its own current frame. Then the predictor processes the labels of all utterances at
+once. Several frames are evaluated at a time, so that blanks, the most frequent label, take few
+steps.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Hypothesis:
     Attributes:
         labels: Labels without blanks.
         frames: Encoder frame at which each label was emitted.
-        score: Log-probability in nats, of the merged paths, or of the greedy path.
+        score: Log-probability in nats of the merged paths (beam search) or of the path (greedy
+            search).
     """
 
     labels: list[int]
@@ -38,7 +40,9 @@ class Hypothesis:
 
 
 class Search(ABC):
-    """Base of searches, which decode a batch at once or frames in parts with the same result.
+    """Base class of searches.
+
+    Decoding a batch at once and decoding its frames in parts give the same result.
 
     Usage::
 
@@ -65,7 +69,7 @@ class Search(ABC):
 
     @abstractmethod
     def begin(self, model: Transducer, frames: Tensor) -> Any:
-        """Return the initial state, for utterances of up to `frames` frames, (batch,)."""
+        """Return the initial state; `frames` are the maximum numbers of frames, (batch,)."""
 
     @abstractmethod
     def advance(self, model: Transducer, state: Any, encoded: Tensor, lengths: Tensor) -> Any:
@@ -75,8 +79,8 @@ class Search(ABC):
             model: Transducer in evaluation mode.
             state: State after the previous frames; it is not changed.
             encoded: Encoder outputs of the new frames, (batch, frames, width).
-            lengths: Number of new frames of each utterance, (batch,). An utterance with fewer than
-                all of them has ended.
+            lengths: Number of new frames of each utterance, (batch,). An utterance with fewer new
+                frames than `encoded` has ended.
         """
 
     @abstractmethod
@@ -94,7 +98,7 @@ class GreedyState:
         emitted: Number of labels at the current frame, (batch,).
         frames: Number of processed frames, (batch,).
         score: Log-probability of the path so far, (batch,), float32.
-        found: Rows, labels and frames in the order of emission.
+        found: Utterances, labels and frames of the emitted labels, in the order of emission.
     """
 
     predicted: Tensor
@@ -111,7 +115,7 @@ class GreedySearch(Search):
 
     Attributes:
         symbols_per_frame: Maximum number of labels per frame.
-        look_ahead: Frames evaluated at a time, which affects speed only.
+        look_ahead: Number of frames evaluated at a time. It affects only the speed.
     """
 
     symbols_per_frame: int = SYMBOLS_PER_FRAME
@@ -132,7 +136,7 @@ class GreedySearch(Search):
     def advance(
         self, model: Transducer, state: GreedyState, encoded: Tensor, lengths: Tensor
     ) -> GreedyState:
-        """Return the state after further frames; waits for the device at each step."""
+        """Return the state after further frames; each step waits for the device."""
         frames = model.joiner.encoder_proj(encoded)
         predicted, emitted, score = (
             part.clone() for part in (state.predicted, state.emitted, state.score)
@@ -188,7 +192,7 @@ class GreedySearch(Search):
             frames: Projected encoder outputs, (batch, frames, joint).
             lengths: Number of frames, (batch,).
             rows: Numbers of the unfinished utterances, (rows,).
-            place: Current frame of each, (rows,).
+            place: Current frame of each utterance, (rows,).
             labels: Projected predictor outputs, (rows, joint).
         """
         label, passed = torch.full_like(place, BLANK), torch.zeros_like(place)
@@ -218,8 +222,9 @@ class GreedySearch(Search):
 FACTOR = 6364136223846793005
 
 Fusion = Callable[[Tensor, Tensor], Tensor]
-"""Shallow fusion with a language model: from labels (rows, maximum number of labels) and their
-number (rows,) to log-probabilities of the next label (rows, vocabulary), where blank is unused."""
+"""Function for shallow fusion with a language model. Its arguments are labels (rows, maximum number
+of labels) and their numbers (rows,). It returns log-probabilities of the next label, (rows,
+vocabulary). The log-probability of blank is not used."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +252,7 @@ class Beam:
     frames: Tensor
 
     def select(self, parents: Tensor) -> Self:
-        """Return a beam of selected hypotheses (batch, kept)."""
+        """Return a beam of the hypotheses with the numbers `parents`, (batch, kept)."""
         batch, width = self.scores.shape
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
 
@@ -269,8 +274,8 @@ class Beam:
     def merge_equal(self) -> Self:
         """Merge equal hypotheses into the first of each pair.
 
-        If all hypotheses differed before, at most two are equal after one symbol each: one that
-        took a blank, and one that emitted the last label.
+        If all hypotheses differ before a step, at most two of them are equal after it. One of these
+        took a blank, and the other emitted the last label.
         """
         place = torch.arange(self.scores.shape[1], device=self.scores.device)
         before = place[:, None] > place
@@ -287,8 +292,8 @@ class ModifiedBeamSearch(Search):
     Attributes:
         width: Hypotheses per utterance.
         count: Maximum number of returned hypotheses.
-        normalise: Exponent of the length that divides final scores (1 is ESPnet's score
-            normalisation, 0 none).
+        normalise: Final scores are divided by the length to this power. 1 is ESPnet's score
+            normalisation; 0 is no normalisation.
         fusion: Language model for shallow fusion, or None.
         fusion_weight: Weight of the language model's log-probabilities.
     """
@@ -354,12 +359,12 @@ class ModifiedBeamSearch(Search):
     def _extend(
         self, model: Transducer, beam: Beam, candidates: Tensor, times: Tensor, going: Tensor
     ) -> Beam:
-        """Keep the best candidates, merge equal ones, and update the predictor.
+        """Keep the best candidates, merge equal candidates, and update the predictor.
 
         Args:
             model: Transducer.
             beam: Hypotheses before the frame.
-            candidates: Scores with each symbol, (batch, width, vocabulary).
+            candidates: Scores of the hypotheses with each next symbol, (batch, width, vocabulary).
             times: Current frame, (batch,).
             going: False for a finished utterance, (batch,).
         """

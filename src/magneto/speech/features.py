@@ -1,7 +1,7 @@
 """Log-mel filterbank features as in Kaldi, mean and variance normalisation, and augmentation.
 
 Augmentation (SpecAugment, speed, loudness, noise) depends only on seed, epoch and number of the
-utterance, and not on batches or workers.
+utterance. It does not depend on batches or workers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ CHUNK = 2000
 class FilterBank:
     """Log-mel features of samples.
 
-    Equal to Kaldi's `compute-fbank-feats` without dither, with `snip-edges`, on samples in [-1, 1].
+    The features equal those of Kaldi's `compute-fbank-feats` with `snip-edges` and without dither.
+    Samples are in [-1, 1].
     """
 
     def __init__(self, config: SpeechDataConfig) -> None:
@@ -53,7 +54,7 @@ class FilterBank:
 
     @property
     def shift_seconds(self) -> float:
-        """Frame shift in seconds, a whole number of samples (at 11,025 Hz below 10 ms)."""
+        """Frame shift in seconds, rounded down to whole samples (below 10 ms at 11,025 Hz)."""
         return self.shift / self.config.sample_rate
 
     @cached_property
@@ -63,7 +64,7 @@ class FilterBank:
 
     @cached_property
     def filters(self) -> np.ndarray:
-        """Triangular mel filters, (size / 2 + 1, mel bins)."""
+        """Triangular mel filters of shape (size / 2 + 1, mel bins)."""
         bins = self.config.features.mel_bins
         low, high = mel(np.array(self.config.mel_range))
         edges = low + (high - low) / (bins + 1) * np.arange(bins + 2)
@@ -75,7 +76,7 @@ class FilterBank:
         return np.pad(weights, ((0, 1), (0, 0))).astype(np.float32)
 
     def frames(self, samples: int | np.ndarray) -> int | np.ndarray:
-        """Return the number of frames of a number of samples."""
+        """Return the number of frames for a number of samples."""
         return np.maximum((samples - self.window) // self.shift + 1, 0)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
@@ -110,7 +111,7 @@ class Normaliser:
     Attributes:
         mean: Mean of each feature.
         deviation: Standard deviation of each feature.
-        frames: Number of frames behind both.
+        frames: Number of frames from which mean and deviation were computed.
     """
 
     mean: np.ndarray
@@ -136,9 +137,9 @@ def normalise_utterance(features: np.ndarray) -> np.ndarray:
 
 
 Normalise = Callable[[np.ndarray], np.ndarray]
-"""Normalises features (frames, mel bins)."""
+"""Function that normalises features (frames, mel bins)."""
 UTTERANCE_NORMALISERS: dict[str, Normalise] = {"utterance": normalise_utterance, "none": np.asarray}
-"""Values of `data.cmvn` that need only the utterance."""
+"""Normalisers by value of `data.cmvn`, for values that need no training set."""
 
 
 def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
@@ -146,7 +147,7 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If the file is malformed, or of another number of features.
+        ValueError: If the file is malformed, or has another number of features.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -167,7 +168,7 @@ def stored_normaliser(config: SpeechDataConfig) -> Normalise:
 
     Raises:
         FileNotFoundError: If `data.cmvn` names a missing file.
-        ValueError: If it is "global".
+        ValueError: If `data.cmvn` is "global".
     """
     if config.cmvn in UTTERANCE_NORMALISERS:
         return UTTERANCE_NORMALISERS[config.cmvn]
@@ -240,14 +241,14 @@ class Features:
         write_json(directory / "problems.json", problems)
 
     def frames(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
-        """Return the number of frames of each utterance at a speed, by headers or the cache."""
+        """Return the number of frames of each utterance at a speed, from headers or the cache."""
         if self._kept is not None:
             return np.diff(self._offsets)
         samples = self.utterances.seconds * self.utterances.sample_rate / speeds
         return np.asarray(self.filter_bank.frames(np.ceil(samples).astype(np.int64)))
 
     def features(self, number: int, vary: SampleTransform = np.asarray) -> tuple[np.ndarray, str]:
-        """Return an utterance's features (frames, mel bins) and problem; `vary` changes samples."""
+        """Return an utterance's features (frames, mel bins) and problem; `vary` maps samples."""
         if self._kept is not None:
             start, stop = self._offsets[number : number + 2]
             return np.array(self._kept[start:stop]), self._problems[number]
@@ -257,7 +258,7 @@ class Features:
     def normalised(
         self, number: int, normaliser: Normalise, vary: SampleTransform = np.asarray
     ) -> tuple[np.ndarray, str]:
-        """Return normalised features, without frames if they are not finite, and the problem."""
+        """Return normalised features and the problem; non-finite features become 0 frames."""
         features, problem = self.features(number, vary)
         if len(features) == 0:
             return features, problem or NO_FRAMES
@@ -266,7 +267,7 @@ class Features:
 
 
 def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progress) -> Normalise:
-    """Return the normaliser of `data.cmvn`; a global one is computed once and cached.
+    """Return the normaliser of `data.cmvn`; a global normaliser is computed once and cached.
 
     Raises:
         FileNotFoundError: If `data.cmvn` names a missing file.
@@ -315,13 +316,13 @@ class Augmentation:
         speed: float,
         seed: Sequence[int],
     ) -> tuple[np.ndarray, str]:
-        """Return augmented normalised features, without frames for a broken utterance; problem."""
+        """Return augmented normalised features and the problem; broken utterances have 0 frames."""
         vary = partial(self.sound, speed=speed, seed=seed)
         found, problem = source.normalised(number, normaliser, vary)
         return found[:0] if problem else self.features(found, seed), problem
 
     def speeds(self, count: int, seed: int, epoch: int) -> np.ndarray:
-        """Return the speed of each of `count` utterances in an epoch, (count,)."""
+        """Return the speed factor of each of `count` utterances in an epoch, (count,)."""
         drawn = np.random.default_rng([seed, epoch, SPEEDS]).integers(
             len(self.config.speeds), size=count
         )
@@ -347,7 +348,7 @@ class Augmentation:
     def features(self, features: np.ndarray, seed: Sequence[int]) -> np.ndarray:
         """Apply SpecAugment (time warp and masks) to a copy of features (frames, bins).
 
-        Masks take the utterance's mean, which is near 0 for normalised features.
+        Masked values become the utterance's mean, which is near 0 for normalised features.
         """
         config = self.config
         random = np.random.default_rng([*seed, FEATURES])
@@ -373,9 +374,9 @@ class Augmentation:
 
 
 def time_warp(features: np.ndarray, most: int, random: np.random.Generator) -> np.ndarray:
-    """Warp features (frames, bins) in time: shift a random point by up to `most` frames.
+    """Warp features (frames, bins) in time by shifting a random point by up to `most` frames.
 
-    The number of frames is unchanged. Utterances of `2 * most` frames or fewer are copied.
+    The number of frames is unchanged. Utterances of `2 * most` frames or fewer are not warped.
     """
     frames = len(features)
     if most == 0 or frames <= 2 * most:

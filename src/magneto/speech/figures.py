@@ -46,7 +46,8 @@ def recognised_words(
 ) -> dict[str, Counter[str]]:
     """Count the recognised words for each word of the references.
 
-    A deleted word counts for "", and inserted words are counted under "".
+    A deleted word is counted as the recognised word "". Inserted words are counted for the
+    reference word "".
     """
     found: dict[str, Counter[str]] = defaultdict(Counter)
     pairs = [(r.split(), h.split()) for r, h in zip(references, hypotheses, strict=True)]
@@ -83,7 +84,7 @@ def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
 
 
 def find_example(task: SpeechRecognition, model: Transducer, batch: Any) -> Example | None:
-    """Return the first utterance of a batch with audio and transcript; None without one."""
+    """Return the first utterance of a batch with audio and transcript; None if there is none."""
     for row, (frames, labels) in enumerate(batch.sizes):
         if not labels or batch.problems[row]:
             continue
@@ -152,9 +153,9 @@ def draw_alignment(task: SpeechRecognition, example: Example) -> Figure:
     return Figure(
         "alignment",
         "Alignment of labels and frames",
-        f"Transducer lattice of {example.id} with its reference “{example.text}”. Blue is the "
-        f"probability of passing a cell, the line is the best path. Log-probability of the best "
-        f"path: {best:.2f} nats, of all paths: {total:.2f} nats.",
+        f"Transducer lattice of {example.id} with its reference “{example.text}”. Blue shows the "
+        f"probability of passing a cell, and the line is the best path. The log-probability is "
+        f"{best:.2f} nats for the best path and {total:.2f} nats for all paths together.",
         as_png(figure),
     )
 
@@ -173,7 +174,7 @@ def draw_errors(words: Mapping[str, Counter[str]], utterances: int) -> Figure:
 
     Args:
         words: Result of `recognised_words`.
-        utterances: Number of utterances behind it.
+        utterances: Number of utterances whose words are counted.
     """
     total = {word: found.total() for word, found in words.items() if word}
     correct = {word: words[word][word] for word in total}
@@ -191,8 +192,8 @@ def draw_errors(words: Mapping[str, Counter[str]], utterances: int) -> Figure:
         "errors-by-word",
         "Errors by word",
         f"{utterances} validation utterances with {sum(total.values())} words, "
-        f"{sum(correct.values())} of them correct. The words with the most errors come first, at "
-        f"most {MOST_WORDS} of {len(total)}; counts are in parentheses.",
+        f"{sum(correct.values())} of which are correct. The words with the most errors come first, "
+        f"at most {MOST_WORDS} of {len(total)}. Counts are in parentheses.",
         table(lines, right=(1, 2, 3)),
     )
 

@@ -22,9 +22,9 @@ class Word:
 
     Attributes:
         text: Word without spaces.
-        start: Time of its first label in seconds; a transducer may be late by some tenths of a
-            second.
-        end: End of the frame of its last label in seconds.
+        start: Time of the word's first label in seconds. A transducer may emit a label some tenths
+            of a second late.
+        end: End of the frame of the word's last label, in seconds.
     """
 
     text: str
@@ -47,7 +47,7 @@ def timed_words(
     Args:
         hypothesis: Result of a search.
         vocabulary: Vocabulary of its labels.
-        seconds: Duration of an encoder frame.
+        seconds: Duration of an encoder frame in seconds.
         start: Time of the first frame in seconds.
     """
     texts = vocabulary.decode(hypothesis.labels).split()
@@ -89,11 +89,11 @@ class Window:
 
 
 def split_windows(pieces: Iterable[np.ndarray], size: int, overlap: int) -> Iterator[Window]:
-    """Cut a stream of samples into overlapping windows, with little memory.
+    """Cut a stream of samples into overlapping windows without storing the whole stream.
 
     Yields:
-        At least one window. The last may be shorter, but longer than the overlap unless it is the
-        first.
+        At least one window. The last window may be shorter than the others. It is longer than the
+        overlap, unless it is the only window.
     """
     held, start = np.zeros(0, np.float32), 0
     for piece in pieces:
@@ -124,7 +124,7 @@ class TranscriptMerger:
         """Add the words of the next window; return the words that no later window changes.
 
         Args:
-            words: Words of the window, with times of the recording.
+            words: Words of the window, with times relative to the start of the recording.
             start: Start of the window in seconds.
             stop: End of the window in seconds.
             last: Whether it is the last window.
@@ -160,10 +160,10 @@ def merge_words(
 def align_words(
     before: Sequence[Word], after: Sequence[Word], start: float, stop: float
 ) -> list[tuple[int, int]]:
-    """Align two windows: return the numbers of equal words at about the same time, in order.
+    """Return the numbers of equal words at about the same time in two windows, in order.
 
     The alignment maximises the number and nearness of pairs, so that repeated words are matched
-    correctly. One window ends at `stop`, the other begins at `start` (seconds).
+    correctly. The first window ends at `stop` seconds, and the second begins at `start` seconds.
     """
     rows = [n for n, word in enumerate(before) if word.start > start - TOLERANCE
             and word.end < stop - EDGE]  # fmt: skip
@@ -188,7 +188,7 @@ def align_words(
 
 
 def _nearness(one: Word, other: Word) -> float:
-    """Return 1 for the same word at the same time, falling to 0 at `TOLERANCE`."""
+    """Return 1 for equal words at the same time, and less until 0 at a distance of `TOLERANCE`."""
     if one.text.casefold() != other.text.casefold():
         return 0.0
     return max(1 - abs(one.middle - other.middle) / TOLERANCE, 0.0)
@@ -200,10 +200,10 @@ class TranscriptPart:
 
     Attributes:
         recording: Number of the recording.
-        words: Words after those of earlier parts.
+        words: Words that follow the words of earlier parts.
         seconds: Processed duration of the recording.
         last: Whether it is the last part.
-        texts: For a recording of a single window: all hypotheses as text with log-probability in
+        texts: All hypotheses of a recording of a single window, as texts with log-probabilities in
             nats, best first.
     """
 
@@ -222,12 +222,12 @@ class Transcriber:
         vocabulary: Vocabulary of its labels.
         data: Data configuration of the run, with its stored normaliser.
         search: Search for labels.
-        window: Length of a window in seconds, similar to the training utterances.
+        window: Length of a window in seconds. It should be similar to that of training utterances.
         overlap: Overlap of windows in seconds, at most half a window.
         batch_size: Windows per batch.
 
     Attributes:
-        least_seconds: Duration of a frame; shorter recordings have an empty transcript.
+        least_seconds: Duration of a frame in seconds. Shorter recordings have an empty transcript.
 
     Raises:
         ValueError: If the overlap is not positive or more than half a window.

@@ -29,8 +29,9 @@ class Convolution(nn.Conv2d):
     """A 3 x 3 convolution with He initialisation and zero bias.
 
     Weights are normal with variance 2 / fan-in (He et al. 2015, arXiv 1502.01852), which preserves
-    the scale of a signal through convolution and ReLU. With torch's default the signal shrinks in
-    each layer, the biases do not, and the encoder's input is almost constant over time.
+    the scale of a signal through convolution and ReLU. With torch's default initialisation, the
+    signal shrinks in each layer but the biases do not. The encoder's input is then almost constant
+    over time.
     """
 
     def __init__(self, inputs: int, channels: int) -> None:
@@ -45,7 +46,7 @@ class Convolution(nn.Conv2d):
 class ConvolutionPair(nn.Module):
     """Two 3 x 3 convolutions with ReLU, then 2 x 2 max-pooling.
 
-    Padding stays zero, so that an utterance's result does not depend on others in the batch.
+    Padding stays zero, so that an utterance's result does not depend on other utterances.
     """
 
     def __init__(self, inputs: int, channels: int) -> None:
@@ -75,7 +76,7 @@ class FrontEnd(nn.Module):
         """Subsample features (batch, frames, mel bins) of lengths (batch,).
 
         Returns:
-            (batch, frames // 4, width) and their lengths (batch,).
+            Features (batch, frames // 4, width) and their lengths (batch,).
         """
         x = (features * frame_mask(lengths, features.shape[1])[..., None])[:, None]
         for pair in self.pairs:
@@ -84,18 +85,19 @@ class FrontEnd(nn.Module):
 
 
 def frame_mask(lengths: Tensor, frames: int) -> Tensor:
-    """Return (batch, frames), True = not padding."""
+    """Return a mask (batch, frames) that is False for padding."""
     return torch.arange(frames, device=lengths.device) < lengths[:, None]
 
 
 State = tuple[Tensor, ...]
-"""State of a predictor: tensors with the batch as first dimension, so that searches select rows."""
+"""State of a predictor. The first dimension of its tensors is the batch, so that searches can
+select rows."""
 
 
 class LSTMPredictor(nn.Module):
-    """Predictor of an embedding and an LSTM, which keeps its weights' type under autocast.
+    """Predictor with an embedding and an LSTM, which ignores autocast and keeps its weights' dtype.
 
-    On processors without AVX-512 torch's bfloat16 LSTM under autocast fails in oneDNN.
+    On processors without AVX-512, torch's bfloat16 LSTM under autocast fails in oneDNN.
     """
 
     def __init__(self, config: TransducerConfig) -> None:
@@ -114,13 +116,13 @@ class LSTMPredictor(nn.Module):
             return self.lstm(x)[0]
 
     def begin(self, batch: int, device: torch.device) -> State:
-        """Return the initial state, zeros."""
+        """Return the initial state of zeros."""
         shape = (batch, self.lstm.num_layers, self.lstm.hidden_size)
         zeros = torch.zeros(shape, dtype=self.embedding.weight.dtype, device=device)
         return zeros, zeros.clone()
 
     def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
-        """Process one label (batch,); return the output (batch, width) and the new state."""
+        """Process a label per row, (batch,); return the output (batch, width) and the new state."""
         hidden, cell = (part.transpose(0, 1).contiguous() for part in state)
         x = self.embedding(labels)[:, None].to(hidden.dtype)
         with without_autocast(x):
@@ -129,7 +131,7 @@ class LSTMPredictor(nn.Module):
 
 
 class StatelessPredictor(nn.Module):
-    """Predictor of an embedding and a depthwise convolution over the last labels, with ReLU."""
+    """Predictor with an embedding, a depthwise convolution over the last labels, and ReLU."""
 
     def __init__(self, config: TransducerConfig) -> None:
         super().__init__()
@@ -144,11 +146,11 @@ class StatelessPredictor(nn.Module):
         return self._read(F.pad(labels, (self.context, 0), value=BLANK))
 
     def begin(self, batch: int, device: torch.device) -> State:
-        """Return the initial state, blank labels."""
+        """Return the initial state of blank labels."""
         return (torch.full((batch, self.context), BLANK, device=device),)
 
     def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
-        """Process one label (batch,); return the output (batch, width) and the new state."""
+        """Process a label per row, (batch,); return the output (batch, width) and the new state."""
         known = torch.cat((state[0][:, 1:], labels[:, None]), 1)
         return self._read(known)[:, 0], (known,)
 
@@ -171,12 +173,12 @@ def ctc_loss(
 ) -> Tensor:
     """Return the connectionist temporal classification loss (Graves et al. 2006), in nats.
 
-    It is 0 without a gradient for an utterance whose labels do not fit its frames.
+    The loss is 0, without a gradient, for an utterance with too few frames for its labels.
 
     Args:
-        logits: (batch, frames, vocabulary).
-        targets: (batch, labels), padded with blank.
-        frames: Number of frames of each utterance, not as a tensor, which torch would copy.
+        logits: Logits of shape (batch, frames, vocabulary).
+        targets: Labels of shape (batch, labels), padded with blank.
+        frames: Number of frames of each utterance, as integers, because torch would copy a tensor.
         labels: Number of labels of each utterance.
     """
     chances = logits.float().log_softmax(-1).transpose(0, 1)
@@ -212,7 +214,7 @@ def symmetric_divergence(
     frames: Tensor,
     labels: Tensor,
 ) -> Tensor:
-    """Return KL(p|q) + KL(q|p) of two joiners' posteriors, the mean over each lattice, (batch,).
+    """Return KL(p|q) + KL(q|p) of two joiners' posteriors, averaged over each lattice, (batch,).
 
     Logits are computed for some frames at a time, and recomputed in the backward pass.
 
@@ -259,8 +261,8 @@ class TransducerLoss:
 
     Attributes:
         total: Weighted sum of all losses over the counted utterances.
-        count: Number of counted utterances: those that are usable and have a finite loss.
-        excluded: (batch,), True for usable utterances without a finite loss.
+        count: Number of counted utterances, which are usable and have a finite loss.
+        excluded: Mask (batch,) that is True for usable utterances without a finite loss.
         parts: Sum of each loss over the counted utterances, without weight and gradient.
     """
 
@@ -345,12 +347,13 @@ class Transducer(nn.Module):
         Utterances without a finite loss are excluded from every sum, and their gradient is zero.
 
         Args:
-            features: (batch, frames, mel bins).
+            features: Normalised filterbank features, (batch, frames, mel bins).
             lengths: Number of frames, (batch,).
             targets: Labels, (batch, labels), padded with blank.
             target_lengths: Number of labels, (batch,).
-            weights: (batch,), 0 for an unusable utterance.
-            sizes: Numbers of frames and labels of each utterance, without a copy from the device.
+            weights: Weights (batch,), 0 for an unusable utterance.
+            sizes: Numbers of frames and labels of each utterance, as integers, to avoid copies from
+                the device.
         """
         encoded, lengths, inner = self._encode_layers(features, lengths)
         predicted = self.predictor(targets)

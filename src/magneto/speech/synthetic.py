@@ -1,4 +1,4 @@
-"""Built-in speech data: utterances of a formant synthesiser, each a function of integers."""
+"""Built-in speech data of a formant synthesiser; integers determine each utterance."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Phone:
         voice: Strength of the voice, 0 to 1.
         noise: Strength of the noise, 0 to 1.
         formants: First three formants at the start in Hz.
-        seconds: Duration at the average speaking rate.
+        seconds: Duration at the average speaking rate in seconds.
         end: First three formants at the end, for diphthongs; None for no change.
         hiss: Centre and width of the noise band in Hz.
-        closure: Silent share at the start, for stops.
+        closure: Share of the duration that is silent, at the start, for stops.
     """
 
     voice: float
@@ -115,7 +115,7 @@ class Speaker:
 
     Attributes:
         pitch: Pitch in Hz.
-        tract: Factor of the formants; below 1 for a long vocal tract.
+        tract: Factor of the formants' frequencies, below 1 for a long vocal tract.
         rate: Factor of the speaking rate.
         breath: Amount of noise in the voice.
         tilt: Spectral tilt, an exponent of the frequency.
@@ -129,7 +129,7 @@ class Speaker:
 
 
 def draw_speaker(seed: Sequence[int]) -> Speaker:
-    """Draw a speaker by a seed."""
+    """Return the random speaker of a seed."""
     random = np.random.default_rng(seed)
     high = random.random()  # high voices have short vocal tracts
     return Speaker(
@@ -142,7 +142,7 @@ def draw_speaker(seed: Sequence[int]) -> Speaker:
 
 
 Plan = list[tuple[str, int]]
-"""Phones ("" for silence) and their number of frames."""
+"""Phones ("" for silence) with their numbers of frames."""
 
 
 def plan(
@@ -151,7 +151,7 @@ def plan(
     speaker: Speaker,
     random: np.random.Generator,
 ) -> Plan:
-    """Return the phones of words by a lexicon, with pauses between words."""
+    """Return the phones of words from a lexicon, with pauses between words."""
     made = [("", _frames(random.uniform(0.05, 0.25)))]
     for word in words:
         for name in lexicon[word].split():
@@ -338,7 +338,7 @@ def synthetic_table(name: str, config: SpeechDataConfig, seed: int, train: bool)
 def draw_utterance(
     lexicon: Mapping[str, str], config: SpeechDataConfig, seed: tuple[int, ...]
 ) -> Spoken:
-    """Draw words and speaker of an utterance by a seed."""
+    """Return the utterance of a seed, with random words and a random speaker."""
     random = np.random.default_rng([*seed, WHAT])
     synthetic, known = config.synthetic, list(lexicon)
     chosen = random.integers(len(known), size=random.integers(*synthetic.words, endpoint=True))

@@ -87,7 +87,7 @@ class SpeechRecognition(Task):
 
     @cached_property
     def vocabulary(self) -> SpeechVocabulary:
-        """Labels of transcripts; the tokenizer of a run is loaded without the recordings."""
+        """Vocabulary of transcripts; a run's tokenizer is loaded without reading recordings."""
         if self.data_config.tokenizer not in TRAINED:
             return build_vocabulary(self.data_config, ())
         return self.speech.vocabulary
@@ -104,8 +104,8 @@ class SpeechRecognition(Task):
         import_jiwer()  # raise early if it is missing
         size, least = self.model_config.vocab_size, self.vocabulary.size
         if size is not None and size < least:
-            raise ValueError(f"model.vocab_size ({size}) must be {least} or more: the tokenizer's "
-                             f"{least - 1} tokens and blank")  # fmt: skip
+            raise ValueError(f"model.vocab_size ({size}) must be {least} or more, for the "
+                             f"tokenizer's {least - 1} tokens and blank")  # fmt: skip
         for name, why in self.speech.splits.excluded:
             self.problems.record(LEFT_OUT, name, why)
 
@@ -115,11 +115,11 @@ class SpeechRecognition(Task):
         return Transducer(replace(self.model_config, vocab_size=size))
 
     def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return the weights of `model.pretrained`; report missing ones.
+        """Return the weights of `model.pretrained`; report missing weights.
 
         Raises:
-            FileNotFoundError: If there is no such run, or it has no weights.
-            ValueError: If it has no weights of this model.
+            FileNotFoundError: If the run does not exist or has no weights.
+            ValueError: If the run has no weights of this model.
         """
         run = self.model_config.pretrained
         if not run:
@@ -170,9 +170,9 @@ class SpeechRecognition(Task):
     def loss(self, model: nn.Module, batch: list[SpeechBatch]) -> Loss:
         """Return the summed losses of the utterances of a list of groups.
 
-        Logs each loss without its weight; `non_finite`, the number of utterances without a finite
-        loss per counted utterance; and `padding`, the share of padding, averaged over groups by
-        their number of counted utterances.
+        The log contains each loss without its weight. It also contains `non_finite`, the number of
+        utterances without a finite loss per counted utterance, and `padding`, the share of padding.
+        `padding` is averaged over groups, weighted by their numbers of counted utterances.
         """
         losses = [run(model, group) for group in batch]
         for group, each in zip(batch, losses, strict=True):
@@ -201,8 +201,8 @@ class SpeechRecognition(Task):
     def score(self, model: nn.Module, batch: SpeechBatch) -> Scores:
         """Return the summed loss and the transcripts; decoding waits for the device.
 
-        Every utterance has a transcript, an unusable one an empty one. The loss is of utterances
-        with a finite loss.
+        Every utterance has a transcript, which is empty for an unusable utterance. The loss is
+        summed over utterances with a finite loss.
         """
         self._note(UNREADABLE, batch)
         loss = run(model, batch)
@@ -227,9 +227,9 @@ class SpeechRecognition(Task):
         metrics |= {name: sums[name] for name in (NON_FINITE, "unreadable")}
         if metrics["empty"] > MOSTLY_EMPTY:
             self._progress.say(
-                f"{metrics['empty']:.0%} of the validation transcripts are empty: the model emits "
-                "only blanks, as usual at the start. If this persists, lower the learning rate, "
-                "lengthen the warm-up, or raise model.ctc_weight."
+                f"{metrics['empty']:.0%} of the validation transcripts are empty, because the "
+                "model emits only blanks. This is usual at the start. If it persists, lower the "
+                "learning rate, lengthen the warm-up, or raise model.ctc_weight."
             )
         return metrics
 
@@ -239,7 +239,7 @@ class SpeechRecognition(Task):
                 self.problems.record(kind, name, why)
 
     def _note_not_finite(self) -> None:
-        """Note the utterances without a finite loss since the last evaluation."""
+        """Record the utterances without a finite loss since the last evaluation."""
         while self._excluded:
             ids, excluded = self._excluded.popleft()
             if type(excluded) is Tensor:  # not while FLOPs are counted, without values
@@ -293,7 +293,7 @@ class ErrorCounts:
 
     @property
     def rate(self) -> float:
-        """Errors per unit of the references; above 1 with many insertions."""
+        """Errors per unit of the references; it exceeds 1 with many insertions."""
         return self.errors / max(self.units, 1)
 
 
@@ -303,7 +303,7 @@ def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCo
 
 
 def character_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCounts:
-    """Count character errors, with single spaces."""
+    """Count character errors; repeated spaces count as one."""
     return _errors(references, hypotheses, "process_characters", list)
 
 
@@ -347,8 +347,8 @@ def error_rates(answers: Sequence[Answer]) -> dict[str, float]:
 def error_rate_half_width(references: Sequence[str], hypotheses: Sequence[str]) -> float:
     """Return the half-width of the 95 % confidence interval of a word error rate.
 
-    It uses the variance of a ratio over utterances, assumed independent; nan for fewer than two
-    utterances with words.
+    It is derived from the variance of a ratio over utterances, which are assumed independent. It is
+    nan for fewer than two utterances with words.
     """
     each = [word_errors([r], [h]) for r, h in zip(references, hypotheses, strict=True)]
     units = sum(found.units for found in each)
@@ -388,7 +388,10 @@ def text_normaliser(name: str) -> TextNormaliser:
 def normalised_rates(
     answers: Sequence[Answer], normalise: Callable[[str], str]
 ) -> dict[str, float]:
-    """Return the error rates of normalised texts, and the half-width of the word error rate."""
+    """Return the word and character error rates of normalised texts.
+
+    "wer_normalised_half_width" is the half-width of the word error rate's 95 % interval.
+    """
     references, hypotheses = ([normalise(each[place]) for each in answers] for place in (1, 2))
     return {
         "wer_normalised": word_errors(references, hypotheses).rate,

@@ -17,17 +17,18 @@ SentencePair = tuple[str, str]
 
 @configuration
 class TranslationConfig(TransformerConfig):
-    """Configuration of a translation model; needs `encoder_layers` and `decoder_layers`."""
+    """Configuration of a translation model; it requires `encoder_layers` and `decoder_layers`."""
 
     vocab_size: PositiveInt | None = None
-    """Size of the shared vocabulary; None takes that of the data."""
+    """Size of the vocabulary of source and target; None uses the size of the data's vocabulary."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
-    """"sqrt_width" multiplies the embeddings, initially N(0, 1/width), by sqrt(width).
-    They then have unit variance."""
+    """Scale of the embeddings, which are initialised from N(0, 1/width). "sqrt_width" multiplies
+    them by sqrt(width), so that they have unit variance."""
     label_smoothing: Free[Dropout] = 0.0
     """Label smoothing, in training only."""
     loss_chunk: Free[NonNegativeInt] = 1024
-    """Rows of logits computed at a time in the loss, which bounds its memory; 0 computes all."""
+    """Number of rows of logits that the loss computes at a time, to limit memory; 0 computes
+    all."""
 
     @rule
     def _no_mup_with_tied_embeddings(self) -> Iterator[str]:
@@ -41,54 +42,58 @@ class ParallelDataConfig:
     """Data section of translation."""
 
     source: str = "builtin:phrases"
-    """PATH (a folder, the stem of aligned files such as a.en and a.de, or a .tsv, .csv, .jsonl,
-    .json or .parquet file), hf:NAME, or builtin:phrases[:CODES], as in builtin:phrases:de,en."""
+    """Source of parallel text: PATH, hf:NAME or builtin:phrases[:CODES], such as
+    builtin:phrases:de,en. A path is a folder, the stem of aligned files such as a.en and a.de, or a
+    .tsv, .csv, .jsonl, .json or .parquet file."""
     validation_source: str | None = None
-    """Separate source of validation text: its validation split, or all of it. The default is the
-    validation split of `source`. If a language pair has no such split,
-    sentences are held out."""
+    """Separate source of validation text. Its validation split is used, or all of it without such a
+    split. The default is the validation split of `source`. For language pairs without a validation
+    split, sentences are held out."""
     validation_fraction: Share = 0.02
-    """Share of sentences held out for validation, chosen by the hash of the sentence in
+    """Share of sentences held out for validation. They are chosen by the hash of the sentence in
     `pivot_language`."""
     validation_limit: PositiveInt | None = None
     """Maximum number of validation sentences per language pair; null for all."""
     languages: tuple[str, ...] | None = None
     """Codes of the languages to use; null uses all. Without `directions`, each language needs text
-    with `pivot_language`."""
+    paired with `pivot_language`."""
     pivot_language: str = "en"
-    """Language that all others are translated from and into (English in OPUS-100). A source of just
-    two other languages is translated both ways."""
+    """Language from and into which all other languages are translated (English in OPUS-100). A
+    source of only two other languages is translated in both directions."""
     directions: tuple[str, ...] | None = None
-    """Directions to train, such as en-de (from en to de); null trains all with `pivot_language`."""
+    """Directions to train, such as en-de (from en to de); null trains all directions with
+    `pivot_language`."""
     tokenizer: str = "bpe"
-    """"bpe" or "sentencepiece" (joint, trained on first use), "bytes", or the path of a
+    """Tokenizer: "bpe" or "sentencepiece" (joint, trained on first use), "bytes", or the path of a
     tokenizer.json, of a SentencePiece .model, or of a run's tokenizer directory."""
     vocab_size: Annotated[int, Interval(ge=257, lt=LARGEST)] = 8192
     """Vocabulary size of a trained tokenizer, without the language tags."""
     tokenizer_lines: PositiveInt = 60_000
-    """Training sentences of "sentencepiece", sampled from 50M characters, which language pairs
-    share evenly. Use more for many languages: a million sentences took a minute on one core and
-    1.3 GB for 64000 pieces."""
+    """Number of training sentences of "sentencepiece". They are sampled from 50 million characters,
+    which are divided evenly among language pairs. Use more for many languages. Training 64,000
+    pieces on a million sentences took a minute on one core and 1.3 GB."""
     max_length: Annotated[int, Interval(ge=3, lt=LARGEST)] = 256
-    """Maximum length of a sentence in tokens of either language, with tag and end token. Longer
-    training pairs are left out."""
+    """Maximum length of a sentence in tokens, tag and end token included. Training pairs with a
+    longer sentence in either language are left out."""
     max_ratio: Annotated[float, Interval(ge=1)] = 4.0
-    """Largest ratio of the two sentences' lengths, in characters or in bytes, whichever is smaller.
-    Lengths that differ by 20 or less always pass."""
+    """Maximum ratio of the lengths of a pair's two sentences. The smaller of the ratios in
+    characters and in bytes counts. Pairs whose lengths differ by 20 or less are never left out."""
     temperature: Annotated[float, Interval(ge=1)] = 5.0
-    """Temperature T of sampling over directions, each with probability proportional to
-    size ** (1 / T). 1 is proportional sampling; larger values favour small languages (5 in arXiv
-    1907.05019)."""
+    """Temperature T of the sampling of directions. A direction's probability is proportional to
+    size ** (1 / T). With 1, it is proportional to the size. Larger values favour small languages (5
+    in arXiv 1907.05019)."""
     max_tokens: PositiveInt = 4096
-    """Maximum padded size of a group of sentences of similar length: number of sentences times the
-    longest side. `training.batch_size` counts groups; the paper's batch is 128 groups of 4096."""
+    """Maximum padded size of a group of sentences of similar length, which is the number of
+    sentences times the tokens of the longest in either language. `training.batch_size` counts
+    groups. The paper's batch is 128 groups of 4096 tokens."""
     block: PositiveInt = 262144
     """Number of sentences sorted by length at a time."""
     select_by: Literal["loss", "bleu"] = "loss"
     """Metric that selects the best checkpoint: "loss", or "bleu" of greedy translations."""
     bleu_sentences: PositiveInt = 200
-    """Sentences per direction translated at each evaluation with `select_by: bleu`. They are spread
-    over the validation batches, so that `training.evaluate_limit` takes fewer."""
+    """Number of sentences per direction that each evaluation translates with `select_by: bleu`.
+    They are spread over the validation batches, so that `training.evaluate_limit` reduces their
+    number."""
 
     @rule
     def _groups_fit_the_longest(self) -> Iterator[str]:
@@ -113,7 +118,7 @@ class ParallelDataConfig:
 
 
 def required_languages(config: ParallelDataConfig) -> frozenset[str]:
-    """Return the languages of the directions, or the pivot language."""
+    """Return the languages of the directions, by default the pivot language."""
     directions = config.directions or ()
     return frozenset(name for d in directions for name in split_direction(d)) or frozenset(
         [config.pivot_language]
@@ -121,7 +126,7 @@ def required_languages(config: ParallelDataConfig) -> frozenset[str]:
 
 
 def split_direction(direction: str) -> tuple[str, str]:
-    """Return the languages of a direction: en-de, or en>zh-CN if a code has a dash."""
+    """Return the languages of a direction, written en-de, or en>zh-CN if a code has a dash."""
     source, _, target = direction.partition(">" if ">" in direction else "-")
     return source.strip(), target.strip()
 

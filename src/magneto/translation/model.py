@@ -65,14 +65,14 @@ class TranslationModel(nn.Module):
         target_mask: Tensor | None = None,
         targets: Tensor | None = None,
     ) -> Tensor | CrossEntropyLoss:
-        """Return logits, or with targets the loss.
+        """Return logits, or the loss if targets are given.
 
         Args:
             source: Source tokens, (batch, source length).
             target: Decoder inputs, (batch, target length).
-            source_mask: (batch, source length), True = not padding.
-            target_mask: (batch, target length), True = not padding.
-            targets: Tokens to predict, (batch, target length); -100 for none.
+            source_mask: Boolean mask (batch, source length), False for padding.
+            target_mask: Boolean mask (batch, target length), False for padding.
+            targets: Tokens to predict, (batch, target length); -100 is ignored.
         """
         memory = self.encode(source, source_mask)
         if targets is None:

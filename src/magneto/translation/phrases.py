@@ -16,7 +16,7 @@ import numpy as np
 from magneto.files import import_extra
 
 PHRASES = 12_000
-"""Number of phrases; a language pair lacks those without data in one of the languages."""
+"""Number of phrases. A language pair lacks phrases for which one language has no data."""
 SEED = 1
 # Minimum amount of Babel's data for a language, near that of English.
 LEAST_TERRITORIES = 200
@@ -43,7 +43,8 @@ LANGUAGES = (
 STEPS = {"day": 86400, "week": 7 * 86400, "month": 30 * 86400, "year": 365 * 86400, "hour": 3600}
 
 Format = Callable[[Any], str | None]
-"""Formats a phrase in a Babel locale; returns None if the locale lacks the words."""
+"""Function that formats a phrase in a Babel locale; it returns None if the locale lacks the
+words."""
 
 
 def phrase_languages() -> list[str]:
@@ -65,7 +66,7 @@ def phrase_languages() -> list[str]:
 
 
 def phrases(first: str, second: str, count: int = PHRASES) -> Iterator[tuple[str, str]]:
-    """Yield phrases in two languages of `phrase_languages`; the first `count` phrases are tried."""
+    """Yield those of the first `count` phrases that exist in two of the `phrase_languages`."""
     babel = import_babel()
     locales = babel.Locale.parse(first), babel.Locale.parse(second)
     random = np.random.default_rng(SEED)

@@ -1,16 +1,17 @@
 """Vocabulary, cache and batches of parallel text.
 
-The vocabulary is that of a joint tokenizer, followed by a tag for each language.
+The vocabulary consists of the tokens of a joint tokenizer, followed by a tag for each language.
 
-A cache directory holds the vocabulary, index.json and, per split, tokens.bin (first side, second
-side, next pair, ...) and offsets.bin (the start of each side). Its name is a fingerprint of sources
-and settings.
+A cache directory contains the vocabulary and index.json. For each split it contains tokens.bin (the
+first and the second sentence of each pair in turn) and offsets.bin (the start of each sentence).
+The directory's name is a fingerprint of sources and settings.
 
-A batch is a list of groups: sentences of similar length, with about the same number of tokens per
-group. Directions are sampled by temperature, block by block. A block takes its share of every
-direction and continues where the last block stopped, so that each sentence of a direction is used
-once before any is repeated. A block is sorted by length and cut into groups, which are shuffled.
-Everything is a function of seed and block, so that a run resumes exactly.
+A batch is a list of groups. A group contains sentences of similar length, and all groups have about
+the same number of tokens. Sentences are chosen block by block. The sampling temperature determines
+each direction's share of a block. In each direction, a block continues where the previous block
+stopped. Each sentence of a direction is therefore used once before any is repeated. A block is
+sorted by length and cut into groups, which are shuffled. All groups are a function of seed and
+block, so that a run resumes exactly.
 """
 
 from __future__ import annotations
@@ -65,8 +66,10 @@ TOKENIZER_CHARACTERS = 50_000_000
 SIDES = 1 << 20
 
 Group = dict[str, Any]
-"""Tensors source, source_mask (batch, source length) and target, targets (batch, target length).
-Numbers: predicted (targets), cells (positions of both sides) and real (cells without padding)."""
+"""Group of sentence pairs. The tensors "source" and "source_mask" have shape (batch, source
+length). The tensors "target" and "targets" have shape (batch, target length). "predicted" is the
+number of targets, "cells" the number of positions in source and target, and "real" the number of
+these without padding."""
 
 
 class TranslationVocabulary:
@@ -96,7 +99,7 @@ class TranslationVocabulary:
         return self.tokenizer.vocab_size + self.languages.index(language)
 
     def encode_source(self, texts: list[str], language: str) -> list[list[int]]:
-        """Return encoder inputs for translation into `language`: tag, tokens, end token."""
+        """Return encoder inputs (tag, tokens, end token) for translation into `language`."""
         tag = self.tag(language)
         return [[tag, *tokens, self.end] for tokens in self.tokenizer.encode(texts)]
 
@@ -122,7 +125,7 @@ def load_vocabulary(directory: Path) -> TranslationVocabulary:
 
 
 def read_tags(directory: Path) -> list[str]:
-    """Return the languages of a saved vocabulary; raise FileNotFoundError if there is none."""
+    """Return the languages of a saved vocabulary; raise FileNotFoundError without a vocabulary."""
     path = directory / TAGS_FILE
     if not path.is_file():
         raise FileNotFoundError(f"{directory} is not a translation vocabulary: no {TAGS_FILE}")
@@ -134,8 +137,8 @@ class ParallelSplit:
     """Tokenised split, with the examples of a language pair in one range.
 
     Attributes:
-        tokens: Tokens of all sides end to end, without tags and end tokens.
-        offsets: Start of each side, (2 x examples + 1,).
+        tokens: Concatenated tokens of all sentences, without tags and end tokens.
+        offsets: Start of each sentence in `tokens`, (2 x examples + 1,).
         ranges: Range of examples of each language pair, (start, stop).
     """
 
@@ -144,7 +147,7 @@ class ParallelSplit:
     ranges: dict[LanguagePair, tuple[int, int]]
 
     def side(self, example: int, side: int) -> np.ndarray:
-        """Return the tokens of a side (0 or 1) of an example."""
+        """Return the tokens of an example's first (`side` 0) or second (1) sentence."""
         place = 2 * example + side
         return self.tokens[self.offsets[place] : self.offsets[place + 1]]
 
@@ -159,7 +162,7 @@ class PreparedParallel:
         train: Training split.
         validation: Validation split.
         counts: Sentence pairs kept and left out, by split and language pair.
-        digest: Hash of all tokens, computed when they are cached. A run compares it on resuming.
+        digest: Hash of all tokens, computed when they are cached. A resumed run checks it.
     """
 
     vocabulary: TranslationVocabulary
@@ -188,7 +191,7 @@ def prepare_parallel(config: ParallelDataConfig, progress: Progress) -> Prepared
 
     Raises:
         FileNotFoundError: If there is no such source or tokenizer.
-        ValueError: If it has no text for a direction, or none for validation.
+        ValueError: If the source has no text for a direction, or no validation text.
     """
     cache = _cache_path(config)
     if not is_cached(cache, progress):
@@ -289,7 +292,10 @@ class CacheWriter:
     def _batches(
         self, pair: LanguagePair, split: str, tokenizer: Tokenizer, counts: Counts, seen: set[int]
     ) -> Iterator[list[list[int]]]:
-        """Yield the tokens of batches of sentence pairs, without too long ones: first, second."""
+        """Yield batches of tokenised sentences, first and second of each pair in turn.
+
+        Sentence pairs that are too long are left out.
+        """
         texts = self.text.texts(pair, split, counts, seen)
         limit = self.config.validation_limit if split == "validation" else None
         while batch := list(islice(texts, BATCH)):
@@ -354,7 +360,7 @@ def _open(directory: Path) -> PreparedParallel:
 
 
 def temperature_shares(sizes: Sequence[int], temperature: float) -> np.ndarray:
-    """Return the sampling probabilities of directions: size ** (1 / temperature), normalised."""
+    """Return probabilities of directions, proportional to size ** (1 / temperature)."""
     weights = np.asarray(sizes, np.float64) ** (1 / temperature)
     return weights / weights.sum()
 
@@ -377,11 +383,12 @@ def length_groups(
 
     Args:
         lengths: Lengths of source and target, (examples, 2).
-        budget: Maximum number of examples x longest side of a group.
-        random: Orders examples of equal length.
+        budget: Maximum padded size of a group, which is the number of examples times the longest
+            length.
+        random: Random number generator that orders examples of equal length.
 
     Returns:
-        Numbers of the examples of each group, short ones first.
+        Numbers of the examples of each group, short examples first.
     """
     shuffled = random.permutation(len(lengths))
     source, target = lengths[shuffled].T
@@ -433,7 +440,7 @@ class GroupMaker:
         return counts
 
     def make(self, directions: np.ndarray, numbers: np.ndarray) -> Group:
-        """Return a padded group of examples, given by direction and number within it."""
+        """Return a padded group of examples, given by directions and numbers within a direction."""
         rows = [self.sides(d, n) for d, n in zip(directions, numbers, strict=True)]
         widths = [max(len(row[side]) for row in rows) for side in (0, 1)]
         source = np.full((len(rows), widths[0] + 2), self.end)
@@ -469,7 +476,7 @@ def training_stream(
     size = min(config.block, sum(maker.sizes))
 
     def groups(number: int) -> list[np.ndarray]:
-        """Return the groups of a block; a row is (direction, number)."""
+        """Return the groups of a block, as arrays with rows (direction, number)."""
         rows, lengths = [], []
         for direction, (share, count) in enumerate(zip(shares, maker.sizes, strict=True)):
             start, stop = (int(share * size * block) for block in (number, number + 1))

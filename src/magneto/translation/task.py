@@ -67,14 +67,14 @@ class Translation(Task):
 
     @cached_property
     def vocabulary(self) -> TranslationVocabulary:
-        """Tokenizer and language tags; those of a run are loaded without reading the text."""
+        """Tokenizer and language tags; a run's vocabulary is loaded without reading the text."""
         folder = user_path(self.data_config.tokenizer)
         if folder.is_dir() and stored_languages(self.data_config) is not None:
             return load_vocabulary(folder)
         return self.text.vocabulary
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Filter and tokenise the source, unless it is cached; report what was left out.
+        """Filter and tokenise the source, unless it is cached; report how many pairs are left out.
 
         Raises:
             ValueError: If `model.vocab_size` is smaller than the vocabulary.
@@ -88,7 +88,7 @@ class Translation(Task):
         size, least = self.model_config.vocab_size, self.vocabulary.size
         if size is not None and size < least:
             raise ValueError(
-                f"model.vocab_size ({size}) must be {least} or more: the tokenizer's "
+                f"model.vocab_size ({size}) must be {least} or more, for the tokenizer's "
                 f"{self.vocabulary.tokenizer.vocab_size} tokens and one tag per language"
             )
 
@@ -114,8 +114,8 @@ class Translation(Task):
     def loss(self, model: nn.Module, batch: list[Group]) -> Loss:
         """Return the summed cross-entropy of the target tokens.
 
-        Logs `nll`, the cross-entropy without label smoothing, and `padding`, the share of padding,
-        averaged over groups by their number of target tokens.
+        The log contains `nll`, the cross-entropy without label smoothing, and `padding`, the share
+        of padding. `padding` is averaged over groups, weighted by their numbers of target tokens.
         """
         parts = [
             model(g["source"], g["target"], g["source_mask"], targets=g["targets"]) for g in batch
@@ -152,7 +152,8 @@ class Translation(Task):
     def validation_batches(self) -> Sequence[Group]:
         """Return the groups of the validation split, in random order.
 
-        With `select_by: bleu`, "texts" has (direction, sentences with references) to translate.
+        With `select_by: bleu`, "texts" contains a direction and its sentences with references to
+        translate.
         """
         count = len(self.validation_groups)
 
@@ -183,7 +184,7 @@ class Translation(Task):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss (nats per target token, without label smoothing) and perplexity.
 
-        With `select_by: bleu`, also the unweighted mean BLEU over directions.
+        With `select_by: bleu`, also return the unweighted mean BLEU over directions.
         """
         loss = sums["loss"] / sums["count"]
         metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
@@ -199,7 +200,7 @@ class Translation(Task):
     def _bleu_texts(self) -> list[tuple[LanguagePair, list[SentencePair]]]:
         """Batches to translate, each of one direction and of similar lengths.
 
-        Directions alternate, so that a limit on batches covers many.
+        Directions alternate, so that a limited number of batches covers many directions.
         """
         if self.data_config.select_by != "bleu":
             return []
@@ -212,7 +213,7 @@ class Translation(Task):
         return [part for turn in zip_longest(*parts) for part in turn if part is not None]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the unigram frequencies of training targets."""
+        """Return the metrics of the unigram baseline of training targets."""
         # Tags are never targets.
         size, text = self.vocabulary.tokenizer.vocab_size, self.text
         train = GroupMaker(text.train, self.vocabulary, text.directions).target_counts(size)

@@ -1,7 +1,7 @@
 """Readers of parallel text, its training and validation splits, and test sets.
 
-A source has parts, each of one split and of two or more languages. Parts are streamed. Lines end at
-line feeds only, so that files stay aligned.
+A source has parts. Each part is text of one split in two or more languages. Parts are streamed.
+Lines end at line feeds only, so that files stay aligned.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Part:
     Attributes:
         split: "train", "validation" or "test".
         languages: Codes of the languages.
-        read: Called with two languages and counts; yields the sentences in that order.
+        read: Function of two languages and counts, which yields their sentences in that order.
     """
 
     split: str
@@ -120,7 +120,7 @@ class ParallelText:
         return {pair for names in used for pair in combinations(sorted(names), 2)}
 
     def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[SentencePair]:
-        """Yield the sentences of two languages in that order; malformed ones are counted.
+        """Yield the sentences of two languages in that order; malformed records are counted.
 
         Raises:
             ValueError: If two files have different numbers of lines, or a file is damaged.
@@ -138,10 +138,11 @@ def open_parallel(
     Args:
         source: PATH, hf:NAME or builtin:phrases[:CODES].
         selected: Codes of the languages to use, or None for all.
-        required: Languages one of which aligned files must have; otherwise records are read.
+        required: Aligned files must have at least one of these languages. Otherwise record files
+            are read.
 
     Raises:
-        FileNotFoundError: If there is no such path. The message names the nearest.
+        FileNotFoundError: If there is no such path. The message suggests the nearest path.
         ValueError: If a name is unknown, or the path has no parallel text.
     """
     parsed = find_source(source)
@@ -162,7 +163,7 @@ def open_parallel(
 
 
 def path_split(source: str, path: Path) -> str:
-    """Return the split named by a file or its folders in the source; by default "train"."""
+    """Return the split that the name of a file or of its folders indicates; by default "train"."""
     root = user_path(source)
     name = str(path.relative_to(root)) if root in path.parents else path.name
     return split_of(name) or "train"
@@ -171,7 +172,7 @@ def path_split(source: str, path: Path) -> str:
 def parallel_fingerprint(
     source: str, selected: tuple[str, ...] | None, required: frozenset[str]
 ) -> str:
-    """Return a fingerprint of a source: of files their sizes and times, otherwise the name."""
+    """Return a fingerprint of a source, from sizes and times of its files or from its name."""
     parsed = find_source(source)
     if parsed.kind == "builtin":
         return fingerprint(source, PHRASES, import_babel().__version__)
@@ -195,12 +196,12 @@ def builtin_phrases(selected: tuple[str, ...] | None) -> ParallelText:
 def find_files(
     source: str, selected: tuple[str, ...] | None, required: frozenset[str]
 ) -> tuple[dict[str, dict[str, Path]], list[Path]]:
-    """Return the aligned files, or otherwise the record files, of a file, a folder or a stem.
+    """Return the aligned files, or else the record files, of a file, a folder or a stem.
 
-    Records are used if there are no aligned files, or none in a language of `required`.
+    Record files are used if no aligned file exists, or none has a language of `required`.
 
     Raises:
-        FileNotFoundError: If there is no such path. The message names the nearest.
+        FileNotFoundError: If there is no such path. The message suggests the nearest path.
         ValueError: If no file is parallel text, or a text has two files.
     """
     path = user_path(source)
@@ -229,11 +230,11 @@ def find_files(
 def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str, dict[str, Path]]:
     """Return files with one sentence per line, STEM.LANGUAGE[.txt], by stem and language.
 
-    A last word "src" or "ref" of the stem is ignored, for WMT's test sets.
+    If the stem ends in "src" or "ref", as in WMT's test sets, this last word is ignored.
 
     Args:
         files: Candidates.
-        languages: Endings that are languages although they do not look like a code.
+        languages: File endings that are languages even if they do not look like language codes.
 
     Raises:
         ValueError: If a text has two files, such as a.en and a.en.gz.
@@ -255,7 +256,7 @@ def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str,
 def read_aligned(
     files: dict[str, Path], first: str, second: str, counts: Counts
 ) -> Iterator[SentencePair]:
-    """Yield the lines of two files in parallel; raise ValueError if one has more lines."""
+    """Yield the lines of two files in parallel; raise ValueError if a file has more lines."""
     one, other = files[first], files[second]
     pairs = zip_longest(read_lines(one, counts), read_lines(other, counts))
     for number, (left, right) in enumerate(pairs):
@@ -272,7 +273,7 @@ def read_aligned(
 def record_parts(path: Path, split: str) -> list[Part]:
     """Return the parts of a record file, which is read once to find its languages.
 
-    A file whose name indicates no other split has a part for each split of its records.
+    If the file's name indicates no other split, each split of the records is a part.
 
     Raises:
         ValueError: If the header of a table lacks two languages.
@@ -302,8 +303,8 @@ def record_parts(path: Path, split: str) -> list[Part]:
 def hub_parts(source: Source, selected: tuple[str, ...] | None) -> list[Part]:
     """Return the parts of a data set on the hub, or of Parquet files.
 
-    Its configurations are language pairs (in OPUS-100: af-en, am-en, ...), or its records have
-    several languages.
+    Either the data set's configurations are language pairs (af-en, am-en, ... in OPUS-100), or its
+    records contain several languages.
     """
     dataset, parts = HubDataset(source), []
 
@@ -331,7 +332,7 @@ def hub_parts(source: Source, selected: tuple[str, ...] | None) -> list[Part]:
 def select_languages(
     records: Iterable[dict[str, str]], first: str, second: str, counts: Counts
 ) -> Iterator[SentencePair]:
-    """Yield the sentences of two languages; records without both are counted."""
+    """Yield the sentences of two languages; records without both languages are counted."""
     for record in records:
         if first in record and second in record:
             yield record[first], record[second]
@@ -340,7 +341,7 @@ def select_languages(
 
 
 def parallel_sentences(record: Any) -> dict[str, str]:
-    """Return a record's sentences by language; raise BadRecord if it has fewer than two."""
+    """Return a record's sentences by language; raise BadRecord for fewer than two sentences."""
     found = sentences(record)
     if len(found) < 2:
         raise BadRecord("no sentences in two languages")
@@ -348,7 +349,7 @@ def parallel_sentences(record: Any) -> dict[str, str]:
 
 
 def sentences(record: Any) -> dict[str, str]:
-    """Return the sentences of a record, or of its "translation", by language."""
+    """Return the sentences of a record, or of its field "translation", by language."""
     inner = record.get("translation", record)
     if not isinstance(inner, dict):
         return {}
@@ -359,13 +360,13 @@ class TrainingText:
     """Training and validation text of a recipe, by language pair.
 
     Attributes:
-        has_training: Whether there is training text: not if both sources are the same.
+        has_training: Whether there is training text. There is none if both sources are the same.
         directions: Translation directions.
         pairs: Language pairs of the directions, each sorted.
 
     Raises:
         FileNotFoundError: If there is no such source.
-        ValueError: If it has no text for a direction or a language.
+        ValueError: If the source has no text for a direction or a language.
     """
 
     def __init__(self, config: ParallelDataConfig) -> None:
@@ -387,7 +388,7 @@ class TrainingText:
     def texts(
         self, pair: LanguagePair, split: str, counts: Counts, seen: set[int]
     ) -> Iterator[SentencePair]:
-        """Yield the sentence pairs of a split without empty, mismatched and repeated ones."""
+        """Yield the sentence pairs of a split without empty, mismatched and repeated pairs."""
         earlier = frozenset(seen)
         for texts in self.unfiltered(pair, split, counts):
             counts[READ] += 1
@@ -421,7 +422,7 @@ class TrainingText:
                     yield texts
 
     def _held_below(self, pair: LanguagePair) -> tuple[int, float]:
-        """Return the side whose hash holds sentences out, and the limit of the hash."""
+        """Return the side whose hash decides about the hold-out, and the limit of the hash."""
         side = int(pair[1] == self.config.pivot_language)
         read = self.text.read(*pair, "train", Counts())
         return side, held_out_limit(
@@ -432,7 +433,7 @@ class TrainingText:
 def training_directions(
     config: ParallelDataConfig, available: set[LanguagePair], languages: Sequence[str]
 ) -> list[LanguagePair]:
-    """Return the directions to train: the configured ones, or all with the pivot language.
+    """Return the configured directions, by default all directions with the pivot language.
 
     Args:
         config: Data configuration.
@@ -440,7 +441,8 @@ def training_directions(
         languages: All languages of the text.
 
     Raises:
-        ValueError: If the text lacks a direction or a language. The message names what it has.
+        ValueError: If the text lacks a direction or a language. The message names the text's
+            language pairs.
     """
     pivot, has = config.pivot_language, f"It has {', '.join(languages)}."
     if config.directions:
@@ -471,7 +473,7 @@ def training_directions(
 def lengths_mismatch(texts: SentencePair, ratio: float) -> bool:
     """Whether the length ratio exceeds the limit both in characters and in bytes.
 
-    Scripts differ in both: Chinese has few characters, Tamil has many bytes.
+    Scripts differ in both. Chinese text has few characters, and Tamil text has many bytes.
     """
     encoded = [text.encode("utf-8", errors="surrogatepass") for text in texts]
     for one, other in (map(len, texts), map(len, encoded)):
@@ -487,7 +489,7 @@ class ReferenceTexts:
 
     Attributes:
         split: Split of the source.
-        texts: By direction: source sentences and references.
+        texts: Source sentences and references of each direction.
         unknown: Languages of the source that the model lacks; they are left out.
         counts: Malformed lines and records.
     """
@@ -498,7 +500,7 @@ class ReferenceTexts:
     counts: Counts
 
     def describe(self) -> str:
-        """Return the number of sentences and of malformed ones, and the unknown languages."""
+        """Describe the numbers of sentences and of malformed records, and the unknown languages."""
         total = sum(len(pairs) for pairs in self.texts.values())
         kinds = (INVALID_UTF8, HALF_CHARACTERS, LONG_LINES, MALFORMED)
         parts = [f"{self.counts[kind]:,} {kind}" for kind in kinds if self.counts[kind]]
@@ -508,7 +510,7 @@ class ReferenceTexts:
 
 
 def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> ReferenceTexts:
-    """Read a recipe's validation text, up to a limit per direction, with long sentences."""
+    """Read a recipe's validation text, long sentences included, up to a limit per direction."""
     text, counts = TrainingText(config), Counts()
     if config.validation_limit is not None:
         limit = min(limit or config.validation_limit, config.validation_limit)
@@ -527,10 +529,10 @@ def read_test_texts(
     directions: Sequence[str] | None,
     limit: int | None,
 ) -> ReferenceTexts:
-    """Read a whole test set in its order, unfiltered.
+    """Read a complete test set in its order, without filters.
 
     Args:
-        source: As in `ParallelDataConfig`.
+        source: Source, as in `ParallelDataConfig`.
         config: Data configuration of the recipe, for the pivot language and the directions.
         known: Languages of the model.
         directions: Directions such as en-de, instead of the recipe's.
@@ -538,7 +540,7 @@ def read_test_texts(
 
     Raises:
         FileNotFoundError: If there is no such source.
-        ValueError: If it has no text for a requested direction, or none for the model.
+        ValueError: If the source has no text for a requested direction, or no text for the model.
     """
     text = open_parallel(source, None, required_languages(config))
     split = next((split for split in TEST_SPLITS if text.pairs(split)), TEST_SPLITS[0])

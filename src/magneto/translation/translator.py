@@ -36,7 +36,7 @@ def score_translations(translations: Sequence[str], references: Sequence[str]) -
     """Score translations against one reference each.
 
     Raises:
-        ValueError: If there are no translations, or another number of references.
+        ValueError: If there are no translations, or the number of references differs.
         ModuleNotFoundError: If sacrebleu is not installed.
     """
     if len(translations) != len(references):
@@ -73,8 +73,9 @@ def average_directions(
         pivot_language: Language of the averages, English in the paper.
 
     Returns:
-        The averages of the paper's table: "out" of the pivot language (En -> X), "into" it, and
-        "both", their mean; NaN without such directions.
+        The averages of the paper's table. "out" averages the directions from the pivot language (En
+        -> X) and "into" the directions into it. "both" is the mean of these two averages. An
+        average without directions is NaN.
     """
     sides = {
         name: [value for direction, value in values.items() if direction[end] == pivot_language]
@@ -125,7 +126,7 @@ class TranslationResult:
 
     Attributes:
         texts: Translations, best first; one empty text for an empty source.
-        scores: Log-probability of each divided by its length; empty unless requested.
+        scores: Log-probability of each translation divided by its length; empty unless requested.
         truncated: Whether the source was truncated to the maximum length.
     """
 
@@ -177,10 +178,11 @@ class TextTranslator:
             texts: Source texts; the translation of a text without visible characters is empty.
             language: Target language.
             scored: Whether to return scores.
-            progress: Called with the number of non-empty texts done.
+            progress: Function that is called with the number of finished non-empty texts.
 
         Raises:
-            ValueError: If the vocabulary lacks the language. The message names the nearest.
+            ValueError: If the vocabulary lacks the language. The message suggests the nearest
+                language.
         """
         nonempty = [number for number, text in enumerate(texts) if is_visible(text)]
         sources = self.vocabulary.encode_source([texts[number] for number in nonempty], language)
@@ -201,14 +203,14 @@ class TextTranslator:
     def translate_pairs(
         self, direction: LanguagePair, texts: Sequence[tuple[str, str]]
     ) -> tuple[LanguagePair, list[tuple[str, str]]]:
-        """Return the direction, and (translation, reference) of its sentences with references."""
+        """Translate sentences with references; return pairs of translation and reference."""
         results = self.translate([source for source, _ in texts], direction[1])
         pairs = zip(results, texts, strict=True)
         return direction, [(each.texts[0], reference) for each, (_, reference) in pairs]
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text has a visible character: no space, control or format character."""
+    """Whether a text has a character other than spaces, control and format characters."""
     return any(not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf") for c in text)
 
 

@@ -1,4 +1,4 @@
-"""A small model of every kind, wrapped for transformers, and what it reads."""
+"""Small models of every kind, wrapped for transformers, and their inputs."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "MagnetoForImageTextRetrieval": ("MagnetoImageTextRetrievalConfig", PAIRS),
     "MagnetoForImageCaptioning": ("MagnetoImageCaptioningConfig", PAIRS),
 }  # fmt: skip
-"""The configuration's class and sizes of each wrapper; segmentation has tests of its own."""
+"""Configuration class and sizes of each wrapper; segmentation has separate tests."""
 TEXTS = [name for name in KINDS if KINDS[name][1].get("positions") == "rotary"]
 SEEN = [name for name in KINDS if "image_size" in KINDS[name][1] and "vocab_size" in KINDS[name][1]]
 IDS = torch.randint(4, 40, (2, 7), generator=torch.Generator().manual_seed(1))
@@ -41,7 +41,7 @@ MASK = torch.tensor([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]])
 
 
 def wrapped(name: str, **changes: Any) -> Any:
-    """Return a model whose every parameter has a value of its own, in evaluation mode."""
+    """Return a model in evaluation mode, with noise added to every parameter."""
     config, values = KINDS[name]
     torch.manual_seed(0)
     model = getattr(hf, name)(getattr(hf, config)(**{**values, **changes}))
@@ -52,7 +52,7 @@ def wrapped(name: str, **changes: Any) -> Any:
 
 
 def inputs(name: str) -> dict[str, Tensor]:
-    """Return what a model of the kind reads."""
+    """Return inputs for a model of the kind."""
     if name in TEXTS:
         return {"input_ids": IDS} | ({"decoder_input_ids": IDS} if "Seq2Seq" in name else {})
     if name == "MagnetoForTransducer":
@@ -65,12 +65,12 @@ def inputs(name: str) -> dict[str, Tensor]:
 
 
 def says(model: Any, name: str) -> Tensor:
-    """Return the first tensor that a model answers with."""
+    """Return the first tensor of a model's output."""
     return model(**inputs(name))[0]
 
 
 def export_text(model: Any, tokenizer: Any, directory: Path, length: int, how: Any = None) -> str:
-    """Export a model of texts; how an encoder's input is put together, None for a decoder."""
+    """Export a text model; `how` is an encoder's input template, None for a decoder."""
     if how is None:
         return hf.save_export(model, directory, hf.decoder_assets(tokenizer, length))
     return hf.save_export(model, directory, hf.encoder_assets(tokenizer, length, how))

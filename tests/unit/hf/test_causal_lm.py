@@ -1,4 +1,4 @@
-"""Our language model inside transformers: caches, padding, packed rows, positions, generation."""
+"""Language models in transformers: caches, padding, packed rows, positions, generation."""
 
 from pathlib import Path
 from typing import Any, get_args
@@ -24,7 +24,7 @@ LEFT[0, :4] = 0
 
 
 def causal(**changes: Any) -> Any:
-    """A model whose continuations vary; one with tied weights repeats itself."""
+    """Return a model with untied weights, because tied weights make it repeat tokens."""
     return wrapped("MagnetoForCausalLM", **{"tie_embeddings": False, **changes})
 
 
@@ -43,10 +43,11 @@ def core(tokenizer: Any) -> LanguageModel:
 
 @pytest.mark.parametrize("positions", KINDS_OF_POSITIONS)
 def test_generation_is_equal_in_all_modes(positions: str) -> None:
-    """Greedy and by beams, with a cache that grows, a static one and none; padded on the left."""
+    """Greedy and beam search agree with a growing cache, a static cache, no cache and left
+    padding."""
     sizes: dict[str, Any] = {"width": 32, "heads": 4, "key_value_heads": 2, "vocab_size": 300}
     model = causal(positions=positions, **sizes)
-    with torch.no_grad():  # its continuations vary
+    with torch.no_grad():  # so that its continuations vary
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     for beams in (1, 3):
@@ -63,9 +64,9 @@ def test_generation_is_equal_in_all_modes(positions: str) -> None:
     assert (logits - model(IDS[:1, 4:]).logits).abs().max() <= 1e-4
 
 
-def test_a_gpu_compiles_no_static_cache_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers would, and our decoder would be recorded anew for every token."""
-    # They set it for good where they would compile.
+def test_a_static_cache_on_a_gpu_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default transformers would compile, with a new CUDA graph for every token."""
+    # Transformers sets this variable where it would compile.
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
     wrapped = causal()
     monkeypatch.setattr(type(wrapped), "device", torch.device("cuda"))
@@ -77,7 +78,7 @@ def test_a_gpu_compiles_no_static_cache_unasked(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("kind", ["DynamicCache", "StaticCache"])
-def test_reading_in_parts_equals_reading_at_once(kind: str) -> None:
+def test_logits_of_parts_with_a_cache_equal_those_of_the_whole(kind: str) -> None:
     wrapped = causal(positions="rotary", key_value_heads=1)
     settings = {"max_cache_len": 12} if kind == "StaticCache" else {}
     cache = getattr(transformers, kind)(config=wrapped.config, **settings)
@@ -96,7 +97,7 @@ def test_reading_in_parts_equals_reading_at_once(kind: str) -> None:
 
 
 def test_speculative_decoding_equals_greedy() -> None:
-    """It shortens the cache again where a guess was wrong."""
+    """Speculative decoding shortens the cache after a wrong guess."""
     wrapped = causal()
     prompt = IDS[:1].repeat(1, 3)
     settings = {"max_new_tokens": 12, "do_sample": False}
@@ -104,8 +105,8 @@ def test_speculative_decoding_equals_greedy() -> None:
     assert torch.equal(guessed, wrapped.generate(prompt, **settings))
 
 
-def test_loss_is_transformers_own() -> None:
-    """Shifted here, or already; over the labels' number, or a step's; and 0 of none."""
+def test_loss_equals_that_of_transformers() -> None:
+    """Labels may be shifted, the divisor may be a step's number of labels, and no label gives 0."""
     model, labels = causal(), IDS.clone()
     labels[1, -3:] = -100
     output = model(IDS, labels=labels)
@@ -121,8 +122,8 @@ def test_loss_is_transformers_own() -> None:
         wrapped("MagnetoForMaskedLM")(IDS, labels=IDS, shift_labels=labels)
 
 
-def test_a_mask_of_pairs() -> None:
-    """Two texts in one row that do not see each other are as two rows."""
+def test_mask_of_pairs_separates_texts_of_a_row() -> None:
+    """Two texts in a row with a mask of pairs have the logits of two rows."""
     model = causal(positions="none")
     apart = torch.zeros(1, 9, 9, dtype=torch.long)
     apart[:, :3, :3] = apart[:, 3:, 3:] = 1
@@ -132,9 +133,8 @@ def test_a_mask_of_pairs() -> None:
 
 
 @pytest.mark.parametrize("positions", get_args(Positions))
-def test_packed_texts_are_as_separate_ones(positions: str) -> None:
-    """As transformers' collator joins them, told apart by position_ids; and beside a mask, with
-    padding at the end and between two of them."""
+def test_packed_texts_have_the_logits_of_separate_texts(positions: str) -> None:
+    """Texts are separated by `position_ids`, without a mask or with a mask and padding."""
     model = causal(positions=positions)
     texts = [IDS[0, 4:5], IDS[0, :4], IDS[1, :1], IDS[1, 2:5]]
     collator = transformers.DataCollatorWithFlattening(return_tensors="pt")
@@ -154,8 +154,8 @@ def test_packed_texts_are_as_separate_ones(positions: str) -> None:
     assert (found[:, mask[0].bool()] - expected).abs().max() <= 1e-5
 
 
-def test_what_a_packing_collator_gives_is_never_passed_over() -> None:
-    """Whatever tells the texts of a row apart is used, or refused by its name."""
+def test_arguments_of_packing_collators_are_never_ignored() -> None:
+    """Each argument that separates the texts of a row is used or refused by name."""
     names = {"return_position_ids": "position_ids", "return_flash_attn_kwargs": "cu_seq_lens_[qk]",
              "return_seq_idx": "seq_idx"}  # fmt: skip
     for how, argument in names.items():
@@ -165,15 +165,15 @@ def test_what_a_packing_collator_gives_is_never_passed_over() -> None:
         batch.pop("labels")
         for name in TEXTS:
             if name == "MagnetoForCausalLM" and argument == "position_ids":
-                continue  # see test_packed_texts_are_as_separate_ones
+                continue  # see test_packed_texts_have_the_logits_of_separate_texts
             more = {"decoder_input_ids": IDS[:1]} if "Seq2Seq" in name else {}
             with pytest.raises(ValueError, match=f"{argument} is not supported"):
                 wrapped(name)(**batch, **more)
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])
-def test_positions_of_the_callers_own(positions: str) -> None:
-    """Beside a mask they only say where tokens stand; with a cache likewise."""
+def test_position_ids_with_a_mask_or_a_cache(positions: str) -> None:
+    """With a mask or a cache, `position_ids` only set the positions of tokens."""
     model, mask = causal(positions=positions), torch.ones_like(IDS)
     mask[0, :3] = 0
     own = (mask.cumsum(1) - 1).clamp(min=0)
@@ -188,7 +188,7 @@ def test_positions_of_the_callers_own(positions: str) -> None:
     assert torch.equal(apart.logits, model(IDS).logits) == (positions == "none")
 
 
-def test_positions_that_do_not_fit_are_refused() -> None:
+def test_unsupported_position_ids_are_refused() -> None:
     with pytest.raises(ValueError, match=r"position_ids is \(2, 6\), but must be \(2, 9\)"):
         causal()(IDS, position_ids=torch.zeros(2, 6, dtype=torch.long))
     places = torch.arange(9)[None]
@@ -200,7 +200,7 @@ def test_positions_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("scale", ["none", "sqrt_width"])
-def test_vectors_instead_of_tokens(scale: str) -> None:
+def test_inputs_embeds_equal_tokens(scale: str) -> None:
     model = causal(embedding_scale=scale)
     vectors = model.get_input_embeddings()(IDS)
     assert torch.equal(model(inputs_embeds=vectors).logits, model(IDS).logits)
@@ -208,12 +208,12 @@ def test_vectors_instead_of_tokens(scale: str) -> None:
     written = model.generate(inputs_embeds=vectors, **how)
     assert torch.equal(written, model.generate(IDS, **how)[:, 9:])
     for given in ({}, {"input_ids": IDS, "inputs_embeds": vectors}):
-        with pytest.raises(ValueError, match="give input_ids or inputs_embeds, and not both"):
+        with pytest.raises(ValueError, match="give either input_ids or inputs_embeds"):
             model(**given)
 
 
 def test_prompt_tuning() -> None:
-    """peft puts learned vectors before the text; the text's logits follow from both."""
+    """With peft's learned vectors before the text, logits equal those for all vectors."""
     peft = pytest.importorskip("peft")
     model = causal()
     how = peft.PromptTuningConfig(
@@ -229,8 +229,8 @@ def test_prompt_tuning() -> None:
     assert torch.equal(output.logits, model(inputs_embeds=vectors).logits)
 
 
-def test_layers_that_stay_on_disk(tmp_path: Path) -> None:
-    """By a map that is found for some memory; no layer is cut in two."""
+def test_layers_offloaded_to_disk(tmp_path: Path) -> None:
+    """An automatic device map offloads whole layers and leaves the logits unchanged."""
     pytest.importorskip("accelerate")
     name = "MagnetoForCausalLM"
     model = wrapped(name, layers=3)

@@ -1,4 +1,4 @@
-"""A configuration says what the model computes, or is refused."""
+"""Configurations for transformers: sizes, placements, problem types and refusals."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from magneto.vision.models import ImageClassifier  # noqa: E402
 STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
 
 
-def test_our_sizes_are_understood() -> None:
+def test_sizes_are_those_of_the_core() -> None:
     config = hf.MagnetoConfig(**STACK, vocab_size=40, placement="pre", pad_token_id=3)
     assert config.core_config() == LanguageModelConfig(**STACK, vocab_size=40, placement="pre")
     assert config.hidden_size == 16 and config.num_hidden_layers == 2 and config.pad_token_id == 3
@@ -42,14 +42,14 @@ def test_unknown_sizes_are_refused() -> None:
             hf.MagnetoConfig(**given)
 
 
-def test_a_size_cannot_be_changed_beside_the_core(tmp_path: Path) -> None:
+def test_a_size_changed_outside_the_core_is_refused(tmp_path: Path) -> None:
     config = hf.MagnetoConfig(**STACK, vocab_size=40)
     hf.MagnetoForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="hidden_size is 32, but core has 16"):
         hf.MagnetoForCausalLM.from_pretrained(tmp_path, hidden_size=32)
 
 
-def test_a_row_under_anothers_name_is_refused() -> None:
+def test_a_changed_placement_under_a_known_name_is_refused() -> None:
     row = replace(PLACEMENTS["sub"], feed_forward=("before",))
     model = LanguageModel(LanguageModelConfig(**STACK, vocab_size=40, placement=row))
     values = {**STACK, "vocab_size": 40, "placement": row}
@@ -66,7 +66,7 @@ def test_a_directory_runs_no_code_for_its_placement(tmp_path: Path, monkeypatch)
         hf.MagnetoConfig(core={**STACK, "placement": path})
 
 
-def test_a_row_of_the_table_is_kept_by_its_name(tmp_path: Path) -> None:
+def test_a_placement_of_the_table_is_saved_by_name(tmp_path: Path) -> None:
     for row in (*PLACEMENTS.values(), "eva02"):
         for given in ({"core": {**STACK, "placement": row}}, {**STACK, "placement": row}):
             hf.MagnetoConfig(**given).save_pretrained(tmp_path)
@@ -74,7 +74,7 @@ def test_a_row_of_the_table_is_kept_by_its_name(tmp_path: Path) -> None:
             assert kept == getattr(row, "name", row)
 
 
-def test_options_of_the_backbone_come_back_from_a_directory(tmp_path: Path) -> None:
+def test_options_of_the_backbone_are_saved_and_loaded(tmp_path: Path) -> None:
     config = LanguageModelConfig(
         **STACK, vocab_size=40, head_dim=12, unbiased=("k", "fc2"), activation="geglu",
         positions="transformer_xl", layer_scale=0.1, windows=(3, None),
@@ -94,7 +94,7 @@ def images(classes: int = 10) -> ImageClassifier:
     )
 
 
-def test_an_image_model_takes_a_new_head(tmp_path: Path) -> None:
+def test_an_image_model_can_have_a_new_head(tmp_path: Path) -> None:
     hf.register()
     assert hf.MagnetoForImageClassification(
         hf.MagnetoImageConfig(**STACK, image_size=8, patch_size=4, num_labels=3)

@@ -1,4 +1,4 @@
-"""What holds of every kind of model inside transformers: directories, switches, refusals."""
+"""Tests of every kind of model in transformers: directories, options and refusals."""
 
 import pickle
 from pathlib import Path
@@ -19,8 +19,8 @@ from tests.unit.hf.kinds import IDS, KINDS, MASK, PIXELS, SEEN, TEXTS, inputs, s
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", KINDS)
-def test_a_directory_gives_back_the_model(name: str, tmp_path: Path) -> None:
-    """By its Auto class; whole, in bfloat16, and with its weights on a disk."""
+def test_a_directory_loads_the_saved_model(name: str, tmp_path: Path) -> None:
+    """An Auto class loads it in fp32, in bfloat16, and with weights offloaded to disk."""
     pytest.importorskip("accelerate")
     hf.register()
     model = wrapped(name)
@@ -40,14 +40,14 @@ def test_a_directory_gives_back_the_model(name: str, tmp_path: Path) -> None:
     assert (half.float() - expected).abs().max() <= 0.1 * expected.abs().max()
 
 
-def test_classes_that_the_table_makes_are_found_by_name() -> None:
-    """So that configurations are pickled, and models with them."""
+def test_generated_configuration_classes_are_found_by_name() -> None:
+    """Pickling configurations and models needs this."""
     for config in CONFIGURATIONS:
         assert pickle.loads(pickle.dumps(config)) is getattr(hf, config.__name__)
 
 
-def test_our_initialisation_survives() -> None:
-    """transformers' own would replace it: `post_init` re-initialises unless it is told not to."""
+def test_initialisation_of_magneto_is_kept() -> None:
+    """By default, `post_init` of transformers would initialise the weights again."""
     for name in ("MagnetoForCausalLM", "MagnetoForSequenceClassification"):
         wrapper = getattr(hf, name)
         config = wrapper.config_class(**KINDS[name][1], placement="deepnorm")
@@ -80,7 +80,7 @@ def test_gradient_checkpointing_changes_no_gradient(name: str) -> None:
         model.activation_checkpointing_enable(every_n_layers=2)
 
 
-def test_what_has_no_place_is_refused_by_name() -> None:
+def test_unsupported_arguments_are_refused_by_name() -> None:
     words = {
         "inputs_embeds": "input_ids",
         "position_ids": "attention_mask",
@@ -113,7 +113,7 @@ def test_a_mask_of_another_shape_is_refused() -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_hidden_states(name: str) -> None:
-    """What goes into each layer, and last the normed output; or a refusal."""
+    """They are each layer's input and the normed output, or the request is refused."""
     model = wrapped(name)
     if name in SEEN:
         with pytest.raises(ValueError, match="output_hidden_states is not supported"):
@@ -132,7 +132,7 @@ def test_hidden_states(name: str) -> None:
     assert isinstance(model(**inputs(name), return_dict=False), tuple)
 
 
-def test_another_attention_than_torchs_is_refused(tmp_path: Path) -> None:
+def test_attention_other_than_sdpa_is_refused(tmp_path: Path) -> None:
     model = wrapped("MagnetoForCausalLM")
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="attn_implementation must be 'sdpa', not 'eager'"):
@@ -145,8 +145,8 @@ def test_another_attention_than_torchs_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["MagnetoForCausalLM", "MagnetoForMaskedLM", "MagnetoForSeq2SeqLM"]
 )
-def test_a_vocabulary_that_grew_survives_saving(name: str, tied: bool, tmp_path: Path) -> None:
-    """Its new rows are drawn as the others, and have a bias of zero."""
+def test_a_resized_vocabulary_is_saved_and_loaded(name: str, tied: bool, tmp_path: Path) -> None:
+    """New rows have the initialisation of the other rows and a bias of zero."""
     tied = tied or "Seq2Seq" in name
     changes = {} if "Seq2Seq" in name else {"tie_embeddings": tied}
     model = wrapped(name, **changes)
@@ -165,7 +165,7 @@ def test_a_vocabulary_that_grew_survives_saving(name: str, tied: bool, tmp_path:
 
 
 def test_a_directory_without_a_head_gets_a_new_one(tmp_path: Path) -> None:
-    """transformers makes what is missing from uninitialised memory, and asks us to draw it."""
+    """Transformers leaves missing weights uninitialised; `_init_weights` must initialise them."""
     hf.register()
     model = wrapped("MagnetoForMaskedLM", width=128, ffn_width=16)
     model.save_pretrained(tmp_path)
@@ -200,7 +200,7 @@ def test_token_types_and_padding_of_encoders() -> None:
 
 @torch.no_grad()
 def test_images_texts_and_pairs() -> None:
-    """Either may be missing; padding on either side is the same."""
+    """Images or texts may be missing; left and right padding give equal results."""
     model = wrapped("MagnetoVisionLanguageModel")
     text = {"input_ids": IDS, "attention_mask": MASK}
     both, images, texts = model(PIXELS, **text), model(PIXELS), model(**text)
@@ -220,7 +220,7 @@ def test_images_texts_and_pairs() -> None:
 
 
 @torch.no_grad()
-def test_hidden_patches_are_not_seen() -> None:
+def test_masked_patches_do_not_affect_the_logits() -> None:
     model = wrapped("MagnetoForMaskedDataModelling")
     hidden, other = torch.zeros(2, 4), PIXELS.clone()
     hidden[:, 0] = 1
@@ -261,12 +261,12 @@ def test_captions() -> None:
     assert len(written) == 2 and not {1, 3} & set(written.flatten().tolist())
 
 
-def test_a_text_without_the_mask_that_is_read_is_refused() -> None:
+def test_a_text_without_the_mask_token_is_refused() -> None:
     masked = IDS.clone()
     masked[0, -2] = masked[1, 2] = 3
     for name in ("MagnetoForVisualQuestionAnswering", "MagnetoForVisualReasoning"):
         model, given = wrapped(name, pooling="mask_token"), inputs(name)
-        model(**given)  # nothing tells which token is the mask
+        model(**given)  # the configuration has no mask token
         model.config.mask_token_id = 3
         with pytest.raises(ValueError, match="must have the mask token, 3, before its end"):
             model(**given)

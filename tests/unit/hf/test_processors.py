@@ -1,4 +1,4 @@
-"""What reads pictures, texts and sounds for our models inside transformers, as a run reads them."""
+"""Processors of images, texts and sounds for transformers give the inputs of training."""
 
 import io
 from pathlib import Path
@@ -25,7 +25,7 @@ from tests.unit.vision.image_files import encoded, photo  # noqa: E402
 TEXTS = ["a red circle at the top left", "a blue cross"]
 
 
-def test_pictures_become_what_the_model_reads() -> None:
+def test_pixel_values_equal_the_inputs_of_validation() -> None:
     grey, colour = hf.MagnetoImageProcessor(8, 1), hf.MagnetoImageProcessor(4, 3)
     array = np.arange(0, 256, 4, dtype=np.uint8).reshape(8, 8)
     expected = (torch.from_numpy(array).float() - 127.5) / 127.5
@@ -47,7 +47,7 @@ def test_pictures_become_what_the_model_reads() -> None:
 def odd_files() -> dict[str, bytes]:
     pixels = photo()
     turned = Image.Exif()
-    turned[0x0112] = 6  # the camera was held upright
+    turned[0x0112] = 6  # taken with the camera upright
     clear = np.full((*pixels.shape[:2], 1), 255, np.uint8)
     clear[:20] = 64
     return {
@@ -58,7 +58,7 @@ def odd_files() -> dict[str, bytes]:
     }
 
 
-def test_files_are_read_as_a_run_reads_them() -> None:
+def test_image_files_have_the_pixels_of_a_run() -> None:
     for content in odd_files().values():
         picture = Image.open(io.BytesIO(content))
         found = hf.MagnetoImageProcessor(0)(picture, return_tensors="np")["pixel_values"]
@@ -86,8 +86,8 @@ def picture(height: int, width: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
 
 
-def test_all_of_a_picture_is_read_or_its_ratio_kept() -> None:
-    """An array is one picture, or several as a list of them."""
+def test_images_are_resized_to_a_square_or_keep_their_ratio() -> None:
+    """An array is one image or a batch of images."""
     several = np.random.default_rng(0).integers(0, 256, (3, 10, 30, 3), np.uint8)
     for normalisation in ("half", "imagenet"):
         processor = hf.MagnetoImageProcessor(8, 3, normalisation)
@@ -102,7 +102,7 @@ def test_all_of_a_picture_is_read_or_its_ratio_kept() -> None:
     assert found.shape == (1, 3, 512, 800) and (found == -1).all()
 
 
-def test_texts_are_framed_and_cut_as_in_training(tokenizer: Any) -> None:
+def test_texts_are_framed_and_truncated_as_in_training(tokenizer: Any) -> None:
     fast = encoder_tokenizer(tokenizer, 7, FRAMED)
     processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoImageProcessor(8), fast)
     read = processor(text=TEXTS)
@@ -121,8 +121,8 @@ def test_texts_are_framed_and_cut_as_in_training(tokenizer: Any) -> None:
             processor(images=named)
 
 
-def test_bytes_are_for_our_own_reading(tmp_path: Path) -> None:
-    """transformers has no tokenizer of bytes: the image processor is written, and ours."""
+def test_byte_tokenizers_are_saved_for_magneto_only(tmp_path: Path) -> None:
+    """Transformers has no byte tokenizer; the image processor and Magneto's tokenizer are saved."""
     config = VisionLanguageConfig(image_size=8, patch_size=4, max_length=7)
     assets = vision_language_assets(config, load_tokenizer("bytes"), hf.MagnetoImageProcessor(8))
     save_processors(assets, tmp_path)
@@ -131,7 +131,7 @@ def test_bytes_are_for_our_own_reading(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path).encode(["a"]) == load_tokenizer("bytes").encode(["a"])
 
 
-def test_sounds_in_an_array_are_its_rows_and_what_is_no_sound_is_refused() -> None:
+def test_rows_of_an_array_are_recordings_and_invalid_samples_are_refused() -> None:
     extractor = hf.MagnetoSpeechFeatureExtractor(8000)
     sounds = np.random.default_rng(0).standard_normal((2, 800)).astype(np.float32)
     wanted = extractor(list(sounds))["input_features"]

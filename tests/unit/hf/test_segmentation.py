@@ -1,4 +1,4 @@
-"""Our segmentation model inside transformers: its directory, its pipeline, its loss."""
+"""Segmentation models in transformers: directory, pipeline and loss."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ NAMES = ("sky", "road", "tree", "car", "sign")
 
 
 def exported(folder: Path, **changes: Any) -> tuple[Segmentation, Any]:
-    """Export a model whose answers differ from place to place."""
+    """Export a model whose predictions differ between pixels."""
     data = SegmentationDataConfig(classes=NAMES, fit=(64, 32), normalisation="imagenet")
     task = Segmentation(small_config(**changes), data, 1)
     model = small_model(**changes)
@@ -32,7 +32,7 @@ def exported(folder: Path, **changes: Any) -> tuple[Segmentation, Any]:
 
 
 @pytest.mark.parametrize("inference", ["slide", "whole"])
-def test_the_pipeline_says_what_the_run_says(tmp_path: Path, inference: Any) -> None:
+def test_the_pipeline_predicts_what_the_run_predicts(tmp_path: Path, inference: Any) -> None:
     image = pytest.importorskip("PIL.Image")
     task, model = exported(tmp_path / "out", inference=inference, pretrained="gone")
     pixels = np.random.default_rng(0).integers(0, 256, (25, 41, 3), dtype=np.uint8)
@@ -47,7 +47,7 @@ def test_the_pipeline_says_what_the_run_says(tmp_path: Path, inference: Any) -> 
     assert pipe.model.config.core["pretrained"] is None
 
 
-def test_loss_is_the_task_s(tmp_path: Path) -> None:
+def test_loss_equals_that_of_the_task(tmp_path: Path) -> None:
     task, model = exported(tmp_path / "out", head_dropout=0.0)
     wrapped = hf.MagnetoForSemanticSegmentation(
         hf.MagnetoSegmentationConfig.of(model.config), model  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Our encoder-decoder inside transformers."""
+"""Encoder-decoder models in transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ MASK[1, -3:] = 0
 
 
 def translator(**changes: Any) -> Any:
-    """One whose translations vary."""
+    """Return a model whose translations vary."""
     sizes = {"width": 32, "heads": 4, "vocab_size": 300, "encoder_layers": 2, "decoder_layers": 3}
     model = wrapped("MagnetoForSeq2SeqLM", **sizes, **changes)
     with torch.no_grad():
@@ -31,10 +31,10 @@ def translator(**changes: Any) -> Any:
     [("sinusoidal", 1, None), ("learned", 3, None), ("rotary", 3, "static"), ("t5", 1, "static")],
 )  # fmt: skip
 def test_generation_with_cache_equals_without(positions: str, beams: int, kind: str | None) -> None:
-    """And padding of the source changes no translation."""
+    """Padding of the source changes no translation."""
     model = translator(positions=positions)
     how: dict[str, Any] = {"max_new_tokens": 12, "do_sample": False, "num_beams": beams}
-    how["no_repeat_ngram_size"] = 2  # a model with tied weights likes to repeat itself
+    how["no_repeat_ngram_size"] = 2  # a model with tied weights tends to repeat tokens
     written = model.generate(IDS, attention_mask=MASK, cache_implementation=kind, **how)
     without = model.generate(IDS, attention_mask=MASK, use_cache=False, **how)
     assert torch.equal(written, without) and written.unique().numel() > 6
@@ -42,7 +42,7 @@ def test_generation_with_cache_equals_without(positions: str, beams: int, kind: 
     assert torch.equal(alone, written[1, : len(alone)])
 
 
-def test_loss_and_what_the_decoder_reads() -> None:
+def test_loss_and_decoder_inputs() -> None:
     model = translator()
     labels = IDS[:, :5].clone()
     labels[0, -2:] = -100
@@ -62,7 +62,7 @@ def test_loss_and_what_the_decoder_reads() -> None:
         model(IDS, labels=labels)
 
 
-def test_translations_may_be_as_long_as_positions_go(tmp_path: Path) -> None:
+def test_translations_may_be_as_long_as_the_positions(tmp_path: Path) -> None:
     model = wrapped("MagnetoForSeq2SeqLM", max_length=33, positions="learned")
     model.save_pretrained(tmp_path)
     loaded: Any = hf.MagnetoForSeq2SeqLM.from_pretrained(tmp_path)
@@ -70,8 +70,8 @@ def test_translations_may_be_as_long_as_positions_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0, 0.5])
-def test_a_translators_stacks_that_stay_on_disk(tmp_path: Path, share: float) -> None:
-    """By a map of one's own, and by those that are found for some memory."""
+def test_stacks_offloaded_to_disk(tmp_path: Path, share: float) -> None:
+    """The device map is given, or found for a limited memory."""
     pytest.importorskip("accelerate")
     model = wrapped("MagnetoForSeq2SeqLM")
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Tokenizers in transformers cut texts as in training, and pipelines take them."""
+"""Tokenizers in transformers give the tokens of training, and pipelines accept them."""
 
 import random
 from pathlib import Path
@@ -48,7 +48,7 @@ def ours(request, tmp_path_factory: pytest.TempPathFactory) -> SentencePieceToke
 
 
 def saved(made: Any, folder: Path) -> Any:
-    """Return what transformers reads of what it wrote."""
+    """Save a tokenizer with transformers, and load it again."""
     hf.register()
     made.save_pretrained(folder)
     return transformers.AutoTokenizer.from_pretrained(folder)
@@ -60,7 +60,7 @@ def texts() -> list[str]:
     return ODD + ["".join(draw.choices(letters, k=draw.randint(1, 30))) for _ in range(500)]
 
 
-def test_every_text_has_the_same_tokens_and_comes_back(ours: Any, tmp_path: Path) -> None:
+def test_every_text_has_the_tokens_of_training_and_is_decoded(ours: Any, tmp_path: Path) -> None:
     made = saved(transformers_tokenizer(ours, 32), tmp_path)
     assert type(made) is hf.MagnetoSentencePieceTokenizer
     assert (made.model_max_length, made.padding_side) == (32, "left")
@@ -108,7 +108,7 @@ def test_pairs_have_token_types(ours: Any, tmp_path: Path) -> None:
     assert fill > 0 and given["input_ids"][1][-fill:] == [ours.pad] * fill
 
 
-def test_a_translation_s_tags(ours: Any, tmp_path: Path) -> None:
+def test_tags_of_translation(ours: Any, tmp_path: Path) -> None:
     vocabulary = TranslationVocabulary(ours, ("de", "fr"))
     made = saved(for_translation(vocabulary, 32), tmp_path)
     source = vocabulary.encode_source(["the fox  jumps"], "fr")[0]

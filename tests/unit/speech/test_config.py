@@ -51,7 +51,7 @@ def test_impossible_models() -> None:
                          intermediate_layers=(11,), encoder_layers=1, decoder_layers=1)  # fmt: skip
     said = str(error.value)
     for words in ("multiple of 4", "lm_smoothing", "ctc_weight", "joint_width",
-                  "below the last layer (11)", "encoder_layers: a transducer has"):  # fmt: skip
+                  "below the last layer (11)", "encoder_layers: a transducer has no"):  # fmt: skip
         assert words in said
     with pytest.raises(ConfigError, match="need intermediate_layers"):
         TransducerConfig(kl_weight=0.2)

@@ -269,7 +269,7 @@ def test_kaldi(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert counts == {NO_RECORDING: 2, NO_TEXT: 1, MALFORMED: 2}
     (tmp_path / "text").unlink()
-    with pytest.raises(ValueError, match=r"has a wav.scp and no file text"):
+    with pytest.raises(ValueError, match=r"has a wav.scp but no file named text"):
         kaldi(tmp_path)
 
 
