@@ -1,8 +1,8 @@
 """Configurations for transformers, one class per `model_type`, and their registration.
 
 An Auto class also loads an exported directory without `register()`, by `from_pretrained(DIR,
-trust_remote_code=True)`. The directory's `auto_map` names a short module in the directory. This
-module imports the classes from the installed package.
+trust_remote_code=True)`. The directory's `auto_map` names a short module in the directory, which
+imports the classes from the installed package.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class WithoutCopies:
 
     @classmethod
     def register_for_auto_class(cls, auto_class: str = "") -> None:
-        """Do nothing; transformers calls this for every class in an `auto_map`."""
+        """Do nothing, although transformers calls this method for every class in an `auto_map`."""
 
 
 class SavedWithModule(WithoutCopies):
@@ -146,7 +146,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
     keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]  # noqa: RUF012
 
     def __init_subclass__(cls) -> None:
-        """Do nothing. The method of transformers would convert a subclass to a dataclass."""
+        """Do nothing, because transformers' method would convert a subclass to a dataclass."""
 
     def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
         if self.num_labels_field and "id2label" not in values:

@@ -1,8 +1,8 @@
 """Text generation and beam search for translation, by transformers' `generate`.
 
 Beam search follows fairseq. Both libraries divide a hypothesis's summed log-probability by its
-number of tokens to the power of the length penalty. This number includes the end token and excludes
-the start token. Where transformers differs from fairseq, the search follows fairseq:
+number of tokens to the power of the length penalty. The number of tokens includes the end token and
+excludes the start token. Where transformers differs from fairseq, the search follows fairseq:
 
 - At the length limit fairseq adds the end token and its log-probability. Transformers stops without
   an end token.
@@ -86,7 +86,7 @@ def generate(model: LanguageModel, tokenizer: Any, prompt: str, settings: Sampli
     Args:
         model: Language model in evaluation mode, on its device.
         tokenizer: Tokenizer of the model.
-        prompt: Text to continue. With an empty prompt, the text begins a new document.
+        prompt: Text to continue; an empty prompt begins a new document.
         settings: Settings of the generation.
 
     Raises:
@@ -139,11 +139,12 @@ class BeamSearch:
 class FairseqEnds(LogitsProcessor):
     """Logits processor with fairseq's rules for the end token.
 
-    The end token cannot be the first token. At the length limit it is the only allowed token.
+    The end token cannot be the first token. At the length limit, the end token is the only allowed
+    token.
 
     Args:
         end: End token.
-        padding: Padding token, which is never generated. None, or the end token, excludes no token.
+        padding: Padding token, which is never generated; None, or the end token, excludes no token.
         longest: Maximum number of tokens before the end token.
     """
 
@@ -173,7 +174,7 @@ class Translator:
     """Beam search and scoring of translations of token sequences.
 
     Args:
-        model: Translation model in evaluation mode, on its device. Its configuration contains the
+        model: Translation model in evaluation mode, on its device, whose configuration contains the
             start, end and padding tokens.
         settings: Settings of the search.
     """
@@ -241,7 +242,8 @@ class Translator:
         """Return the search's score of each translation of each source.
 
         The score is the summed log-probability divided by the length to the power of the length
-        penalty. Both include the end token. The best possible score is 0.
+        penalty. The log-probability and the length include the end token. The best possible score
+        is 0.
         """
         found: list[list[float]] = [[0.0] * len(some) for some in translations]
         pairs = [(n, k) for n, some in enumerate(translations) for k in range(len(some))]

@@ -89,8 +89,8 @@ def harness_scores(
     """Evaluate tasks, groups or tags of the harness.
 
     Returns:
-        The harness's result. Its "results" contain the metrics of each task. Its "samples", if
-        requested, contain the log-likelihoods of each question.
+        The harness's result: "results" contains the metrics of each task, and "samples", if
+        requested, contains the log-likelihoods of each question.
 
     Raises:
         ValueError: If a task's data cannot be loaded.

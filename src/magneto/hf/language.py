@@ -3,8 +3,8 @@
 Arguments have transformers' names. `input_ids` have shape (batch, length). `attention_mask` is 1 or
 True for tokens and 0 for padding, on the left or the right. Labels of -100 are ignored. The summed
 loss is divided by Trainer's `num_items_in_batch`, by default by the number of labels. `others` may
-contain `output_hidden_states` and arguments that do not change the result. Other arguments raise
-ValueError.
+contain `output_hidden_states` and arguments that do not change the result. Other arguments in
+`others` raise ValueError.
 """
 
 from __future__ import annotations
@@ -82,19 +82,19 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
         Args:
             input_ids: Tokens of shape (batch, length).
-            attention_mask: Mask of shape (batch, cached + length) or (batch, length, cached +
-                length). With the second shape, positions are counted within each document.
+            attention_mask: Mask of shape (batch, cached + length), or (batch, length, cached +
+                length) to count positions within each document.
             past_key_values: Dynamic or static cache of transformers.
-            labels: Labels of shape (batch, length), not shifted. This method shifts them.
+            labels: Labels of shape (batch, length), which this method shifts.
             use_cache: Whether to create a cache if none is given.
             num_items_in_batch: Divisor of the summed loss (default: the number of labels).
             logits_to_keep: Positions whose logits are computed: the last N for a number N, or the
-                given positions; 0 for all. With labels, all logits are computed.
+                given positions; all for 0 and with labels.
             inputs_embeds: Alternative to `input_ids`: rows of the embedding table before
                 `embedding_scale`, of shape (batch, length, width).
-            **others: `shift_labels` are shifted labels of shape (batch, length), which take
-                precedence over `labels`. `position_ids` have shape (batch or 1, length); see
-                `resolve_positions`.
+            **others: Further arguments. `shift_labels` are shifted labels of shape (batch, length),
+                which take precedence over `labels`. `position_ids` have shape (batch or 1, length);
+                see `resolve_positions`.
 
         Raises:
             ValueError: If the input is missing or an argument is not supported.
@@ -144,8 +144,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         the position of the previous unpadded token.
 
         Raises:
-            ValueError: If the positions have a wrong shape. Also if the model has relative
-                positions and the call has a cache, or a padding mask for one document per row.
+            ValueError: If the positions have a wrong shape, or the model has relative positions and
+                the call has a cache or a padding mask for one document per row.
         """
         if position_ids is None:
             return mask, None
@@ -188,7 +188,7 @@ def same_document(begins: Tensor) -> Tensor:
 class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
     """Base of models with a `TextEncoder` in `self.core`.
 
-    Its subclasses load each other's directories. Different heads therefore have different names.
+    Each subclass can load the directories of the others, so different heads have different names.
     """
 
     config_class = MagnetoEncoderConfig

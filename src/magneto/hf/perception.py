@@ -3,8 +3,8 @@
 Arguments have transformers' names. `pixel_values` have shape (images, channels, height, width).
 `input_ids` have shape (texts, length). `attention_mask` has the shape of `input_ids` and is 1 for
 tokens and 0 for padding. `others` may contain arguments that do not change the result, and
-`output_hidden_states` if the model supports it. Other arguments raise ValueError. Texts with images
-are packed on the CPU.
+`output_hidden_states` if the model supports it. Other arguments in `others` raise ValueError. Texts
+with images are packed on the CPU.
 """
 
 from __future__ import annotations
@@ -120,14 +120,14 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
         """Return logits of every pixel, and the mean loss if labels are given.
 
         Args:
-            pixel_values: Images of shape (images, channels, height, width). With labels, their size
-                must be `image_size`. Without labels, they have any size and are processed by the
-                configuration's `inference`.
+            pixel_values: Images of shape (images, channels, height, width). Images with labels must
+                have the size `image_size`. Images without labels may have any size; the
+                configuration's `inference` says how they are processed.
             labels: Class of each pixel, (images, height, width); 255 and -100 are ignored.
-            num_items_in_batch: Trainer's number of labels other than -100. The divisor of the
-                summed loss is this number minus the batch's number of labels 255. By default, it is
-                the number of labelled pixels. With gradient accumulation, use -100 for ignored
-                pixels, because 255 makes the divisor inexact.
+            num_items_in_batch: Trainer's number of labels other than -100. The summed loss is
+                divided by `num_items_in_batch` minus the batch's number of labels 255, or by
+                default by the number of labelled pixels. With gradient accumulation, use -100 for
+                ignored pixels, because 255 makes the divisor inexact.
             **others: Further arguments; hidden states are not supported.
 
         Returns:
@@ -411,7 +411,7 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
 
         `labels` are soft targets of shape (questions, answers). The loss is the binary
         cross-entropy, summed over answers and averaged over questions. Trainer's
-        `num_items_in_batch` counts one label per question and answer. It is therefore divided by
+        `num_items_in_batch` counts one label per question and answer, and is therefore divided by
         the number of answers.
         """
         self.check_arguments(others)

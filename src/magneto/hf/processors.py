@@ -110,7 +110,7 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
     ) -> list[Tensor]:
         """Return the class of each pixel, an int64 tensor (height, width) for each image.
 
-        Logits are resized to `target_sizes`. Without `target_sizes` they keep their size.
+        Logits are resized to `target_sizes`. Without `target_sizes`, logits keep their size.
         """
         sizes = target_sizes or [outputs.logits.shape[2:]] * len(outputs.logits)
         return [
@@ -122,7 +122,7 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
 class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
     """Processor of images and texts.
 
-    Texts have the same form as in training, `<s> words </s>`. They are truncated to the model's
+    Texts have the same form as in training, `<s> words </s>`. Texts are truncated to the model's
     maximum length and padded to the longest text.
     """
 

@@ -1,8 +1,8 @@
 """Tokenizers for transformers, with the input templates of training.
 
 A SentencePiece model runs in SentencePiece's own library, because a tokenizer.json cannot replace
-it. Two segmentations of a text may have equal scores ("AA A", "A AA"). Rounding errors then decide,
-and they differ between SentencePiece and `tokenizers`.
+it. If two segmentations of a text have equal scores ("AA A", "A AA"), rounding errors decide.
+Rounding errors differ between SentencePiece and `tokenizers`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class EncoderInput:
     """Input template and classes of an encoder.
 
     Attributes:
-        single: Template of one text. "$A" is the text; {begin}, {end} and {mask} are special
-            tokens. ":1" after a token or text sets its token type to 1.
+        single: Template of one text, where "$A" is the text, {begin}, {end} and {mask} are special
+            tokens, and ":1" after a text or token sets the token type 1.
         pair: Template of two texts, which are "$A" and "$B".
         types: Number of token types of the model.
         labels: Class names in order; empty without classes.

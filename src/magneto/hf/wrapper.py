@@ -1,8 +1,8 @@
 """Base classes of the models for transformers: initialisation, caches, losses, arguments.
 
-The wrapped Magneto model, called the core, does the computation. It is initialised when it is
-built. The initialisation of transformers would erase the placement's gains. `_init_weights`
-therefore initialises new weights only.
+The wrapped Magneto model, called the core, does the computation. The core is initialised when it is
+built. The initialisation of transformers would erase the placement's gains, so `_init_weights`
+initialises new weights only.
 """
 
 from __future__ import annotations
@@ -224,8 +224,8 @@ class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
         """Compile `generate` only if there is a `compile_config`.
 
         On a GPU, transformers compiles `generate` for every static cache. Magneto's attention reads
-        only the filled part of a cache. This part grows by a token per step, so each step would
-        need its own CUDA graph.
+        only the filled part of a cache. The filled part grows by a token per step, so each step
+        would need its own CUDA graph.
         """
         if generation_config.compile_config is None:
             return False
@@ -334,11 +334,11 @@ def classification_loss(
 
     Args:
         logits: Logits of shape (batch, num_labels).
-        labels: Labels by `config.problem_type`. "single_label_classification" (cross-entropy) needs
-            class numbers (batch,); -100 is ignored. "multi_label_classification" (binary
-            cross-entropy) needs 0 or 1 for each class, (batch, num_labels). "regression" (squared
-            error) needs numbers (batch, num_labels) or (batch,). Without labels the result is None.
-        config: Configuration of the model. A missing `problem_type` is derived from the labels.
+        labels: Labels for `config.problem_type`; None returns None. "single_label_classification"
+            (cross-entropy) needs class numbers (batch,), where -100 is ignored.
+            "multi_label_classification" (binary cross-entropy) needs 0 or 1 for each class, (batch,
+            num_labels). "regression" (squared error) needs numbers (batch, num_labels) or (batch,).
+        config: Configuration of the model; a missing `problem_type` is derived from the labels.
         number: Divisor of the summed loss, Trainer's `num_items_in_batch`; None for the number of
             labels.
 

@@ -214,7 +214,8 @@ class TextClassification(Task):
     ) -> dict[str, Tensor]:
         """Return a padded batch of the inputs with these numbers.
 
-        Its tokens, mask and token_types have shape (batch, length). Its labels have shape (batch,).
+        The batch's tokens, mask and token_types have shape (batch, length). The labels have shape
+        (batch,).
         """
         batch = inputs.batch(numbers, self.tokenizer.pad)
         return batch | {"labels": torch.from_numpy(labels[numbers])}
@@ -394,9 +395,9 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, classes: int) -> dic
         classes: Number of classes.
 
     Returns:
-        The scores "accuracy", "f1" and "matthews". With two classes, "f1" is that of class 1, as in
-        GLUE. With more classes, it is the mean over classes. "matthews" is the Matthews
-        correlation, or 0 if all predictions are the same.
+        The scores "accuracy", "f1" and "matthews". "f1" is the F1 of class 1 for two classes, as in
+        GLUE, and the mean F1 over classes for more. "matthews" is the Matthews correlation, or 0 if
+        all predictions are the same.
     """
     metrics = import_extra("sklearn.metrics", "text", "classification metrics need scikit-learn")
     kinds = list(range(classes))
@@ -504,7 +505,7 @@ def baseline_metrics(texts: LabelledTexts) -> dict[str, dict[str, float]]:
     """Return the validation metrics of two baselines, by the baseline's name.
 
     "majority class" ignores the text; for regression it predicts the mean. "bag of words" is
-    logistic regression, or ridge regression for numbers, on tf-idf of words. It has scikit-learn's
+    logistic regression, or ridge regression for numbers, on tf-idf of words, with scikit-learn's
     default regularisation. The features of a pair are the product and the absolute difference of
     the tf-idf vectors of both texts, and their cosine.
     """

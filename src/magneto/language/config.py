@@ -126,12 +126,12 @@ class GlueTask:
     """Columns, metric and kind of label of a GLUE task.
 
     Attributes:
-        text: Accepted names of the text column, preferred first. They are those of GLUE's files, of
-            the original data sets, and of the hub.
+        text: Accepted names of the text column (in GLUE's files, the original data sets, and on the
+            hub), preferred first.
         pair: Accepted names of the second text's column; empty for single texts.
         label: Accepted names of the label's column.
         column_indices: Indices, from 0, of the columns of text, pair (if any) and label in files
-            without a header. Empty if the task has no such files.
+            without a header; empty if the task has no such files.
         metric: Metric of the task in the paper's table.
         regression: Whether the label is a number.
     """

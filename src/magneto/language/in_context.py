@@ -54,8 +54,8 @@ class Accuracy:
         by_seed: Accuracy for each seed.
         seed_error: Standard error due to the random choice of demonstrations, for the same
             questions; None for a single seed.
-        item_error: Standard error due to the sample of questions. It is computed from each
-            question's mean over seeds. None for a single question.
+        item_error: Standard error due to the sample of questions, from each question's mean over
+            seeds; None for a single question.
     """
 
     mean: float
@@ -67,8 +67,8 @@ class Accuracy:
 def answer_credit(values: Sequence[float], answer: int) -> float:
     """Return 1 if the correct option has the highest value, 1 / n in a tie of n, otherwise 0.
 
-    A model that scores all options equally therefore has chance accuracy. Without this rule, it
-    would profit from files in which the correct option is always the first.
+    A model that scores all options equally therefore has chance accuracy, even for files in which
+    the correct option is always the first.
     """
     best = max(values)
     return (values[answer] == best) / sum(value == best for value in values)
@@ -94,11 +94,11 @@ class SuiteScore:
     Attributes:
         suite: Name of the suite.
         num_fewshot: Requested number of demonstrations.
-        seeds: Seeds of the demonstrations. Without demonstrations, only the first seed is used.
+        seeds: Seeds of the demonstrations; only the first seed if there are no demonstrations.
         items: Number of questions.
         by_sum: Accuracy by summed log-likelihoods.
         by_mean: Accuracy by mean log-likelihoods per token.
-        partial: Whether the text after a blank is scored. If so, the paper's accuracy is `by_sum`,
+        partial: Whether the text after a blank is scored; the paper's accuracy is then `by_sum`,
             otherwise `by_mean`.
         chance: Expected accuracy of guessing.
         demonstrations: Mean number of demonstrations that fit before a question.
@@ -139,8 +139,8 @@ def evaluate_suite(
         tokenizer: Tokenizer of the model.
         questions: Questions and demonstrations of the suite.
         num_fewshot: Number of demonstrations before each question, sampled for each question.
-        seeds: Seeds of the sampled demonstrations. Each seed takes one pass over the questions.
-            Without demonstrations there is one pass.
+        seeds: Seeds of the sampled demonstrations, with one pass over the questions for each seed;
+            one pass without demonstrations.
         length: Maximum input length in tokens. Demonstrations that do not fit are dropped,
             beginning with the first. A question that does not fit loses its beginning.
         limit: Number of questions to use, counted from the first; None for all.
@@ -194,8 +194,8 @@ def draw_demonstrations(
 ) -> list[int]:
     """Return the numbers of a question's demonstrations, distinct and in random order.
 
-    The demonstrations depend only on the seed and the question's number. A limit on the number of
-    questions therefore does not change them.
+    The demonstrations depend only on the seed and the question's number, so a limit on the number
+    of questions does not change them.
 
     Raises:
         ValueError: If fewer than `num_fewshot` demonstrations are available.
@@ -210,8 +210,8 @@ def draw_demonstrations(
 def encode_items(items: Sequence[Item], tokenizer: Tokenizer) -> list[OptionTokens]:
     """Tokenise each option's context and ending together.
 
-    The context is also tokenised by itself. Scored tokens begin at the first token that differs
-    from it. A token that spans context and ending is therefore scored.
+    Scored tokens begin at the first token that differs from the tokens of the context alone. A
+    token that spans context and ending is therefore scored.
     """
     pairs = [pair for item in items for pair in zip(item.contexts, item.endings, strict=True)]
     whole = iter(tokenizer.encode([context + ending for context, ending in pairs]))
@@ -293,8 +293,8 @@ def log_likelihoods(
         model: Language model in evaluation mode, on its device.
         questions: Sequences within the model's maximum length, each with a token before the scored
             tokens.
-        tokens: Maximum number of positions of a batch, padding included. A batch of a single
-            question may be larger.
+        tokens: Maximum number of positions of a batch, padding included; a single question may
+            exceed it.
         progress: Called with the number of finished questions and the number of all questions.
 
     Raises:

@@ -74,8 +74,8 @@ class LabelledTexts:
 
     Attributes:
         train: Training rows with columns "text", "label" and, for pairs, "pair".
-        validation: Validation rows by the name of the set. The first set's name is ""; MNLI also
-            has "mismatched".
+        validation: Validation rows by the name of the set, which is "" for the first set and
+            "mismatched" for MNLI's second.
         labels: Class names in the order of the class numbers; empty for regression.
         counts: Numbers of rows that were read and left out.
     """
@@ -346,7 +346,7 @@ def read_unlabelled(
 ) -> Iterator[TextPair]:
     """Yield the texts of a file without labels, including empty texts.
 
-    Texts therefore have the numbers of their lines.
+    Empty texts are included, so that the n-th text belongs to the n-th line.
 
     Args:
         path: Table (.csv, .tsv, .jsonl or .json), or another file with one text per line;

@@ -138,7 +138,7 @@ class Masking:
 
         Returns:
             "tokens" are the masked input, (batch, length). "positions" are the masked positions in
-            ascending order, (batch, max_masked). "targets" are the original tokens at these
+            ascending order, (batch, max_masked). "targets" are the original tokens at the masked
             positions, (batch, max_masked). Rows with fewer masked tokens have `IGNORED` targets at
             the end.
         """

@@ -22,8 +22,8 @@ from magneto.nn.transformer import Decoder, Encoder
 class LanguageModel(nn.Module):
     """Decoder-only language model.
 
-    The output projection has no bias. If it is not tied to the embedding, it is initialised from
-    N(0, 1/width).
+    The output projection has no bias. An output projection that is not tied to the embedding is
+    initialised from N(0, 1/width).
     """
 
     def __init__(self, config: LanguageModelConfig) -> None:
@@ -108,7 +108,7 @@ class MaskedLanguageHead(nn.Module):
     """BERT's masked-token head: dense, GELU, norm, output projection (arXiv 1810.04805).
 
     The dense matrix is initialised Xavier normal. The output projection is initialised from N(0,
-    1/width). Biases are 0. Placements do not scale these weights.
+    1/width). Biases are 0. Placements do not scale the head's weights.
     """
 
     def __init__(self, config: TransformerConfig, vocab_size: int) -> None:
@@ -178,9 +178,9 @@ class MaskedLanguageModel(nn.Module):
 class ClassificationHead(nn.Module):
     """Classification head: dropout, dense, tanh, dropout, linear (arXiv 1810.04805, 1907.11692).
 
-    Its input is the first feature or the mean of all features. The dense matrix is initialised
-    Xavier normal. The output layer is initialised from N(0, 0.02²), as in BERT, so that the first
-    loss is near ln(classes). Biases are 0. Placements do not scale these weights.
+    The head's input is the first feature or the mean of all features. The dense matrix is
+    initialised Xavier normal. The output layer is initialised from N(0, 0.02²), as in BERT, so that
+    the first loss is near ln(classes). Biases are 0. Placements do not scale the head's weights.
     """
 
     def __init__(self, width: int, classes: int, dropout: float, pooling: str = "first") -> None:
@@ -237,7 +237,7 @@ class TextClassifier(nn.Module):
         """Return logits, or predicted numbers, (batch, classes).
 
         Args:
-            tokens: Tokens of shape (batch, length). Each row begins with `<s>`.
+            tokens: Tokens of shape (batch, length); each row begins with `<s>`.
             attention_mask: Boolean mask (batch, length), False for padding.
             token_types: Token types of shape (batch, length); by default all 0.
         """

@@ -1,7 +1,7 @@
 """Multiple-choice suites for zero-shot and few-shot evaluation.
 
 A record becomes an `Item`: a context and a scored ending for each option. In Winogrande and
-Winograd the options fill a blank. The option then ends the context, and the text after the blank is
+Winograd the options fill a blank: the context ends with the option, and the text after the blank is
 scored ("partial evaluation", arXiv 1806.02847). In other suites the options are scored.
 """
 
@@ -63,8 +63,8 @@ class Suite:
         name: Name for `--tasks`.
         aliases: Words in the names of the suite's files or folders.
         parse: Function that converts a record to an item; it raises KeyError or ValueError.
-        partial: Whether the text after a blank is scored. If so, the paper's accuracy compares
-            summed log-likelihoods, otherwise means per token.
+        partial: Whether the text after a blank is scored; the paper's accuracy then compares summed
+            log-likelihoods, otherwise means per token.
         hub: NAME or NAME:CONFIG on the Hugging Face hub; "" if it is not on the hub.
         fields: Fields of a record, for messages.
         questions: Splits of the questions, preferred first; "" is a file without a split name.
@@ -228,7 +228,7 @@ class SuiteQuestions:
     Attributes:
         suite: Definition of the suite.
         items: Questions in the order of their source.
-        pool: Candidates for demonstrations. With None, the other questions are the candidates.
+        pool: Candidates for demonstrations; None for the other questions.
         source: Source of the questions, for messages.
         pool_source: Source of the demonstrations, for messages.
     """
@@ -245,8 +245,8 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
 
     Args:
         suite: One of `SUITES`.
-        data: Folder, file of questions, or hf:NAME[:CONFIG[:SPLIT]]. A folder is searched
-            recursively for files with the suite's name. None reads the suite's data set on the hub.
+        data: Folder, which is searched recursively for files with the suite's name, file of
+            questions, or hf:NAME[:CONFIG[:SPLIT]]; None for the suite's data set on the hub.
 
     Raises:
         ConfigError: If no file matches, or several files of one split match.

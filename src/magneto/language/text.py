@@ -60,7 +60,7 @@ class PreparedText:
         train: Training split; empty if streamed.
         validation: Validation split.
         counts: Documents and malformed records of the source.
-        digest: Hash of all tokens, computed when they are cached. A resumed run checks it.
+        digest: Hash of all tokens, computed when they are cached and checked when a run resumes.
     """
 
     tokenizer: Tokenizer
@@ -246,8 +246,7 @@ def build_tokenizer(
         name: "bpe" to train a tokenizer, or a name or path for
             `magneto.data.tokenizer.load_tokenizer`.
         vocab_size: Maximum vocabulary size of "bpe".
-        texts: Training texts of "bpe", of which up to 100 million characters are used. They are not
-            read for other tokenizers.
+        texts: Training texts of "bpe", up to 100 million characters; not read for other tokenizers.
         progress: Reports the training.
     """
     if name != "bpe":
@@ -283,12 +282,11 @@ class StreamedBlocks:
 
     A block is a fixed number of documents in random order. Tokens that do not fill the block's last
     window are dropped. The order depends on seed, epoch and block. The number of windows does not
-    depend on seed or epoch. A resumed run therefore skips earlier documents without tokenising
-    them.
+    depend on seed or epoch, so a resumed run skips earlier documents without tokenising them.
 
     Args:
-        documents: Function that returns an iterator over all documents in order. It is called once
-            per epoch.
+        documents: Function that returns an iterator over all documents in order, called once per
+            epoch.
         encode: Function that returns the concatenated tokens of a list of documents.
         length: Number of tokens of a window.
         size: Number of documents of a block.

@@ -1,7 +1,7 @@
 """Decoding of recordings in every format of libsndfile to mono samples at one sample rate.
 
-A damaged recording raises no error. Its problem is returned with the readable samples. Training
-skips the recording, and evaluation uses the readable samples.
+A damaged recording raises no error: the readable samples are returned with a problem. Training
+skips a damaged recording, and evaluation uses the readable samples.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Ite
     """Yield blocks (samples, channels) of a `soundfile.SoundFile`, at most `size` samples each.
 
     Raises:
-        AudioError: If a block is damaged. All samples before the damage are yielded first.
+        AudioError: If a block is damaged, after all samples before the damage were yielded.
     """
     damaged = False
     if first:
@@ -250,8 +250,8 @@ def raw_pieces(source: Any, rate: int, sample_rate: int) -> Iterator[np.ndarray]
 def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool], np.ndarray]:
     """Return a function that resamples a stream piece by piece.
 
-    The function's arguments are a piece and whether the piece is the last. It returns the resampled
-    samples that are available so far.
+    The arguments of the returned function are a piece and whether the piece is the last. The
+    returned function gives the resampled samples that are available so far.
 
     Raises:
         ModuleNotFoundError: If soxr is needed and not installed.

@@ -145,8 +145,8 @@ def pad_features(features: Sequence[np.ndarray], mel_bins: int) -> Tensor:
 class SpeechBatch:
     """Padded group of utterances.
 
-    An unusable utterance has weight 0, `MIN_FRAMES` frames of zeros and no labels. It is excluded
-    from the loss and from the count, and its hypothesis is empty.
+    An unusable utterance has weight 0, `MIN_FRAMES` frames of zeros and no labels. Unusable
+    utterances are excluded from the loss and from the count, and their hypotheses are empty.
 
     Attributes:
         features: Normalised features, (batch, frames, mel bins), float32, padded with 0.

@@ -219,8 +219,8 @@ class TransducerConfig(TransformerConfig):
 
     The loss is the transducer loss plus weighted auxiliary losses (Boyer et al. 2021, arXiv
     2201.05420). A weight of 0 disables an auxiliary loss. Each loss is a sum in nats over an
-    utterance, except for the divergence, which is a mean over the lattice. ESPnet's weights are 0.5
-    (CTC), 0.2 (language model), 0.4 (intermediate) and 0.2 (divergence).
+    utterance, but the divergence is a mean over the lattice. ESPnet's weights are 0.5 (CTC), 0.2
+    (language model), 0.4 (intermediate) and 0.2 (divergence).
     """
 
     mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80

@@ -10,8 +10,8 @@ Usage::
 A source is a table with a column of audio and a column of text. `magneto.data.formats` reads it
 from a record file, tar shards, parquet or a data set on the hub. A source may also be a folder with
 the layout of LibriSpeech, Kaldi or Common Voice (recordings in clips/), or with a .txt file for
-each recording. Broken recordings are left out of training and counted. Validation includes them,
-and they count as not recognised.
+each recording. Broken recordings are left out of training and counted. In validation, broken
+recordings count as not recognised.
 """
 
 from __future__ import annotations
@@ -529,8 +529,8 @@ def paired_rows(path: Path, counts: Counts) -> Iterator[Record]:
 def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
     """Yield the utterances of a Kaldi data folder; count utterances without audio or text.
 
-    Commands in wav.scp (`flac -c -d -s FILE |`) are not run. Instead, the file named in the command
-    is read.
+    Commands in wav.scp (`flac -c -d -s FILE |`) are not run. The file named in the command is read
+    instead.
 
     Raises:
         ValueError: If the folder has no file "text".

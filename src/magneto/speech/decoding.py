@@ -1,9 +1,9 @@
 """Decoding of transducers: greedy search by label looping, and modified beam search.
 
-In label looping (arXiv 2406.06220), each utterance of a batch searches for its next label,
-beginning at its own current frame. Then the predictor processes the labels of all utterances at
-once. Several frames are evaluated at a time, so that blanks, the most frequent label, take few
-steps.
+Label looping (arXiv 2406.06220) alternates two steps. Each utterance of a batch searches for its
+next label, beginning at its own current frame. The predictor processes the new labels of all
+utterances at once. Several frames are evaluated at a time, so that blanks, the most frequent label,
+take few steps.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class GreedySearch(Search):
 
     Attributes:
         symbols_per_frame: Maximum number of labels per frame.
-        look_ahead: Number of frames evaluated at a time. It affects only the speed.
+        look_ahead: Number of frames evaluated at a time, which affects only the speed.
     """
 
     symbols_per_frame: int = SYMBOLS_PER_FRAME
@@ -274,8 +274,8 @@ class Beam:
     def merge_equal(self) -> Self:
         """Merge equal hypotheses into the first of each pair.
 
-        If all hypotheses differ before a step, at most two of them are equal after it. One of these
-        took a blank, and the other emitted the last label.
+        If all hypotheses differ before a step, at most two are equal after the step. Of two equal
+        hypotheses, one took a blank and the other emitted the last label.
         """
         place = torch.arange(self.scores.shape[1], device=self.scores.device)
         before = place[:, None] > place
@@ -292,8 +292,8 @@ class ModifiedBeamSearch(Search):
     Attributes:
         width: Hypotheses per utterance.
         count: Maximum number of returned hypotheses.
-        normalise: Final scores are divided by the length to this power. 1 is ESPnet's score
-            normalisation; 0 is no normalisation.
+        normalise: Exponent of the length by which final scores are divided; 1 is ESPnet's score
+            normalisation, 0 is no normalisation.
         fusion: Language model for shallow fusion, or None.
         fusion_weight: Weight of the language model's log-probabilities.
     """

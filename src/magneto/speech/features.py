@@ -1,7 +1,7 @@
 """Log-mel filterbank features as in Kaldi, mean and variance normalisation, and augmentation.
 
 Augmentation (SpecAugment, speed, loudness, noise) depends only on seed, epoch and number of the
-utterance. It does not depend on batches or workers.
+utterance. Augmentation does not depend on batches or workers.
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ SampleTransform = Callable[[np.ndarray], np.ndarray]
 class Features:
     """Features of a split's utterances, computed on access.
 
-    With `data.cached` they are computed once and cached on disk as float32. An hour of 80 features
-    at 100 frames per second takes 115 MB.
+    With `data.cached`, features are computed once and cached on disk as float32. An hour of 80
+    features at 100 frames per second takes 115 MB.
     """
 
     def __init__(

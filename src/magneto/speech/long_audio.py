@@ -22,7 +22,7 @@ class Word:
 
     Attributes:
         text: Word without spaces.
-        start: Time of the word's first label in seconds. A transducer may emit a label some tenths
+        start: Time of the word's first label in seconds; a transducer may emit a label some tenths
             of a second late.
         end: End of the frame of the word's last label, in seconds.
     """
@@ -92,8 +92,8 @@ def split_windows(pieces: Iterable[np.ndarray], size: int, overlap: int) -> Iter
     """Cut a stream of samples into overlapping windows without storing the whole stream.
 
     Yields:
-        At least one window. The last window may be shorter than the others. It is longer than the
-        overlap, unless it is the only window.
+        At least one window. The last window may be shorter than the others, but is longer than the
+        overlap unless it is the only window.
     """
     held, start = np.zeros(0, np.float32), 0
     for piece in pieces:
@@ -222,7 +222,8 @@ class Transcriber:
         vocabulary: Vocabulary of its labels.
         data: Data configuration of the run, with its stored normaliser.
         search: Search for labels.
-        window: Length of a window in seconds. It should be similar to that of training utterances.
+        window: Length of a window in seconds, which should be similar to that of training
+            utterances.
         overlap: Overlap of windows in seconds, at most half a window.
         batch_size: Windows per batch.
 

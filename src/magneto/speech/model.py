@@ -30,8 +30,8 @@ class Convolution(nn.Conv2d):
 
     Weights are normal with variance 2 / fan-in (He et al. 2015, arXiv 1502.01852), which preserves
     the scale of a signal through convolution and ReLU. With torch's default initialisation, the
-    signal shrinks in each layer but the biases do not. The encoder's input is then almost constant
-    over time.
+    signal shrinks in each layer but the biases do not, so that the encoder's input is almost
+    constant over time.
     """
 
     def __init__(self, inputs: int, channels: int) -> None:

@@ -170,9 +170,9 @@ class SpeechRecognition(Task):
     def loss(self, model: nn.Module, batch: list[SpeechBatch]) -> Loss:
         """Return the summed losses of the utterances of a list of groups.
 
-        The log contains each loss without its weight. It also contains `non_finite`, the number of
-        utterances without a finite loss per counted utterance, and `padding`, the share of padding.
-        `padding` is averaged over groups, weighted by their numbers of counted utterances.
+        The log contains each loss without its weight. `non_finite` is the number of utterances
+        without a finite loss per counted utterance. `padding` is the share of padding. `padding` is
+        averaged over groups, weighted by their numbers of counted utterances.
         """
         losses = [run(model, group) for group in batch]
         for group, each in zip(batch, losses, strict=True):
@@ -347,8 +347,8 @@ def error_rates(answers: Sequence[Answer]) -> dict[str, float]:
 def error_rate_half_width(references: Sequence[str], hypotheses: Sequence[str]) -> float:
     """Return the half-width of the 95 % confidence interval of a word error rate.
 
-    It is derived from the variance of a ratio over utterances, which are assumed independent. It is
-    nan for fewer than two utterances with words.
+    The half-width is derived from the variance of a ratio over utterances, which are assumed
+    independent. The half-width is nan for fewer than two utterances with words.
     """
     each = [word_errors([r], [h]) for r, h in zip(references, hypotheses, strict=True)]
     units = sum(found.units for found in each)

@@ -2,16 +2,16 @@
 
 The vocabulary consists of the tokens of a joint tokenizer, followed by a tag for each language.
 
-A cache directory contains the vocabulary and index.json. For each split it contains tokens.bin (the
-first and the second sentence of each pair in turn) and offsets.bin (the start of each sentence).
-The directory's name is a fingerprint of sources and settings.
+A cache directory contains the vocabulary and index.json. For each split, the directory contains
+tokens.bin (the first and the second sentence of each pair in turn) and offsets.bin (the start of
+each sentence). The directory's name is a fingerprint of sources and settings.
 
 A batch is a list of groups. A group contains sentences of similar length, and all groups have about
 the same number of tokens. Sentences are chosen block by block. The sampling temperature determines
 each direction's share of a block. In each direction, a block continues where the previous block
-stopped. Each sentence of a direction is therefore used once before any is repeated. A block is
-sorted by length and cut into groups, which are shuffled. All groups are a function of seed and
-block, so that a run resumes exactly.
+stopped, so that each sentence is used once before any is repeated. A block is sorted by length and
+cut into groups, which are shuffled. All groups are a function of seed and block, so that a run
+resumes exactly.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class PreparedParallel:
         train: Training split.
         validation: Validation split.
         counts: Sentence pairs kept and left out, by split and language pair.
-        digest: Hash of all tokens, computed when they are cached. A resumed run checks it.
+        digest: Hash of all tokens, computed when they are cached and checked when a run resumes.
     """
 
     vocabulary: TranslationVocabulary

@@ -138,7 +138,7 @@ def open_parallel(
     Args:
         source: PATH, hf:NAME or builtin:phrases[:CODES].
         selected: Codes of the languages to use, or None for all.
-        required: Aligned files must have at least one of these languages. Otherwise record files
+        required: Languages of which aligned files must have at least one; otherwise record files
             are read.
 
     Raises:
@@ -360,7 +360,8 @@ class TrainingText:
     """Training and validation text of a recipe, by language pair.
 
     Attributes:
-        has_training: Whether there is training text. There is none if both sources are the same.
+        has_training: Whether there is training text, which is not the case if both sources are the
+            same.
         directions: Translation directions.
         pairs: Language pairs of the directions, each sorted.
 
@@ -473,7 +474,8 @@ def training_directions(
 def lengths_mismatch(texts: SentencePair, ratio: float) -> bool:
     """Whether the length ratio exceeds the limit both in characters and in bytes.
 
-    Scripts differ in both. Chinese text has few characters, and Tamil text has many bytes.
+    Both are compared because scripts differ: Chinese text has few characters, and Tamil text has
+    many bytes.
     """
     encoded = [text.encode("utf-8", errors="surrogatepass") for text in texts]
     for one, other in (map(len, texts), map(len, encoded)):

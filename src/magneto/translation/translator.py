@@ -74,8 +74,8 @@ def average_directions(
 
     Returns:
         The averages of the paper's table. "out" averages the directions from the pivot language (En
-        -> X) and "into" the directions into it. "both" is the mean of these two averages. An
-        average without directions is NaN.
+        -> X) and "into" the directions into it. "both" is the mean of "out" and "into". An average
+        without directions is NaN.
     """
     sides = {
         name: [value for direction, value in values.items() if direction[end] == pivot_language]

@@ -55,8 +55,8 @@ def load(source: str | Path | nn.Module) -> nn.Module:
     """Convert a transformers model to a Magneto model, in evaluation mode.
 
     Args:
-        source: A transformers model, its directory, or its name on the hub. Supported are GPT-2,
-            Llama, Mistral, BERT, BART, Marian, ViT, BEiT, and the text model of Kosmos-2.
+        source: A transformers model, its directory, or its name on the hub. The model is GPT-2,
+            Llama, Mistral, BERT, BART, Marian, ViT, BEiT, or Kosmos-2 (only its text model).
 
     Returns:
         A `LanguageModel`, `TextEncoder`, `MaskedLanguageModel`, `TextClassifier`,
@@ -64,8 +64,8 @@ def load(source: str | Path | nn.Module) -> nn.Module:
         of a transformers model are dropped.
 
     Raises:
-        ValueError: If the architecture or one of its options has no counterpart. Also if a
-            directory lacks weights or has an unsupported head.
+        ValueError: If the architecture or one of its options has no counterpart, or a directory
+            lacks weights or has an unsupported head.
         FileNotFoundError: If there is no such directory and no such name on the hub.
     """
     return load_with_config(source)[0]
@@ -284,7 +284,7 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
     Args:
         path: A file, or a directory with `model.safetensors` and timm's `config.json` or
             `torchscale.json`.
-        args: Arguments under the library's names. They override the directory's arguments.
+        args: Arguments under the library's names, which override the directory's arguments.
 
     Raises:
         ValueError: If the format is unknown.

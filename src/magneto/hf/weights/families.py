@@ -3,8 +3,9 @@
 GPT-2 is Pre-LN with learned positions. Llama and Mistral have the same names; they are Pre-LN with
 RMSNorm, rotary positions, a gated feed-forward network and no biases. BERT, BART and Marian are
 Post-LN; BERT and BART have learned positions and a norm of the embeddings. ViT and BEiT (arXiv
-2106.08254) are Pre-LN. BEiT has LayerScale and no biases of keys. Its relative position biases are
-shared or one table per layer, with or without learned positions. Kosmos-2's text model is Sub-LN.
+2106.08254) are Pre-LN. BEiT has LayerScale and no biases of keys. BEiT's relative position biases
+are shared or one table per layer, with or without learned positions. Kosmos-2's text model is
+Sub-LN.
 """
 
 from __future__ import annotations
@@ -418,7 +419,7 @@ def fairseq_sinusoids(rows: int, width: int, first: int) -> Tensor:
 
 
 def kosmos2_positions(their_config: Any, our_config: LanguageModelConfig) -> State:
-    """Return the position table of Magneto; Kosmos-2 computes these positions."""
+    """Return Magneto's table of the positions that Kosmos-2 computes."""
     first = their_config.pad_token_id + 1
     table = fairseq_sinusoids(our_config.max_length, our_config.width, first)
     return {"decoder.position_embedding.table.weight": table}

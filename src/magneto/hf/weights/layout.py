@@ -217,7 +217,7 @@ def without_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
 class Field:
     """Field of the other library's configuration.
 
-    `read` converts its value to Magneto's. `write` does the reverse.
+    `read` converts the field's value to Magneto's. `write` does the reverse.
     """
 
     theirs: str
@@ -327,7 +327,7 @@ def _computed_by(config: TransformerConfig) -> dict[str, Any]:
 def not_held(config: TransformerConfig) -> set[str]:
     """Return the fields that no format stores.
 
-    Dropout rates are not among them, because some formats store them.
+    Dropout rates are excluded, because some formats store them.
     """
     free = {name for name in free_fields(type(config)) if not name.endswith("dropout")}
     return free | {"rotary_base"} | (set() if config.encoder_layers is None else {"layers"})
@@ -345,7 +345,7 @@ class ModelFormat:
     Attributes:
         name: The `model_type` in transformers.
         config: Name of the configuration class in transformers.
-        classes: Names of readable classes of transformers. The first is also written.
+        classes: Names of readable classes of transformers; the first class is also written.
         model: Model class of Magneto.
         shape: Configuration class of Magneto.
         fields: Map from Magneto's fields to transformers' fields.

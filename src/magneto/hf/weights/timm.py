@@ -1,11 +1,10 @@
 """Formats of timm's image classifiers: ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02.
 
-The weights determine most of a model's configuration. The other fields are arguments under timm's
-names. They come from the config.json beside the weights (`architecture`, `model_args`) or from the
-user.
+The weights determine most of a model's configuration. Other fields are arguments under timm's
+names, from the config.json beside the weights (`architecture`, `model_args`) or from the user.
 
-- `timm_vit` is timm's VisionTransformer. Since timm 1.0.16 it includes BEiT-3, which has a norm
-  inside attention and another inside the feed-forward network.
+- `timm_vit` is timm's VisionTransformer. Since timm 1.0.16, VisionTransformer includes BEiT-3,
+  which has a norm inside attention and another inside the feed-forward network.
 - `timm_beit` has relative position biases per layer or shared.
 - `timm_eva` is EVA and EVA-02 (arXiv 2303.11331). EVA-02 has a gated feed-forward network with a
   norm after the gate, and rotary positions by row and column. Some models have a norm inside
@@ -66,7 +65,7 @@ COMMON: Names = {
 
 
 def head_count(width: int, args: Mapping[str, Any]) -> int:
-    """Return the number of heads from the arguments, or that of timm's models of this width."""
+    """Return the number of heads from the arguments, by default that of timm's models."""
     if "num_heads" in args:
         return int(args["num_heads"])
     if width not in HEADS and width % HEAD_WIDTH:

@@ -4,10 +4,10 @@ torchscale's models are Sub-LN, DeepNorm, Pre-LN and Post-LN. The number of head
 scaling of embeddings come from the arguments of torchscale's configuration, because the weights do
 not show them. Known deviations of torchscale are handled as follows:
 
-- torchscale scales biases with the weights and uses another gain for a DeepNorm encoder with a
-  decoder. This affects only the initial weights. Weights are converted unchanged.
-- torchscale may build a DeepNorm decoder as Pre-LN, or a Sub-LN decoder as Post-LN. Both correspond
-  to no placement and raise ValueError.
+- torchscale's initialisation scales biases with the weights and uses another gain for a DeepNorm
+  encoder with a decoder. Weights are converted unchanged, so the initialisation does not matter.
+- A DeepNorm decoder that torchscale built as Pre-LN, or a Sub-LN decoder that it built as Post-LN,
+  has no placement and raises ValueError.
 - Relative positions of a decoder raise ValueError, because half of their buckets are never used.
 
 Supported BEiT-3 weights are the authors' image classifiers, their pre-trained models of images and
@@ -503,10 +503,10 @@ FORMATS = (
 def write_fairseq_order(source: Path, target: Path, size: int) -> None:
     """Write BEiT-3's SentencePiece model with pieces in fairseq's order.
 
-    BEiT-3's authors read beit3.spm with XLM-RoBERTa's tokenizer. Its order is `<s>`, `<pad>`,
-    `</s>`, `<unk>`, the file's pieces from the fourth on, and `<mask>`. The file itself begins with
-    `<unk>`, `<s>`, `</s>`. It gives 64,002 pieces, but the embedding has `size` rows (64,010).
-    Unused pieces fill the difference.
+    BEiT-3's authors read beit3.spm with XLM-RoBERTa's tokenizer. The tokenizer's order is `<s>`,
+    `<pad>`, `</s>`, `<unk>`, the file's pieces from the fourth on, and `<mask>`. The file itself
+    begins with `<unk>`, `<s>`, `</s>`. The tokenizer has 64,002 pieces, but the embedding has
+    `size` rows (64,010). Unused pieces fill the difference.
 
     Raises:
         FileNotFoundError: If the source is missing.
