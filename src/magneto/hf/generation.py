@@ -52,11 +52,11 @@ class Sampling:
     new_tokens: Width = 100
     """Maximum number of new tokens."""
     temperature: NonNegativeFloat = 0.8
-    """Sampling temperature; 0 takes the most probable token."""
+    """Sampling temperature; 0 selects the most probable token."""
     top_k: NonNegativeInt = 50
-    """Top-k sampling; 0 samples from all tokens."""
+    """Number of most probable tokens to sample from (top-k sampling); 0 for all tokens."""
     top_p: Part = 1.0
-    """Nucleus sampling from the most probable tokens with this total probability."""
+    """Total probability of the most probable tokens to sample from (nucleus sampling)."""
     beams: Beams = 1
     """Number of beams. With 2 or more, beam search replaces sampling."""
     count: Annotated[int, Interval(ge=1, le=10_000)] = 1
@@ -203,7 +203,7 @@ class Translator:
 
         Args:
             sources: Nonempty encoder inputs with tag and end token.
-            progress: Called with the number of sources done.
+            progress: Function that is called with the number of finished sources.
         """
         found: list[list[Tokens]] = [[] for _ in sources]
         done = 0

@@ -186,7 +186,7 @@ def same_document(begins: Tensor) -> Tensor:
 
 
 class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
-    """Base of models with a `TextEncoder` in `self.core`.
+    """Base class of models with a `TextEncoder` in `self.core`.
 
     Each subclass can load the directories of the others, so different heads have different names.
     """
@@ -330,10 +330,10 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
 
 
 def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """Convert transformers' mask to a boolean mask; outside training, None without padding.
+    """Convert transformers' mask to a boolean mask.
 
-    Attention without a mask is faster. The check for padding waits for the device, so training
-    skips it.
+    Outside training, a mask without padding becomes None, because attention without a mask is
+    faster. The check for padding waits for the device, so training skips it.
     """
     mask = as_mask(attention_mask, shape)
     if mask is None or torch.is_grad_enabled() or torch.compiler.is_compiling():

@@ -249,7 +249,7 @@ class MaskedDataOutput(ModelOutput):
 
 
 class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
-    """Base of models with a `VisionLanguageEncoder`."""
+    """Base class of models with a `VisionLanguageEncoder`."""
 
     config_class = MagnetoVisionLanguageConfig
     hidden_states_advice: ClassVar = "use features(...) of the core's transformer"

@@ -136,7 +136,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     def set_attn_implementation(
         self, attn_implementation: str | dict[str, str], allow_all_kernels: bool = False
     ) -> None:
-        """Raise ValueError unless the implementation is "sdpa"."""
+        """Raise ValueError unless the attention implementation is "sdpa"."""
         super().set_attn_implementation(attn_implementation, allow_all_kernels)
         self._check_attention()
 
@@ -194,7 +194,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 
 
 class MagnetoTextModel(MagnetoPreTrainedModel):
-    """Base of models with a token embedding."""
+    """Base class of models with a token embedding."""
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the embedding table."""
@@ -206,7 +206,7 @@ class MagnetoTextModel(MagnetoPreTrainedModel):
 
 
 class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
-    """Base of models that generate text."""
+    """Base class of models that generate text."""
 
     _tied_weights_keys = {"core.head.weight": "core.embedding.table.weight"}  # noqa: RUF012
 
@@ -312,7 +312,7 @@ def growing_cache(cache: Any) -> Any:
 def mean_loss(total: Tensor, count: Tensor | int, number: Tensor | int | None) -> Tensor:
     """Divide a summed loss by `number`, or by `count` if `number` is None.
 
-    Trainer gives as `number` the labels of all micro-batches of a step, and sums their losses.
+    Trainer passes as `number` the labels of all micro-batches of a step, and sums their losses.
     """
     divisor = torch.as_tensor(count if number is None else number, device=total.device)
     return total / divisor.clamp(min=1)

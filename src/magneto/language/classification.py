@@ -381,8 +381,8 @@ def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTenso
         theirs, ours = (tuple(t[name].shape) if name in t else "none" for t in (tensors, wanted))
         if theirs != ours:
             name = name.removeprefix(PREFIX)
-            raise ValueError(f"{run} has another encoder: the shape of {name} is {theirs}, the "
-                             f"model's is {ours}")  # fmt: skip
+            raise ValueError(f"{run} has another encoder: the shape of {name} is {theirs}, but "
+                             f"that of the model is {ours}")  # fmt: skip
     return tensors
 
 
@@ -504,7 +504,7 @@ def suffixed_scores(
 def baseline_metrics(texts: LabelledTexts) -> dict[str, dict[str, float]]:
     """Return the validation metrics of two baselines, by the baseline's name.
 
-    "majority class" ignores the text; for regression it predicts the mean. "bag of words" is
+    "majority class" predicts the most frequent class, or the mean for regression. "bag of words" is
     logistic regression, or ridge regression for numbers, on tf-idf of words, with scikit-learn's
     default regularisation. The features of a pair are the product and the absolute difference of
     the tf-idf vectors of both texts, and their cosine.

@@ -219,7 +219,8 @@ class ClassificationDataConfig:
     target: Literal["class", "number"] = "class"
     """Kind of label: "class" for classification, "number" for regression."""
     labels: tuple[str, ...] | None = None
-    """Class names in order. None uses the names in the training set, sorted if it is a file."""
+    """Class names in order. None uses the names in the training set, in sorted order if the source
+    is a file."""
     metric: Metric = "auto"
     """Metric that selects checkpoints and that comparisons report. "auto" uses the metric of the
     GLUE task. Without one, it uses accuracy, or the Pearson correlation for regression."""

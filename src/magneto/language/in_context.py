@@ -118,7 +118,7 @@ class SuiteScore:
 
     @property
     def main(self) -> Accuracy:
-        """Accuracy of the kind that the paper's tables report."""
+        """Accuracy with the paper's way of scoring, which is `by_sum` or `by_mean`."""
         return self.by_sum if self.partial else self.by_mean
 
 
@@ -202,7 +202,7 @@ def draw_demonstrations(
     """
     available = size - (excluded is not None)
     if num_fewshot > available:
-        raise ValueError(f"--num-fewshot {num_fewshot}: only {available} demonstrations available")
+        raise ValueError(f"--num-fewshot {num_fewshot}: only {available} are available")
     numbers = random.Random(f"{seed}:{question}").sample(range(available), num_fewshot)
     return [n + (excluded is not None and n >= excluded) for n in numbers]
 

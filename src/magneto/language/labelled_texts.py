@@ -344,7 +344,7 @@ def pairs_of(table: Table) -> list[TextPair]:
 def read_unlabelled(
     path: Path, config: ClassificationDataConfig, counts: Counts
 ) -> Iterator[TextPair]:
-    """Yield the texts of a file without labels, including empty texts.
+    """Yield the texts of a file without labels.
 
     Empty texts are included, so that the n-th text belongs to the n-th line.
 

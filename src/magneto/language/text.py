@@ -342,7 +342,7 @@ class StreamedBlocks:
 
     def _check_not_empty(self) -> None:
         if len(self.known) == self.blocks and not any(self.known.values()):
-            raise ValueError("the stream has too little text for one sequence: give more text, "
+            raise ValueError("the stream has too little text for one sequence. Give more text, "
                              "or lower data.max_length")  # fmt: skip
 
     def _read(self, block: int) -> list[str]:

@@ -7,11 +7,11 @@ Usage::
     len(split), split.ids[3], split.texts[3]
     split.sound(3)                                   # samples and problem
 
-A source is a table with a column of audio and a column of text. `magneto.data.formats` reads it
-from a record file, tar shards, parquet or a data set on the hub. A source may also be a folder with
-the layout of LibriSpeech, Kaldi or Common Voice (recordings in clips/), or with a .txt file for
-each recording. Broken recordings are left out of training and counted. In validation, broken
-recordings count as not recognised.
+A source is a table with a column of audio and a column of text. `magneto.data.formats` reads the
+table from a record file, tar shards, parquet or a data set on the hub. A source may also be a
+folder with the layout of LibriSpeech, Kaldi or Common Voice (recordings in clips/), or with a .txt
+file for each recording. Broken recordings are left out of training and counted. In validation,
+broken recordings count as not recognised.
 """
 
 from __future__ import annotations

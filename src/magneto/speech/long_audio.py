@@ -106,7 +106,7 @@ def split_windows(pieces: Iterable[np.ndarray], size: int, overlap: int) -> Iter
 
 
 class TranscriptMerger:
-    """Merges the words of overlapping windows into one transcript.
+    """Merger of the words of overlapping windows into one transcript.
 
     Two windows are joined at the common word nearest to the middle of their overlap, or in the
     middle if they have no common word.
@@ -228,7 +228,7 @@ class Transcriber:
         batch_size: Windows per batch.
 
     Attributes:
-        least_seconds: Duration of a frame in seconds. Shorter recordings have an empty transcript.
+        least_seconds: Duration of a frame in seconds; shorter recordings have an empty transcript.
 
     Raises:
         ValueError: If the overlap is not positive or more than half a window.

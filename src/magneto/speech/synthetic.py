@@ -225,7 +225,7 @@ def _resonance(formants: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
 
 
 def _filtered(samples: np.ndarray, gains: np.ndarray, hop: int) -> np.ndarray:
-    """Filter frames of two hops under a Hann window, and overlap-add them."""
+    """Filter Hann-windowed frames of two hops, and overlap-add the results."""
     frames = len(gains)
     padded = np.pad(samples, (hop // 2, 2 * hop))
     pieces = np.lib.stride_tricks.sliding_window_view(padded, 2 * hop)[::hop][:frames]

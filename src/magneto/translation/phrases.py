@@ -66,7 +66,7 @@ def phrase_languages() -> list[str]:
 
 
 def phrases(first: str, second: str, count: int = PHRASES) -> Iterator[tuple[str, str]]:
-    """Yield those of the first `count` phrases that exist in two of the `phrase_languages`."""
+    """Yield the first `count` phrases in two languages, without phrases that one of them lacks."""
     babel = import_babel()
     locales = babel.Locale.parse(first), babel.Locale.parse(second)
     random = np.random.default_rng(SEED)

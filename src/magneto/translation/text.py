@@ -273,7 +273,7 @@ def read_aligned(
 def record_parts(path: Path, split: str) -> list[Part]:
     """Return the parts of a record file, which is read once to find its languages.
 
-    If the file's name indicates no other split, each split of the records is a part.
+    If the file's name indicates no split other than "train", each split of its records is a part.
 
     Raises:
         ValueError: If the header of a table lacks two languages.
@@ -474,8 +474,8 @@ def training_directions(
 def lengths_mismatch(texts: SentencePair, ratio: float) -> bool:
     """Whether the length ratio exceeds the limit both in characters and in bytes.
 
-    Both are compared because scripts differ: Chinese text has few characters, and Tamil text has
-    many bytes.
+    Characters and bytes are compared because scripts differ. Chinese text has few characters, and
+    Tamil text has many bytes.
     """
     encoded = [text.encode("utf-8", errors="surrogatepass") for text in texts]
     for one, other in (map(len, texts), map(len, encoded)):

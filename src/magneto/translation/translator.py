@@ -69,7 +69,7 @@ def average_directions(
     """Average a score over directions, with equal weight for each direction.
 
     Args:
-        values: Score of each direction. Directions without `pivot_language` are ignored.
+        values: Score of each direction; directions without `pivot_language` are ignored.
         pivot_language: Language of the averages, English in the paper.
 
     Returns:
@@ -203,7 +203,7 @@ class TextTranslator:
     def translate_pairs(
         self, direction: LanguagePair, texts: Sequence[tuple[str, str]]
     ) -> tuple[LanguagePair, list[tuple[str, str]]]:
-        """Translate sentences with references; return pairs of translation and reference."""
+        """Return the direction, and the translation and reference of each of its sentences."""
         results = self.translate([source for source, _ in texts], direction[1])
         pairs = zip(results, texts, strict=True)
         return direction, [(each.texts[0], reference) for each, (_, reference) in pairs]

@@ -229,7 +229,7 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     first: Any = encoder.layers[0]
     before = first.norm_first
     if before != (encoder.norm is not None):
-        raise ValueError("norm_first needs a final norm, and Post-LN must not have one")
+        raise ValueError("norm_first=True needs a final norm, norm_first=False must have none")
     epsilons = {norm.eps for norm in encoder.modules() if isinstance(norm, nn.LayerNorm)}
     if len(epsilons) > 1:
         raise ValueError(f"norms with different eps are not supported: {sorted(epsilons)}")
@@ -266,7 +266,7 @@ def _activation(function: Any) -> Activation:
         return "gelu"
     if isinstance(function, nn.GELU):
         return "gelu" if function.approximate == "none" else "gelu_tanh"
-    raise ValueError(f"activation {function} has no counterpart")
+    raise ValueError(f"activation {function} has no counterpart in Magneto")
 
 
 def is_weight_directory(path: Path) -> bool:
@@ -320,7 +320,8 @@ def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
     """Convert a Magneto model to the tensors and the arguments file of a format.
 
     Raises:
-        ValueError: If there is no counterpart. The message names the first difference.
+        ValueError: If the format has no counterpart of the model. The message names the first
+            difference.
     """
     return _file_format(model, name).save(model)
 
@@ -335,7 +336,7 @@ def _file_format(model: nn.Module, name: str) -> WeightFormat:
 def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
     """Return the tensors of a file, and the fairseq arguments if the file contains them.
 
-    No code in the file is executed: pickled files are read with `weights_only`.
+    No code in the file is executed, because pickled files are read with `weights_only`.
     """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path} is not a weight file. Give a {', '.join(SUFFIXES)} file.")

@@ -37,8 +37,8 @@ def identity(value: Any) -> Any:
 class Layout:
     """Layout of a tensor.
 
-    `read` converts the other library's tensor, after stacking, to Magneto's. `write` does the
-    reverse.
+    `read` converts the other library's tensor, after stacking, to Magneto's. `write` converts
+    Magneto's tensor to the other library's.
     """
 
     read: Callable[[Tensor], Tensor] = identity
@@ -138,7 +138,8 @@ def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str 
         ignored: Regular expression for names of tensors that may remain unused.
 
     Raises:
-        ValueError: If another tensor is unused, or only a part of a tensor of Magneto is present.
+        ValueError: If a tensor that `ignored` does not match is unused, or a tensor of Magneto is
+            incomplete.
     """
     ours: State = {}
     used: set[str] = set()
@@ -217,7 +218,8 @@ def without_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
 class Field:
     """Field of the other library's configuration.
 
-    `read` converts the field's value to Magneto's. `write` does the reverse.
+    `read` converts the field's value to Magneto's. `write` converts Magneto's value to the other
+    library's.
     """
 
     theirs: str
@@ -469,7 +471,8 @@ class WeightFormat:
         """Convert a Magneto model to the library's tensors and arguments file.
 
         Raises:
-            ValueError: If there is no counterpart. The message names the first difference.
+            ValueError: If the format has no counterpart of the model. The message names the first
+                difference.
         """
         config: Any = model.config
         check_placement(config, self.placements, self.name)

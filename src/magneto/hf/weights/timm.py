@@ -7,9 +7,9 @@ names, from the config.json beside the weights (`architecture`, `model_args`) or
   which has a norm inside attention and another inside the feed-forward network.
 - `timm_beit` has relative position biases per layer or shared.
 - `timm_eva` is EVA and EVA-02 (arXiv 2303.11331). EVA-02 has a gated feed-forward network with a
-  norm after the gate, and rotary positions by row and column. Some models have a norm inside
+  norm after the gate, and rotary positions by row and column. Some EVA-02 models have a norm inside
   attention. EVA rotates pairs (2i, 2i + 1) of a head, while Magneto rotates pairs (i, i + half).
-  Rows of the projections are permuted accordingly.
+  Conversion permutes the rows of the projections accordingly.
 """
 
 from __future__ import annotations

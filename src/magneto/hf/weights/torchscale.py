@@ -12,10 +12,10 @@ not show them. Known deviations of torchscale are handled as follows:
 
 Supported BEiT-3 weights are the authors' image classifiers, their pre-trained models of images and
 texts, and torchscale's BEiT3. Models fine-tuned on VQA v2, NLVR2, retrieval and captioning are also
-supported. Names are those of unilm's beit3/modeling_finetune.py and of the pre-trained weights
-(`mlm_head`, `mim_head`). In names, "A" means vision and "B" means language. The first two rows of
-position tables are unused and written as zeros. The text half of an image classifier is ignored and
-not written. The module `timm` converts timm's BEiT-3.
+supported. Tensor names are those of unilm's beit3/modeling_finetune.py and of the pre-trained
+weights (`mlm_head`, `mim_head`). In tensor names, "A" means vision and "B" means language. The
+first two rows of position tables are unused and written as zeros. The text half of an image
+classifier is ignored and not written. The module `timm` converts timm's BEiT-3.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class _Torchscale(WeightFormat):
         return args
 
     def finalise(self, state: State, config: Any) -> State:
-        """Add copies of the embedding; remove the stack's name if there is one stack."""
+        """Add copies of the embedding; remove the stack's name from models of a single stack."""
         if "decoder" in self.stacks:
             table = state[f"{self.stacks[0]}.embed_tokens.weight"]
             state.setdefault("decoder.embed_tokens.weight", table)
@@ -324,7 +324,7 @@ class _Beit3(WeightFormat):
 
     Args:
         mark: Name of the tensor that identifies this model, unless an earlier format fits.
-        model: Our model class.
+        model: Model class of Magneto.
         config: Configuration class of Magneto.
         head: Name map of the head.
         sizes: Magneto's fields of the head's sizes, and the tensors that have these lengths.
@@ -506,7 +506,7 @@ def write_fairseq_order(source: Path, target: Path, size: int) -> None:
     BEiT-3's authors read beit3.spm with XLM-RoBERTa's tokenizer. The tokenizer's order is `<s>`,
     `<pad>`, `</s>`, `<unk>`, the file's pieces from the fourth on, and `<mask>`. The file itself
     begins with `<unk>`, `<s>`, `</s>`. The tokenizer has 64,002 pieces, but the embedding has
-    `size` rows (64,010). Unused pieces fill the difference.
+    `size` rows (64,010). Unused pieces fill the remaining rows.
 
     Raises:
         FileNotFoundError: If the source is missing.
