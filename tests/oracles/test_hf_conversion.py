@@ -209,7 +209,7 @@ def test_what_has_no_counterpart_here_is_named(tmp_path: Path) -> None:
         (theirs("LlamaForCausalLM", rope_parameters=scaled), "only rope_type 'default'"),
         (rounded, "quantization_config is not supported"),
         (transformers.OPTForCausalLM(opt), r"model_type 'opt', only gpt2, .* vit, beit, kosmos"),
-        (nn.Linear(2, 2), "Linear is not a model of transformers"),
+        (nn.Linear(2, 2), "Linear has no config. Give a transformers model"),
     ):
         with pytest.raises(ValueError, match=words):
             hf.load(model)

@@ -159,7 +159,7 @@ def test_what_does_not_fit_is_named() -> None:
         ),
         (EVA, vit, {"rope_type": "mixed"}, "rope_type='mixed' is not supported"),
         (EVA, vit, {"use_rot_pos_emb": True, "ref_feat_shape": [7, 9]}, r"\[7, 9\] is not square"),
-        (BEIT, beit | {table: torch.ones(13, 4)}, {}, "not of a square image"),
+        (BEIT, beit | {table: torch.ones(13, 4)}, {}, "does not belong to a square image"),
         (BEIT, beit | {f"rel_pos_bias.{TABLE}": beit[table]}, {}, "both per layer and shared"),
     ):
         given = {name: value for name, value in (HEADS | args).items() if value is not None}
