@@ -150,7 +150,7 @@ def test_errors_of_words_and_characters() -> None:
         "": {"two": 1, "x": 1},
     }
     drawn = draw_errors(written, 3)
-    assert "4 words, 2 of them correct" in drawn.caption
+    assert "4 words, 2 of which are correct" in drawn.caption
     assert all(
         f">{cell}<" in str(drawn.image) for cell in ("too (1)", "(inserted)", "two (1), x (1)")
     )
@@ -168,7 +168,7 @@ def test_the_three_figures() -> None:
     best, total = map(float, re.findall(r"-\d+\.\d+", figures[1].caption))
     assert best <= total < 0
     words = sum(len(text.split()) for text in task.speech.splits.validation.texts)
-    assert f"5 validation utterances with {words} words" in figures[2].caption
+    assert f"5 validation utterances have {words} words" in figures[2].caption
     times, heights = best_path_line([1, 1, 3], 5)  # a path rises at its labels
     assert times == [0.0, 1.5, 1.5, 1.5, 1.5, 3.5, 3.5, 5.0]
     assert heights == [0.0, 0, 1, 1, 2, 2, 3, 3.0]
