@@ -222,7 +222,7 @@ def test_positions_that_kosmos2_computes_are_no_trained_ones() -> None:
         width=16, layers=2, heads=2, ffn_width=24, vocab_size=24, positions="learned",
         embedding_scale="none",
     ))  # fmt: skip
-    with pytest.raises(ValueError, match="which was trained"):
+    with pytest.raises(ValueError, match="but was trained"):
         hf.to_transformers(model, "kosmos_2_text_model")
 
 
