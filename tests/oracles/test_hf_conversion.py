@@ -230,8 +230,8 @@ def test_positions_that_kosmos2_computes_are_no_trained_ones() -> None:
     ("name", "values", "words"),
     [
         ("ViTModel", small.IMAGE, "has no classifier.bias, classifier.weight"),
-        ("BertForTokenClassification", small.BERT, "with tensors classifier.bias, classifier.weight"),
-        ("BartForSequenceClassification", small.BART, "with tensors classification_head.dense.bias"),
+        ("BertForTokenClassification", small.BERT, "tensors classifier.bias, classifier.weight"),
+        ("BartForSequenceClassification", small.BART, "tensors classification_head.dense.bias"),
         ("BertForPreTraining", small.BERT, ""),
         ("BartModel", small.BART, ""),
         ("GPT2Model", small.THEIRS["GPT2LMHeadModel"], ""),
