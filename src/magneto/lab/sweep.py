@@ -41,7 +41,8 @@ from magneto.mistakes import user_lines
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE
 from magneto.training.logging import METRICS_FILE, TrainingResult, read_metrics
-from magneto.training.loop import Hook, Stop, TrainingState, run_evaluation, train
+from magneto.training.loop import run_evaluation, train
+from magneto.training.state import Hook, Stop, TrainingState
 
 # Seconds between updates of the progress.
 PROGRESS_SECONDS = 0.5

@@ -458,7 +458,7 @@ def end_run(state: Any, result: TrainingResult) -> None:
     """Write a run's result on the main process, and print its closing lines.
 
     Args:
-        state: The `magneto.training.loop.TrainingState`.
+        state: The `magneto.training.state.TrainingState`.
         result: The result of the run.
     """
     from magneto.training.task import task_entry
@@ -482,7 +482,7 @@ def closing_lines(state: Any, result: TrainingResult, verbs: Sequence[str]) -> l
     """Return the lines printed at the end of a run: its status, metrics and next commands.
 
     Args:
-        state: The `magneto.training.loop.TrainingState`.
+        state: The `magneto.training.state.TrainingState`.
         result: The result of the run.
         verbs: Commands of the task (`magneto.tasks.TaskEntry`).
     """

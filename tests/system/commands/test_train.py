@@ -17,7 +17,8 @@ from magneto.files import LOCK_FILE, acquire_lock
 from magneto.progress import SILENT
 from magneto.recipe import open_run
 from magneto.training.logging import read_metrics
-from magneto.training.loop import TrainingState, log
+from magneto.training.loop import log
+from magneto.training.state import TrainingState
 from tests.system.commands.conftest import NEW, outcome
 
 pytest.importorskip("sklearn")
