@@ -27,7 +27,7 @@ from magneto.commands.shared import (
 from magneto.config import ConfigError
 from magneto.fields import configuration
 from magneto.files import plain, write_text
-from magneto.nn.config import Beams, Width
+from magneto.nn.config import BEAMS, Beams, Width
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
 from magneto.speech.audio import header_seconds, is_recording, raw_pieces, sound_pieces
@@ -68,7 +68,7 @@ def parser() -> Parser:
     what = "length of a window (default: 20, or the longest training recording if that is shorter)"
     add("--window", None, what, "SECONDS", float)
     recognition_search_options(made)
-    add("--beams", 4, "beam width")
+    add("--beams", BEAMS, "beam width")
     what = "print K hypotheses per recording: recording number, score, text"
     add("--n-best", None, what, "K", int)
     add("--batch-size", 8, "windows per batch")

@@ -20,6 +20,7 @@ from magneto.commands.shared import (
 )
 from magneto.data.problems import Counts
 from magneto.files import plain
+from magneto.nn.config import BEAMS
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
 
@@ -55,7 +56,7 @@ def parser() -> Parser:
 def search_options(made: Any) -> None:
     """Add the options of beam search."""
     add = partial(add_option, made)
-    add("--beams", 5, "beam width")
+    add("--beams", BEAMS, "beam width")
     add("--length-penalty", 1.0, "exponent of the length by which a score is divided")
     add("--longest", 200, "maximum tokens of a translation")
     add("--batch-size", 64, "sentences per batch")

@@ -37,7 +37,7 @@ from magneto.functional.cross_entropy import IGNORED
 from magneto.hf.configuration import MagnetoConfig, MagnetoSeq2SeqConfig
 from magneto.hf.language import MagnetoForCausalLM, MagnetoForSeq2SeqLM
 from magneto.language.models import LanguageModel
-from magneto.nn.config import Beams, Width
+from magneto.nn.config import BEAMS, Beams, Width
 from magneto.translation.model import TranslationModel
 
 Tokens = list[int]
@@ -119,7 +119,7 @@ def generate(model: LanguageModel, tokenizer: Any, prompt: str, settings: Sampli
 class BeamSearch:
     """Settings of beam search for translation; the defaults are those of the paper and fairseq."""
 
-    beams: Beams = 5
+    beams: Beams = BEAMS
     """Number of beams; 1 is greedy search."""
     length_penalty: float = 1.0
     """Length penalty. Summed log-probabilities are divided by the length to this power."""

@@ -39,6 +39,8 @@ Width = Annotated[int, Interval(ge=1, le=1 << 24)]
 Layers = Annotated[int, Interval(ge=1, le=100_000)]
 Beams = Annotated[int, Interval(ge=1, le=1_000)]
 """Number of hypotheses of a beam search."""
+BEAMS = 5
+"""Default number of hypotheses in translation (as in the paper and fairseq) and recognition."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from magneto.nn.config import BEAMS
 from magneto.speech.config import BLANK, SYMBOLS_PER_FRAME
 from magneto.speech.model import State, Transducer
 
@@ -298,7 +299,7 @@ class ModifiedBeamSearch(Search):
         fusion_weight: Weight of the language model's log-probabilities.
     """
 
-    width: int = 4
+    width: int = BEAMS
     count: int = 1
     normalise: float = 1.0
     fusion: Fusion | None = None
