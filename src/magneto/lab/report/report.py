@@ -207,7 +207,7 @@ def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
 def summary_rows(
     comparison: Mapping[str, Any], groups: Groups, decimals: int
 ) -> list[dict[str, Any]]:
-    """Return a table row for each placement; the best of several scores is marked."""
+    """Return a table row for each placement; the best of several scores as shown are marked."""
     rows = [Summary(**row) for row in comparison["summary"]]
     known = [row.score for row in rows if row.score is not None]
     known = known if len(known) > 1 else []
@@ -215,11 +215,16 @@ def summary_rows(
     return [
         {
             "title": row.title,
-            "best": best is not None and row.score == best,
+            "best": shown_equal(row.score, best, decimals),
             "entries": summary_entries(row, groups, decimals),
         }
         for row in rows
     ]
+
+
+def shown_equal(value: float | None, best: float | None, decimals: int) -> bool:
+    """Return whether a value is the best one in the digits of the table; None never is."""
+    return None not in (value, best) and f"{value:.{decimals}f}" == f"{best:.{decimals}f}"
 
 
 def summary_entries(row: Summary, groups: Groups, decimals: int) -> list[Entry]:
@@ -262,7 +267,7 @@ def next_text(row: Summary) -> str:
 def grid_rows(
     comparison: Mapping[str, Any], groups: Groups, rates: Sequence[float], decimals: int
 ) -> list[dict[str, Any]]:
-    """Return a table row for each placement; the best mean without failures is marked per rate."""
+    """Return a table row for each placement; a rate's best means without failures are marked."""
     best: dict[float, float] = {}
     choose = max if comparison["higher_is_better"] else min
     for rate in rates:
@@ -277,7 +282,7 @@ def grid_rows(
             Entry(
                 group_text(group, decimals),
                 group.mean,
-                not group.failed and group.mean is not None and group.mean == best.get(rate),
+                not group.failed and shown_equal(group.mean, best.get(rate), decimals),
             )
             for rate, group in mine
         ]

@@ -235,6 +235,14 @@ def test_a_row_alone_is_not_marked_as_the_best() -> None:
     assert "**Sub-LN has its best score: loss 5.65" in as_markdown(alone)
 
 
+def test_rows_that_are_equal_as_shown_are_all_marked() -> None:
+    scores = {"sub": 5.50001, "pre": 5.5, "post": 5.7}
+    cells = [cell(name, 1e-3, 1, score) for name, score in scores.items()]
+    text = as_markdown(assemble(cells, JUDGE))
+    assert all(f"**{title}**" in text for title in ("Sub-LN", "Pre-LN"))
+    assert text.count("**5.500**") == 2 and "**Post-LN**" not in text
+
+
 SCRIPT = """<script>
 const errors = [];
 window.addEventListener("error", (event) => errors.push(event.message));
