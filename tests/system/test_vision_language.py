@@ -234,6 +234,9 @@ def test_fine_tuning_begins_with_converted_weights(released: Path) -> None:
     assert torch.equal(positions, state["beit3.encoder.embed_positions.B.weight"][2:34])
     vision = found["encoder.vision_embedding.positions.weight"]
     assert vision.shape == (10, 32)
+    wider = {**changes, "model.ffn_width": 96, "data.source": "missing"}
+    with pytest.raises(ValueError, match="set --model"):
+        load_recipe("visual-question-answering/tiny", wider).build_task().prepare()
     assert torch.equal(vision[0], state["beit3.encoder.embed_positions.A.weight"][2])
 
 

@@ -20,7 +20,7 @@ from magneto.runs import check_same_encoder, pretrained_run, resolved_recipe, wa
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import Finish, evaluation_images, example_stream
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
-from magneto.vision.input_size import ImageInputTask
+from magneto.vision.input_size import ImageInputTask, open_sizes
 from magneto.vision.transforms import validation_transform
 from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
 
@@ -45,11 +45,9 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
 
     Raises:
         FileNotFoundError: If there is no such run, or it has no weights.
-        ValueError: If the run's encoder has another shape. The message names the options that would
-            fit.
+        ValueError: If its weights lack a part of the model's encoder.
     """
     run, held = pretrained_encoder(config)
-    check_same_encoder(run, held, config, SHARED_FIELDS)
     stored = open_tensors(find_weights(run))
     wanted = {n: t for n, t in model.state_dict().items() if n.startswith(PARTS)}
     missing = sorted(wanted.keys() - stored.keys())
@@ -202,6 +200,17 @@ class FineTuning(ImageTask):
         """Return the pre-trained run, if one is named, and its model's configuration."""
         config = self.model_config
         return pretrained_encoder(config) if config.pretrained else None
+
+    def check_encoder(self) -> None:
+        """Compare the configured encoder with that of the pre-trained run.
+
+        Raises:
+            FileNotFoundError: If there is no such run.
+            ValueError: If the encoders differ. The message names the options that would fit.
+        """
+        if found := self.shared_input():
+            names = SHARED_FIELDS - open_sizes(self.model_config)
+            check_same_encoder(*found, self.model_config, names)
 
     def initial_weights(self) -> dict[str, StoredTensor]:
         """Return patch embedding, positions and encoder of the pre-trained run, if one is named."""

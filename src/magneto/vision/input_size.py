@@ -34,6 +34,11 @@ MOST_PIXELS = 30_000_000
 FIELDS = ("image_size", "patch_size", "channels")
 
 
+def open_sizes(config: Any) -> set[str]:
+    """Return the fields of an `ImageInputConfig` that `resolve_input` derives."""
+    return {name for name in FIELDS if getattr(config, name) is None}
+
+
 @dataclass(frozen=True)
 class ImageSample:
     """Sizes and colours of a sample of images.
@@ -117,7 +122,7 @@ def resolve_input(
     Raises:
         ValueError: If a size is open and no image can be read, or if sizes do not fit together.
     """
-    if None not in (getattr(config, name) for name in FIELDS):
+    if not open_sizes(config):
         if compare:
             warn_resized(config.image_size, split, progress)
         return config
@@ -171,6 +176,10 @@ class ImageInputTask(Task):
         """Return a run whose image size this model must share, and its model's configuration."""
         return None
 
+    def check_encoder(self) -> None:
+        """Raise ValueError if a pre-trained run has another encoder; no data is read yet."""
+        return None
+
     def prepare(self, progress: Progress = SILENT) -> None:
         """Read the data, derive open sizes, check that model, data and other runs fit; once.
 
@@ -181,6 +190,7 @@ class ImageInputTask(Task):
         if self._prepared:
             return
         self._progress = progress
+        self.check_encoder()
         progress.say(f"{self.data_config.source}: {self.describe()}")
         self.model_config = resolve_input(
             self.model_config, self.training_images, self.shared_input, progress,

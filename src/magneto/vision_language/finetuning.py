@@ -35,6 +35,7 @@ from magneto.training.task import Loss, Scores
 from magneto.vision.batches import Finish, Transform, example_stream, read_or_blank
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import Prediction
+from magneto.vision.input_size import open_sizes
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import interpolate_positions
@@ -91,12 +92,10 @@ def load_pretrained(
 
     Raises:
         FileNotFoundError: If the run or its weights do not exist.
-        ValueError: If the run's encoder has another shape. The message names the options that would
-            fit.
+        ValueError: If the run has no encoder, or other positions or tensors than the model.
     """
     run = pretrained_run(config)
     held = held_config(run)
-    check_same_encoder(run, held, config, SHARED_FIELDS)
     stored = exported_tensors(run) if is_exported(run) else open_tensors(find_weights(run))
     there = model.state_dict()
     state = {name: stored[name].read() for name in there
@@ -172,6 +171,17 @@ class FineTunedTask(ImageTextTask):
             return None
         run = pretrained_run(self.model_config)
         return run, held_config(run)
+
+    def check_encoder(self) -> None:
+        """Compare the configured encoder with that of the pre-trained run.
+
+        Raises:
+            FileNotFoundError: If there is no such run.
+            ValueError: If the encoders differ. The message names the options that would fit.
+        """
+        if found := self.shared_input():
+            names = SHARED_FIELDS - open_sizes(self.model_config)
+            check_same_encoder(*found, self.model_config, names)
 
     def check(self) -> None:
         """Report what is loaded from the pre-trained run; raise ValueError if it does not fit."""

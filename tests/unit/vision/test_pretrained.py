@@ -110,12 +110,13 @@ def test_a_run_begins_with_it_and_says_once_that_it_learnt_nothing(
     assert "encoder.final_norm.weight" not in model.state_dict()
 
 
-def test_another_encoder_is_refused(run: Path) -> None:
+def test_another_encoder_is_refused_before_data_is_read(run: Path) -> None:
+    data = SegmentationDataConfig(source="missing", validation_source="missing")
     others = {"width": 32, "placement": "pre", "class_token": "none"}
     for (name, value), wanted in zip(others.items(), (16, "sub", "learned"), strict=True):
-        model = small_model(**{name: value})
+        config = small_config(**{name: value}, pretrained=str(run))
         with pytest.raises(ValueError, match=f"set --model.{name} {wanted}"):
-            encoder_weights(model, replace(model.config, pretrained=str(run)))
+            Segmentation(config, data, 1).prepare()
 
 
 def test_groups_are_beit_s() -> None:
