@@ -128,7 +128,7 @@ def test_pretraining() -> None:
     masked = MaskedSamples(join_samples(IMAGE, paired=TEXTS), hidden, patches, words, 0, 11)
     found = ours(IMAGES, masked)
     expected = theirs(IMAGES, TOKENS, PADDING, hidden)
-    check(found[0], expected[0], "hidden patches")
+    check(found[0], expected[0], "masked patches")
     check(found[1], expected[1][~PADDING], "words")
 
 

@@ -177,8 +177,8 @@ def test_candidates_are_those_of_timm(letter: str, tmp_path: Path) -> None:
 
 
 # Means over 20,000 masks of the published algorithm (BEiT v2's masking generator, with 16 of 196
-# patches as its smallest block), by the side of the grid: pairs of hidden neighbours in a row,
-# hidden patches without a hidden neighbour, rows with a hidden patch, share of masks that hide the
+# patches as its smallest block), by the side of the grid: pairs of masked neighbours in a row,
+# masked patches without a masked neighbour, rows with a masked patch, share of masks that hide the
 # corner, and the middle. The errors of these means are below 0.02, 0.005, 0.012, 0.003 and 0.004.
 PUBLISHED = {
     14: (62.68, 0.408, 10.88, 0.044, 0.717),

@@ -372,7 +372,7 @@ class ImageModelConfig(ImageEncoderConfig):
             yield "aggregation_layer needs class_token 'learned'"
 
     @rule
-    def _hidden_patches_stay_hidden(self) -> Iterator[str]:
+    def _masked_patches_stay_unseen(self) -> Iterator[str]:
         if self.stem != "linear":
             yield "stem must be linear: convolutions leak masked patches to their neighbours"
 

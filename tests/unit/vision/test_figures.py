@@ -63,7 +63,7 @@ def test_patches_are_grouped_by_their_codes() -> None:
     assert " 100 % of the variance" in reconstruction_figure(opposite, one, 7, 2).caption
 
 
-def test_hidden_patches_are_grey() -> None:
+def test_masked_patches_are_grey() -> None:
     images, codes = images_and_codes()
     hidden = torch.stack([torch.randperm(16)[:6].sort().values for _ in range(8)])
     guesses = codes[:8].gather(1, hidden)

@@ -99,7 +99,7 @@ def test_embeddings_are_patches_words_and_positions() -> None:
     assert torch.equal(language[3], language[0]) and not torch.equal(language[4], language[2])
 
 
-def test_hidden_patches_are_not_seen() -> None:
+def test_masked_patches_are_not_seen() -> None:
     model, images = shaken(), torch.randn(1, 3, 12, 12)
     hidden = torch.zeros(1, 9, dtype=torch.bool)
     hidden[0, [0, 4]] = True
