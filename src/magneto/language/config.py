@@ -22,7 +22,7 @@ class LanguageModelConfig(TransformerConfig):
     """Configuration of a decoder-only language model."""
 
     vocab_size: PositiveInt | None = None
-    """Vocabulary size; None uses the tokenizer's vocabulary size."""
+    """Vocabulary size; null uses the tokenizer's vocabulary size."""
     tie_embeddings: bool = True
     """Share one matrix between the token embedding and the output projection."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
@@ -39,7 +39,7 @@ class TextEncoderConfig(TransformerConfig):
     """Configuration of a text encoder."""
 
     vocab_size: PositiveInt | None = None
-    """Vocabulary size; None uses the tokenizer's vocabulary size."""
+    """Vocabulary size; null uses the tokenizer's vocabulary size."""
     token_types: NonNegativeInt = 0
     """Number of learned segment embeddings (2 in BERT); 0 adds none."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
@@ -185,7 +185,7 @@ class TextClassifierConfig(TextEncoderConfig):
     """Configuration of a text encoder with a classification or regression head."""
 
     classes: PositiveInt | None = None
-    """Number of classes (1 for regression); None uses the number of classes in the data."""
+    """Number of classes (1 for regression); null uses the number of classes in the data."""
     head_dropout: Dropout = 0.1
     """Dropout before and between the head's two layers (0.1 in BERT and in the paper)."""
     pooling: Literal["first", "mean"] = "first"
@@ -194,7 +194,7 @@ class TextClassifierConfig(TextEncoderConfig):
     pretrained: Free[str | None] = None
     """Directory of a pre-training run whose encoder and tokenizer are used. That encoder must have
     the shape of this model's encoder. "{placement}" in the path is replaced by the placement's
-    name. None trains from scratch."""
+    name. null trains from scratch."""
 
 
 @configuration
@@ -208,18 +208,18 @@ class ClassificationDataConfig:
     glue: Glue = "none"
     """GLUE task, which sets columns, metric and kind of label; "none" for other data."""
     text_column: str | None = None
-    """Column of the text; None looks for a column with a usual name."""
+    """Column of the text; null looks for a column with a usual name."""
     pair_column: str | None = None
-    """Column of the second text of a pair; None for single texts."""
+    """Column of the second text of a pair; null for single texts."""
     label_column: str | None = None
-    """Column of the label; None looks for a column with a usual name."""
+    """Column of the label; null looks for a column with a usual name."""
     label_delimiter: str | None = None
-    """Delimiter that ends the label. With ":", the label of LOC:city is LOC. With None, the label
+    """Delimiter that ends the label. With ":", the label of LOC:city is LOC. With null, the label
     is the whole field."""
     target: Literal["class", "number"] = "class"
     """Kind of label: "class" for classification, "number" for regression."""
     labels: tuple[str, ...] | None = None
-    """Class names in order. None uses the names in the training set, in sorted order if the source
+    """Class names in order. null uses the names in the training set, in sorted order if the source
     is a file."""
     metric: Metric = "auto"
     """Metric that selects checkpoints and that comparisons report. "auto" uses the metric of the

@@ -226,7 +226,7 @@ class TransducerConfig(TransformerConfig):
     mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80
     """Number of features per frame, a multiple of 4. It must equal `data.features.mel_bins`."""
     vocab_size: PositiveInt | None = None
-    """Number of labels, blank included; None uses the number of the data's tokenizer."""
+    """Number of labels, blank included; null uses the number of the data's tokenizer."""
     front_channels: tuple[PositiveInt, PositiveInt] = (64, 128)
     """Channels of the front-end's two pairs of convolutions (64, 128 in ESPnet's VGG)."""
     predictor: Literal["lstm", "stateless"] = "lstm"
@@ -255,7 +255,7 @@ class TransducerConfig(TransformerConfig):
     """Weight of the symmetric divergence between the posteriors of the intermediate layers and of
     the last layer. The divergence doubles the time of the loss."""
     pretrained: Free[str | None] = None
-    """Directory RUN of a run whose weights initialise the model; None trains from scratch. The
+    """Directory RUN of a run whose weights initialise the model; null trains from scratch. The
     run's model must have the same shape. To keep the run's labels and normalisation, set
     `data.tokenizer` to RUN/assets/tokenizer and `data.cmvn` to RUN/assets/cmvn.json."""
 

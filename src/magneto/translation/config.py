@@ -20,7 +20,7 @@ class TranslationConfig(TransformerConfig):
     """Configuration of a translation model; it requires `encoder_layers` and `decoder_layers`."""
 
     vocab_size: PositiveInt | None = None
-    """Size of the vocabulary of source and target; None uses the size of the data's vocabulary."""
+    """Size of the vocabulary of source and target; null uses the size of the data's vocabulary."""
     embedding_scale: Literal["none", "sqrt_width"] = "sqrt_width"
     """Scale of the embeddings, which are initialised from N(0, 1/width). "sqrt_width" multiplies
     them by sqrt(width), so that they have unit variance."""

@@ -68,14 +68,14 @@ class ImageInputConfig:
     """Sizes of a model's images and of their patches."""
 
     image_size: Side | None = 224
-    """Height and width of the image in pixels, a multiple of `patch_size`. None: the median of the
+    """Height and width of the image in pixels, a multiple of `patch_size`. null: the median of the
     images' shorter sides, at most 64; with a pre-trained run or image tokenizer, the image size of
     that run."""
     patch_size: Side | None = 16
-    """Height and width of a patch in pixels. None: at most 8 patches per side, of at least 2 pixels
+    """Height and width of a patch in pixels. null: at most 8 patches per side, of at least 2 pixels
     each; with a pre-trained run or image tokenizer, the patch size of that run."""
     channels: Side | None = 3
-    """Channels of the image. None: 1 if a sample of the images is grey, else 3; with a pre-trained
+    """Channels of the image. null: 1 if a sample of the images is grey, else 3; with a pre-trained
     run or image tokenizer, the channels of that run."""
 
     @rule
@@ -208,18 +208,18 @@ class ImageSourceConfig:
     hf:NAME[:CONFIG[:SPLIT]]."""
     validation_source: str | None = None
     """Separate source of validation images. Its validation split is used, else its test split, else
-    all of its images. None: the source's own validation split, or images held out of its training
+    all of its images. null: the source's own validation split, or images held out of its training
     split."""
     validation_fraction: Share = 0.2
     """Share of images held out if a source has no validation split. The recipe's seed selects them
     in built-in sets, and a hash of their names in other sources."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their numbers. None: the classes of the training
+    """Names of the classes in the order of their numbers. null: the classes of the training
     images."""
     image_column: str | None = None
-    """Column of the images. None: found by its name."""
+    """Column of the images (null: found by its name)."""
     mask_column: str | None = None
-    """Column of the masks. None: found by its name."""
+    """Column of the masks (null: found by its name)."""
     normalisation: Literal["half", "imagenet"] = "half"
     """Normalisation of pixels: "half" maps them to -1 to 1; "imagenet" subtracts ImageNet's mean
     and divides by its standard deviation."""
@@ -235,10 +235,10 @@ class ImageDataConfig(ImageSourceConfig):
     """Images: the `data` section of a recipe."""
 
     label_column: str | None = None
-    """Column of the labels. None: found by its name; "": no labels are read."""
+    """Column of the labels. null: found by its name; "": no labels are read."""
     resize: PositiveInt | None = None
     """Shorter side in pixels to which a validation image is resized before the centre crop (256 on
-    ImageNet, for crops of 224). None: the model's image_size."""
+    ImageNet, for crops of 224) (null: the model's image_size)."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images."""
 
@@ -252,7 +252,7 @@ class FineTunedImageConfig(ImageEncoderConfig):
     (default: 1, off; 0.65 and 0.8 in the paper's classifiers)."""
     pretrained: Free[str | None] = None
     """Directory of an image run from which patch embedding, positions and encoder are initialised;
-    "{placement}" in the path stands for the placement's name. None: training from scratch."""
+    "{placement}" in the path stands for the placement's name (null: training from scratch)."""
 
 
 @configuration
@@ -260,7 +260,7 @@ class ImageClassifierConfig(FineTunedImageConfig):
     """Image classifier: an encoder over patches, and a head."""
 
     classes: PositiveInt | None = None
-    """Number of classes. None: as many as the data has."""
+    """Number of classes (null: as many as the data has)."""
     pooling: Literal["mean", "mean_then_norm", "first"] = "mean"
     """Input of the head. "mean": the mean of the patches' features. "mean_then_norm", as in BEiT-3:
     the final norm of the mean, in place of the mean after the final norm. Without a final norm, as
@@ -337,7 +337,7 @@ class ImageTokenizerConfig(ImageEncoderConfig):
     "pixels" (the image's own), or "clip:PATH" or "dino:PATH" (a transformers model in a folder or
     on the hub)."""
     target_width: PositiveInt | None = None
-    """Width of the teacher's features. None: read from the teacher."""
+    """Width of the teacher's features (null: read from the teacher)."""
 
     @rule
     def _teacher_is_there(self) -> Iterator[str]:
@@ -351,13 +351,13 @@ class ImageModelConfig(ImageEncoderConfig):
     """Masked image model: an encoder over patches that predicts the codes of masked patches."""
 
     codes: Codes | None = None
-    """Number of codes. None: as many as the image tokenizer has."""
+    """Number of codes (null: as many as the image tokenizer has)."""
     class_token: Literal["none", "learned"] = "learned"
     """"learned" puts a learned class token before the patches (default, as in BEiT)."""
     aggregation_layer: PositiveInt | None = None
     """Patch aggregation (arXiv 2208.06366, section 3.2): a second, small stack reads this layer's
     patches and the last layer's class token, and predicts the same codes. The class token then has
-    to summarise the image. BEiT v2 uses layer 9 of 12 and layer 21 of 24. None: off."""
+    to summarise the image. BEiT v2 uses layer 9 of 12 and layer 21 of 24 (null: off)."""
     aggregation_depth: Layers = 2
     """Number of layers of the aggregation stack."""
     loss_chunk: Free[NonNegativeInt] = 1024
@@ -402,14 +402,14 @@ class SegmenterConfig(FineTunedImageConfig):
 
     image_size: Side | None = 512
     """Height and width of training crops and of evaluation windows in pixels, at least two patches.
-    None: the median of the images' shorter sides, at most 64; with a pre-trained run, the image
+    null: the median of the images' shorter sides, at most 64; with a pre-trained run, the image
     size of that run."""
     classes: Annotated[int, Interval(ge=2, le=IGNORED)] | None = 150
-    """Number of classes. None: the number of classes that the data names, else the largest class in
+    """Number of classes. null: the number of classes that the data names, else the largest class in
     the masks plus 1 (at most 2,000 masks of each split are read)."""
     feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read; the last must be the top layer
-    (3, 5, 7, 11 of 12; 7, 11, 15, 23 of 24). None: four evenly spaced layers."""
+    (3, 5, 7, 11 of 12; 7, 11, 15, 23 of 24) (null: four evenly spaced layers)."""
     head_channels: Width = 768
     """Channels of UperNet (768 for base, 1024 for large)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)
@@ -426,7 +426,7 @@ class SegmenterConfig(FineTunedImageConfig):
     """Evaluation of an image: "slide" averages the logits of overlapping windows of `image_size`;
     "whole" encodes it at once, with learned positions interpolated to its size."""
     stride: PositiveInt | None = 341
-    """Pixels from one window to the next. None: `image_size`, so that windows do not overlap."""
+    """Pixels from one window to the next (null: `image_size`, so that windows do not overlap)."""
 
     @rule
     def _windows_cover_the_image(self) -> Iterator[str]:
@@ -465,7 +465,7 @@ class SegmentationDataConfig(ImageSourceConfig):
     """builtin:scenes (handwritten digits on a canvas); a folder with images/ and annotations/, or
     with train/ and trainannot/; a table of paths; or hf:NAME[:CONFIG]."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes in the order of their numbers, after `reduce_zero_label`. None: the
+    """Names of the classes in the order of their numbers, after `reduce_zero_label`. null: the
     source's names, or else the numbers."""
     reduce_zero_label: bool = False
     """Whether 0 in a mask is ignored and all other numbers are reduced by one (ADE20k)."""
@@ -473,7 +473,7 @@ class SegmentationDataConfig(ImageSourceConfig):
     """Further numbers to ignore in masks, as stored. 255 is always ignored."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
     """Longer and shorter side in pixels, within which an image is resized before augmentation
-    ((2048, 512) for ADE20k). Its aspect ratio stays the same. None: no resizing."""
+    ((2048, 512) for ADE20k). Its aspect ratio stays the same (null: no resizing)."""
     augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
     """Augmentation of training images with their masks."""
 

@@ -44,7 +44,7 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
     """Multiway Transformer over the patches of images and the tokens of texts."""
 
     vocab_size: PositiveInt | None = None
-    """Size of the vocabulary. None: that of the tokenizer."""
+    """Size of the vocabulary (null: that of the tokenizer)."""
     max_length: TextLength = 64
     """Longest text in tokens, including `<s>` and `</s>` (64 in BEiT-3's fine-tuning)."""
     embedding_scale: Literal["none", "sqrt_width"] = "none"
@@ -79,7 +79,7 @@ class FineTunedConfig(VisionLanguageConfig):
     pretrained: Free[str | None] = None
     """Directory of a vision-language run from which embeddings and layers are initialised. Its
     tokenizer and normalisation of images are used, too. "{placement}" in the path stands for the
-    placement's name. None: training from scratch."""
+    placement's name (null: training from scratch)."""
 
 
 @configuration
@@ -112,13 +112,13 @@ class ImageTextDataConfig:
     .parquet, or a folder with one for each split); tar shards; hf:NAME[:CONFIG[:SPLIT]]; or the
     files that the task's page names."""
     validation_source: str | None = None
-    """Separate source of validation data. None: the source's own validation split, or rows held out
+    """Separate source of validation data. null: the source's own validation split, or rows held out
     of its training split."""
     validation_fraction: Share = 0.1
     """Share of images held out, with all their rows, if a source has no validation split. A hash of
     the image names selects them."""
     image_folder: str | None = None
-    """Folder to which paths of images are relative. None: the table's folder."""
+    """Folder to which paths of images are relative (null: the table's folder)."""
     tokenizer: str = "auto"
     """"auto" (the tokenizer of `model.pretrained`, or "bpe" without it), "bpe" (byte-level, trained
     on the training texts on first use), "bytes", or the path of a tokenizer.json or a SentencePiece
@@ -149,9 +149,9 @@ class CaptionDataConfig(ImageTextDataConfig):
     validation_split: Literal["val", "test"] = "val"
     """Validation split, "val" or "test"."""
     image_column: str | None = None
-    """Column of the image or of its path. None: found by its name."""
+    """Column of the image or of its path (null: found by its name)."""
     text_column: str | None = None
-    """Column of the caption or of a list of captions. None: found by its name."""
+    """Column of the caption or of a list of captions (null: found by its name)."""
 
 
 @configuration
@@ -159,7 +159,7 @@ class MaskedDataModelConfig(VisionLanguageConfig):
     """Encoder with one head for masked patches and one for masked words."""
 
     codes: Codes | None = None
-    """Number of codes. None: as many as the image tokenizer has."""
+    """Number of codes (null: as many as the image tokenizer has)."""
     loss_chunk: Free[NonNegativeInt] = 1024
     """Number of masked patches or words whose logits are computed at once in the loss (0: all)."""
 
@@ -176,7 +176,7 @@ class MaskedDataConfig(CaptionDataConfig):
     validation_fraction: Share = 0.02
     tokenizer: str = "bpe"
     resize: PositiveInt | None = None
-    """Shorter side in pixels to which a validation image is resized before the centre crop. None:
+    """Shorter side in pixels to which a validation image is resized before the centre crop. null:
     the model's image_size."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images with a text. A flip swaps left and right."""
@@ -184,21 +184,21 @@ class MaskedDataConfig(CaptionDataConfig):
     """Ratio of images, texts and pairs in a batch (thirds in the paper)."""
     image_source: str | None = BUILTIN
     """Source of images without a text: builtin:shapes, or a source of an image-modelling recipe.
-    None: the images of the pairs."""
+    null: the images of the pairs."""
     image_validation_source: str | None = None
     """Separate source of validation images without a text; see `validation_source`."""
     image_augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images without a text."""
     text_source: str | None = BUILTIN
-    """Source of texts without an image: builtin:shapes, or a source of a masked-lm recipe. None:
+    """Source of texts without an image: builtin:shapes, or a source of a masked-lm recipe. null:
     the texts of the pairs."""
     text_validation_source: str | None = None
     """Separate source of validation texts without an image; see `validation_source`."""
     text_length: TextLength | None = None
-    """Length in tokens of texts without an image, packed from documents. None: the model's
+    """Length in tokens of texts without an image, packed from documents. null: the model's
     max_length."""
     paired_text_length: TextLength | None = None
-    """Length in tokens to which the text of a pair is truncated. None: the model's max_length."""
+    """Length in tokens to which the text of a pair is truncated (null: the model's max_length)."""
     image_tokenizer: str = BUILTIN_TOKENIZER
     """Image tokenizer whose codes are predicted: the directory of an image-tokenizer run, or
     builtin:patches (k-means of the images' own patches)."""
@@ -233,7 +233,7 @@ class QuestionAnsweringConfig(PairPoolingConfig):
     """Encoder of an image and a question, with a head over the answers."""
 
     answers: Annotated[int, Interval(ge=2, lt=LARGEST)] | None = None
-    """Number of answers. None: the number of answers of the data (3129 for VQA v2)."""
+    """Number of answers. null: the number of answers of the data (3129 for VQA v2)."""
     final_norm: Literal["placement", "none"] = "none"
     """Final norm of the stack: "placement" (that of the placement) or "none". BEiT-3 has none here,
     since the pooler begins with its own norm."""
@@ -252,13 +252,13 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     vocab_size: Vocabulary = 1000
     image_folder: str | None = None
     """Folder to which paths of images are relative; for VQA v2 the folder with train2014, val2014
-    and test2015. None: the source's folder."""
+    and test2015 (null: the source's folder)."""
     image_column: str | None = None
-    """Column of the image or of its path. None: found by its name."""
+    """Column of the image or of its path (null: found by its name)."""
     question_column: str | None = None
-    """Column of the question. None: found by its name."""
+    """Column of the question (null: found by its name)."""
     answer_column: str | None = None
-    """Column of the answer or of a list of annotators' answers. None: found by its name."""
+    """Column of the answer or of a list of annotators' answers (null: found by its name)."""
     validation_split: Literal["held_out", "val2014", "test-dev2015", "test2015"] = "held_out"
     """Validation split of VQA v2. "held_out": `validation_images` images of val2014; training uses
     train2014 and the rest of val2014. "val2014": all of val2014; training uses train2014.
@@ -271,10 +271,10 @@ class QuestionAnsweringDataConfig(ImageTextDataConfig):
     """Seed that selects the held-out images of VQA v2."""
     answers: str | None = None
     """Path of the answer list: a JSON list, a text file with an answer in each line, or BEiT-3's
-    answer2label.txt. None: the frequent answers of the annotations."""
+    answer2label.txt (null: the frequent answers of the annotations)."""
     least_answer_count: PositiveInt | None = None
     """Number of annotations in which an answer must be the majority answer to be in the answer
-    list. None: 9 for VQA v2, which gives 3129 answers, and 1 for other sources."""
+    list (null: 9 for VQA v2, which gives 3129 answers, and 1 for other sources)."""
     answer_lookup: Literal["raw", "normalised"] = "raw"
     """Look-up of annotators' answers in the answer list for training targets: "raw" (as written, as
     in BEiT-3's released code) or "normalised" (as the list is)."""
@@ -312,13 +312,13 @@ class StatementDataConfig(ImageTextDataConfig):
     """Augmentation of training images, independent for each image. Validation images are resized to
     a square without cropping."""
     left_column: str | None = None
-    """Column of the left image or of its path. None: found by its name."""
+    """Column of the left image or of its path (null: found by its name)."""
     right_column: str | None = None
-    """Column of the right image or of its path. None: found by its name."""
+    """Column of the right image or of its path (null: found by its name)."""
     statement_column: str | None = None
-    """Column of the statement. None: found by its name."""
+    """Column of the statement (null: found by its name)."""
     truth_column: str | None = None
-    """Column of the label that says whether the statement is true. None: found by its name."""
+    """Column of the label that says whether the statement is true (null: found by its name)."""
     validation_split: Literal["dev", "test", "hidden"] = "dev"
     """Validation split: "dev", "test" (NLVR2's test-P, test1.json) or "hidden" (NLVR2's test-U,
     test2.json)."""
