@@ -4,7 +4,6 @@ Its model is no Transformer and its configuration has no placement.
 """
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import yaml
 
 from magneto.cli import main
+from magneto.lab import sweep
 from magneto.lab.grid import RATE, SEED, Cell, read_sweep
 from magneto.tasks import TASKS
 
@@ -154,8 +154,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def importable(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     monkeypatch.syspath_prepend(place)
-    # Workers of a comparison are processes of their own.
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), str(SOURCE.parent)]))
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +233,8 @@ def test_export(run: Path, place: Path, capsys) -> None:
     assert "load it with toy_package.task.Convolution" in capsys.readouterr().out
 
 
-def test_compare_without_placements(place: Path, capsys) -> None:
+def test_compare_without_placements(place: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sweep, "run_local", lambda folder, *rest: sweep.work(folder) >= 0)
     words = ["compare", place / "toy.yaml", "--lrs", "1e-2,3e-2", "--jobs", "1"]
     words += ["--grid", "model.kernel=1,3"]
     out = place / "comparison"

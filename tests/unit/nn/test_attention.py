@@ -27,6 +27,7 @@ from magneto.nn.attention import (
 )
 from magneto.nn.config import Positions
 from magneto.nn.multiway import pack
+from tests.pairs import in_turn
 from tests.unit.nn.test_multiway import multiway, one_way
 
 SIZES: dict[str, Any] = {"width": 32, "heads": 4, "layers": 3, "ffn_width": 48}
@@ -294,8 +295,9 @@ def small(**changes) -> TransformerConfig:
     return TransformerConfig(**{"width": 32, "heads": 4, "layers": 2, "ffn_width": 48, **changes})
 
 
-@pytest.mark.parametrize("positions", ["none", "rotary", "t5", "transformer_xl"])
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize(
+    ("placement", "positions"), in_turn(PLACEMENTS, ["none", "rotary", "t5", "transformer_xl"])
+)
 def test_weights_times_values_are_what_attention_gives(placement: str, positions: str) -> None:
     torch.manual_seed(0)
     model = Encoder(small(placement=placement, positions=positions, key_value_heads=2)).eval()

@@ -12,6 +12,7 @@ from torch import nn
 from magneto import PLACEMENTS, Decoder, Encoder, EncoderDecoder, TransformerConfig
 from magneto.nn.init import NORMAL_STD, HasRoles, draw, xavier_std
 from magneto.theory.placement import deepnorm_beta, sub_gain
+from tests.pairs import in_turn
 
 WIDTH, INNER = 256, 1024
 KEY_VALUE_HEADS = {None: 256, 2: 64}
@@ -40,8 +41,7 @@ def check_stack(stack: nn.Module, cfg: TransformerConfig, side: str) -> None:
         assert weight.mean().abs().item() < 0.02 * expected
 
 
-@pytest.mark.parametrize("key_value_heads", KEY_VALUE_HEADS)
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize(("placement", "key_value_heads"), in_turn(PLACEMENTS, KEY_VALUE_HEADS))
 def test_std_by_role(placement: str, key_value_heads: int | None) -> None:
     """Each slice of the fused projection has its own fan, with fewer key/value heads too."""
     cfg = config(layers=3, placement=placement, key_value_heads=key_value_heads)

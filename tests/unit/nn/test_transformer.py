@@ -16,6 +16,7 @@ from magneto import (
 from magneto.nn.block import GATED, PLAIN
 from magneto.nn.position import T5Table
 from magneto.theory.placement import VARIANTS
+from tests.pairs import in_turn
 
 POSITIONS = ("none", "learned", "sinusoidal", "rotary", "t5", "transformer_xl")
 EVERY_ROW = [*PLACEMENTS, *VARIANTS]
@@ -83,8 +84,7 @@ def test_alpha_weighs_the_skip(placement: str) -> None:
     assert close(sublayer(x), expected)
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
-@pytest.mark.parametrize("placement", EVERY_ROW)
+@pytest.mark.parametrize(("placement", "positions"), in_turn(EVERY_ROW, POSITIONS))
 def test_padding_changes_no_real_token(placement: str, positions: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(1, 6, 32)
