@@ -141,6 +141,18 @@ def home_of_the_session(homes: Path) -> Iterator[Path]:
         yield homes / "session" / "cache"
 
 
+@pytest.fixture(autouse=True, scope="session")
+def uncounted_operations() -> Iterator[None]:
+    """Runs count no operations and time no products, which takes longer than a small run's steps.
+
+    With these, tests/system/commands/test_next_commands.py trains every task.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("magneto.training.loop.count_flops", lambda *_: (1.0, 1))
+        patch.setattr("magneto.training.loop.peak_flops", lambda *_: 1.0)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def surroundings_of_a_file(request: pytest.FixtureRequest, homes: Path) -> Iterator[None]:
     """What the fixtures of a whole file change, they bring back."""

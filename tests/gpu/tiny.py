@@ -118,16 +118,11 @@ def batches(name: str, device: torch.device, count: int, parts: int = 1) -> list
 
 
 def begun(name: str, device: torch.device, run: Path, **changes: Any) -> TrainingState:
-    """Return the state of a tiny recipe's training, ready to take steps.
-
-    Its operations are not counted, which takes longer than the steps.
-    """
+    """Return the state of a tiny recipe's training, ready to take steps."""
     recipe, task = tiny(name)
     config: TrainingConfig = replace(recipe.training, device=str(device), **changes)
     world = World(0, 1, device, "none")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("magneto.training.loop.count_flops", lambda *given: (1.0, 1))
-        return build_state(task, config, run, recipe.seed, world, ProgressBars(quiet=True))
+    return build_state(task, config, run, recipe.seed, world, ProgressBars(quiet=True))
 
 
 def gradients(task: Task, model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:

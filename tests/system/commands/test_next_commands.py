@@ -11,6 +11,8 @@ import pytest
 from magneto.cli import command_parser, main
 from magneto.recipe import load_recipe, open_run
 from magneto.tasks import TASKS
+from magneto.training.logging import peak_flops, read_metrics
+from magneto.training.model import count_flops
 from tests.shrunken import draw_few, shrunken
 
 Image = pytest.importorskip("PIL.Image")
@@ -59,6 +61,14 @@ def fill(word: str, place: Path) -> list[str]:
              "TEXT": "a red square", "FOLDER": folder_of_images(place)}[word]]  # fmt: skip
 
 
+@pytest.fixture
+def counted_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs count their operations, as outside of tests."""
+    monkeypatch.setattr("magneto.training.loop.count_flops", count_flops)
+    monkeypatch.setattr("magneto.training.loop.peak_flops", peak_flops)
+
+
+@pytest.mark.usefixtures("counted_operations")
 @pytest.mark.parametrize("task", TASKS)
 def test_next_commands_are_run(task: str, tmp_path: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -68,6 +78,7 @@ def test_next_commands_are_run(task: str, tmp_path: Path, capsys, monkeypatch) -
     recipe.save(tmp_path / "mine.yaml")
     assert main(["train", str(tmp_path / "mine.yaml"), "--out", str(run)]) == 0
     assert open_run(run).to_mapping() == recipe.to_mapping()
+    assert all(0 < row["flops_utilisation"] < 10 for row in read_metrics(run) if "loss" in row)
     lines = capsys.readouterr().err.splitlines()
     named = lines[next(n for n, line in enumerate(lines) if line.endswith("next:")) + 1 :]
     assert len(named) == 2 + len(TASKS[task].verbs)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -262,9 +263,12 @@ def test_a_batch_that_can_not_fit_is_refused(machine: None) -> None:
         check_memory(task, recipe.training, ALONE, 1)
 
 
-def test_what_fits_is_not_refused(machine: None) -> None:
+def test_what_fits_is_not_refused(machine: None, tmp_path: Path) -> None:
     """Texts are shorter than the longest that there may be."""
-    changes = {"data.max_length": 8192, "model.max_length": 8192, "data.tokenizer": "bytes"}
+    table = tmp_path / "rows.csv"
+    table.write_text("text,label\n" + "".join(f"row {n},{n % 2}\n" for n in range(40)))
+    changes = {"data.max_length": 8192, "model.max_length": 8192, "data.tokenizer": "bytes",
+               "data.source": str(table)}  # fmt: skip
     recipe = load_recipe("text-classification/tiny", {"training.batch_size": 3 * 4096, **changes})
     task = recipe.build_task()
     task.prepare()
