@@ -105,7 +105,7 @@ def test_the_tiny_recipe_leaves_the_plateau(tmp_path: Path) -> None:
     task.prepare()
     report = ProgressBars(quiet=True)
     result = train(task, recipe.training, tmp_path / "run", seed=recipe.seed, report=report)
-    # Measured: 1.33 below.
+    # Measured: 1.18 below; 1.32 and 1.07 with seeds 2 and 3.
     assert result.metrics["loss"] < task.baseline()["loss"] - 0.8
 
 
