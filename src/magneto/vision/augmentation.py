@@ -5,7 +5,7 @@ RandAugment (arXiv 1909.13719) has the operations and strengths of timm's increa
 probability 0.5. The magnitude is sampled from a normal distribution, around 9 in this example, and
 clipped to 0 to 10.
 
-Images with masks are augmented as in mmsegmentation's training pipeline for ADE20k. The steps are
+Images with masks are augmented as in mmsegmentation's training pipeline for ADE20k. Its steps are
 random resizing, a crop in which no class has nearly all pixels, a horizontal flip, and photometric
 distortion of the image. Padded pixels have no class.
 """
@@ -80,7 +80,7 @@ def shift_hue(image: Any, part: float) -> Any:
 def random_erasing(
     image: np.ndarray, probability: float, random: np.random.Generator
 ) -> np.ndarray:
-    """Replace a random rectangle by normal noise, with the given probability.
+    """With the given probability, replace a random rectangle by normal noise.
 
     The image is normalised, float32 (channels, height, width), and changed in place.
     """
@@ -194,7 +194,7 @@ class Augmentation:
         return random_erasing(image, self.config.erasing, random) if self.config.erasing else image
 
     def pixels(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        """Return an augmented picture, uint8 (size, size, channels), before it is normalised."""
+        """Return an augmented picture without normalisation, uint8 (size, size, channels)."""
         config, size = self.config, self.input_format.size
         if config.crop == "centre":
             found = centre_crop(picture, size, size)
@@ -230,12 +230,12 @@ class PairedAugmentation:
             the picture the image is 0 and the mask is `IGNORED`.
 
         Raises:
-            BrokenImage: If the picture can't be decoded, or the mask is of another size.
+            BrokenImage: If the picture can't be decoded, or its size differs from the mask's.
         """
         pixels = picture.pixels()
         if pixels.shape[:2] != mask.shape:
             raise BrokenImage(
-                f"its mask has the size {mask.shape}, but the image {pixels.shape[:2]}"
+                f"its mask has the size {mask.shape}, but the image has {pixels.shape[:2]}"
             )
         height, width = size_to_fit(mask.shape[0], mask.shape[1], self.fit)
         factor = random.uniform(*self.config.resize)
@@ -278,7 +278,7 @@ class PairedAugmentation:
 def resize_mask(
     mask: np.ndarray, height: int, width: int, part: tuple[int, int, int, int]
 ) -> np.ndarray:
-    """Return a part (top, left, height, width) of a mask resized by nearest neighbours."""
+    """Resize a mask by nearest neighbours; return its part (top, left, height, width)."""
     top, left, high, wide = part
     rows = ((np.arange(top, top + high) + 0.5) * mask.shape[0] / height).astype(np.int64)
     columns = ((np.arange(left, left + wide) + 0.5) * mask.shape[1] / width).astype(np.int64)
@@ -288,7 +288,7 @@ def resize_mask(
 def resize_part(
     pixels: np.ndarray, height: int, width: int, part: tuple[int, int, int, int]
 ) -> np.ndarray:
-    """Return a part (top, left, height, width) of an image resized bilinearly."""
+    """Resize an image bilinearly; return its part (top, left, height, width)."""
     top, left, high, wide = part
     down, across = pixels.shape[0] / height, pixels.shape[1] / width
     box = (left * across, top * down, min((left + wide) * across, pixels.shape[1]),

@@ -1,8 +1,8 @@
 """Batches of images: shuffled and augmented for training, fixed for evaluation.
 
-A single broken image never ends a run. In training another image replaces it, chosen at random by
-(seed, draw, index). In evaluation a blank image replaces it and counts as wrong. A batch's "broken"
-is True for each replaced image.
+A single broken image never ends a run. In training a random image, chosen by (seed, draw, index),
+replaces a broken one. In evaluation a blank image replaces a broken one and counts as wrong. A
+batch's "broken" is True for each replaced image.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Example = Callable[[int, np.random.Generator], dict[str, Any]]
 Read = Callable[[int, np.random.Generator], np.ndarray]
 """Function that returns the image or images of an index as a model's input."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
-"""Function that returns the final batch, given a batch, its examples' numbers and their draws."""
+"""Function that returns the final batch, given a batch and its examples' indices and draws."""
 OnBroken = Callable[[int, BrokenImage], None]
 """Callback that gets the index of a broken example and the error, such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
@@ -99,16 +99,16 @@ def example_stream(
 
     Args:
         count: Number of examples.
-        example: Function that returns an example of arrays and numbers, which are stacked. It may
-            raise any error.
+        example: Function that returns an example of arrays and numbers, which are stacked. Any
+            error that it raises makes the example broken.
         batch_size: Size of the global batch.
         seed: Seed of order and augmentation.
         repeats: Copies of each example in a batch.
-        finish: Function that is applied to each batch, or to each piece of a batch.
+        finish: Function that is applied to each rank's micro-batch.
         broken: Callback for each broken example.
 
     Returns:
-        A stream of the stacked examples. Its "broken" (batch) is True where another example
+        A stream of the stacked examples. Key "broken" (batch,) is True where another example
         replaces a broken one.
     """
 

@@ -78,8 +78,7 @@ def draw_mixing(
 def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
     """Mix images 0 and 1, 2 and 3, and so on; a last image without a partner is unchanged.
 
-    Pieces with an even number of images, for ranks or micro-batches, are mixed as in the whole
-    batch.
+    If every micro-batch has an even number of images, its pairs are those of the global batch.
 
     Args:
         images: Images (batch, channels, height, width).
@@ -104,7 +103,7 @@ def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Ten
     Args:
         logits: Logits, float32 (batch, classes); -inf for a class that is not a candidate.
         labels: Right classes (batch,).
-        broken: True for an image that could not be read (batch,). It counts as wrong.
+        broken: True for an image that could not be read, which counts as wrong (batch,).
     """
     best = logits.topk(min(5, logits.shape[1]), 1).indices
     hits = (best == labels[:, None]) & ~broken[:, None]
@@ -126,7 +125,7 @@ def classification_scores(sums: Mapping[str, Any], classes: int) -> dict[str, fl
     """Return the metrics, given sums over all images.
 
     Args:
-        sums: Sums of `answer_sums` over all batches, and "loss".
+        sums: Sums of `answer_sums` over all batches, and of the "loss".
         classes: Number of classes of the model.
 
     Returns:

@@ -184,8 +184,8 @@ class PairedAugmentationConfig:
     resize: tuple[PositiveFloat, PositiveFloat] = (0.5, 2.0)
     """Range of the random resizing factor, applied after `data.fit`."""
     largest_share: Probability = 0.75
-    """Largest share of a crop that one class may have (mmsegmentation's `cat_max_ratio`). The tenth
-    crop is used whatever its share."""
+    """Largest share of a crop that one class may have (mmsegmentation's `cat_max_ratio`). If nine
+    crops exceed it, the tenth is used whatever its share."""
     flip: Probability = 0.5
     """Probability of a horizontal flip."""
     photometric: Probability = 0.5
@@ -212,7 +212,7 @@ class ImageSourceConfig:
     split."""
     validation_fraction: Share = 0.2
     """Share of images held out if a source has no validation split. The recipe's seed selects them
-    in built-in sets, and a hash of their names in other sources."""
+    in built-in sets; a hash of their names selects them in other sources."""
     classes: tuple[str, ...] | None = None
     """Names of the classes in the order of their numbers. null: the classes of the training
     images."""
@@ -237,8 +237,8 @@ class ImageDataConfig(ImageSourceConfig):
     label_column: str | None = None
     """Column of the labels. null: found by its name; "": no labels are read."""
     resize: PositiveInt | None = None
-    """Shorter side in pixels to which a validation image is resized before the centre crop (256 on
-    ImageNet, for crops of 224) (null: the model's image_size)."""
+    """Shorter side in pixels to which a validation image is resized before the centre crop (256
+    for crops of 224 on ImageNet; null: the model's image_size)."""
     augmentation: AugmentationConfig = AugmentationConfig()
     """Augmentation of training images."""
 
@@ -286,7 +286,7 @@ class ImageClassificationDataConfig(ImageDataConfig):
     """Alpha of mixup's Beta distribution (default: 0, off; 0.8 in the paper)."""
     cutmix: NonNegativeFloat = 0.0
     """Alpha of CutMix's Beta distribution (default: 0, off; 1.0 in the paper). If mixup is on too,
-    each pair of images is mixed by one of them, at random."""
+    each pair of images is mixed by mixup or CutMix, at random."""
     class_names: str | None = None
     """Path of a text file with the name of one class in each line, in the order of their numbers.
     It replaces `classes`. It is needed to evaluate a run on folders whose names are not its class
@@ -327,7 +327,7 @@ class ImageTokenizerConfig(ImageEncoderConfig):
     """Decay of the codebook's moving averages."""
     revive_below: Dropout = 0.03
     """A code is revived when its share of use falls below this multiple of 1 / `codes`. A revived
-    code gets part of a frequent code's features. 0, as in the released code: off."""
+    code gets part of a frequent code's features. 0: off, as in BEiT v2's released program."""
     commitment: NonNegativeFloat = 1.0
     """Weight of the commitment loss, the distance between the encoder's output and its code."""
     decoder_depth: Layers = 3
@@ -379,7 +379,7 @@ class ImageModelConfig(ImageEncoderConfig):
 
 @configuration
 class ImageModellingDataConfig(ImageDataConfig):
-    """Images, and the image tokenizer that makes codes of them: the `data` section of a recipe."""
+    """Images, and the image tokenizer that gives patches codes: the `data` section of a recipe."""
 
     image_tokenizer: str = BUILTIN_TOKENIZER
     """Image tokenizer whose codes are predicted: the directory of an image-tokenizer run, or
@@ -409,9 +409,9 @@ class SegmenterConfig(FineTunedImageConfig):
     the masks plus 1 (at most 2,000 masks of each split are read)."""
     feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read; the last must be the top layer
-    (3, 5, 7, 11 of 12; 7, 11, 15, 23 of 24) (null: four evenly spaced layers)."""
+    (3, 5, 7, 11 of 12; 7, 11, 15, 23 of 24; null: four evenly spaced layers)."""
     head_channels: Width = 768
-    """Channels of UperNet (768 for base, 1024 for large)."""
+    """Channels of UperNet (768 for a base model, 1024 for a large one)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)
     """Grid sizes of pyramid pooling, in rows and columns."""
     head_dropout: Dropout = 0.1
@@ -470,10 +470,10 @@ class SegmentationDataConfig(ImageSourceConfig):
     reduce_zero_label: bool = False
     """Whether 0 in a mask is ignored and all other numbers are reduced by one (ADE20k)."""
     ignored: tuple[Annotated[int, Interval(ge=0, le=IGNORED)], ...] = ()
-    """Further numbers to ignore in masks, as stored. 255 is always ignored."""
+    """Numbers in masks, before `reduce_zero_label`, that are ignored. 255 is always ignored."""
     fit: tuple[PositiveInt, PositiveInt] | None = None
     """Longer and shorter side in pixels, within which an image is resized before augmentation
-    ((2048, 512) for ADE20k). Its aspect ratio stays the same (null: no resizing)."""
+    (2048 and 512 for ADE20k; null: no resizing). The aspect ratio stays the same."""
     augmentation: PairedAugmentationConfig = PairedAugmentationConfig()
     """Augmentation of training images with their masks."""
 

@@ -1,7 +1,7 @@
 """Decoding of image files to upright 8-bit RGB pixels, and of masks.
 
 simplejpeg decodes JPEG files where it is installed; Pillow decodes what simplejpeg refuses and all
-other formats. Both use libjpeg-turbo, and a test compares their pixels.
+other formats. simplejpeg and Pillow use libjpeg-turbo, and a test compares their pixels.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class EncodedPicture:
         """Return RGB pixels, uint8 (height, width, 3), with Exif's orientation applied.
 
         Args:
-            scale: Divisor of the size at which a JPEG may be decoded, one of `SCALES`. The shape of
-                the result is the actual size.
+            scale: One of `SCALES`. A JPEG may be decoded at 1 / scale of its size; the result's
+                shape is the actual size.
 
         Raises:
             BrokenImage: If the file can't be decoded.
@@ -145,11 +145,11 @@ def apply_orientation(pixels: np.ndarray, way: int) -> np.ndarray:
 
 
 def decode_jpeg(content: bytes, scale: int) -> np.ndarray | None:
-    """Decode a JPEG by simplejpeg; None if it is not installed.
+    """Decode a JPEG by simplejpeg; return None if simplejpeg is not installed.
 
     Raises:
-        ValueError: If simplejpeg refuses the file. It is stricter than Pillow: it refuses a stray
-            byte between two markers.
+        ValueError: If simplejpeg refuses the file. Unlike Pillow, it refuses a stray byte between
+            two markers.
     """
     library = simplejpeg()
     if library is None:

@@ -124,8 +124,8 @@ def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: 
     maps = [image_of(row[:, :, None, None, None] * patch) for row in brightest]
     who = "the class token" if config.prefix and asking.stop == 1 else "the average patch"
     caption = (
-        f"First row: validation images. Second row: attention in the last layer that {who} gives "
-        f"to each patch, mean of all heads. Other rows: {len(rows) - 1} single heads. The patch "
+        f"First row: validation images. Second row: attention of {who} to each patch in the last "
+        f"layer, mean of all heads. Other rows: {len(rows) - 1} single heads. The patch "
         f"with most attention is white. {float(asked.sum(-1).mean()):.0%} of the attention goes to "
         "patches."
     )
@@ -177,8 +177,8 @@ def guesses_figure(
 ) -> Figure:
     """Draw images, their visible patches, and codes and predictions as mean patches.
 
-    `hidden` are the numbers of the masked patches of the first images, and `guesses` their
-    predicted codes, both (some, masked). The other arguments are those of `codes_figure`.
+    `hidden` are the indices of the masked patches of the first images, and `guesses` the predicted
+    codes of these patches, both (some, masked). The other arguments are those of `codes_figure`.
     """
     means, some = mean_patches(images, codes, count, size), len(hidden)
     right = (guesses == codes[:some].gather(1, hidden)).float().mean()

@@ -64,7 +64,7 @@ def layer_features(model: Any, images: Tensor) -> dict[str, Tensor]:
 def collect_features(
     task: ImageTask, model: Any, limit: int | None = None, progress: Progress = SILENT
 ) -> list[Features]:
-    """Return the features of a task's training and validation images, of `limit` batches each.
+    """Return features of training and validation images, at most `limit` batches of each.
 
     Raises:
         ValueError: If an image has no label, or no image can be read.
@@ -113,8 +113,8 @@ def score_features(
 def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
     """Return the accuracy of logistic regression (C = 1) on standardised features.
 
-    The classifier is trained on `known` (images, width) with `labels` and tested on `asked` with
-    `wanted`.
+    The classifier is trained on features `known` (images, width) with classes `labels`, and tested
+    on features `asked` with classes `wanted`.
     """
     linear = import_extra("sklearn.linear_model", "vision", "a linear probe needs scikit-learn")
     mean, deviation = known.mean(0), known.std(0).clamp_min(1e-6)

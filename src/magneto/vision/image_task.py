@@ -96,8 +96,8 @@ class Prediction:
     """Prediction of a model for one image.
 
     Attributes:
-        labels: Names of classes with their probability, or their share of the image's pixels, the
-            largest first.
+        labels: Names of classes with their probability or, in segmentation, their share of the
+            image's pixels, the largest first.
         pictures: Contents of PNG files by name: the image with its segmentation drawn over it.
     """
 

@@ -212,7 +212,7 @@ class ImageSplit:
 def images_of(
     column: MediaColumn, numbers: np.ndarray | None = None, problems: DataProblems | None = None
 ) -> ImageSplit:
-    """Return the images of a column, or some by number, as a split without labels."""
+    """Return the images of a column (default: all) as a split without labels."""
     table = table_of_columns({"image": column})
     return ImageSplit(table if numbers is None else table.take(numbers), problems or DataProblems())
 
@@ -321,8 +321,8 @@ def find_images(table: Table, given: str | None, mask: str | None = None) -> str
     """Return the name of the column of images, or None if there is no such column.
 
     Args:
-        table: Table of a source. If it has columns of media, as from shards and the hub, the images
-            are one of these.
+        table: Table of a source. If it has columns of media, as tables of shards and the hub have,
+            one of these has the images.
         given: Name in the recipe, if any.
         mask: Name of the column of masks.
     """
@@ -404,7 +404,7 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
 
 
 def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
-    """List images with masks by split; empty if the folder has no folders of masks.
+    """List images with masks by split; return {} if the folder has no folders of masks.
 
     The folder has images/ with annotations/ or masks/, optionally each with training/ and
     validation/ (as ADE20k), or train/ with trainannot/ (as CamVid). A mask has the image's name

@@ -113,11 +113,11 @@ def resolve_input(
     Args:
         config: An `ImageInputConfig`.
         split: Training images.
-        shared: Function that returns directory and model configuration of a run whose images must
-            have the same size, such as a pre-trained run; None if there is no such run.
+        shared: Function that returns directory and model configuration of a run whose image sizes
+            the model must have, such as a pre-trained run; None if there is no such run.
         progress: Receiver of the report.
-        compare: Whether whole images are resized to a given size, so that their sizes are compared
-            with it.
+        compare: Whether to compare the images' sizes with a given size, because whole images are
+            resized to it.
 
     Raises:
         ValueError: If a size is open and no image can be read, or if sizes do not fit together.

@@ -78,8 +78,8 @@ class MaskedImageModel(ImageEncoder):
     def features(self, images: Tensor, hidden: Tensor) -> list[Tensor]:
         """Return the features at masked positions for the prediction and for patch aggregation.
 
-        Images are (batch, channels, height, width), and the numbers of their masked patches
-        `hidden` (batch, count). The features of each prediction are (batch, count, width).
+        Images are (batch, channels, height, width); `hidden` (batch, count) has the indices of
+        their masked patches. The features of each prediction are (batch, count, width).
         """
         x = self.class_token(self.hide(self.embedding(images), hidden))
         read = self.encoder.features(x, self.read)
@@ -90,10 +90,10 @@ class MaskedImageModel(ImageEncoder):
         return [features.gather(1, index) for features in found]
 
     def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
-        """Return logits (batch, count, codes), or with codes (batch, count) a list of losses.
+        """Return logits (batch, count, codes); if codes (batch, count) are given, return losses.
 
-        The losses are those of the prediction and of patch aggregation, if it is on. Their logits
-        are computed in chunks.
+        The losses are a list: that of the prediction and, if patch aggregation is on, that of patch
+        aggregation. Their logits are computed in chunks.
         """
         if codes is None:
             return self.head(self.features(images, hidden)[0])
@@ -107,7 +107,7 @@ class MaskedImageModel(ImageEncoder):
 class ImageModelling(ImageTask):
     """Masked image modelling with a `MaskedImageModel`; the loss is in nats per masked patch.
 
-    The codes come from a frozen image tokenizer, which has the same augmented image as input.
+    The codes come from a frozen image tokenizer, which reads the same augmented image as the model.
     """
 
     evaluation_batch = 64
@@ -178,7 +178,7 @@ class ImageModelling(ImageTask):
         return self.targets(batch["images"]).gather(1, batch["hidden"])
 
     def validation_batches(self) -> LazyBatches:
-        """Return batches of validation images in a fixed random order, always masked alike."""
+        """Return batches of validation images, always in the same order with the same masks."""
         batches = self.fixed_batches(self.splits.validation)
 
         def make(rows: np.ndarray) -> dict[str, Tensor]:

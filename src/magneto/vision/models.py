@@ -101,7 +101,7 @@ class GroupNorm(nn.GroupNorm):
 
 
 class Convolution(nn.Conv2d):
-    """Convolution of constant size without bias, with He normal initialisation (fan-out)."""
+    """Convolution that keeps a map's size, without bias; He normal initialisation (fan-out)."""
 
     def __init__(self, inputs: int, outputs: int, size: int) -> None:
         self.std = math.sqrt(2.0) / math.sqrt(outputs * size**2)
@@ -210,7 +210,7 @@ class FCNHead(nn.Module):
         self.classifier = PixelClassifier(channels, classes)
 
     def forward(self, level: Tensor) -> Tensor:
-        """Return logits (batch, classes, height, width) of a map (batch, width, height, width)."""
+        """Return logits (batch, classes, rows, columns) of a map (batch, width, rows, columns)."""
         return self.classifier(self.dropout(self.convolution(level)))
 
 

@@ -44,7 +44,7 @@ class MaskClasses:
     Args:
         classes: Number of classes.
         reduce_zero_label: Whether 0 is ignored and all other numbers are reduced by one.
-        ignored: Further numbers, as stored in masks, that are ignored.
+        ignored: Numbers in masks, before that reduction, that are ignored, too.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.nda
     pixels, mask = split.pixels(index), masks(split.mask(index))
     if pixels.shape[:2] != mask.shape:
         size, other = (" x ".join(map(str, found.shape[:2])) for found in (pixels, mask))
-        raise BrokenImage(f"has the size {size}, its mask {other}")
+        raise BrokenImage(f"has the size {size}, but its mask has {other}")
     return pixels, mask
 
 

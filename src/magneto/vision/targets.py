@@ -47,7 +47,7 @@ VERB = "train image-modelling/tiny --data.image_tokenizer"
 class BlockMasking:
     """Block-wise masking (BEiT) of the same number of patches in every image.
 
-    Blocks of at least 16/196 of the patches are sampled until the count is reached. They may
+    Blocks of at least 16/196 of the patches are sampled until the count is reached. Blocks may
     overlap and are smaller than the grid in both directions. Surplus patches are unmasked at
     random; if no block fits, single patches are masked.
     """
@@ -108,8 +108,8 @@ def nearest(rows: Tensor, vectors: Tensor) -> Tensor:
 def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
     """Return the centres of k-means by cosine, initialised with random rows.
 
-    A cluster without rows keeps its centre. With fewer rows than clusters the other centres are
-    random directions. Rows are (rows, width), centres (count, width), both of length 1.
+    A cluster without rows keeps its centre. If there are fewer rows than clusters, the other
+    centres are random directions. Rows are (rows, width), centres (count, width), both of length 1.
     """
     draw = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(rows), generator=draw)[:count].to(rows.device)

@@ -3,8 +3,8 @@
 A decoder predicts a teacher's features from the codes of `magneto.vision.targets.ImageTokenizer`. A
 teacher is a frozen module with a `width` and a `forward`. `forward` maps images (batch, channels,
 height, width) in [-1, 1] to features (batch, patches, width), of which only the direction counts.
-The codebook has no gradient. Moving averages over all micro-batches and ranks update it once a step
-(arXiv 2208.06366, section 3.1).
+The codebook has no gradient. Moving averages over all micro-batches and ranks update the codebook
+once a step (arXiv 2208.06366, section 3.1).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def gradient_histograms(images: Tensor, cell: int) -> Tensor:
 class HogTeacher(nn.Module):
     """Teacher of histograms of gradients, as in MaskFeat (arXiv 2112.09133).
 
-    A patch of 8 pixels or more a side has four cells, a smaller one has one.
+    A patch of 8 pixels or more a side has four cells; a smaller patch has one cell.
     """
 
     def __init__(self, config: ImageEncoderConfig) -> None:
@@ -110,9 +110,9 @@ class PixelTeacher(nn.Module):
 class PretrainedTeacher(nn.Module):
     """Teacher from transformers, with its own image size and normalisation.
 
-    Features are those of the patches. Those of CLIP (arXiv 2103.00020) are read after the final
-    norm and the projection, those of DINO and DINOv2 (arXiv 2104.14294, 2304.07193) after the final
-    norm.
+    Features are those of the patches. CLIP's features (arXiv 2103.00020) are read after the final
+    norm and the projection. Features of DINO and DINOv2 (arXiv 2104.14294, 2304.07193) are read
+    after the final norm.
 
     Raises:
         ValueError: If the model does not exist, or its grid of patches differs from `config`'s.
@@ -250,7 +250,7 @@ class ImageTokenization(ImageTask):
         if patches < PATCHES_PER_CODE * config.codes:
             proposed = 2 ** max(1, int(math.log2(max(2, patches / PATCHES_PER_CODE))))
             self._progress.say(f"WARNING: {patches:,} patches are few for {config.codes} codes, "
-                               f"some stay unused: try --model.codes {proposed}")  # fmt: skip
+                               f"so some stay unused: try --model.codes {proposed}")  # fmt: skip
 
     def build_model(self) -> TokenizerDistillation:
         """Build the model; its decoder predicts features of the teacher's width."""

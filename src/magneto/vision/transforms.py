@@ -66,10 +66,10 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
 
 
 def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
-    """Return the source pixels of a part of a resized side, and the part's two ends among them.
+    """Return the slice of source pixels for a part of a resized side, and the part's ends in it.
 
     The side is resized from `old` to `new` pixels. `start` and `size` of the part are in new
-    pixels.
+    pixels. The ends are in source pixels from the start of the slice.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)
@@ -108,7 +108,7 @@ def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False)
 
     The result equals that of torchvision's resized_crop if the image is decoded at full size. With
     `reduce` a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, if the crop is then not smaller
-    than the result. This is faster, and the blur differs slightly.
+    than the result. The smaller size decodes faster, and the blur differs slightly.
 
     Returns:
         uint8 (size, size, channels).

@@ -1,10 +1,10 @@
 """Answers to questions: VQA's official accuracy, the answer list, and training targets.
 
 **Accuracy.** Each annotator is left out once. The answer then scores 1/3 for each of the others who
-gave it, at most 1. The accuracy is the mean score. With ten annotators it is 0, 0.3, 0.6 or 0.9 if
-0, 1, 2 or 3 of them gave the answer, and 1 if more did. Answers are normalised before they are
-compared: they lose punctuation and articles, become lower case, and get digits for number words and
-apostrophes in contractions. The rules are those of the evaluation code of VQA's authors
+gave it, at most 1. The accuracy is the mean score. With ten annotators the accuracy is 0, 0.3, 0.6
+or 0.9 if 0, 1, 2 or 3 of them gave the answer, and 1 if more did. Answers are normalised before
+they are compared: they lose punctuation and articles, become lower case, and get digits for number
+words and apostrophes in contractions. The rules are those of the evaluation code of VQA's authors
 (GT-Vision-Lab/VQA, commit a013f00), with its oddities, so that scores are comparable:
 
 - A punctuation mark is replaced by a space, or removed if it is beside a space anywhere in the
@@ -264,8 +264,9 @@ def question_only_answers(
 ) -> np.ndarray:
     """Return the answers of a question-only baseline, int64 (asked,).
 
-    It gives the answer with the highest sum of targets among training questions of the same words,
-    or among all questions if none has the same words. Of equal answers it gives the first.
+    The answer to a question has the highest sum of targets among training questions of the same
+    words, or among all training questions if none has the same words. Of answers with equal sums
+    the first is returned.
     """
     by_text: dict[str, Counter[int]] = {}
     total: Counter[int] = Counter()

@@ -36,12 +36,12 @@ class CaptionSearch:
     beams: Beams = 3
     """Beam width; 1 is greedy search."""
     length_penalty: float = 0.6
-    """Exponent of the length by which the sum of log-probabilities is divided."""
+    """The sum of log-probabilities is divided by the length to the power of this number."""
 
 
 @dataclass(frozen=True)
 class CaptionWriter:
-    """Decoder of captions with an `ImageCaptioner` in evaluation mode, maybe wrapped for ranks.
+    """Caption decoder with an `ImageCaptioner`, or its distributed wrapper, in evaluation mode.
 
     Every step encodes the image and all words again: there is no cache.
     """
@@ -63,7 +63,7 @@ class CaptionWriter:
         return written[:, 1:]
 
     def next_words(self, images: Tensor, written: Tensor) -> Tensor:
-        """Return log-probabilities of the token after tokens (captions, length) from `<s>` on."""
+        """Return log-probabilities of the next token after tokens from `<s>` (captions, length)."""
         mask: Any = self.tokenizer.mask
         ends = torch.full_like(written[:, :1], mask)
         count, length = written.shape[0], written.shape[1] + 1

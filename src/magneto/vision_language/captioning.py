@@ -60,7 +60,7 @@ class ImageCaptioning(CaptionedTask):
     def hidden(self, row: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return a caption from `<s>` to `</s>` with masked tokens, and the positions of these.
 
-        At least one of the tokens after `<s>` is masked; `</s>` may be.
+        At least one of the tokens after `<s>` is masked; `</s>` may be masked, too.
         """
         count = max(1, round(self.data_config.mask_ratio * (len(row) - 1)))
         chosen = 1 + np.sort(draw.choice(len(row) - 1, count, replace=False))
@@ -71,7 +71,7 @@ class ImageCaptioning(CaptionedTask):
     def mask_words(
         self, texts: Sequence[np.ndarray], keys: Sequence[Sequence[int]]
     ) -> tuple[dict[str, Any], np.ndarray]:
-        """Mask words of captions by random keys; return batch parts and numbers of masked words.
+        """Mask words of captions by random keys; return batch parts and each caption's mask count.
 
         The parts are "samples", packed pairs with a left-to-right mask; "words", indices of the
         masked words among the language tokens; and "targets", their tokens.
@@ -107,7 +107,7 @@ class ImageCaptioning(CaptionedTask):
         return self.shuffled_rows(batch_size, seed, finish, self.pairs[:, 0])
 
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add the first caption of each image, always masked alike."""
+        """Add the first caption of each image, with the same masked words every time."""
         rows = batch["rows"].tolist()
         texts = [self.validation_tokens[row][0] for row in rows]
         keys = [(EVALUATION_SEED, row) for row in rows]
@@ -138,9 +138,10 @@ class ImageCaptioning(CaptionedTask):
         return Scores(sums, (batch["rows"], written, batch["broken"]))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return "loss" per masked word and the mean "cider" of greedy captions (x 100 in papers).
+        """Return "loss" per masked word, and the mean "cider" of greedy captions.
 
-        "broken" is the number of unreadable images, if there are any; their captions are empty.
+        Papers report 100 times this "cider". "broken" is the number of unreadable images, if there
+        are any; their captions are empty.
         """
         rows, written, broken = map(torch.cat, zip(*predictions, strict=True))
         captions = [
@@ -306,12 +307,12 @@ def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[
 
 
 def count_bigrams(counts: Counter[Ngram]) -> int:
-    """Return the number of bigrams of a caption: its length in the official code."""
+    """Return a caption's number of bigrams, which the official code takes as its length."""
     return sum(count for ngram, count in counts.items() if len(ngram) == 2)
 
 
 def similarity(mine: Sequence[Vector], other: Sequence[Vector], longer: int) -> float:
-    """Return the mean similarity to a reference over n."""
+    """Return the similarity of a caption to a reference, averaged over n."""
     total = 0.0
     for left, right in zip(mine, other, strict=True):
         product = sum(min(w, right[n]) * right[n] for n, w in left.items() if n in right)

@@ -88,8 +88,8 @@ class PairPoolingConfig(FineTunedConfig):
 
     pooling: Literal["first", "mask_token"] = "first"
     """Features that the head reads. "first", as in BEiT-3: the image's class token, and for
-    statements also the text's `<s>`. "mask_token": a `<mask>` appended to the words, which is read
-    as masked words are in pre-training."""
+    statements also the text's `<s>`. "mask_token": the feature of a `<mask>` appended to the
+    words, as for masked words in pre-training."""
 
     @rule
     def _a_text_has_a_word(self) -> Iterator[str]:
@@ -105,7 +105,7 @@ class PairPoolingConfig(FineTunedConfig):
 
 @configuration
 class ImageTextDataConfig:
-    """Images with texts, one row each: fields that the `data` sections share."""
+    """Rows of images with texts: fields that the `data` sections share."""
 
     source: str = BUILTIN
     """builtin:shapes (rendered scenes); a table with paths of images (.jsonl, .json, .csv, .tsv,
@@ -238,8 +238,8 @@ class QuestionAnsweringConfig(PairPoolingConfig):
     """Final norm of the stack: "placement" (that of the placement) or "none". BEiT-3 has none here,
     since the pooler begins with its own norm."""
     head_rate: Free[PositiveFloat] = 1.0
-    """Learning rate of the head above the pooler, as a multiple of the others' rate (20 in BEiT-3's
-    released fine-tuning; the paper gives none)."""
+    """Learning rate of the head above the pooler, as a multiple of the rate of the other parameters
+    (20 in BEiT-3's released fine-tuning; the paper gives none)."""
 
 
 @configuration
@@ -292,8 +292,8 @@ class VisualReasonerConfig(PairPoolingConfig):
     """Encoder with a head that classifies a statement about two images as true or false."""
 
     head_scale: Free[PositiveFloat] = 1.0
-    """Scale of the head's initial weights. BEiT-3's released fine-tuning has 0.001. With it, small
-    models that are trained from scratch stay at chance."""
+    """Scale of the head's initial weights. BEiT-3's released fine-tuning has 0.001. With 0.001,
+    small models that are trained from scratch stay at chance."""
 
 
 @configuration

@@ -49,7 +49,7 @@ def attention_figure(
     heading: Callable[[int, int], str],
     sides: Sequence[str] = ("",),
 ) -> list[Figure]:
-    """Draw the attention of the words of some texts to their images; without texts return [].
+    """Draw the attention of some texts' words to the images; return [] if there are no texts.
 
     Args:
         task: The prepared task.
@@ -142,7 +142,7 @@ def captions_figure(rows: ImageRows, chosen: Sequence[int], written: Sequence[st
 def searches_figure(
     rows: ImageRows, chosen: Sequence[int], images: Tensor, texts: Tensor
 ) -> Figure:
-    """Draw the images retrieved first for some captions."""
+    """Draw the top retrieved images of some captions."""
     given, panels = rows.values("captions"), list[Panel]()
     shown, found, right = min(QUERIES, len(chosen)), min(RETRIEVED, len(chosen)), 0
     for asked, likeness in enumerate((texts @ images.T)[:shown]):

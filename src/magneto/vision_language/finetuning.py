@@ -141,7 +141,7 @@ def held_config(run: Path) -> Any:
 
 
 def exported_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Return an exported model's tensors, unread, by the names of our models."""
+    """Open an exported model's tensors without reading them; return them by Magneto's names."""
     found = {name.removeprefix(CORE): t for name, t in open_tensors(folder).items()}
     bare = any(name.startswith(EMBEDDING) for name in found)
     return {f"{PREFIX}{name}": t for name, t in found.items()} if bare else found
@@ -237,8 +237,8 @@ class FineTunedTask(ImageTextTask):
         """Return training rows in random order with augmented images.
 
         Another example replaces a broken one. `finish` returns a batch, given "images", "rows" and
-        "broken". If several examples share a row, `places` has the row of each example, and "rows"
-        are the numbers of the examples.
+        "broken". If several examples share a row, `places` has the row of each example, and a
+        batch's "rows" are indices of examples in `places`.
         """
         rows = self.splits.train
         numbers = np.arange(len(rows)) if places is None else places
@@ -495,7 +495,7 @@ class CaptionedTask(FineTunedTask):
                          for caption in range(len(texts))], np.int64)  # fmt: skip
 
     def captions(self, pairs: np.ndarray) -> list[np.ndarray]:
-        """Return the tokens of the captions of training pairs by number."""
+        """Return the tokens of the captions of training pairs, given the pairs' indices."""
         return [self.train_tokens[row][own] for row, own in self.pairs[pairs].tolist()]
 
 

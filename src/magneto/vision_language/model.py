@@ -43,7 +43,7 @@ ANSWERS = ("False", "True")
 LARGEST_SCALE = 100.0
 
 Pooling = Callable[[Tensor, Tensor, Samples], Tensor]
-"""Function from features of both modalities to one vector for each image or each text."""
+"""Function that pools the features of each image, or of each text, given those of a batch."""
 
 
 class VisionEmbedding(nn.Module):
@@ -224,7 +224,7 @@ class MaskedDataModel(nn.Module):
         codes: Tensor | None = None,
         words: Tensor | None = None,
     ) -> Any:
-        """Return logits, or with both targets the losses, whose logits are computed in chunks.
+        """Return logits; if both targets are given, return losses and compute logits in chunks.
 
         Args:
             images: Images (images, channels, height, width).
@@ -294,8 +294,8 @@ class VisualReasoner(nn.Module):
     """BEiT-3's model of visual reasoning about two images.
 
     The encoder reads the statement with each image separately. The head reads the pooled features
-    of both pairs (`VisualReasonerConfig.pooling`). It has a norm, a linear layer to 2 x width, a
-    norm, GELU, and a linear layer to two logits.
+    of both pairs (`VisualReasonerConfig.pooling`). The head has a norm, a linear layer to
+    2 x width, a norm, GELU, and a linear layer to two logits.
     """
 
     def __init__(self, config: VisualReasonerConfig) -> None:
@@ -403,7 +403,9 @@ class ImageCaptioner(nn.Module):
     def forward(
         self, images: Tensor, samples: Samples, words: Tensor, targets: Tensor | None = None
     ) -> Tensor | CrossEntropyLoss:
-        """Return logits (words, vocab_size), or with targets the summed loss, computed in chunks.
+        """Return logits (words, vocab_size); if targets are given, return the summed loss.
+
+        Logits for the loss are computed in chunks.
 
         Args:
             images: Images of the pairs (pairs, channels, height, width).

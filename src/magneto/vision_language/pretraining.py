@@ -327,7 +327,7 @@ class MaskedDataModelling(ImageTextTask):
         return join_streams(streams, partial(join_examples, self.model_config.image_tokens))
 
     def fixed_batches(self, split: int) -> LazyBatches:
-        """Return batches of a split in a fixed random order, always masked alike."""
+        """Return batches of a split, always in the same random order with the same masks."""
 
         def transform(images: ImageSplit, name: str) -> Transform:
             return self.crop(images)
@@ -374,7 +374,7 @@ class MaskedDataModelling(ImageTextTask):
         return Loss(patches.total + words.total, patches.count + words.count, units=units)
 
     def validation_batches(self) -> Sequence[dict[str, Any]]:
-        """Return batches of validation images, texts and pairs, always masked alike."""
+        """Return batches of validation images, texts and pairs, with the same masks every time."""
         return self.fixed_batches(VALIDATION)
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:

@@ -76,7 +76,7 @@ def mask_words(
 
 
 MaskWords = Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
-"""Function `mask_words` whose masking and ratio are given."""
+"""Function `mask_words` with its masking and ratio filled in."""
 
 
 def image_examples(
@@ -84,8 +84,8 @@ def image_examples(
 ) -> Example:
     """Return a function from an image's index to "images", masked "patches" and "blank".
 
-    `blank` replaces a broken image, of which no patch is predicted. If it is None, a broken image
-    raises `BrokenImage`.
+    `blank` replaces a broken image, of which no patch is predicted. If `blank` is None, a broken
+    image raises `BrokenImage`.
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
@@ -171,7 +171,10 @@ def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> di
 
 
 def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, Tensor]:
-    """Stack examples that are the same in every run; without numbers tensors have no rows."""
+    """Stack the examples of some indices, with the same randomness in every run.
+
+    Without indices the tensors have no rows.
+    """
     rows = [
         make(number, np.random.default_rng([EVALUATION_SEED, which, number]))
         for number in (numbers.tolist() or [0])

@@ -116,10 +116,10 @@ class QuestionAnswering(PairTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return the official accuracy, of all questions and by type of answer, and the loss.
 
-        "soft_score" is the validation score of BEiT-3's released code. It is the target of the
-        predicted answer, and depends on the look-up. "unknown" is the share of questions for which
-        every answer of the list scores 0. Without public answers the metrics are only "questions"
-        and "broken".
+        "soft_score" is the validation score of BEiT-3's released code: the mean target of the
+        predicted answers. The targets depend on the look-up. "unknown" is the share of questions
+        for which every answer of the list scores 0. Without public answers the metrics are only
+        "questions" and "broken".
         """
         count, broken = sums["count"], {"broken": sums["broken"]}
         if not self.splits.answered:
@@ -146,8 +146,8 @@ class QuestionAnswering(PairTask):
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of the question-only baseline; none for a test split.
 
-        The baseline gives the most frequent answer to training questions of the same words. Its
-        loss is that of predicting the mean targets.
+        The baseline predicts the answer that is most frequent among training questions of the same
+        words. The baseline's loss is that of predicting the mean targets.
         """
         found = self.splits
         if not found.answered:

@@ -6,8 +6,8 @@ VQA v2's files are questions and annotations in JSON, and COCO's images:
     FOLDER/v2_mscoco_train2014_annotations.json
     FOLDER/train2014/COCO_train2014_000000000009.jpg
 
-The files of val2014, test2015 and test-dev2015 have the same form. The last two have the same
-images and no annotations.
+The files of val2014, test2015 and test-dev2015 have the same form. test2015 and test-dev2015
+have the same images and no annotations.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def statement_files(source: str) -> dict[str, Path]:
 
 
 def nlvr2_table(table: Table, folder: Path, known: Mapping[str, str]) -> Table:
-    """Return a table with columns "left", "right", "group" and "said", made of its identifiers."""
+    """Return a table with columns "left", "right", "group" and "said" from its identifiers."""
     parts = [str(one).split("-") for one in table.columns["identifier"]]
     sound = [len(part) == 4 for part in parts]
     columns: dict[str, Any] = dict(table.columns)

@@ -2,9 +2,9 @@
 
 The contrastive loss compares every image with every text of the global batch, so that it is not a
 sum over independent micro-batches. As in GradCache (arXiv 2101.06983), all micro-batches are first
-embedded without a gradient. Then each micro-batch is embedded with a gradient and takes the place
-of its first embeddings. The loss of the global batch is differentiated with respect to the new
-embeddings. These gradients add up to the gradient of the loss over the global batch.
+embedded without a gradient. Then each micro-batch is embedded again with a gradient, and the new
+embeddings replace its first ones. The loss of the global batch is differentiated with respect to
+the new embeddings. These gradients add up to the gradient of the loss over the global batch.
 
 With dropout or stochastic depth this is not exact, because the two embeddings of a micro-batch
 differ.
@@ -128,7 +128,7 @@ class ImageTextRetrieval(CaptionedTask):
         return Loss(total, count, {"broken": batch["broken"].sum()})
 
     def _embed_all(self, model: nn.Module, batch: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-        """Return embeddings of the global batch; None if this piece is all of it.
+        """Return embeddings of the global batch; None if this piece is the whole batch.
 
         The embeddings are computed with the first piece of a step, and used for this rank's other
         pieces, too.
@@ -162,7 +162,8 @@ class ImageTextRetrieval(CaptionedTask):
         """Return the recalls in both directions among all scored images and texts, and their mean.
 
         "loss" is that of batches of `EVALUATION_BATCH` images with their first captions. "broken"
-        is the number of unreadable images, if there are any. Queries for them or by them fail.
+        is the number of unreadable images, if there are any. Queries by unreadable images fail, and
+        so do queries for them.
         """
         images, texts, rows, owners, broken = map(torch.cat, zip(*predictions, strict=True))
         places = torch.full((len(self.splits.validation),), -1)
@@ -293,9 +294,9 @@ def piece_loss(
 
     The value is the sum of the losses of the micro-batch's own pairs. The gradient with respect to
     its embeddings is that of the loss of all pairs, in which they are negatives, too. The gradient
-    with respect to the scale is that of its own pairs. So values and gradients of all micro-batches
-    add up. `everything` has the embeddings of all images and of all texts of the global batch, each
-    (pairs, width), without a gradient.
+    with respect to the scale is that of its own pairs. The sums of values and gradients over
+    all micro-batches are therefore those of the global batch. `everything` has the embeddings of
+    all images and of all texts of the global batch, each (pairs, width), without a gradient.
     """
     stop = start + len(images)
     own = slice(start, stop)

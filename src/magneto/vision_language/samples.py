@@ -88,7 +88,7 @@ def join_samples(
         images: Number of images without a text.
         paired: Tokens of each text with an image, int64; see `frame_text`.
         alone: Tokens of each text without an image.
-        length: Length of a row (default: that of the longest sample).
+        length: Length of a packed row in tokens (default: that of the longest sample).
 
     Raises:
         ValueError: If a text has no tokens.

@@ -2,9 +2,9 @@
 
 Each question has each of its answers equally often. Each statement, and each pair of images, is
 true as often as false. So neither texts nor images alone predict the answer. The sets are the same
-for every seed. Like the sets of other sources, they are tables "train" and "validation".
+for every seed. Like the sets of other sources, each set is two tables, "train" and "validation".
 
-A scene has 3 x 3 cells of 16 x 16 pixels, each empty or with a coloured shape. It is stored as
+A scene has 3 x 3 cells of 16 x 16 pixels, each empty or with a coloured shape. Scenes are stored as
 int64 (CELLS,), with `EMPTY` or shape * colours + colour for each cell.
 """
 
@@ -151,7 +151,7 @@ def statements() -> list[str]:
 
 
 def question_kinds() -> list[tuple[str, str, Condition]]:
-    """Return every pair of question and answer, with the condition that the answer is right."""
+    """Return every pair of question and answer, and the condition for the answer to be right."""
     kinds: list[tuple[str, str, Condition]] = []
     for (i, shape), (j, colour) in product(enumerate(SHAPES), enumerate(COLOURS)):
         thing = i * len(COLOURS) + j
@@ -172,7 +172,7 @@ def question_kinds() -> list[tuple[str, str, Condition]]:
 
 
 def conditions() -> list[tuple[str, Condition]]:
-    """Return each thing that statements name, with the condition that a scene has it."""
+    """Return each thing that statements name, and the condition for a scene to have it."""
     shapes = [(f"a {shape}", lambda s, i=i: (shapes_of(s) == i).any(1))
               for i, shape in enumerate(SHAPES)]  # fmt: skip
     colours = [(f"something {colour}", lambda s, j=j: (colours_of(s) == j).any(1))
@@ -200,7 +200,7 @@ def generator(split: str, which: int) -> np.random.Generator:
 
 
 def draw_where(holds: Condition, count: int, random: np.random.Generator) -> np.ndarray:
-    """Return random scenes that meet a condition (count, CELLS)."""
+    """Return random scenes (count, CELLS) that meet a condition."""
     found = np.zeros((0, CELLS), np.int64)
     while len(found) < count:
         scenes = draw_scenes(DRAWN, random)
@@ -209,7 +209,7 @@ def draw_where(holds: Condition, count: int, random: np.random.Generator) -> np.
 
 
 def draw_scenes(count: int, random: np.random.Generator) -> np.ndarray:
-    """Return random scenes of 1 to `MOST_OBJECTS` objects in different cells (count, CELLS)."""
+    """Return random scenes (count, CELLS) of 1 to `MOST_OBJECTS` objects in different cells."""
     objects = random.integers(1, MOST_OBJECTS + 1, (count, 1))
     rank = random.random((count, CELLS)).argsort(1)
     things = random.integers(0, len(SHAPES) * len(COLOURS), (count, CELLS))

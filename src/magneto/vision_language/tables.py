@@ -47,7 +47,7 @@ SEVERAL = "images left out because another file has the same name (the first by 
 # Splits of files in Karpathy's layout; "restval" is the part of COCO's validation images that is
 # used for training.
 KARPATHY = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
-OTHER_SPLITS = "images left out because of another split than train, restval, val and test"
+OTHER_SPLITS = "images left out because their split is not train, restval, val or test"
 
 Tables = Callable[[str], Mapping[str, Table]]
 """Function from a source to its tables by split, with a task's columns."""
@@ -93,7 +93,7 @@ class ImageRows:
         self.problems.record(BROKEN, self.name(index), str(error))
 
     def take(self, indices: np.ndarray) -> ImageRows:
-        """Return some rows, by index or as a mask."""
+        """Return the rows that indices or a mask select."""
         return replace(self, table=self.table.take(indices))
 
     @property
@@ -226,7 +226,7 @@ def find_columns(
 def with_words(
     table: Table, images: Sequence[str], found: Mapping[int, Mapping[str, Any]], counts: Counts
 ) -> Table:
-    """Return the rows that could be read, with columns of images and the values of each row."""
+    """Return the rows with values in `found`, as columns of images and of these values."""
     if not found:
         raise ValueError(f"{table.where} has no valid rows{counts.describe()}")
     columns: dict[str, Any] = {name: table.columns[name] for name in images}
@@ -265,7 +265,7 @@ def named_images(names: Sequence[str], folder: Path, known: Mapping[str, str]) -
 def load_captions(
     config: CaptionDataConfig, problems: DataProblems, progress: Progress = SILENT
 ) -> RowSplits:
-    """Return rows with an image and all of its "captions" each.
+    """Return rows, each with an image and all of its "captions".
 
     Raises:
         FileNotFoundError: If the path does not exist.
