@@ -19,6 +19,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache as once
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+from magneto.training import logging
 
 # In the background a shell lets its jobs ignore Ctrl-C, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -142,12 +145,17 @@ def home_of_the_session(homes: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def uncounted_operations() -> Iterator[None]:
-    """Runs count no operations and time no products, which takes longer than a small run's steps.
+def quick_runs() -> Iterator[None]:
+    """A small run takes less time than what is left out of it here.
 
-    With these, tests/system/commands/test_next_commands.py trains every task.
+    Runs count no operations and time no products; with these,
+    tests/system/commands/test_next_commands.py trains every task. Files are not forced to the disk,
+    which protects them from a loss of power alone. Versions and the commit are looked up once.
     """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(logging, "_version", once(logging._version))
+        patch.setattr(logging, "_commit", once(logging._commit))
         patch.setattr("magneto.training.loop.count_flops", lambda *_: (1.0, 1))
         patch.setattr("magneto.training.loop.peak_flops", lambda *_: 1.0)
         yield
