@@ -1,4 +1,4 @@
-"""Cross-entropy of a linear layer, computed in chunks of logits, and of token frequencies."""
+"""Cross-entropy of a linear layer in chunks of logits, and of predicting by token frequencies."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def linear_cross_entropy(
     backward pass only scales these gradients. The loss can be differentiated once.
 
     Under autocast, matrix products are in autocast's type. The softmax, and the sum of the weight's
-    gradient over chunks, are in fp32 if the weight is.
+    gradient over chunks, are in fp32 if the weight is in fp32.
 
     Args:
         features: Inputs of the linear layer, (..., width).
@@ -68,9 +68,9 @@ def linear_cross_entropy(
         targets: Targets in [0, vocabulary) or `IGNORED`, (...).
         bias: Bias of the linear layer, (vocabulary,).
         chunk: Number of rows of logits in memory at once; 0 for all.
-        smoothing: Label smoothing e over the whole vocabulary V, including the target: 1 - e + e/V
-            for the target and e/V for the others (arXiv 1512.00567, section 7; fairseq has 1 - e
-            and e/(V - 1)).
+        smoothing: Label smoothing e over the whole vocabulary V, including the target: probability
+            1 - e + e/V for the target and e/V for each other token (arXiv 1512.00567, section 7;
+            fairseq has 1 - e and e/(V - 1)).
 
     Raises:
         ValueError: If the shape of targets is not that of features without the width.
@@ -202,7 +202,7 @@ def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tens
 
 
 def accumulate(total: Tensor | None, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """Add `left @ right` to the total in place; None stands for a total of zero."""
+    """Return `total + left @ right`; overwrite `total` unless `total` is None."""
     if total is None:
         return torch.mm(left, right).to(dtype)
     if total.dtype == left.dtype:

@@ -22,8 +22,8 @@ class Difference:
     Attributes:
         mean: First mean minus the second.
         half_width: Half-width of the confidence interval. The half-width is nan if a group has one
-            value. It is also nan if values within groups are equal and the means differ, since the
-            variance is then unknown.
+            value. The half-width is also nan if values within groups are equal and the means
+            differ, since the variance is then unknown.
         freedom: Welch-Satterthwaite degrees of freedom; nan if a group has one value.
     """
 
@@ -68,9 +68,10 @@ def joint_differences(
     """Return the differences of means of several pairs, with Holm's correction.
 
     With more comparisons, more significant differences occur by chance. With Holm's method (1979)
-    the probability of any false positive among all pairs is at most 1 - `level`. Each interval has
-    the level at which the method tests its pair. The interval contains 0 exactly if the pair does
-    not differ significantly. A single pair has the interval of `mean_difference`.
+    the probability of any false positive among all pairs is at most 1 - `level`. The confidence
+    level of each interval is the level at which Holm's method tests the pair. The interval contains
+    0 exactly if the pair does not differ significantly. For a single pair, the interval is that of
+    `mean_difference`.
 
     Args:
         pairs: The two groups of each pair. A group may be in several pairs.
@@ -93,7 +94,7 @@ def joint_differences(
 
 
 def _standard_error(first: Sequence[float], second: Sequence[float]) -> tuple[float, float, float]:
-    """Return a difference of means, its standard error and degrees of freedom, by Welch.
+    """Return a difference of means, its standard error and degrees of freedom (Welch).
 
     Error and degrees of freedom are nan if a group has one value. The error is 0 if values within
     both groups are equal.
@@ -179,8 +180,8 @@ def t_tail(t: float, freedom: float) -> float:
     """Return the probability that Student's t exceeds `t`, for t >= 0.
 
     The probability is half the regularised incomplete beta function (Abramowitz and Stegun 26.5.27
-    and 26.5.4). The function's power series has only positive terms. The series for the tail is
-    used if its argument is below 1/2, and otherwise the series for the middle.
+    and 26.5.4). The function's power series has only positive terms. If the argument of the tail's
+    series is below 1/2, this series is used, and otherwise the series for the middle.
     """
     weight, square = t * t_density(t, freedom), t * t
     if square > freedom:

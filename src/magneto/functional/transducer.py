@@ -1,13 +1,13 @@
-"""Transducer loss of logits, or of a joiner with logits computed in tiles, and alignment.
+"""Transducer loss of given logits or of a joiner's logits, and alignment of labels and frames.
 
 Cell (t, u) of the lattice is at frame t after u labels. A path starts in cell (0, 0). A blank leads
 to cell (t + 1, u), and the next label leads to cell (t, u + 1). The path ends with the last frame's
 blank after the last label (arXiv 1211.3711, section 2.4). A frame may emit any number of labels.
 
 Cell (t, u) is on anti-diagonal t + u. Cells of a diagonal depend only on the next or previous
-diagonal, so a batch takes time + labels steps. Sums over paths are in float64, since float32 has
-too few digits for log-probabilities in the thousands. Float64 costs little memory, since there are
-two numbers per cell.
+diagonal, so the number of steps for a batch is the number of frames plus the number of labels. Sums
+over paths are in float64, since float32 has too few digits for log-probabilities in the thousands.
+Float64 costs little memory, since there are two numbers per cell.
 
 Each cell has as many logits as the vocabulary has tokens. Logits exist for one tile of cells at a
 time. A tile's logits are converted to log-probabilities or, in place, to their own gradient.
@@ -95,9 +95,10 @@ def joiner_transducer_loss(
     memory. The forward pass computes logits and hidden layer in tiles and stores three numbers per
     cell. The backward pass computes each tile again and adds its share of the gradients.
 
-    Under autocast, matrix products are in autocast's type. Other operations are in float32 (float64
-    for float64 features), and the weight's gradient is summed in the weight's type. In other
-    respects the loss equals `transducer_loss`.
+    Under autocast, matrix products are in autocast's type. All operations except matrix products
+    are in float32 (float64 for float64 features), and the weight's gradient is summed in the
+    weight's type. Apart from memory and precision, the loss equals `transducer_loss` of these
+    logits.
 
     Args:
         encoder_features: Encoder features projected to the joiner's width, (batch, time, joint).
@@ -340,7 +341,7 @@ def places(shape: tuple[int, ...], cells: int, fake: bool) -> Iterator[Place]:
 
 
 def logit_tiles(logits: Tensor, dtype: torch.dtype, cells: int) -> Tiles:
-    """Yield tiles of (batch, time, labels + 1, vocabulary) logits, with copies.
+    """Yield tiles of (batch, time, labels + 1, vocabulary) logits, and a copy of each tile.
 
     Frames are treated as utterances, so a tile consists of frames of any utterances.
     """
@@ -645,10 +646,10 @@ def check_logits(
 
 
 def any_on_a_cpu(wrong: Tensor) -> bool:
-    """Return whether any value is True, on a CPU.
+    """Return whether any value is True; False for a tensor that is not on a CPU.
 
-    On other devices the host would wait for the value, so the result is False. torch's assertion is
-    a single operation without reading values into Python.
+    On other devices the host would wait for the value. torch's assertion is a single operation that
+    reads no value into Python.
     """
     if wrong.device.type != "cpu":
         return False
@@ -660,6 +661,6 @@ def any_on_a_cpu(wrong: Tensor) -> bool:
 
 
 def next_labels(targets: Tensor, lengths: Tensor) -> Tensor:
-    """Return the next label of each of the labels + 1 positions, or 0 for no label."""
+    """Return the next label at each of the labels + 1 positions; 0 after the last label."""
     position = torch.arange(targets.shape[1], device=targets.device)
     return F.pad(targets.masked_fill(position >= lengths[:, None], 0), (0, 1))

@@ -1,8 +1,9 @@
 """Hugging Face integration, imported lazily.
 
 `magneto.hf.register()` registers Magneto's classes with AutoConfig and the Auto classes of models.
-`AutoModelForCausalLM.from_pretrained(DIR)` and `pipeline("text-generation", model=DIR)` then load
-an exported directory DIR. Importing `magneto.hf` alone does not register the classes.
+After registration, `AutoModelForCausalLM.from_pretrained(DIR)` and `pipeline("text-generation",
+model=DIR)` load an exported directory DIR. Importing `magneto.hf` alone does not register the
+classes.
 """
 
 from importlib import import_module

@@ -64,7 +64,7 @@ def write_module(directory: str | os.PathLike[str]) -> None:
 
 
 class WithoutCopies:
-    """Mix-in for classes whose source transformers must not copy into a directory."""
+    """Mix-in for classes whose source code must not be copied into a directory by transformers."""
 
     @classmethod
     def register_for_auto_class(cls, auto_class: str = "") -> None:
@@ -208,10 +208,10 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
         return cls(asdict(shape) | {"placement": placement_name(config)}, **(ends | values))
 
     def core_config(self) -> Any:
-        """Return Magneto's configuration, with the `vocab_size` and `num_labels` set here.
+        """Return Magneto's configuration, with this object's `vocab_size` and `num_labels`.
 
         Raises:
-            ValueError: If a size was changed under its name in transformers.
+            ValueError: If a size was changed under its transformers name but not in `core`.
         """
         size = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
         count = {self.num_labels_field: self.num_labels} if self.num_labels_field else {}

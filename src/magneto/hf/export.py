@@ -237,7 +237,7 @@ ASSETS: Mapping[str, Callable[[Any, Any], Assets]] = {
     "image-text-retrieval": _vision_language,
     "image-captioning": _vision_language,
 }
-"""Functions by task; each returns assets from a model configuration and a `data` section."""
+"""Functions that return assets from a model configuration and a `data` section, by task."""
 
 
 def save_custom(model: nn.Module, data: Any, directory: Path) -> str:
@@ -258,7 +258,7 @@ def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str
         directory: Output directory, which must be missing or empty.
 
     Returns:
-        The name of the Auto class whose `from_pretrained(directory)` loads the export. For a custom
+        The name of the Auto class whose `from_pretrained(directory)` loads the export; for a custom
         task, the name of the model's class.
 
     Raises:

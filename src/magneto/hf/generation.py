@@ -1,8 +1,9 @@
 """Text generation and beam search for translation, by transformers' `generate`.
 
-Beam search follows fairseq. Both libraries divide a hypothesis's summed log-probability by its
-number of tokens to the power of the length penalty. The number of tokens includes the end token and
-excludes the start token. Where transformers differs from fairseq, the search follows fairseq:
+Beam search follows fairseq. Both fairseq and transformers divide a hypothesis's summed
+log-probability by its number of tokens to the power of the length penalty. The number of tokens
+includes the end token and excludes the start token. Where transformers differs from fairseq, the
+search follows fairseq:
 
 - At the length limit fairseq adds the end token and its log-probability. Transformers stops without
   an end token.
@@ -10,8 +11,8 @@ excludes the start token. Where transformers differs from fairseq, the search fo
   (`early_stopping=True`). By default, transformers continues while a better hypothesis is possible.
 - fairseq allows neither an empty translation nor a padding token in a translation.
 
-The last hypotheses of an n-best list may still differ. If more hypotheses end in a step than are
-needed, fairseq takes the first ones and transformers takes the best ones.
+The last hypotheses of an n-best list may still differ from fairseq's. If more hypotheses end in a
+step than are needed, fairseq takes the first ones and transformers takes the best ones.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ class FairseqEnds(LogitsProcessor):
 
     Args:
         end: End token.
-        padding: Padding token, which is never generated; None, or the end token, excludes no token.
+        padding: Padding token, which is never generated. If `padding` is None or the end token, no
+            token is excluded.
         longest: Maximum number of tokens before the end token.
     """
 
@@ -154,8 +156,8 @@ class FairseqEnds(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Set log-probabilities `scores` of excluded tokens to -inf.
 
-        `input_ids` are the tokens so far, of shape (rows, 1 + n). `scores` have shape (rows,
-        vocabulary).
+        `input_ids` are each row's start token and generated tokens, (rows, 1 + generated tokens).
+        `scores` have shape (rows, vocabulary).
         """
         written = input_ids.shape[1] - 1
         ends = scores[:, self.end].clone()

@@ -62,7 +62,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         super().__init__(config, model)
 
     def _get_name(self) -> str:
-        """Return the name by which Trainer knows causal models, also for FSDP's subclasses."""
+        """Return the class name that Trainer expects, also for FSDP's subclasses."""
         return "MagnetoForCausalLM"
 
     @can_return_tuple
@@ -88,10 +88,10 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
             labels: Labels of shape (batch, length), which this method shifts.
             use_cache: Whether to create a cache if none is given.
             num_items_in_batch: Divisor of the summed loss (default: the number of labels).
-            logits_to_keep: Positions whose logits are computed: the last N for a number N, or the
-                given positions; all for 0 and with labels.
-            inputs_embeds: Alternative to `input_ids`: rows of the embedding table before
-                `embedding_scale`, of shape (batch, length, width).
+            logits_to_keep: Positions whose logits are computed: the last N for an integer N, or the
+                positions in a tensor. All positions have logits for 0 or if labels are given.
+            inputs_embeds: Alternative to `input_ids`: rows of the embedding table, not yet
+                multiplied by `embedding_scale`, of shape (batch, length, width).
             **others: Further arguments. `shift_labels` are shifted labels of shape (batch, length),
                 which take precedence over `labels`. `position_ids` have shape (batch or 1, length);
                 see `resolve_positions`.
@@ -136,7 +136,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
     def resolve_positions(
         self, position_ids: Tensor | None, mask: Tensor | None, batch: int, length: int, keys: int
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the mask and the positions given by `position_ids`.
+        """Return the attention mask and the positions that follow from `position_ids`.
 
         Without a cache, a row may contain several packed documents, which do not attend to each
         other. Without a mask, a document begins where positions do not increase by one, as in
@@ -144,8 +144,9 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         the position of the previous unpadded token.
 
         Raises:
-            ValueError: If the positions have a wrong shape, or the model has relative positions and
-                the call has a cache or a padding mask for one document per row.
+            ValueError: If the positions have a wrong shape. Also if the model has relative
+                positions, and either a cache is given or a padding mask whose rows contain one
+                document each.
         """
         if position_ids is None:
             return mask, None
@@ -169,7 +170,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
 
 def position_resets(positions: Tensor, mask: Tensor) -> Tensor:
-    """Return where a token's position is not above that of the previous unpadded token."""
+    """Return a mask of tokens whose position is not above that of the previous unpadded token."""
     resolve_positions = torch.arange(positions.shape[1], device=positions.device)
     last = torch.where(mask, resolve_positions, -1).cummax(1).values
     before = nn.functional.pad(last[:, :-1], (1, 0), value=-1)
@@ -188,7 +189,8 @@ def same_document(begins: Tensor) -> Tensor:
 class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
     """Base class of models with a `TextEncoder` in `self.core`.
 
-    Each subclass can load the directories of the others, so different heads have different names.
+    Each subclass can load the directories of the other subclasses, so different heads have
+    different names.
     """
 
     config_class = MagnetoEncoderConfig
@@ -342,7 +344,7 @@ def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor
 
 
 def with_bias_parameter(core: TranslationModel) -> TranslationModel:
-    """Convert the logits' bias from a buffer to a fixed parameter, for device maps."""
+    """Convert the logits' bias from a buffer to a parameter without gradient, for device maps."""
     bias = core.logits_bias
     del core.logits_bias
     core.register_parameter("logits_bias", nn.Parameter(bias, requires_grad=False))
@@ -351,7 +353,7 @@ def with_bias_parameter(core: TranslationModel) -> TranslationModel:
 
 @contextmanager
 def loaded_weights(module: nn.Module) -> Iterator[None]:
-    """Load a module's weights if they are offloaded until its `forward` is called."""
+    """Load weights that would otherwise be offloaded until the module's `forward` is called."""
     if not hasattr(module, "_hf_hook"):
         yield
         return
@@ -362,7 +364,7 @@ def loaded_weights(module: nn.Module) -> Iterator[None]:
 
 
 class SourceEncoder(nn.Module):
-    """Encoder of a translation model, as called by `generate`."""
+    """Encoder of a translation model for transformers' `generate`."""
 
     main_input_name = "input_ids"
 
@@ -411,7 +413,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
 
     @staticmethod
     def _reorder_cache(past_key_values: Any, beam_idx: Tensor) -> Any:
-        """Reorder the self-attention cache; the beams of a sentence have equal cross-attention."""
+        """Reorder the self-attention cache; a sentence's beams share cross-attention."""
         past_key_values.self_attention_cache.reorder_cache(beam_idx)
         return past_key_values
 

@@ -3,8 +3,8 @@
 Arguments have transformers' names. `pixel_values` have shape (images, channels, height, width).
 `input_ids` have shape (texts, length). `attention_mask` has the shape of `input_ids` and is 1 for
 tokens and 0 for padding. `others` may contain arguments that do not change the result, and
-`output_hidden_states` if the model supports it. Other arguments in `others` raise ValueError. Texts
-with images are packed on the CPU.
+`output_hidden_states` if the model supports it. Other arguments in `others` raise ValueError.
+Packing of texts with images runs on the CPU.
 """
 
 from __future__ import annotations
@@ -125,9 +125,9 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
                 configuration's `inference` says how they are processed.
             labels: Class of each pixel, (images, height, width); 255 and -100 are ignored.
             num_items_in_batch: Trainer's number of labels other than -100. The summed loss is
-                divided by `num_items_in_batch` minus the batch's number of labels 255, or by
-                default by the number of labelled pixels. With gradient accumulation, use -100 for
-                ignored pixels, because 255 makes the divisor inexact.
+                divided by `num_items_in_batch` minus the number of pixels with label 255 in the
+                batch. By default, it is divided by the number of labelled pixels. With gradient
+                accumulation, use -100 for ignored pixels, because 255 makes the divisor inexact.
             **others: Further arguments; hidden states are not supported.
 
         Returns:

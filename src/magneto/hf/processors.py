@@ -25,7 +25,7 @@ from magneto.vision_language.samples import WholeImage
 
 
 def pixels_of(picture: Any) -> np.ndarray:
-    """Return an image's pixels in RGB and upright, as `magneto.vision.decoding` reads a file."""
+    """Return an image's upright RGB pixels, as `magneto.vision.decoding` would decode them."""
     from PIL import Image
 
     if isinstance(picture, str | os.PathLike):

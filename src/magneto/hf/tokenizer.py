@@ -40,7 +40,7 @@ class EncoderInput:
     regression: bool = False
 
     def values(self) -> dict[str, Any]:
-        """Return the transformers configuration's fields of the prediction."""
+        """Return the transformers configuration's fields for the kind of prediction."""
         if self.regression:
             return {"problem_type": "regression", "num_labels": 1}
         kind = {"problem_type": "single_label_classification"} if self.labels else {}
@@ -89,7 +89,7 @@ def encoder_tokenizer(tokenizer: Any, length: int, template: EncoderInput) -> An
 
 
 def translation_tokenizer(vocabulary: Any, length: int) -> Any:
-    """Return a transformers tokenizer that reads "<2de> text"; None if that is impossible."""
+    """Return a transformers tokenizer for tagged text ("<2de> text"); None if impossible."""
     tags = {f"<2{language}>": vocabulary.tag(language) for language in vocabulary.languages}
     made = _tokenizer(vocabulary.tokenizer, length, ENDED, {"eos": "end", "pad": "end"}, tags=tags)
     # If the tokenizer's numbers have gaps, tags would get other numbers than in training.
@@ -161,8 +161,9 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
 
         Args:
             vocab_file: Path of the SentencePiece model.
-            single: Template of one text, as in `EncoderInput` but with the names of special tokens.
-            pair: Template of two texts, likewise with the names of special tokens.
+            single: Template of one text, such as "<s> $A </s>". "$A" is the text, and ":1" after a
+                text or token sets the token type 1.
+            pair: Template of two texts, such as "<s> $A </s> $B </s>".
             **kwargs: Arguments of the transformers base class.
 
         Raises:
@@ -239,7 +240,7 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
     def build_inputs_with_special_tokens(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None
     ) -> list[int]:
-        """Return the tokens of an input with special tokens."""
+        """Return the tokens of an input, special tokens included."""
         return [token for token, _ in self._fill_template(token_ids_0, token_ids_1)]
 
     def create_token_type_ids_from_sequences(

@@ -179,7 +179,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         return (module for module in self.modules() if isinstance(module, kinds))
 
     def wants_hidden_states(self, others: Mapping[str, Any]) -> bool:
-        """Whether hidden states are requested by the call, or else by the configuration."""
+        """Whether the call, or by default the configuration, requests hidden states."""
         given = others.get("output_hidden_states")
         return bool(self.config.output_hidden_states if given is None else given)
 

@@ -1,7 +1,7 @@
 """Decoding of recordings in every format of libsndfile to mono samples at one sample rate.
 
-A damaged recording raises no error: the readable samples are returned with a problem. Training
-skips a damaged recording, and evaluation uses the readable samples.
+A damaged recording raises no error: the readable samples are returned together with the problem.
+Training skips a damaged recording, and evaluation uses the readable samples.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
     """Open a recording as a `soundfile.SoundFile` and read its header.
 
     Raises:
-        AudioError: If the recording is unusable, or reading it raises.
+        AudioError: If the recording is unusable, or reading it fails.
         ModuleNotFoundError: If soundfile is not installed.
     """
     library, size, wrong = soundfile(), 0, MISSING
@@ -208,7 +208,7 @@ def read_blocks(file: Any, first: int, size: int, left: float = math.inf) -> Ite
 def sound_pieces(
     path: Path, sample_rate: int, report: Callable[[str], None]
 ) -> Iterator[np.ndarray]:
-    """Yield the samples of a file in pieces of some seconds; see `read_sound`.
+    """Yield the samples of a file in pieces of a few seconds; see `read_sound`.
 
     Args:
         path: Path of the file.
@@ -308,7 +308,7 @@ def is_truncated(found: Any, stop: float | None) -> bool:
 
 
 def missing_wav_bytes(raw: Any) -> int:
-    """Return how many bytes of samples a .wav lacks by its header; 0 for other files.
+    """Return the number of bytes missing from a .wav according to its header; 0 for other files.
 
     A .wav with the maximum length in its header was written to a pipe and is complete.
     """

@@ -203,7 +203,7 @@ class BatchMaker:
         """Sort utterances by length and cut them into groups, short utterances first.
 
         Args:
-            numbers: Numbers of the utterances.
+            numbers: Indices of the utterances in the split.
             config: Data configuration, for the size of groups.
             random: Random number generator that orders utterances of equal length.
             speeds: Speed factor of every utterance of the split.
@@ -309,7 +309,7 @@ class PreparedSpeech:
             return augmentation.speeds(count, seed, epoch)
 
         def groups(epoch: int) -> list[np.ndarray]:
-            """Return the groups of an epoch, as arrays with rows (epoch, utterance number)."""
+            """Return the groups of an epoch, as arrays with rows (epoch, utterance index)."""
             order = epoch_order(count, seed, epoch)
             random = np.random.default_rng([seed, epoch, 1])
             found: list[np.ndarray] = []

@@ -139,7 +139,7 @@ class SpeechDataConfig:
     """Validation splits, such as dev-clean,dev-other; null recognises them by name."""
     validation_fraction: Share = 0.05
     """Share of speakers or utterances held out for validation if the source has no validation
-    split. They are chosen by the hash of their name."""
+    split. The speakers or utterances are chosen by the hash of their name."""
     hold_out: Literal["speaker", "utterance"] = "speaker"
     """Unit that is held out: whole speakers (if they are known) or utterances."""
     validation_limit: PositiveInt | None = None
@@ -167,14 +167,15 @@ class SpeechDataConfig:
     max_duration: Annotated[float, Interval(gt=0, le=86400)] = 30.0
     """Maximum duration of a training utterance in seconds; longer utterances are left out."""
     max_text_rate: PositiveFloat = 60.0
-    """Maximum number of characters per second of a training utterance. Faster utterances have wrong
-    transcripts and are left out."""
+    """Maximum number of characters per second of a training utterance. Faster utterances are
+    left out, because their transcripts are considered wrong."""
     max_frames: PositiveInt = 20_000
-    """Maximum number of padded frames of a group of utterances of similar length, which is the
-    number of utterances times the frames of the longest. `training.batch_size` counts groups."""
+    """Maximum number of padded frames of a group of utterances of similar length. The number of
+    padded frames is the number of utterances times the frames of the longest utterance.
+    `training.batch_size` counts groups."""
     max_cells: PositiveInt = 1_000_000
-    """Maximum number of padded frames of a group times the tokens of its longest transcript. It
-    limits the memory of the transducer loss."""
+    """Maximum of a group's number of padded frames multiplied by the number of tokens of its
+    longest transcript. This option limits the memory of the transducer loss."""
     block: PositiveInt = 20_000
     """Number of utterances sorted by length at a time."""
     synthetic: SyntheticConfig = SyntheticConfig()
@@ -199,8 +200,8 @@ class SpeechDataConfig:
     def _cached_features_are_constant(self) -> Iterator[str]:
         varied = (self.augmentation.gain, self.augmentation.noise, self.augmentation.speeds != (1,))
         if self.cached and any(varied):
-            yield ("cached excludes augmentation's speeds, gain and noise. Leave out these "
-                   "or cached.")  # fmt: skip
+            yield ("cached excludes augmentation's speeds, gain and noise. Leave out "
+                   "cached or these augmentations.")  # fmt: skip
 
     @rule
     def _builtin_exists(self) -> Iterator[str]:
@@ -226,7 +227,7 @@ class TransducerConfig(TransformerConfig):
     mel_bins: Annotated[int, Interval(ge=4, lt=LARGEST)] = 80
     """Number of features per frame, a multiple of 4. It must equal `data.features.mel_bins`."""
     vocab_size: PositiveInt | None = None
-    """Number of labels, blank included; null uses the number of the data's tokenizer."""
+    """Number of labels, blank included; null uses the number of labels of the data's tokenizer."""
     front_channels: tuple[PositiveInt, PositiveInt] = (64, 128)
     """Channels of the front-end's two pairs of convolutions (64, 128 in ESPnet's VGG)."""
     predictor: Literal["lstm", "stateless"] = "lstm"
@@ -247,8 +248,8 @@ class TransducerConfig(TransformerConfig):
     lm_smoothing: Dropout = 0.05
     """Label smoothing of the language model loss."""
     intermediate_weight: NonNegativeFloat = 0.0
-    """Weight of the transducer loss on `intermediate_layers`. Each layer has a small network of its
-    own. This loss gives predictor and output layer no gradient."""
+    """Weight of the transducer loss on `intermediate_layers`. Each of these layers has a small
+    network of its own. This loss gives predictor and output layer no gradient."""
     intermediate_layers: tuple[NonNegativeInt, ...] = ()
     """Numbers of the encoder layers with intermediate losses; the bottom layer is 0."""
     kl_weight: NonNegativeFloat = 0.0

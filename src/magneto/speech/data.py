@@ -157,7 +157,7 @@ class SpeechSplits:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of both splits' content."""
+        """Digest of the content of the training and validation splits."""
         return content_digest(
             *(each.table.digest.encode() for each in (self.train, self.validation))
         )
@@ -314,7 +314,7 @@ def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> T
 def parse_segment(values: Mapping[str, Any]) -> Segment:
     """Return the segment given by start, stop, duration and channel of a record.
 
-    A duration without a start is the duration of the file.
+    A duration without start and stop is that of the whole file and is ignored.
 
     Raises:
         BadRecord: If start and stop (in seconds) or the channel are invalid.

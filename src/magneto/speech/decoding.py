@@ -186,13 +186,13 @@ class GreedySearch(Search):
         place: Tensor,
         labels: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the next label, the number of blanks before it and their log-probability, (rows,).
+        """Return each row's next label, number of blanks before it, and log-probability of these.
 
         Args:
             model: Transducer.
             frames: Projected encoder outputs, (batch, frames, joint).
             lengths: Number of frames, (batch,).
-            rows: Numbers of the unfinished utterances, (rows,).
+            rows: Indices of the unfinished utterances, (rows,).
             place: Current frame of each utterance, (rows,).
             labels: Projected predictor outputs, (rows, joint).
         """
@@ -224,8 +224,8 @@ FACTOR = 6364136223846793005
 
 Fusion = Callable[[Tensor, Tensor], Tensor]
 """Function for shallow fusion with a language model. Its arguments are labels (rows, maximum number
-of labels) and their numbers (rows,). It returns log-probabilities of the next label, (rows,
-vocabulary). The log-probability of blank is not used."""
+of labels) and the number of labels of each row, (rows,). It returns log-probabilities of the next
+label, (rows, vocabulary). The log-probability of blank is not used."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Beam:
     frames: Tensor
 
     def select(self, parents: Tensor) -> Self:
-        """Return a beam of the hypotheses with the numbers `parents`, (batch, kept)."""
+        """Return a beam of the hypotheses with the indices `parents`, (batch, kept)."""
         batch, width = self.scores.shape
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
 
@@ -275,8 +275,8 @@ class Beam:
     def merge_equal(self) -> Self:
         """Merge equal hypotheses into the first of each pair.
 
-        If all hypotheses differ before a step, at most two are equal after the step. Of two equal
-        hypotheses, one took a blank and the other emitted the last label.
+        If all hypotheses differ before a step, each occurs at most twice after the step. Of two
+        equal hypotheses, one took a blank and the other emitted the last label.
         """
         place = torch.arange(self.scores.shape[1], device=self.scores.device)
         before = place[:, None] > place
@@ -293,7 +293,7 @@ class ModifiedBeamSearch(Search):
     Attributes:
         width: Hypotheses per utterance.
         count: Maximum number of returned hypotheses.
-        normalise: Exponent of the length by which final scores are divided; 1 is ESPnet's score
+        normalise: Final scores are divided by the length to this power; 1 is ESPnet's score
             normalisation, 0 is no normalisation.
         fusion: Language model for shallow fusion, or None.
         fusion_weight: Weight of the language model's log-probabilities.

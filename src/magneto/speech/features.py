@@ -139,7 +139,7 @@ def normalise_utterance(features: np.ndarray) -> np.ndarray:
 Normalise = Callable[[np.ndarray], np.ndarray]
 """Function that normalises features (frames, mel bins)."""
 UTTERANCE_NORMALISERS: dict[str, Normalise] = {"utterance": normalise_utterance, "none": np.asarray}
-"""Normalisers by value of `data.cmvn`, for values that need no training set."""
+"""Normalisers that need no training set, by value of `data.cmvn`."""
 
 
 def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
@@ -151,7 +151,8 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
     """
     if not path.is_file():
         raise FileNotFoundError(
-            f"no {path}. data.cmvn is global, utterance, none or the path of a run's {CMVN_FILE}."
+            f'no {path}. data.cmvn must be "global", "utterance", "none" or the path of a run\'s '
+            f"{CMVN_FILE}."
         )
     with guarded(prefix=f"{path} is not a run's {CMVN_FILE}: "):
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -164,7 +165,7 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
 
 
 def stored_normaliser(config: SpeechDataConfig) -> Normalise:
-    """Return the normaliser of a configuration that needs no training data.
+    """Return the normaliser of `data.cmvn`, without access to training data.
 
     Raises:
         FileNotFoundError: If `data.cmvn` names a missing file.
@@ -173,13 +174,13 @@ def stored_normaliser(config: SpeechDataConfig) -> Normalise:
     if config.cmvn in UTTERANCE_NORMALISERS:
         return UTTERANCE_NORMALISERS[config.cmvn]
     if config.cmvn == "global":
-        raise ValueError(f"data.cmvn global needs training data. Give the path of a run's "
-                         f"{CMVN_FILE}.")  # fmt: skip
+        raise ValueError(f'data.cmvn is "global", which needs training data. Set data.cmvn to '
+                         f"the path of a run's {CMVN_FILE}.")  # fmt: skip
     return load_normaliser(user_path(config.cmvn), config.features.mel_bins)
 
 
 class SpeechFeatures:
-    """Normalised features of samples as in training, without the training data.
+    """Normalised features as in a run's training, computed without the training data.
 
     Args:
         config: Data configuration of a run, with its stored normaliser.
@@ -241,14 +242,17 @@ class Features:
         write_json(directory / "problems.json", problems)
 
     def frames(self, speeds: np.ndarray | float = 1.0) -> np.ndarray:
-        """Return the number of frames of each utterance at a speed, from headers or the cache."""
+        """Return each utterance's number of frames at a speed, from the headers unless cached."""
         if self._kept is not None:
             return np.diff(self._offsets)
         samples = self.utterances.seconds * self.utterances.sample_rate / speeds
         return np.asarray(self.filter_bank.frames(np.ceil(samples).astype(np.int64)))
 
     def features(self, number: int, vary: SampleTransform = np.asarray) -> tuple[np.ndarray, str]:
-        """Return an utterance's features (frames, mel bins) and problem; `vary` maps samples."""
+        """Return an utterance's features (frames, mel bins) and problem.
+
+        `vary` is applied to the samples.
+        """
         if self._kept is not None:
             start, stop = self._offsets[number : number + 2]
             return np.array(self._kept[start:stop]), self._problems[number]
@@ -258,7 +262,7 @@ class Features:
     def normalised(
         self, number: int, normaliser: Normalise, vary: SampleTransform = np.asarray
     ) -> tuple[np.ndarray, str]:
-        """Return normalised features and the problem; non-finite features become 0 frames."""
+        """Return normalised features and the problem; 0 frames if a feature is not finite."""
         features, problem = self.features(number, vary)
         if len(features) == 0:
             return features, problem or NO_FRAMES

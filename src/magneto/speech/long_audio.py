@@ -188,7 +188,7 @@ def align_words(
 
 
 def _nearness(one: Word, other: Word) -> float:
-    """Return 1 for equal words at the same time, and less until 0 at a distance of `TOLERANCE`."""
+    """Return 1 for equal words at the same time, decreasing to 0 at a distance of `TOLERANCE`."""
     if one.text.casefold() != other.text.casefold():
         return 0.0
     return max(1 - abs(one.middle - other.middle) / TOLERANCE, 0.0)

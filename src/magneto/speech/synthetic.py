@@ -1,4 +1,4 @@
-"""Built-in speech data of a formant synthesiser; integers determine each utterance."""
+"""Built-in speech data from a formant synthesiser; integer seeds determine each utterance."""
 
 from __future__ import annotations
 

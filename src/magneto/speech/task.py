@@ -171,8 +171,9 @@ class SpeechRecognition(Task):
         """Return the summed losses of the utterances of a list of groups.
 
         The log contains each loss without its weight. `non_finite` is the number of utterances
-        without a finite loss per counted utterance. `padding` is the share of padding. `padding` is
-        averaged over groups, weighted by their numbers of counted utterances.
+        without a finite loss, divided by the number of counted utterances. `padding` is the share
+        of frames that are padding. `padding` is averaged over groups, weighted by their numbers of
+        counted utterances.
         """
         losses = [run(model, group) for group in batch]
         for group, each in zip(batch, losses, strict=True):

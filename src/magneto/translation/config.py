@@ -46,9 +46,9 @@ class ParallelDataConfig:
     builtin:phrases:de,en. A path is a folder, the stem of aligned files such as a.en and a.de, or a
     .tsv, .csv, .jsonl, .json or .parquet file."""
     validation_source: str | None = None
-    """Separate source of validation text. Its validation split is used, or all of it without such a
-    split. The default is the validation split of `source`. For language pairs without a validation
-    split, sentences are held out."""
+    """Separate source of validation text. Its validation split is used, or all of its text if it
+    has no validation split. The default is the validation split of `source`. For language pairs
+    without a validation split, sentences are held out."""
     validation_fraction: Share = 0.02
     """Share of sentences held out for validation. They are chosen by the hash of the sentence in
     `pivot_language`."""
@@ -59,7 +59,8 @@ class ParallelDataConfig:
     paired with `pivot_language`."""
     pivot_language: str = "en"
     """Language from and into which all other languages are translated (English in OPUS-100). A
-    source of only two other languages is translated in both directions."""
+    source of only two languages, neither of them the pivot language, is translated in both
+    directions."""
     directions: tuple[str, ...] | None = None
     """Directions to train, such as en-de (from en to de); null trains all directions with
     `pivot_language`."""
@@ -71,21 +72,22 @@ class ParallelDataConfig:
     tokenizer_lines: PositiveInt = 60_000
     """Number of training sentences of "sentencepiece". They are sampled from 50 million characters,
     which are divided evenly among language pairs. Use more for many languages. Training 64,000
-    pieces on a million sentences took a minute on one core and 1.3 GB."""
+    pieces on a million sentences took a minute on one core and 1.3 GB of memory."""
     max_length: Annotated[int, Interval(ge=3, lt=LARGEST)] = 256
     """Maximum length of a sentence in tokens, tag and end token included. Training pairs with a
     longer sentence in either language are left out."""
     max_ratio: Annotated[float, Interval(ge=1)] = 4.0
     """Maximum ratio of the lengths of a pair's two sentences. The smaller of the ratios in
-    characters and in bytes counts. Pairs whose lengths differ by 20 or less are never left out."""
+    characters and in bytes counts. Pairs whose lengths differ by at most 20 characters or 20 bytes
+    are never left out."""
     temperature: Annotated[float, Interval(ge=1)] = 5.0
-    """Temperature T of the sampling of directions. A direction's probability is proportional to
-    size ** (1 / T). With 1, it is proportional to the size. Larger values favour small languages (5
-    in arXiv 1907.05019)."""
+    """Temperature T of the sampling of directions. The probability of a direction with N sentence
+    pairs is proportional to N ** (1 / T). With T = 1, it is proportional to N. A larger T favours
+    small languages (T = 5 in arXiv 1907.05019)."""
     max_tokens: PositiveInt = 4096
-    """Maximum padded size of a group of sentences of similar length, which is the number of
-    sentences times the tokens of the longest in either language. `training.batch_size` counts
-    groups. The paper's batch is 128 groups of 4096 tokens."""
+    """Maximum padded size of a group of sentences of similar length. The padded size is the number
+    of sentences times the tokens of the longest sentence in either language. `training.batch_size`
+    counts groups. The paper's batch is 128 groups of 4096 tokens."""
     block: PositiveInt = 262144
     """Number of sentences sorted by length at a time."""
     select_by: Literal["loss", "bleu"] = "loss"
@@ -126,7 +128,10 @@ def required_languages(config: ParallelDataConfig) -> frozenset[str]:
 
 
 def split_direction(direction: str) -> tuple[str, str]:
-    """Return the languages of a direction, written en-de, or en>zh-CN if a code has a dash."""
+    """Return the languages of a direction such as en-de.
+
+    If a language code contains a dash, ">" separates the languages (en>zh-CN).
+    """
     source, _, target = direction.partition(">" if ">" in direction else "-")
     return source.strip(), target.strip()
 

@@ -1,7 +1,7 @@
 """Built-in parallel text: phrases in about 130 languages, formatted by Babel from Unicode's CLDR.
 
 A phrase is a date, an amount of money, a duration, a quantity with unit, a percentage or a list of
-names. Word order, case, number and conjunctions are those of the language.
+names. Word order, case, grammatical number and conjunctions are those of the language.
 """
 
 from __future__ import annotations

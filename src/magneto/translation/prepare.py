@@ -69,7 +69,7 @@ Group = dict[str, Any]
 """Group of sentence pairs. The tensors "source" and "source_mask" have shape (batch, source
 length). The tensors "target" and "targets" have shape (batch, target length). "predicted" is the
 number of targets, "cells" the number of positions in source and target, and "real" the number of
-these without padding."""
+those positions that are not padding."""
 
 
 class TranslationVocabulary:
@@ -292,7 +292,7 @@ class CacheWriter:
     def _batches(
         self, pair: LanguagePair, split: str, tokenizer: Tokenizer, counts: Counts, seen: set[int]
     ) -> Iterator[list[list[int]]]:
-        """Yield batches of tokenised sentences, first and second of each pair in turn.
+        """Yield batches of tokenised sentences; a pair's second sentence follows its first.
 
         Sentence pairs that are too long are left out.
         """
@@ -366,7 +366,7 @@ def temperature_shares(sizes: Sequence[int], temperature: float) -> np.ndarray:
 
 
 def repeated_permutations(count: int, start: int, stop: int, seed: Sequence[int]) -> np.ndarray:
-    """Return elements start to stop of an infinite series of permutations of `count` numbers."""
+    """Return elements `start` to `stop` of an infinite series of permutations of `range(count)`."""
     parts = [np.zeros(0, np.int64)]
     while start < stop:
         epoch, offset = divmod(start, count)
@@ -388,7 +388,7 @@ def length_groups(
         random: Random number generator that orders examples of equal length.
 
     Returns:
-        Numbers of the examples of each group, short examples first.
+        Indices of the examples of each group, short examples first.
     """
     shuffled = random.permutation(len(lengths))
     source, target = lengths[shuffled].T
@@ -440,7 +440,7 @@ class GroupMaker:
         return counts
 
     def make(self, directions: np.ndarray, numbers: np.ndarray) -> Group:
-        """Return a padded group of examples, given by directions and numbers within a direction."""
+        """Return a padded group of examples, given by directions and indices within a direction."""
         rows = [self.sides(d, n) for d, n in zip(directions, numbers, strict=True)]
         widths = [max(len(row[side]) for row in rows) for side in (0, 1)]
         source = np.full((len(rows), widths[0] + 2), self.end)
@@ -476,7 +476,7 @@ def training_stream(
     size = min(config.block, sum(maker.sizes))
 
     def groups(number: int) -> list[np.ndarray]:
-        """Return the groups of a block, as arrays with rows (direction, number)."""
+        """Return the groups of a block, as arrays with rows (direction, index)."""
         rows, lengths = [], []
         for direction, (share, count) in enumerate(zip(shares, maker.sizes, strict=True)):
             start, stop = (int(share * size * block) for block in (number, number + 1))

@@ -152,8 +152,8 @@ class Translation(Task):
     def validation_batches(self) -> Sequence[Group]:
         """Return the groups of the validation split, in random order.
 
-        With `select_by: bleu`, "texts" contains a direction and its sentences with references to
-        translate.
+        With `select_by: bleu`, "texts" contains a direction, and its sentences to translate with
+        their references.
         """
         count = len(self.validation_groups)
 
@@ -213,7 +213,7 @@ class Translation(Task):
         return [part for turn in zip_longest(*parts) for part in turn if part is not None]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the unigram baseline of training targets."""
+        """Return the metrics of the unigram baseline, estimated on training targets."""
         # Tags are never targets.
         size, text = self.vocabulary.tokenizer.vocab_size, self.text
         train = GroupMaker(text.train, self.vocabulary, text.directions).target_counts(size)

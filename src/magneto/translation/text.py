@@ -138,8 +138,7 @@ def open_parallel(
     Args:
         source: PATH, hf:NAME or builtin:phrases[:CODES].
         selected: Codes of the languages to use, or None for all.
-        required: Languages of which aligned files must have at least one; otherwise record files
-            are read.
+        required: If no aligned file is in one of these languages, record files are read instead.
 
     Raises:
         FileNotFoundError: If there is no such path. The message suggests the nearest path.
@@ -198,7 +197,8 @@ def find_files(
 ) -> tuple[dict[str, dict[str, Path]], list[Path]]:
     """Return the aligned files, or else the record files, of a file, a folder or a stem.
 
-    Record files are used if no aligned file exists, or none has a language of `required`.
+    Record files are used if no aligned file exists, or no aligned file is in a language of
+    `required`.
 
     Raises:
         FileNotFoundError: If there is no such path. The message suggests the nearest path.
@@ -273,7 +273,7 @@ def read_aligned(
 def record_parts(path: Path, split: str) -> list[Part]:
     """Return the parts of a record file, which is read once to find its languages.
 
-    If the file's name indicates no split other than "train", each split of its records is a part.
+    If the file's name indicates the split "train" or no split, each split of its records is a part.
 
     Raises:
         ValueError: If the header of a table lacks two languages.
@@ -360,8 +360,8 @@ class TrainingText:
     """Training and validation text of a recipe, by language pair.
 
     Attributes:
-        has_training: Whether there is training text, which is not the case if both sources are the
-            same.
+        has_training: Whether there is training text, which is not the case if `source` and
+            `validation_source` are the same.
         directions: Translation directions.
         pairs: Language pairs of the directions, each sorted.
 
@@ -423,7 +423,7 @@ class TrainingText:
                     yield texts
 
     def _held_below(self, pair: LanguagePair) -> tuple[int, float]:
-        """Return the side whose hash decides about the hold-out, and the limit of the hash."""
+        """Return the side whose hash decides whether a pair is held out, and the hash's limit."""
         side = int(pair[1] == self.config.pivot_language)
         read = self.text.read(*pair, "train", Counts())
         return side, held_out_limit(
@@ -582,5 +582,5 @@ def select_directions(texts: ReferenceTexts, directions: list[str] | None) -> Re
         available = ["-".join(pair) for pair in texts.texts]
         near = ", ".join(get_close_matches(missing[0], available, n=3, cutoff=0.0))
         raise ConfigError([f"--directions {', '.join(missing)}: not among the {len(available)} "
-                           f"directions; nearest: {near}"])  # fmt: skip
+                           f"directions; the nearest are {near}"])  # fmt: skip
     return replace(texts, texts={pair: texts.texts[pair] for pair in selected.values()})

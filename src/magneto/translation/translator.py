@@ -36,7 +36,7 @@ def score_translations(translations: Sequence[str], references: Sequence[str]) -
     """Score translations against one reference each.
 
     Raises:
-        ValueError: If there are no translations, or the number of references differs.
+        ValueError: If there are no translations, or the number of references differs from theirs.
         ModuleNotFoundError: If sacrebleu is not installed.
     """
     if len(translations) != len(references):
@@ -55,7 +55,7 @@ def import_metrics() -> Any:
 
 
 def signatures() -> dict[str, str]:
-    """Return sacreBLEU's signatures of both metrics."""
+    """Return sacreBLEU's signatures of BLEU and chrF."""
     metrics = import_metrics()
     used = {"bleu": metrics.BLEU(), "chrf": metrics.CHRF()}
     for metric in used.values():

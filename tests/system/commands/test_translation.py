@@ -222,7 +222,7 @@ def test_codes_with_dashes() -> None:
     for name in ("en>zh-CN", "en-zh-CN", "en > zh-CN"):
         assert list(select_directions(texts, [name]).texts) == [("en", "zh-CN")]
     assert list(select_directions(texts, ["zh-CN>en"]).texts) == [("zh-CN", "en")]
-    with pytest.raises(ConfigError, match="zh-CM>en: not among the 2 directions; nearest"):
+    with pytest.raises(ConfigError, match="zh-CM>en: not among the 2 directions; the nearest are"):
         select_directions(texts, ["zh-CM>en"])
 
 

@@ -238,7 +238,7 @@ def test_what_a_run_keeps(tmp_path: Path) -> None:
     samples = prepared.splits.validation.sound(0).samples
     alone = SpeechFeatures(other.config)(samples)  # without any data
     assert np.array_equal(alone, prepared.normaliser(prepared.filter_bank(samples)))
-    with pytest.raises(ValueError, match="global needs training data"):
+    with pytest.raises(ValueError, match="which needs training data"):
         SpeechFeatures(PLAIN)
 
 

@@ -2,7 +2,7 @@
 
 Supported sources are models of transformers, torch's TransformerEncoder, and files of timm,
 torchscale, fairseq and BEiT-3's authors. Only names and layouts of tensors change. Outputs are
-equal up to rounding. A feature without a counterpart raises a ValueError that names it.
+equal up to rounding. A feature without a counterpart raises a ValueError that names the feature.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def load(source: str | Path | nn.Module) -> nn.Module:
     """Convert a transformers model to a Magneto model, in evaluation mode.
 
     Args:
-        source: A transformers model, its directory, or its name on the hub. The model is GPT-2,
-            Llama, Mistral, BERT, BART, Marian, ViT, BEiT, or Kosmos-2 (only its text model).
+        source: A transformers model, its directory, or its name on the hub. Supported models are
+            GPT-2, Llama, Mistral, BERT, BART, Marian, ViT, BEiT, and the text model of Kosmos-2.
 
     Returns:
         A `LanguageModel`, `TextEncoder`, `MaskedLanguageModel`, `TextClassifier`,
@@ -76,7 +76,7 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
     config = read_config(source)
     if getattr(config, "quantization_config", None):
         raise ValueError(f"{config.model_type} with a quantization_config is not supported: its "
-                         "layers compute with rounded numbers")  # fmt: skip
+                         "layers compute with quantised numbers")  # fmt: skip
     if config.model_type == WHOLE_KOSMOS2:
         if not isinstance(source, nn.Module):
             kosmos = _theirs("Kosmos2ForConditionalGeneration")
@@ -168,8 +168,8 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
     configuration, such as `eos_token_id`.
 
     Raises:
-        ValueError: If transformers' model cannot compute the same. The message names the first
-            difference.
+        ValueError: If transformers' model cannot compute the same function as the Magneto model.
+            The message names the first difference.
     """
     of_model = [form for form in FORMATS if type(model) is form.model]
     form = next((f for f in of_model if f.name == name), None)
@@ -188,8 +188,8 @@ def to_transformers(model: nn.Module, name: str, **values: Any) -> Any:
     state = model.state_dict()
     for key, expected in form.computed(their_config, our_config).items():
         if not torch.equal(state.pop(key).float().cpu(), expected):
-            raise ValueError(f"{name} cannot represent this model: {key} is fixed there, but was "
-                             "trained here")  # fmt: skip
+            raise ValueError(f"{name} cannot represent this model: {key} is fixed in {name}, but "
+                             "was trained in this model")  # fmt: skip
     written = write_state(tensor_pairs(our_config, form.names), state)
     theirs = _theirs(form.classes[0])(their_config, **form.options)
     own = {key: key.removeprefix(form.prefix) for key in theirs.state_dict()}
@@ -219,9 +219,9 @@ def _theirs(name: str) -> Any:
 def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     """Convert torch's TransformerEncoder to an `Encoder`, in evaluation mode.
 
-    The encoder has both `norm_first` and a final norm (placement "pre"), or neither of them
-    ("post"). The result takes inputs of shape (batch, length, width) for any `batch_first`, and has
-    no dropout.
+    torch's encoder must have both `norm_first` and a final norm (placement "pre"), or neither of
+    them ("post"). The result takes inputs of shape (batch, length, width) for any `batch_first`,
+    and has no dropout.
 
     Raises:
         ValueError: If an option has no counterpart.
@@ -229,7 +229,7 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     first: Any = encoder.layers[0]
     before = first.norm_first
     if before != (encoder.norm is not None):
-        raise ValueError("norm_first=True needs a final norm, norm_first=False must have none")
+        raise ValueError("norm_first=True needs a final norm, norm_first=False must lack it")
     epsilons = {norm.eps for norm in encoder.modules() if isinstance(norm, nn.LayerNorm)}
     if len(epsilons) > 1:
         raise ValueError(f"norms with different eps are not supported: {sorted(epsilons)}")
@@ -270,7 +270,7 @@ def _activation(function: Any) -> Activation:
 
 
 def is_weight_directory(path: Path) -> bool:
-    """Whether a directory has weights with a configuration of timm or torchscale."""
+    """Whether a directory contains weights and a configuration of timm or torchscale."""
     return (path / ARGUMENTS).is_file() or "architecture" in _held(path / timm.CONFIG)
 
 

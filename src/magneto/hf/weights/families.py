@@ -3,9 +3,9 @@
 GPT-2 is Pre-LN with learned positions. Llama and Mistral have the same names; they are Pre-LN with
 RMSNorm, rotary positions, a gated feed-forward network and no biases. BERT, BART and Marian are
 Post-LN; BERT and BART have learned positions and a norm of the embeddings. ViT and BEiT (arXiv
-2106.08254) are Pre-LN. BEiT has LayerScale and no biases of keys. BEiT's relative position biases
-are shared or one table per layer, with or without learned positions. Kosmos-2's text model is
-Sub-LN.
+2106.08254) are Pre-LN. BEiT has LayerScale and no biases of keys. BEiT has one table of relative
+position biases per layer or for all layers, and optional learned positions. Kosmos-2's text model
+is Sub-LN.
 """
 
 from __future__ import annotations
@@ -407,10 +407,10 @@ BEIT = replace(
 
 
 def fairseq_sinusoids(rows: int, width: int, first: int) -> Tensor:
-    """Return fairseq's sinusoidal positions from number `first` on, (rows, width).
+    """Return fairseq's sinusoids of `rows` positions from position `first` on, (rows, width).
 
-    Sines precede cosines. Wavelengths run from 2 pi to 10000 * 2 pi inclusive. The wavelengths of
-    Magneto and Marian stop one step earlier.
+    Sines precede cosines. Wavelengths run from 2 pi to 10000 * 2 pi inclusive; Magneto's and
+    Marian's exclude 10000 * 2 pi.
     """
     half = width // 2
     frequency = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))

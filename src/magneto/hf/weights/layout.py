@@ -119,7 +119,7 @@ def tensor_pairs(config: Any, names: Names) -> list[Pair]:
 
 
 def _projections(config: Any, ours: str, theirs: list[str], layout: Layout) -> list[Pair]:
-    """Pair queries, keys and values, which may differ in size and may lack biases."""
+    """Pair the tensors of queries, keys and values, which may differ in size and lack biases."""
     rows = (config.attention_width, config.key_value_width, config.key_value_width)
     kept = {
         name: size
@@ -420,7 +420,7 @@ class WeightFormat:
     otherwise: tuple[str, ...] = ()
 
     def fits(self, state: Mapping[str, Tensor], args: Mapping[str, Any]) -> bool:
-        """Whether tensors of these names with these arguments have the format."""
+        """Whether these names of tensors and these arguments belong to this format."""
         raise NotImplementedError
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
@@ -440,7 +440,7 @@ class WeightFormat:
         return {}
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Return the library's arguments of a configuration."""
+        """Return the library's arguments for a configuration of Magneto."""
         raise NotImplementedError
 
     def finalise(self, state: State, config: Any) -> State:

@@ -1,15 +1,16 @@
 """Formats of timm's image classifiers: ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02.
 
-The weights determine most of a model's configuration. Other fields are arguments under timm's
-names, from the config.json beside the weights (`architecture`, `model_args`) or from the user.
+The weights determine most of a model's configuration. Other fields come from arguments under timm's
+names, in the config.json beside the weights (`architecture`, `model_args`) or from the user.
 
 - `timm_vit` is timm's VisionTransformer. Since timm 1.0.16, VisionTransformer includes BEiT-3,
   which has a norm inside attention and another inside the feed-forward network.
 - `timm_beit` has relative position biases per layer or shared.
 - `timm_eva` is EVA and EVA-02 (arXiv 2303.11331). EVA-02 has a gated feed-forward network with a
   norm after the gate, and rotary positions by row and column. Some EVA-02 models have a norm inside
-  attention. EVA rotates pairs (2i, 2i + 1) of a head, while Magneto rotates pairs (i, i + half).
-  Conversion permutes the rows of the projections accordingly.
+  attention. In a head of d dimensions, EVA rotates dimensions 2i and 2i + 1 together, while Magneto
+  rotates dimensions i and i + d/2 together. Conversion permutes the rows of the projections
+  accordingly.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def placement(state: State) -> str:
     inside = "blocks.0.attn.norm.weight" in state, "blocks.0.mlp.norm.weight" in state
     rows = {(False, False): "pre", (False, True): "eva02", (True, True): "sub"}
     if inside not in rows:
-        raise ValueError("a norm inside attention only is not supported")
+        raise ValueError("a norm inside attention needs a norm inside the feed-forward network")
     return rows[inside]
 
 
@@ -345,7 +346,7 @@ class _Eva(Timm):
 
 
 def turned(config: ImageClassifierConfig, parts: str) -> Layout:
-    """Return the layout of queries and keys; EVA rotates neighbours, Magneto rotates halves."""
+    """Return the layout of queries and keys, which reorders the rotated dimensions."""
     if config.grid_positions == "none":
         return SAME
     half = config.head_width // 2

@@ -2,10 +2,11 @@
 
 torchscale's models are Sub-LN, DeepNorm, Pre-LN and Post-LN. The number of heads, DeepNorm and the
 scaling of embeddings come from the arguments of torchscale's configuration, because the weights do
-not show them. Known deviations of torchscale are handled as follows:
+not determine them. Known deviations of torchscale are handled as follows:
 
-- torchscale's initialisation scales biases with the weights and uses another gain for a DeepNorm
-  encoder with a decoder. Weights are converted unchanged, so the initialisation does not matter.
+- torchscale's initialisation scales biases with the weights and uses another gain than the paper
+  for a DeepNorm encoder with a decoder. Weights are converted unchanged, so the initialisation does
+  not matter.
 - A DeepNorm decoder that torchscale built as Pre-LN, or a Sub-LN decoder that it built as Post-LN,
   has no placement and raises ValueError.
 - Relative positions of a decoder raise ValueError, because half of their buckets are never used.
@@ -296,7 +297,7 @@ PATCHES = f"{PREFIX}vision_embed.proj"
 FINAL_NORM = f"{PREFIX}encoder.layer_norm"
 BLOCKS = f"{PREFIX}encoder.layers"
 EPSILON = 1e-5
-"""Epsilon of norms, which is torchscale's default and torch's default in the authors' heads."""
+"""Epsilon of norms: torchscale's default, and torch's default in heads of BEiT-3's authors."""
 BEIT3_FIELDS: Fields = {**FIELDS, "activation": activation("activation_fn")}
 
 
@@ -327,7 +328,7 @@ class _Beit3(WeightFormat):
         model: Model class of Magneto.
         config: Configuration class of Magneto.
         head: Name map of the head.
-        sizes: Magneto's fields of the head's sizes, and the tensors that have these lengths.
+        sizes: Map from Magneto's fields for the head's sizes to tensors of these lengths.
         normed: Whether the head has norms, with torch's default epsilon.
     """
 
