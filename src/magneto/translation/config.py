@@ -130,7 +130,7 @@ def required_languages(config: ParallelDataConfig) -> frozenset[str]:
 def split_direction(direction: str) -> tuple[str, str]:
     """Return the languages of a direction such as en-de.
 
-    If a language code contains a dash, ">" separates the languages (en>zh-CN).
+    If the first code contains a dash, ">" must separate the codes (zh-CN>en).
     """
     source, _, target = direction.partition(">" if ">" in direction else "-")
     return source.strip(), target.strip()
