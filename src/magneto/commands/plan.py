@@ -103,7 +103,8 @@ def main(words: Sequence[str]) -> int:
     assumed = {
         name: value
         for name, value in without_data(recipe).items()
-        if name.startswith("model.") and getattr(recipe.model, name[len("model.") :]) is None
+        if name == "data.max_length"
+        or (name.startswith("model.") and getattr(recipe.model, name[len("model.") :]) is None)
     }
     found: dict[str, Any] = {
         "recipe": args.recipe, "assumed": assumed, "gpus": args.gpus, "gpu_memory": memory,

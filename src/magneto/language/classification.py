@@ -23,6 +23,7 @@ from magneto.data.stream import (
     example_stream,
     to_device,
 )
+from magneto.data.table import evenly_spaced
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
 from magneto.files import import_extra
 from magneto.functional.cross_entropy import count_numbers, frequency_nats
@@ -43,7 +44,7 @@ from magneto.language.labelled_texts import (
     read_texts,
 )
 from magneto.language.models import TextClassifier, TextEncoder
-from magneto.language.text import build_tokenizer
+from magneto.language.text import LENGTH_SAMPLE, build_tokenizer, derive_length
 from magneto.progress import SILENT, Progress
 from magneto.runs import check_same_encoder, open_run, pretrained_run, run_tokenizer, warn_unlearnt
 from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
@@ -89,6 +90,7 @@ class TextClassification(Task):
     ) -> None:
         super().__init__(model, data, seed)
         self.primary_metric = data.primary_metric  # type: ignore[misc]
+        self._prepared = False
 
     @cached_property
     def texts(self) -> LabelledTexts:
@@ -131,14 +133,14 @@ class TextClassification(Task):
         return encoded
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Read the texts; check that model, data and pre-training run match.
+        """Read the texts, derive an open length, check that model, data and other run match; once.
 
         Raises:
             ValueError: If model, data and pre-training run do not match.
         """
-        if "texts" in self.__dict__:
+        if self._prepared:
             return
-        self._progress = progress
+        self._prepared, self._progress = True, progress
         if self.model_config.pretrained:
             check_pretrained(self.model_config)
             warn_unlearnt(pretrained_run(self.model_config), progress)
@@ -148,7 +150,9 @@ class TextClassification(Task):
         if warning := "" if self.data_config.regression else imbalance_warning(values, self.labels):
             progress.say(warning)
         given, most = self.data_config.max_length, self.model_config.max_length
-        if self.model_config.positions == "learned" and most < given:
+        if given is None:
+            self.data_config = replace(self.data_config, max_length=self._derived_length(most))
+        elif self.model_config.positions == "learned" and most < given:
             raise ValueError(f"data.max_length ({given}) is above model.max_length ({most}). "
                              "Lower data.max_length.")  # fmt: skip
         self._classes()
@@ -156,6 +160,14 @@ class TextClassification(Task):
             raise ValueError("data.token_dropout needs a tokenizer with a mask token. Train one "
                              "with `magneto tokenizer train`.")  # fmt: skip
         vocabulary_size(self.model_config.vocab_size, self.tokenizer)
+
+    def _derived_length(self, most: int) -> int:
+        """Return the length of inputs for a recipe that leaves it open, at most `most` tokens."""
+        rows = pairs_of(self.texts.train)
+        sample = [rows[number] for number in evenly_spaced(len(rows), LENGTH_SAMPLE)]
+        longer = replace(self.data_config, max_length=most + 1)
+        lengths = encode(sample, self.tokenizer, longer, self._progress).lengths
+        return derive_length(lengths, most, self._progress)
 
     def _classes(self) -> int:
         """Return the data's number of classes, 1 for regression; check that of the model."""
@@ -203,7 +215,7 @@ class TextClassification(Task):
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         """Return inputs of the maximum length."""
-        longest, numbers = self.data_config.max_length, np.arange(examples)
+        longest, numbers = self.data_config.input_length, np.arange(examples)
         rows = [np.zeros(longest, np.int64)] * examples
         inputs = EncodedTexts(rows, np.full(examples, longest), []).batch(numbers, pad=0)
         kind = torch.float32 if self.data_config.regression else torch.int64
@@ -331,7 +343,7 @@ class TextClassification(Task):
         return predictions
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer and the digests; return the class names."""
+        """Write the tokenizer and the digests; return class names and length of inputs."""
         (directory / "tokenizer").mkdir()
         self.tokenizer.save(directory / "tokenizer")
         (directory / DIGEST_FILE).write_text(self.texts.train.digest, encoding="utf-8")
@@ -340,6 +352,7 @@ class TextClassification(Task):
         return {
             "data.tokenizer": directory / "tokenizer",
             "data.labels": list(self.labels) or None,
+            "data.max_length": self.data_config.max_length,
             "model.pretrained": None,
         }
 

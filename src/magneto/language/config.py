@@ -229,9 +229,10 @@ class ClassificationDataConfig:
     trained on the training texts), "bytes", or the path of a tokenizer."""
     vocab_size: Vocabulary = 8192
     """Vocabulary size of a "bpe" tokenizer."""
-    max_length: Annotated[int, Interval(ge=8, lt=LARGEST)] = 512
+    max_length: Annotated[int, Interval(ge=8, lt=LARGEST)] | None = 512
     """Maximum length of an input in tokens. Longer inputs are truncated. In a pair, the longer text
-    is truncated first."""
+    is truncated first. null: the length that 99 % of the training inputs do not exceed, at most
+    `model.max_length`."""
     token_dropout: Dropout = 0.0
     """Probability of replacing a token of a training text by the mask token. The tokens are chosen
     anew in each epoch. This helps with small training sets."""
@@ -259,6 +260,18 @@ class ClassificationDataConfig:
     @rule
     def _builtin_exists(self) -> Iterator[str]:
         yield from builtin_mistakes(self.source, NAMES, "labelled text")
+
+    @property
+    def input_length(self) -> int:
+        """`max_length`.
+
+        Raises:
+            ValueError: If it is None, which the task derives when it is prepared.
+        """
+        if self.max_length is None:
+            raise ValueError("data.max_length is null: prepare the task, which derives it from the "
+                             "data, or set it")  # fmt: skip
+        return self.max_length
 
     @property
     def regression(self) -> bool:

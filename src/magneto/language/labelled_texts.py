@@ -469,11 +469,11 @@ def build_input(
     """Return an input's tokens, the position of its second text, and whether it is truncated."""
     end = [tokenizer.end]
     if pair is None:
-        available = config.max_length - 2
+        available = config.input_length - 2
         tokens = [tokenizer.begin, *text[:available], *end]
         return tokens, len(tokens), len(text) > available
     between = end * (2 if config.separator == "double" else 1)
-    available = config.max_length - 2 - len(between)
+    available = config.input_length - 2 - len(between)
     truncated = len(text) + len(pair) > available
     if truncated:
         text = text[: max(available // 2, available - len(pair))]

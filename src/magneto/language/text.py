@@ -41,6 +41,10 @@ from magneto.progress import SILENT, Progress
 # Documents tokenised at a time; the tokenizer distributes them over the cores.
 BATCH = 256
 SPLITS = ("train", "validation")
+# Share of texts that a derived length does not truncate, and its smallest value.
+UNCUT_SHARE, LEAST_LENGTH = 0.99, 16
+# Training texts that are tokenised to derive a length.
+LENGTH_SAMPLE = 10_000
 
 
 @dataclass(frozen=True)
@@ -258,6 +262,23 @@ def build_tokenizer(
         with create_cached(cache) as directory:
             train_bpe(sample, vocab_size, directory / "tokenizer.json", SPECIAL, progress)
     return load_tokenizer(cache)
+
+
+def derive_length(lengths: Any, most: int, progress: Progress = SILENT) -> int:
+    """Return a length that 99 % of texts do not exceed, rounded up to a multiple of 8; report it.
+
+    Args:
+        lengths: Number of tokens of each text, with special tokens.
+        most: Largest length to return.
+        progress: Receiver of the report.
+    """
+    # The quantile is the length of a text: one between two texts would truncate the longer one.
+    longest = int(np.quantile(lengths, UNCUT_SHARE, method="inverted_cdf"))
+    length = min(max(8 * -(-longest // 8), LEAST_LENGTH), most)
+    share = np.mean(np.asarray(lengths) <= length)
+    progress.say(f"max_length {length}, which {share:.1%} of {len(lengths):,} training texts do "
+                 "not exceed")  # fmt: skip
+    return length
 
 
 def count_windows(tokens: np.ndarray, length: int) -> int:

@@ -15,11 +15,13 @@ import numpy as np
 
 from magneto.data.problems import Counts
 from magneto.language.labelled_texts import ROWS
+from magneto.language.text import derive_length
 from magneto.vision.config import derive_sizes
 from magneto.vision.input_size import sample_images
+from magneto.vision_language.config import LONGEST_TEXT
 
-# Share of texts that are not truncated.
-UNCUT_SHARE = 0.99
+# Longest labelled text in tokens that trains in minutes.
+LONGEST_LABELLED_TEXT = 256
 # Characters of text per token of the vocabulary.
 CHARACTERS_A_PIECE = 200
 # The same for labelled texts, whose label depends on words.
@@ -198,8 +200,7 @@ def labelled_texts(task: Any, given: Given) -> DataSummary:
     lengths = np.array([len(a) + len(b) for a, b in zip(texts, pairs or [""] * len(texts),
                                                         strict=True)])  # fmt: skip
     # A token of a small vocabulary has about three characters, and a text has two special tokens.
-    tokens = int(np.quantile(lengths, UNCUT_SHARE) / 2.5) + 8
-    longest = int(np.clip(8 * -(-tokens // 8), 16, 256))
+    longest = derive_length(lengths // 2.5 + 8, LONGEST_LABELLED_TEXT)
     size = vocabulary_size(characters, LABELLED_CHARACTERS_A_PIECE)
     facts = [
         split_sizes(len(train), sum(map(len, held.values())), "text"),
@@ -237,12 +238,12 @@ def images_with_words(column: str) -> Summarise:
         seen = image_input(train.images[0], given)
         texts = list(train.values(column))
         words = [text for each in texts for text in ([each] if isinstance(each, str) else each)]
-        longest = int(np.quantile([len(text) for text in words], UNCUT_SHARE) / 2) + 8
+        lengths = np.array([len(text) for text in words]) // 2 + 8
         size = int(np.clip(vocabulary_size(sum(map(len, words))), 512, 2048))
         options = {**seen.options, "model.channels": 3, "data.vocab_size": size,
-                   "model.max_length": int(np.clip(8 * -(-longest // 8), 16, 128))}  # fmt: skip
-        lengths = (f"{column}s", words_in(words))
-        facts = [split_sizes(len(train), len(held), "row"), *seen.facts, lengths]
+                   "model.max_length": derive_length(lengths, LONGEST_TEXT)}  # fmt: skip
+        lines = (f"{column}s", words_in(words))
+        facts = [split_sizes(len(train), len(held), "row"), *seen.facts, lines]
         return DataSummary(facts, options, seen.remarks)
 
     return look

@@ -35,6 +35,8 @@ BUILTIN = "builtin:shapes"
 Vocabulary = Annotated[int, Interval(ge=260, lt=LARGEST)]
 # `<s>`, a word or more, `</s>`.
 TextLength = Annotated[int, Interval(ge=3, lt=LARGEST)]
+# Largest length in tokens that is derived from texts.
+LONGEST_TEXT = 128
 IMAGES = 2
 """Number of images of a statement."""
 
@@ -76,6 +78,10 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
 class FineTunedConfig(VisionLanguageConfig):
     """Fields of models that can be initialised from a pre-trained encoder."""
 
+    max_length: TextLength | None = 64  # pyright: ignore[reportIncompatibleVariableOverride]
+    """Longest text in tokens, including `<s>` and `</s>` (64 in BEiT-3's fine-tuning). null: the
+    length that 99 % of the training texts do not exceed, at most 128, or at most that of the
+    pre-trained run."""
     pretrained: Free[str | None] = None
     """Directory of a vision-language run from which embeddings and layers are initialised. Its
     tokenizer and normalisation of images are used, too. "{placement}" in the path stands for the
@@ -93,7 +99,7 @@ class PairPoolingConfig(FineTunedConfig):
 
     @rule
     def _a_text_has_a_word(self) -> Iterator[str]:
-        if self.ends_in_mask and self.max_length < 4:
+        if self.ends_in_mask and self.max_length is not None and self.max_length < 4:
             yield (f"max_length must be at least 4, not {self.max_length}: with pooling mask_token "
                    "a text is <s>, words, <mask>, </s>")  # fmt: skip
 

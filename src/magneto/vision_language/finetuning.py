@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from magneto.data.problems import join_words
 from magneto.data.sources import parse_source
 from magneto.data.stream import BatchStream, LazyBatches, evaluation_plans
+from magneto.data.table import evenly_spaced
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_json, read_object
+from magneto.language.text import LENGTH_SAMPLE, derive_length
 from magneto.nn.config import MultiwayConfig
 from magneto.runs import (
     check_same_encoder,
@@ -36,7 +38,7 @@ from magneto.vision.batches import Finish, Transform, example_stream, read_or_bl
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import Prediction
 from magneto.vision.input_size import open_sizes
-from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
+from magneto.vision_language.config import LONGEST_TEXT, FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import interpolate_positions
 from magneto.vision_language.samples import WholeImage, frame_text, join_samples
@@ -184,8 +186,10 @@ class FineTunedTask(ImageTextTask):
             check_same_encoder(*found, self.model_config, names)
 
     def check(self) -> None:
-        """Report what is loaded from the pre-trained run; raise ValueError if it does not fit."""
+        """Derive an open `max_length`; check the pre-trained run, and report what it gives."""
         super().check()
+        if self.model_config.max_length is None:
+            self.model_config = replace(self.model_config, max_length=self._derived_length())
         if run := self.model_config.pretrained:
             given, (_, held) = self.data_config.normalisation, pretrained_inputs(self.model_config)
             if held not in ("auto", given):
@@ -193,6 +197,15 @@ class FineTunedTask(ImageTextTask):
                                  f"give --data.normalisation {held}")  # fmt: skip
             self._progress.say(self._pretrained()[1])
             warn_unlearnt(pretrained_run(self.model_config), self._progress)
+
+    def _derived_length(self) -> int:
+        """Return a length for the training texts; a pre-trained run has only so many positions."""
+        run, texts = self.shared_input(), list(self.training_texts())
+        most = run[1].max_length if run else LONGEST_TEXT
+        sample = [texts[number] for number in evenly_spaced(len(texts), LENGTH_SAMPLE)]
+        special = 2 + len(self.suffix)
+        lengths = [len(tokens) + special for tokens in self.tokenizer.encode(sample)]
+        return derive_length(lengths, most, self._progress)
 
     def _pretrained(self) -> tuple[dict[str, StoredTensor], str]:
         with torch.device("meta"):
@@ -316,8 +329,10 @@ class FineTunedTask(ImageTextTask):
         return [np.zeros(self.model_config.max_length, np.int64)] * count
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer and a digest of the data; return tokenizer and image sizes."""
-        return {**super().save_assets(directory), "model.pretrained": None}
+        """Write the tokenizer and a digest of the data; return tokenizer, sizes and length."""
+        length = self.model_config.max_length
+        found = super().save_assets(directory)
+        return {**found, "model.max_length": length, "model.pretrained": None}
 
 
 class PairTask(FineTunedTask):

@@ -95,6 +95,11 @@ def test_what_data_would_tell_is_taken_from_the_configuration() -> None:
         fields("text-classification", **{"data.labels": ["no", "yes"]}).get("data.labels") is None
     )
     assert fields("visual-question-answering")["model.answers"] == 3129
+    assert (
+        fields("visual-question-answering", **{"model.max_length": None})["model.max_length"] == 128
+    )
+    texts = fields("text-classification", **{"data.max_length": None})
+    assert texts["data.max_length"] == 512
 
 
 def test_a_group_of_utterances_is_as_full_as_it_may_be() -> None:

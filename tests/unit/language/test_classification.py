@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from magneto.data.stream import evaluation_order
 from magneto.data.table import table_of_records
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.fields import build, field_types, free_fields
-from magneto.files import DamagedError, complete_directory
+from magneto.files import DamagedError, complete_directory, read_json
 from magneto.language.classification import (
     TextClassification,
     baseline_metrics,
@@ -43,12 +44,13 @@ from magneto.language.labelled_texts import (
 )
 from magneto.language.models import MaskedLanguageModel, TextClassifier
 from magneto.progress import SILENT, ProgressBars
-from magneto.recipe import load_recipe
-from magneto.runs import pretrained_run
+from magneto.recipe import RUN_FILE, load_recipe
+from magneto.runs import load_run, pretrained_run
 from magneto.training.checkpoint import load_pieces, model_pieces
 from magneto.training.loop import train
 from magneto.training.task import install_assets, staged_assets
 from tests.evaluating import measured, reads_while_scoring, taught
+from tests.said import Said
 
 SIZES = {
     "width": 32, "layers": 2, "heads": 4, "ffn_width": 64, "positions": "rotary",
@@ -90,6 +92,38 @@ def test_pairs_are_learnt(tmp_path: Path) -> None:
     metrics = learn(task, 80)
     assert set(metrics) == {"loss", "accuracy", "f1", "matthews"}
     assert metrics["accuracy"] > 0.9 and metrics["loss"] < 0.4
+
+
+def test_a_run_keeps_a_derived_length(tmp_path: Path) -> None:
+    """Two of 200 pairs are longer; a resumed run and an opened one have the run's length."""
+    rows = [("a" * (20 + number % 2), "b" * (1 + number % 7)) for number in range(198)]
+    rows += [("a" * 300, "b")] * 2
+    lines = (f"{one}\t{two}\t{'xy'[len(one) % 2]}" for one, two in rows)
+    (tmp_path / "train.tsv").write_text("one\ttwo\tanswer\n" + "\n".join(lines) + "\n")
+    shutil.copy(tmp_path / "train.tsv", tmp_path / "dev.tsv")
+    columns = {"text_column": "one", "pair_column": "two", "label_column": "answer"}
+    recipe = load_recipe("text-classification/tiny", {
+        "data.source": str(tmp_path), **{f"data.{name}": value for name, value in columns.items()},
+        "data.tokenizer": "bytes", "data.max_length": None, "model.layers": 1,
+        "training.tensorboard": False, "training.device": "cpu",
+    })  # fmt: skip
+    run, said = tmp_path / "run", Said()
+    recipe.build_task().prepare(said)
+    assert "max_length 32, which 99.0% of 200 training texts do not exceed" in said.lines
+    for steps in (1, 2):
+        training = replace(recipe.training, steps=steps)
+        train(
+            recipe.build_task(), training, run, seed=1, resume=steps == 2,
+            report=ProgressBars(quiet=True), save_recipe=lambda: recipe.save(run / RUN_FILE),
+        )  # fmt: skip
+        assert read_json(run / "assets" / "resolved.json")["values"]["data.max_length"] == 32
+    (tmp_path / "train.tsv").unlink()
+    opened = load_run(run, "auto", {})
+    assert opened.recipe.data.max_length == 32
+    predicted = opened.task.predict(
+        opened.model, [TextPair("a" * 20, "b" * 8), TextPair("a" * 31, None)]
+    )
+    assert [each.truncated for each in predicted] == [False, True]
 
 
 def test_numbers_are_learnt(tmp_path: Path) -> None:
@@ -209,7 +243,7 @@ def test_a_run_is_not_resumed_on_other_validation_texts(tmp_path: Path) -> None:
     with staged_assets(pairs(tmp_path), tmp_path / "run"):
         pass
     write_pairs(tmp_path / "dev.tsv", 20, seed=1)
-    refused = pytest.raises(ValueError, match=r"validation\.digest differs")
+    refused = pytest.raises(ValueError, match=r"validation\.digest does not match")
     with refused, staged_assets(pairs(tmp_path), tmp_path / "run"):
         pass
 

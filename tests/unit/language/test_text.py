@@ -17,6 +17,7 @@ from magneto.language.config import TextDataConfig
 from magneto.language.text import (
     StreamedBlocks,
     count_windows,
+    derive_length,
     next_token_batch,
     prepare_text,
     read_windows,
@@ -231,3 +232,10 @@ def test_text_with_one_sentence_per_line(tmp_path: Path) -> None:
     config = TextDataConfig(source=str(path), tokenizer="bytes", max_length=32)
     found = prepare_text(replace(config, document="line"), SILENT)
     assert found.counts[DOCUMENTS] > 300 and len(found.validation.tokens) > 32
+
+
+def test_a_derived_length_is_that_of_99_percent() -> None:
+    lengths = np.random.default_rng(0).permutation([*range(1, 991), *[5000] * 10])
+    assert derive_length(lengths, 10_000) == 992 and derive_length(lengths, 500) == 500
+    assert derive_length([*lengths, 5000], 10_000) == 5000, "11 of 1001 texts are more than 1 %"
+    assert derive_length([2, 3], 100) == 16 and derive_length([2, 40], 100) == 40

@@ -147,6 +147,27 @@ def test_what_there_is_and_how_many_texts_are_cut_is_said(tmp_path: Path) -> Non
                                for split in ("training", "validation")]  # fmt: skip
 
 
+def test_a_run_keeps_a_derived_length(tmp_path: Path) -> None:
+    """Questions have at most 18 bytes. Longer statements begin with their run."""
+    said, data = Said(), tmp_path / "data"
+    for folder in (data, tmp_path / "statements"):
+        folder.mkdir()
+    recipe = {"max_length": None, "pooling": "mask_token"}
+    task = question_task(data, recipe)
+    task.prepare(said)
+    assert "max_length 24, which 100.0% of 20 training texts do not exceed" in said.lines
+    made = tmp_path / "run"
+    run(question_task(data, recipe), made, steps=1)
+    run(question_task(data, recipe), made, steps=2, resume=True)
+    (data / "vqa").rename(tmp_path / "gone")
+    opened: Any = load_run(made, "final", {})
+    assert opened.recipe.model.max_length == opened.model.config.max_length == 24
+    for begun, length in (({}, 32), ({"pretrained": str(made)}, 24)):
+        statements = statement_task(tmp_path / "statements", {**recipe, **begun})
+        statements.prepare()
+        assert statements.build_model().config.max_length == length
+
+
 def test_a_mask_stands_behind_the_words(tmp_path: Path) -> None:
     task = question_task(tmp_path, {"pooling": "mask_token", "max_length": 8})
     tokenizer = ByteTokenizer()
