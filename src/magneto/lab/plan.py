@@ -37,7 +37,6 @@ from magneto.training.model import (
     tensor_bytes,
 )
 from magneto.training.task import ASSETS, Task, place_companion, staged_assets, strategy_error
-from magneto.vision_language.config import LONGEST_TEXT
 
 RECOMPUTE = "model.checkpoint_activations"
 # Assumed share of a GPU's memory for libraries, fragmentation and communication.
@@ -69,8 +68,8 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
         size, patch = model.derived_sizes()
         sizes = {"image_size": size, "patch_size": patch, "channels": model.channels or 3}
         found |= {f"model.{name}": sizes[name] for name in sizes if getattr(model, name) is None}
-    if getattr(model, "max_length", 0) is None:
-        found["model.max_length"] = LONGEST_TEXT
+    if hasattr(model, "longest_text") and model.max_length is None:
+        found["model.max_length"] = model.longest_text
     if getattr(data, "max_length", 0) is None:
         found["data.max_length"] = model.max_length
     if hasattr(model, "answers") and data.answers is None:

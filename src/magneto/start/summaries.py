@@ -18,7 +18,6 @@ from magneto.language.labelled_texts import ROWS
 from magneto.language.text import derive_length
 from magneto.vision.config import derive_sizes
 from magneto.vision.input_size import sample_images
-from magneto.vision_language.config import LONGEST_TEXT
 
 # Longest labelled text in tokens that trains in minutes.
 LONGEST_LABELLED_TEXT = 256
@@ -239,9 +238,10 @@ def images_with_words(column: str) -> Summarise:
         texts = list(train.values(column))
         words = [text for each in texts for text in ([each] if isinstance(each, str) else each)]
         lengths = np.array([len(text) for text in words]) // 2 + 8
+        longest = task.model_config.longest_text
         size = int(np.clip(vocabulary_size(sum(map(len, words))), 512, 2048))
         options = {**seen.options, "model.channels": 3, "data.vocab_size": size,
-                   "model.max_length": derive_length(lengths, LONGEST_TEXT)}  # fmt: skip
+                   "model.max_length": derive_length(lengths, longest)}  # fmt: skip
         lines = (f"{column}s", words_in(words))
         facts = [split_sizes(len(train), len(held), "row"), *seen.facts, lines]
         return DataSummary(facts, options, seen.remarks)

@@ -87,6 +87,11 @@ class FineTunedConfig(VisionLanguageConfig):
     tokenizer and normalisation of images are used, too. "{placement}" in the path stands for the
     placement's name (null: training from scratch)."""
 
+    @property
+    def longest_text(self) -> int:
+        """`max_length`, or if it is None the largest length that is derived."""
+        return self.max_length or LONGEST_TEXT
+
 
 @configuration
 class PairPoolingConfig(FineTunedConfig):

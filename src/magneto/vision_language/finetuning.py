@@ -38,7 +38,7 @@ from magneto.vision.batches import Finish, Transform, example_stream, read_or_bl
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import Prediction
 from magneto.vision.input_size import open_sizes
-from magneto.vision_language.config import LONGEST_TEXT, FineTunedConfig, VisionLanguageConfig
+from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import interpolate_positions
 from magneto.vision_language.samples import WholeImage, frame_text, join_samples
@@ -201,7 +201,7 @@ class FineTunedTask(ImageTextTask):
     def _derived_length(self) -> int:
         """Return a length for the training texts; a pre-trained run has only so many positions."""
         run, texts = self.shared_input(), list(self.training_texts())
-        most = run[1].max_length if run else LONGEST_TEXT
+        most = run[1].max_length if run else self.model_config.longest_text
         sample = [texts[number] for number in evenly_spaced(len(texts), LENGTH_SAMPLE)]
         special = 2 + len(self.suffix)
         lengths = [len(tokens) + special for tokens in self.tokenizer.encode(sample)]

@@ -135,7 +135,7 @@ def test_a_plan(capsys: Any) -> None:
     assert json.loads(capsys.readouterr().out)["steps"] == 200
     assert main([*epochs, "--gpus", "64", "--gpu-memory", "0.001"]) == 0
     said = capsys.readouterr().out
-    for words in ("assumed", "hybrid", "nothing fits in 0.001 GB", "need --examples N"):
+    for words in ("assumed", "hybrid", "nothing fits in 0.001 GB", "give --examples N"):
         assert words in said
 
 
