@@ -1,7 +1,7 @@
 """Cache of prepared data, in directories named after a digest of files and settings.
 
-A directory of the cache is complete or absent. Its manifest has the size, checksum and time of
-change of each file.
+A directory of the cache is complete or absent. The manifest in a directory has the size, checksum
+and time of change of each of its files.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def cache_directory() -> Path:
 
 
 def fingerprint(*parts: Any) -> str:
-    """Return a digest of the parts' JSON, as a short name."""
+    """Return a short name, which is the digest of the parts as JSON."""
     text = json.dumps((VERSION, *parts), sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
@@ -50,7 +50,7 @@ def fingerprint(*parts: Any) -> str:
 def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
     """Return path, size and time of change of each file, which identify its content.
 
-    The time is the inode's (ctime), which programs can't set back.
+    The time of change is the inode's (ctime), which programs can't set back.
 
     Raises:
         OSError: If a file is missing.
@@ -62,7 +62,7 @@ def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
 
 
 def content_digest(*parts: bytes | np.ndarray) -> str:
-    """Return a digest of bytes and arrays, as a short name."""
+    """Return a short name, which is the digest of the given bytes and arrays."""
     found = hashlib.blake2b(digest_size=12)
     for part in parts:
         found.update(f"{len(part)}:".encode())

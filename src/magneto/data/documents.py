@@ -59,7 +59,7 @@ CUT_LINES = "over-long lines cut"
 
 
 Documents = Callable[[Counts], Iterator[str]]
-"""Function that yields the documents of a split and adds to the given counts."""
+"""Function that yields the documents of a split and counts them and the skipped documents."""
 
 
 def read_documents(
@@ -73,9 +73,9 @@ def read_documents(
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
     """Return a function for each split of a source, which yields the documents of the split.
 
-    Names of files or folders give the splits, if a name says "train". If no name gives another
-    split, the field "split" of records gives the splits, if a record says "train". Otherwise all
-    documents belong to "train".
+    If the name of a file or folder names the split "train", such names give the splits. If the
+    names give no split but "train", and a record has "train" in its field "split", this field gives
+    the splits. Otherwise all documents belong to "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.
@@ -129,9 +129,9 @@ def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
 
 
 def files_by_split(source: str) -> dict[str, list[Path]]:
-    """Return the files of a path by split, given by the name of the first folder or the file.
+    """Return the files of a path by split, which the name of the first folder or of the file gives.
 
-    All files are "train" if no name says "train".
+    All files belong to the split "train" if no name names this split.
     """
     folder, files = existing_path(source), source_files(source, ENDINGS)
     words = [path.relative_to(folder).parts[0] if path != folder else "" for path in files]
@@ -218,7 +218,7 @@ def _pieces(path: Path, counts: Counts) -> Iterator[str]:
 
 
 def _last_character(piece: bytes) -> int:
-    """Return the index where the last UTF-8 character starts, which may be incomplete."""
+    """Return the start of the last UTF-8 character, which may be incomplete."""
     starts = (len(piece) - back for back in range(1, 5) if piece[-back] & 0xC0 != 0x80)
     return next(starts, len(piece))
 

@@ -434,7 +434,8 @@ def tar_members(file: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
     Raises:
         tarfile.ReadError: If the file is incomplete.
-        BadRecord: If a header is damaged. Python's reader would treat it as the end of the file.
+        BadRecord: If a header is damaged. Python's reader would treat a damaged header as the end
+            of the file.
     """
     for member in file:
         vars(file)["members"] = []  # the reader would keep all of them

@@ -56,7 +56,7 @@ from magneto.files import read_json, write_json
 from magneto.progress import SILENT, Progress
 
 Layout = Callable[[Path, Counts], dict[str, Table]]
-"""Function that returns the tables of a folder by split, or {} if its layout is another one."""
+"""Function that returns a folder's tables by split, or {} if it can't read the folder's layout."""
 
 SUPPORTED = (f"Use a folder, hf:NAME, or a file that ends in {', '.join(RECORDS)} (also with "
              ".gz, .xz or .bz2), .parquet or .tar.")  # fmt: skip
@@ -237,7 +237,7 @@ def media_names(folder: Path, kind: str, counts: Counts) -> Iterator[str]:
 
 
 def find_shards(source: Path) -> list[Path]:
-    """Return the tar files in a folder and its direct subfolders, or the source if it is one."""
+    """Return the tar files in a folder and its direct subfolders, or a source that is a .tar."""
     if source.is_file():
         return [source] if source.suffix == ".tar" else []
     found = [*source.glob("*.tar"), *source.glob("*/*.tar")]
@@ -245,7 +245,7 @@ def find_shards(source: Path) -> list[Path]:
 
 
 def shards_by_split(source: Path, shards: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return shards by the split that their path names, by default "train"."""
+    """Return shards by split; a path that names no split belongs to "train"."""
     parts: dict[str, list[Path]] = {}
     for shard in shards:
         place = shard.relative_to(source if source.is_dir() else source.parent)

@@ -43,8 +43,7 @@ def quantity(number: int, units: str) -> str:
 
     Args:
         number: The number.
-        units: Unit, whose first or second word is in the plural, such as "training rows of a
-            split".
+        units: Unit, such as "training rows of a split". The first or second word must be a plural.
     """
     words = units.split(" ")
     for place, word in enumerate(words[:2] if number == 1 else ()):
@@ -57,7 +56,8 @@ def quantity(number: int, units: str) -> str:
 class Counts(Counter[str]):
     """Counts of problems by kind, where a kind is a phrase such as "malformed records left out".
 
-    `update` adds other counts. As JSON, the object has numbers alone; `plain` includes `named`.
+    `update` adds other counts. The JSON of this object has the counts alone; `plain` includes
+    `named`.
 
     Attributes:
         named: Place and reason of the first few problems of each kind.
@@ -68,7 +68,7 @@ class Counts(Counter[str]):
         super().__init__(counts)
 
     def update(self, counts: Any = (), /, **more: int) -> None:
-        """Add other counts, or 1 for each kind of an iterable."""
+        """Add the given counts, or 1 for each kind if an iterable of kinds is given."""
         super().update(counts, **more)
         for kind, names in getattr(counts, "named", {}).items():
             self._name(kind, *names)
@@ -101,7 +101,7 @@ class Counts(Counter[str]):
         self._name(kind, f"{where}: {why}")
 
     def describe(self, *units: str) -> str:
-        """Return the counts of `units` in words, and the others in brackets, highest first."""
+        """Return the counts of `units` in words, and other counts in brackets, highest first."""
         what = ", ".join(quantity(self[unit], unit) for unit in units)
         others = [(-count, kind) for kind, count in self.items() if count and kind not in units]
         problems = ", ".join(f"{quantity(-count, kind)}{self._names(kind)}"
@@ -129,7 +129,7 @@ class StrictCounts(Counts):
 
 
 PROBLEMS_FILE = "data_problems.tsv"
-"""File in a run with a line per example: kind, name and reason."""
+"""File in a run's directory. A line has a problem's kind, the example's name, and the reason."""
 
 # Longest reason, in characters; reasons may quote the data.
 LONGEST_REASON = 200
@@ -299,6 +299,6 @@ def lock(file: BinaryIO) -> None:
 
 
 def _one_cell(text: str) -> str:
-    """Return a text as one cell of a line, in valid UTF-8."""
+    """Return a text as a cell of a tab-separated line: no tabs, line ends or invalid UTF-8."""
     plain = text.encode(errors="backslashreplace").decode()
     return "".join(" " if c in "\t\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029" else c for c in plain)

@@ -75,7 +75,7 @@ def held_out_limit(keys: Iterable[str], fraction: float) -> float:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that the last word such as "train" or "val" in a path names, or None."""
+    """Return the split for the last word such as "train" or "val" in a path; None without one."""
     found = SPLIT_WORD.findall(name.lower())
     return SPLITS[found[-1]] if found else None
 
@@ -86,7 +86,7 @@ def split_of_record(record: Mapping[str, Any]) -> str | None:
 
 
 def named_splits(files: Iterable[Path]) -> set[str]:
-    """Return the splits in the records' field "split", or none if no record says "train".
+    """Return the splits in the records' field "split"; none if no record has "train" there.
 
     Reading stops after both a training and a validation record.
     """

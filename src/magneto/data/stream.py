@@ -34,7 +34,7 @@ EVALUATION_SEED = 0
 
 
 def describe_numbers(examples: np.ndarray) -> str:
-    """Return the numbers of examples in words, from rows (draw, number)."""
+    """Return a phrase with the numbers of examples, given as rows (draw, number)."""
     return f"examples {join_words(examples[:, 1].tolist())}"
 
 
@@ -58,7 +58,7 @@ class BatchStream:
         return self.plan.count if isinstance(self.plan, EpochPlan) else None
 
     def pieces(self, step: int, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Divide a step's examples into `parts` near-equal pieces; return pieces `wanted`."""
+        """Divide a step's examples into `parts` near-equal pieces; return `wanted` pieces."""
         examples = self.plan(step)
         return [cut(examples, number, parts) for number in wanted]
 
@@ -79,7 +79,7 @@ class BatchStream:
 
 
 def cut(examples: Any, number: int, parts: int) -> Any:
-    """Return piece `number` of examples divided into `parts` pieces, for each name of a dict.
+    """Return piece `number` of `parts` pieces of examples; for a dict, that of each value.
 
     Raises:
         ValueError: If the step has fewer examples than pieces.
@@ -206,7 +206,7 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
 
 
 def with_draw(numbers: np.ndarray, draw: int) -> np.ndarray:
-    """Return rows (draw, number) of examples with one draw."""
+    """Return rows (draw, number) of examples that all have the given draw."""
     return np.stack([np.full_like(numbers, draw), numbers], axis=1)
 
 
@@ -274,8 +274,8 @@ def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> 
     Args:
         order: Numbers of the examples, sorted by length.
         sizes: Lengths of each example, such as those of source and target: (examples, lengths).
-        budgets: Budget i limits the number of examples times the largest lengths 0 to i in the
-            group. A single example may exceed a budget.
+        budgets: A group's number of examples, times the group's largest length 0, 1, ... and i, is
+            at most budget i. A single example may exceed a budget.
     """
     sizes = sizes[order]
     groups, start = [], 0
@@ -323,7 +323,7 @@ def join_streams(
 
     Args:
         streams: Streams by name.
-        join: Function from a batch of each stream, by name, to a batch.
+        join: Function that makes one batch from the streams' batches, given by name.
     """
 
     def plan(step: int) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class Table:
         return next((plain[name] for name in COLUMN_ALIASES[what] if name in plain), None)
 
     def no_column(self, *wanted: str) -> ValueError:
-        """Return the error that the first of the wanted columns is missing, with advice."""
+        """Return an error with advice: the first of the wanted columns is missing."""
         names = join_words([abbreviate(name) for name in self.columns]) or "none"
         line = f"{self.where} has no column {wanted[0]!r} among {names}. Set "
         line += f"data.{wanted[0]}_column"
@@ -224,9 +224,9 @@ def divide(
 
     Args:
         splits: Tables of the source by split.
-        other: Tables of a validation source by split. The validation split of this source is used,
-            else its test split, else its training split. With None, the validation split of
-            `splits` is used, else rows are held out.
+        other: Tables of a validation source by split. The validation split of this validation
+            source is used, else its test split, else its training split. If `other` is None, the
+            validation split of `splits` is used; without one, rows are held out.
         fraction: Share of rows to hold out.
         key: Column whose values are held out; see `hold_out`.
         counts: Receives counts of rows of test splits.

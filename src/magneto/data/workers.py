@@ -73,8 +73,8 @@ class BatchPrefetcher:
         parts: Pieces of a global batch.
         wanted: Numbers of the pieces to make.
         pin: Whether to copy batches to pinned memory, for a GPU.
-        num_workers: Number of worker processes; 0 uses a thread. Batches do not depend on this
-            number.
+        num_workers: Number of worker processes; 0 uses a thread. Batches do not depend on the
+            number of workers.
 
     Raises:
         ValueError: If the system can't fork worker processes.

@@ -58,7 +58,7 @@ class TextTask(Task):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the corpus. The corpus is read only if a tokenizer is trained on it."""
+        """Tokenizer of the corpus. Only the training of a tokenizer reads the corpus."""
         if self.data_config.tokenizer == "bpe":
             return self.text.tokenizer
         return load_tokenizer(self.data_config.tokenizer)

@@ -170,7 +170,7 @@ class TextClassification(Task):
         return derive_length(lengths, most, self._progress)
 
     def _classes(self) -> int:
-        """Return the data's number of classes, 1 for regression; check that of the model."""
+        """Return the data's number of classes, 1 for regression; check that the model agrees."""
         classes = 1 if self.data_config.regression else len(self.labels)
         if self.model_config.classes not in (None, classes):
             raise ValueError(
@@ -207,7 +207,7 @@ class TextClassification(Task):
         return example_stream(by_length(train.lengths, batch_size, seed), make)
 
     def _mask(self, row: Tensor, mask: int, share: float, draw: tuple[int, int, int]) -> None:
-        """Replace tokens of a text, except special tokens, by the mask token in place."""
+        """Replace random tokens in place by the mask token, but no special token."""
         drawn = torch.from_numpy(np.random.default_rng(draw).random(len(row)) < share)
         for kept in (self.tokenizer.begin, self.tokenizer.end, self.tokenizer.pad):
             drawn &= row != kept
@@ -243,7 +243,7 @@ class TextClassification(Task):
         return F.cross_entropy(outputs, labels, reduction="none")
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Return the summed loss, and "accuracy" for classes."""
+        """Return the summed loss and, for classes, the number of correct texts ("accuracy")."""
         outputs, labels = self.outputs(model, batch), batch["labels"]
         total = self._losses(outputs, labels).sum()
         count = torch.ones_like(labels).sum()

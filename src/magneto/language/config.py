@@ -223,7 +223,8 @@ class ClassificationDataConfig:
     is a file."""
     metric: Metric = "auto"
     """Metric that selects checkpoints and that comparisons report. "auto" uses the metric of the
-    GLUE task. Without one, it uses accuracy, or the Pearson correlation for regression."""
+    GLUE task. Without a GLUE task, "auto" uses accuracy, or the Pearson correlation for
+    regression."""
     tokenizer: str = "auto"
     """Tokenizer: "auto" (the tokenizer of `model.pretrained`, otherwise "bpe"), "bpe" (byte-level,
     trained on the training texts), "bytes", or the path of a tokenizer."""

@@ -65,7 +65,7 @@ class Accuracy:
 
 
 def answer_credit(values: Sequence[float], answer: int) -> float:
-    """Return 1 if the correct option has the highest value, 1 / n in a tie of n, otherwise 0.
+    """Return 1 if the correct option has the highest value, 1 / n in a tie of n options, else 0.
 
     A model that scores all options equally therefore has chance accuracy, even for files in which
     the correct option is always the first.
@@ -139,8 +139,8 @@ def evaluate_suite(
         tokenizer: Tokenizer of the model.
         questions: Questions and demonstrations of the suite.
         num_fewshot: Number of demonstrations before each question, sampled for each question.
-        seeds: Seeds of the sampled demonstrations, with one pass over the questions for each seed;
-            one pass without demonstrations.
+        seeds: Seeds of the sampled demonstrations, with one pass over the questions for each seed.
+            Without demonstrations there is a single pass.
         length: Maximum input length in tokens. Demonstrations that do not fit are dropped,
             beginning with the first. A question that does not fit loses its beginning.
         limit: Number of questions to use, counted from the first; None for all.
@@ -430,7 +430,8 @@ def score_lines(
             f"{100 * score.by_sum.mean:>7.1f}{100 * score.by_mean.mean:>7.1f}{score.items:>11}"
         )
     lines += ["", "Accuracies are in per cent, ± one standard error. Suites with a blank compare "
-              "summed log-likelihoods. Other suites compare means per token."]  # fmt: skip
+              "summed log-likelihoods. Other suites compare mean log-likelihoods per "
+              "token."]  # fmt: skip
     for score in scores:
         if score.demonstrations < score.num_fewshot or score.truncated:
             lines.append(

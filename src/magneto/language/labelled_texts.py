@@ -77,7 +77,7 @@ class LabelledTexts:
         validation: Validation rows by the name of the set, which is "" for the first set and
             "mismatched" for MNLI's second.
         labels: Class names in the order of the class numbers; empty for regression.
-        counts: Numbers of rows that were read and left out.
+        counts: Number of rows that were read, and number of rows that were left out.
     """
 
     train: Table
@@ -153,7 +153,7 @@ def read_tables(
         source: Source, as in `ClassificationDataConfig.source`.
         splits: Accepted names of each split to read, for files and on the hub.
         config: Names of the columns.
-        counts: Counter of rows that are read and left out.
+        counts: Counter of the rows that are read and of the rows that are left out.
 
     Raises:
         FileNotFoundError: If there is no such path.
@@ -240,7 +240,7 @@ def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
 
 
 def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -> list[str | None]:
-    """Return the table's names of the columns "text", "pair" or "label"; None without a pair.
+    """Return the table's names for the columns "text", "pair" or "label"; None without a pair.
 
     Raises:
         ValueError: If the table lacks a wanted column. The message names the table's columns.
@@ -281,7 +281,7 @@ def labelled_rows(
         table: Table with the columns of its source.
         config: Names of the columns.
         unknown: Words for an unknown label, except those that `config.labels` contains.
-        counts: Counter of rows that are read and left out.
+        counts: Counter of the rows that are read and of the rows that are left out.
     """
     unknown = [word for word in unknown if word not in (config.labels or ())]
 

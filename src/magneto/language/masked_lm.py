@@ -139,8 +139,8 @@ class Masking:
         Returns:
             "tokens" are the masked input, (batch, length). "positions" are the masked positions in
             ascending order, (batch, max_masked). "targets" are the original tokens at the masked
-            positions, (batch, max_masked). Rows with fewer masked tokens have `IGNORED` targets at
-            the end.
+            positions, (batch, max_masked). Rows with fewer than `max_masked` masked tokens have
+            `IGNORED` targets at the end.
         """
         seen = rows.copy()
         positions = np.zeros((len(rows), self.max_masked), np.int64)

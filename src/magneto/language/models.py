@@ -60,7 +60,7 @@ class LanguageModel(nn.Module):
             cache: Keys and values of earlier tokens; see `Decoder`.
 
         Returns:
-            Logits (batch, length, vocab_size), or a `CrossEntropyLoss`.
+            Logits (batch, length, vocab_size), or a `CrossEntropyLoss` if targets are given.
         """
         features = self.decoder(self.embedding(tokens), attention_mask, cache=cache)
         if targets is None:
@@ -160,7 +160,7 @@ class MaskedLanguageModel(nn.Module):
             token_types: Token types of shape (batch, length); by default all 0.
 
         Returns:
-            Logits (batch, predictions, vocab_size), or a `CrossEntropyLoss`.
+            Logits (batch, predictions, vocab_size), or a `CrossEntropyLoss` if targets are given.
         """
         features = self.text_encoder(tokens, attention_mask, token_types)
         if positions is not None:
@@ -234,7 +234,7 @@ class TextClassifier(nn.Module):
         attention_mask: Tensor | None = None,
         token_types: Tensor | None = None,
     ) -> Tensor:
-        """Return logits, or predicted numbers, (batch, classes).
+        """Return logits, or predicted numbers for regression, (batch, classes).
 
         Args:
             tokens: Tokens of shape (batch, length); each row begins with `<s>`.

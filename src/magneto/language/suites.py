@@ -64,8 +64,8 @@ class Suite:
         aliases: Words in the names of the suite's files or folders.
         parse: Function that converts a record to an item; it raises KeyError or ValueError.
         partial: Whether the text after a blank is scored; the paper's accuracy then compares summed
-            log-likelihoods, otherwise means per token.
-        hub: NAME or NAME:CONFIG on the Hugging Face hub; "" if it is not on the hub.
+            log-likelihoods, otherwise mean log-likelihoods per token.
+        hub: NAME or NAME:CONFIG on the Hugging Face hub; "" if the suite is not on the hub.
         fields: Fields of a record, for messages.
         questions: Splits of the questions, preferred first; "" is a file without a split name.
         demonstrations: Splits of the demonstrations, preferred first.
@@ -245,8 +245,8 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
 
     Args:
         suite: One of `SUITES`.
-        data: Folder, which is searched recursively for files with the suite's name, file of
-            questions, or hf:NAME[:CONFIG[:SPLIT]]; None for the suite's data set on the hub.
+        data: A file of questions, hf:NAME[:CONFIG[:SPLIT]], or a folder, which is searched
+            recursively for files with the suite's name. None is the suite's data set on the hub.
 
     Raises:
         ConfigError: If no file matches, or several files of one split match.
@@ -278,7 +278,7 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
 
 
 Splits = dict[str, tuple[str, Callable[[], Iterable[Record]]]]
-"""Source (for messages) and reader of each split's records, by the split's name or ""."""
+"""Source (for messages) and reader of each split's records, by split ("" without a name)."""
 
 
 def _hub_splits(source: Source) -> Splits:

@@ -163,7 +163,7 @@ def _write_cache(config: TextDataConfig, directory: Path, progress: Progress) ->
 def tokenize_documents(
     documents: Iterable[str], tokenizer: Tokenizer
 ) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield the tokens, end tokens included, and the size in bytes of batches of documents."""
+    """Yield each batch of documents as tokens, end tokens included, and a size in bytes."""
     remaining = iter(documents)
     while texts := list(islice(remaining, BATCH)):
         encoded = tokenizer.encode(texts)
@@ -287,7 +287,7 @@ def count_windows(tokens: np.ndarray, length: int) -> int:
 
 
 def read_windows(tokens: np.ndarray, length: int, numbers: np.ndarray) -> np.ndarray:
-    """Return the windows of these numbers with the next token, int64 (windows, length + 1)."""
+    """Return the windows with these numbers, with the token after each, (windows, length + 1)."""
     rows = numbers[:, None] * length + np.arange(length + 1)
     return np.asarray(tokens[rows], dtype=np.int64)
 
@@ -315,7 +315,7 @@ class StreamedBlocks:
         counts: Path of the file with the number of windows in each block.
 
     Raises:
-        ValueError: If the stream has too little text for one window according to this file.
+        ValueError: If the stream has too little text for one window according to the file `counts`.
     """
 
     def __init__(

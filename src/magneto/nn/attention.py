@@ -93,7 +93,7 @@ class SelfAttention(Attention):
         self.positions = build_layer_positions(config)
 
     def forward(self, x: Tensor, mask: Mask, shared: Tensor | None, cache: Cache | None) -> Tensor:
-        """Return attention of x, (B, T, width), to x and cached positions."""
+        """Return the output of attention from x, (B, T, width), to x and cached positions."""
         return self.output(self.attend(*self.project(x), mask, shared, cache), x)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,7 +137,7 @@ class CrossAttention(Attention):
         self.v_proj = projection(config, width, [("v", shared)])
 
     def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
-        """Return attention of x, (B, T, width), to the encoder's output, (B, S, width)."""
+        """Return the output of attention from x, (B, T, width), to memory, (B, S, width)."""
         query = self.queries(self.q_proj(x)).transpose(1, 2)
         key, value = self.keys_values(memory, cache)
         return self.output(join_heads(self.dot_product(query, key, value, mask)), x)
@@ -245,7 +245,7 @@ class Mask:
         allowed: Boolean, (batch or 1, 1, query length, key length); None allows all pairs. Queries
             without allowed keys have True for all keys, so that their softmax is finite.
         seeing: Boolean, (batch or 1, 1, query length, 1), False for queries without allowed keys,
-            whose output becomes zero; None if all queries have keys.
+            whose output becomes zero; None if every query has an allowed key.
         causal: Whether `allowed` is None and each position attends to itself and earlier positions.
     """
 
@@ -254,7 +254,7 @@ class Mask:
     causal: bool = False
 
     def with_bias(self, bias: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-        """Return mask and bias on the logits as one argument for torch's attention."""
+        """Return the mask and the bias on the logits as one argument for torch's attention."""
         if bias is None:
             return self.allowed
         allowed = self.allowed
@@ -277,10 +277,10 @@ def build_mask(
         past: Number of cached positions before `x`.
         causal: Whether a position attends only to itself and earlier positions.
         window: Number of positions to attend to, from the position itself backwards; None for all.
-            Without `causal`, the window has the same length forwards.
+            Without `causal`, the window extends as far forwards as backwards.
 
     Raises:
-        ValueError: If the mask is not boolean or has another shape.
+        ValueError: If the mask is not boolean or has neither of these shapes.
     """
     length = x.shape[1]
     order = None
@@ -298,7 +298,7 @@ def build_mask(
 def order_mask(
     length: int, keys: int, past: int, causal: bool, window: int | None, device: torch.device
 ) -> Tensor:
-    """Return which keys order and window allow for each query, boolean (length, keys)."""
+    """Return the keys that causal order and window allow each query, boolean (length, keys)."""
     query = torch.arange(past, past + length, device=device)[:, None]
     key = torch.arange(keys, device=device)
     near = query - key
@@ -313,7 +313,7 @@ def build_memory_mask(attention_mask: Tensor | None) -> Mask:
 
 
 def open_empty_rows(allowed: Tensor) -> Mask:
-    """Return a mask with all keys for queries without allowed keys, whose output becomes zero."""
+    """Return a mask in which queries without allowed keys attend to all keys and output zero."""
     seeing = allowed.any(dim=-1, keepdim=True)
     return Mask(allowed=allowed | ~seeing, seeing=seeing)
 
@@ -392,7 +392,7 @@ class Cache(Protocol):
     """Interface of a key/value cache, which Hugging Face's caches also have."""
 
     def update(self, key: Tensor, value: Tensor, layer: int, /) -> tuple[Tensor, Tensor]:
-        """Append keys and values to a layer's cache, and return all of the layer's.
+        """Append keys and values to a layer's cache, and return all that the cache contains.
 
         All tensors have the shape (batch, heads, length, head width).
         """
@@ -418,7 +418,7 @@ class KeyValueCache:
         self.layers: list[CacheLayer] = []
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Append keys and values to a layer's cache, and return all of the layer's."""
+        """Append keys and values to a layer's cache, and return all that the cache contains."""
         while len(self.layers) <= layer:
             self.layers.append(CacheLayer())
         held = self.layers[layer]

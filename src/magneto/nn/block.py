@@ -83,7 +83,7 @@ class CrossAttentionSublayer(Residual):
         self.attention = CrossAttention(config, layer)
 
     def forward(self, x: Tensor, memory: Tensor, mask: Mask, cache: Any) -> Tensor:
-        """Add attention of x, (batch, length, width), to memory, (batch, source length, width)."""
+        """Return x, (batch, length, width), plus attention over memory, (batch, sources, width)."""
         return self.add(x, self.attention(self.before(x), memory, mask, cache))
 
 

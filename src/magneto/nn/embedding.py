@@ -40,7 +40,7 @@ class TextEmbedding(nn.Module):
 
 
 class PatchProjection(nn.Conv2d):
-    """Convolution of non-overlapping patches; Xavier uniform as a matrix, bias initially 0."""
+    """Convolution of non-overlapping patches; initially a Xavier uniform matrix and a bias of 0."""
 
     def __init__(self, channels: int, patch_size: int, width: int) -> None:
         super().__init__(channels, width, patch_size, stride=patch_size)

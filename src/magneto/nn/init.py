@@ -12,7 +12,7 @@ module by module in any order (`magneto.training.model`).
 | biases                             | 0                                                      |
 | norms, head scales                 | weight 1, bias 0                                       |
 | LayerScale                         | its initial value                                      |
-| positions, embeddings, heads       | their own module's, never scaled                       |
+| positions, embeddings, heads       | that of their own module, never scaled                 |
 
 The base is one of four distributions. xavier_normal and xavier_uniform have the standard deviation
 sqrt(2 / (fan_in + fan_out)). normal has the standard deviation 0.02. truncated_normal is cut at two
@@ -95,7 +95,7 @@ class PartlyBiased(Projection):
         nn.init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Project x: (..., width) to (..., all rows)."""
+        """Project the input: (..., width) to (..., number of rows of all slices)."""
         held = zip(self.rows, self.has_bias, strict=True)
         parts = iter(self.bias.split([rows for rows, has in held if has]))
         bias = [

@@ -57,7 +57,7 @@ class PackedDropPath(DropPath):
 
 
 class MultiwaySelfAttention(nn.Module):
-    """Self-attention over all tokens of a sample, with projections and norms by `ROUTES`."""
+    """Self-attention over all tokens of a sample; `ROUTES` names the expert of each modality."""
 
     def __init__(self, config: MultiwayConfig, depth: Depth, layer: int, drop: float) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class MultiwayEncoder(ProbedStack):
     def forward(self, vision: Tensor, language: Tensor, packing: Packing) -> Streams:
         """Encode embeddings, to which positions have been added.
 
-        The tensor of a missing modality has the shape (0, width). The experts of this modality then
+        The tensor of a missing modality has the shape (0, width). The experts of a missing modality
         compute nothing, and their gradients are zero.
 
         Args:
@@ -351,8 +351,8 @@ class Packing:
         """Return the row numbers of the first samples of each kind, without waiting for the device.
 
         Args:
-            count: Number of images alone, of pairs and of texts alone. If the batch has fewer
-                samples of a kind, the next samples follow.
+            count: Number of images alone, of pairs and of texts alone. If the batch has fewer than
+                `count` samples of a kind, the next samples follow.
         """
         alone, paired = self.vision_alone, self.language_paired
         first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],

@@ -39,7 +39,7 @@ class Scale:
 
 
 def width_scales(model: nn.Module) -> Mapping[str, Scale]:
-    """Return the factors of each parameter of a model, under all names of a tied one.
+    """Return the factors of each parameter of a model, and of a tied one under each name.
 
     With the standard parametrisation there are no factors.
 

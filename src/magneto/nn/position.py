@@ -1,11 +1,11 @@
 """Position encodings: learned, sinusoidal, rotary (RoPE), relative (T5, Transformer-XL, ALiBi).
 
 Grids, such as those of image patches, have two more encodings: BEiT's relative bias and rotary
-positions in two dimensions. Both encodings act in attention, besides positions added to the
-embeddings. Prefix vectors have no place on the grid.
+positions in two dimensions. Both encodings of grids act in attention, besides positions added to
+the embeddings. Prefix vectors have no place on the grid.
 
-An encoding has two modules. The stack's module runs once per forward pass. This module may change
-the embeddings, and returns a tensor that all layers share. The layer's module runs between
+An encoding has two modules. The stack's module runs once per forward pass. The stack's module may
+change the embeddings, and returns a tensor that all layers share. The layer's module runs between
 projections and attention. From queries, keys and the shared tensor, the layer's module computes
 queries, keys and a bias on the attention logits. Absolute encodings change the embeddings, and
 relative encodings act in the layers.
@@ -35,7 +35,7 @@ OWN_BIAS = "attention.positions.bias.weight"
 
 
 class NoPositions(nn.Module):
-    """No position encoding. Only causal masks depend on order."""
+    """No position encoding. Without positions, only causal masks depend on order."""
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x, (batch, length, width), unchanged, and None."""
@@ -425,7 +425,7 @@ def resize_positions(
     """Return a model's tensors for another grid.
 
     Learned positions and relative biases are interpolated (bicubic). If only the new model has a
-    bias per layer, each layer gets the shared bias, as in BEiT's fine-tuning.
+    bias per layer, each of its layers gets the old model's shared bias, as in BEiT's fine-tuning.
 
     Args:
         state: Tensors by name, of a model with one stack over the grid.

@@ -45,7 +45,7 @@ class ProbedStack(nn.Module, ABC):
 
     @abstractmethod
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
-        """Return, for each position, the mean over the positions to compare it with.
+        """Return, for each position, the mean over those positions with which it is compared.
 
         Args:
             tokens: Result of `tokens` for a layer's output.
@@ -177,8 +177,8 @@ class Encoder(LayerStack):
     ) -> list[Tensor]:
         """Return the outputs of chosen layers, for feature pyramids or linear probes.
 
-        Layers above the highest chosen layer do not run. The final norm is not applied. The
-        `final_norm` of the last layer's features is the result of `forward`.
+        Layers above the highest chosen layer do not run. The final norm is not applied. `forward`
+        returns the last layer's output after the `final_norm`.
 
         Args:
             x: Embeddings, (batch, length, width).
@@ -265,7 +265,8 @@ class Decoder(LayerStack):
             Features, (batch, length, width).
 
         Raises:
-            ValueError: If `memory` is missing, or is given without cross-attention.
+            ValueError: If a decoder with cross-attention gets no `memory`, or a decoder without
+                cross-attention gets `memory`.
         """
         if (memory is not None) != self.crosses:
             raise ValueError(

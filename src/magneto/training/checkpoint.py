@@ -180,7 +180,7 @@ def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
 
 
 def average_weights(pieces: Mapping[str, Piece], directories: list[Path]) -> dict[str, Piece]:
-    """Return this rank's pieces of the mean of several directories' weights, from float64 sums."""
+    """Return this rank's pieces of the weights' mean over directories, summed in float64."""
     held = [open_tensors(directory) for directory in directories]
     averaged = {}
     for name, piece in pieces.items():
@@ -434,7 +434,7 @@ class CheckpointWriter:
         return f"-{self.world.rank % size + 1:05d}-of-{size:05d}"
 
     def _is_writer_of(self, piece: Piece) -> bool:
-        """Return whether this rank writes a piece, as the first rank that holds it."""
+        """Return whether this rank is the first rank that has a piece, and so writes the piece."""
         if piece.sharded:
             return piece.replica == 0 and piece.tensor.numel() > 0
         return self.world.is_main_process
@@ -497,7 +497,7 @@ def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> Trai
         save_recipe: Function to call before anything is written.
 
     Returns:
-        The result of a run that is already finished, which stays unchanged; else None.
+        The result if the run is already finished, else None. A finished run stays unchanged.
 
     Raises:
         ValueError: If `resume` is False and the directory has checkpoints, if the run has another
@@ -574,7 +574,7 @@ def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a run without checkpoints has weights that a restart would not reproduce.
 
     A run killed before its first checkpoint may have saved best weights. A restart repeats the same
-    steps and so reproduces them.
+    steps and so reproduces these weights.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"] or not (run / METRICS_FILE).exists():

@@ -97,8 +97,9 @@ class TrainingConfig:
     """Ranks that share one copy of the model under "hybrid" (default: null, the ranks of a
     node)."""
     divergence_patience: PositiveInt = 100
-    """Consecutive steps of high loss after which a run counts as diverged. A smoothed loss is high
-    above 1.5 times the first loss, or after it has lost half of its decrease."""
+    """Consecutive steps of high loss after which a run counts as diverged. The smoothed loss is
+    high if it is above 1.5 times the first loss, or has risen again by more than half of its
+    decrease."""
     tensorboard: Free[bool] = True
     """Write TensorBoard files."""
     tracker: Literal["none", "wandb"] = "none"
@@ -107,7 +108,7 @@ class TrainingConfig:
     """CPU threads of torch per process (default: null, torch's default)."""
     num_workers: Free[Annotated[int, Interval(ge=0, le=1024)]] = 0
     """Worker processes per rank that decode and augment examples; 0 uses a thread. Batches do not
-    depend on this number."""
+    depend on the number of workers."""
 
     @rule
     def _patience_has_evaluations(self) -> Iterator[str]:
@@ -122,7 +123,7 @@ class TrainingConfig:
 
 
 def patience_is_over(config: TrainingConfig, step: int, best: int) -> bool:
-    """Return whether the last `patience` evaluations were not better than the best one.
+    """Return whether at least `patience` evaluations have followed the best one.
 
     Args:
         config: Settings of the run.

@@ -141,8 +141,8 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
     """Join the other processes inside the block, if there are any.
 
     Raises:
-        ValueError: As for `pick_strategy` and `pick_device`. Nodes with unequal numbers of
-            processes also raise it under "hybrid" without a shard size.
+        ValueError: As for `pick_strategy` and `pick_device`, or if nodes have unequal numbers of
+            processes under "hybrid" without a shard size.
     """
     strategy = pick_strategy(config)
     device = pick_device(config.device)
@@ -329,7 +329,7 @@ def shard_model(model: nn.Module, world: World) -> nn.Module:
 def replicate_model(model: nn.Module, world: World) -> nn.Module:
     """Wrap the model for "ddp", which averages gradients over ranks.
 
-    Buffers are not broadcast, since `Task.end_step` adds over ranks what a step changed in them.
+    Buffers are not broadcast, since `Task.end_step` sums their changes over ranks.
     """
     if world.strategy != "ddp":
         return model
@@ -364,7 +364,7 @@ def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 def reshard(model: nn.Module) -> None:
-    """Free the gathered parameters that FSDP's root keeps after a forward pass without a backward.
+    """Free parameters that FSDP's root has gathered for a forward pass without a backward pass.
 
     Otherwise FSDP would use these parameters after the weights were replaced.
     """

@@ -54,7 +54,7 @@ def evaluate(
         progress: Progress display.
 
     Returns:
-        The same result on every rank.
+        Metrics and predictions, which are the same on every rank.
 
     Raises:
         ValueError: If there is no validation batch.

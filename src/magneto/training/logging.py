@@ -33,7 +33,7 @@ RESULT_FILE = "result.json"
 
 
 class MetricsLogger:
-    """Log of rows of metrics in metrics.jsonl, which trackers also get under grouped names.
+    """Log of metrics, as rows of metrics.jsonl and, under grouped names, in trackers.
 
     On resumption, rows after the checkpoint's step are removed, since the run repeats these steps.
     """
@@ -355,7 +355,7 @@ RELIABLE_SECONDS = 0.02
 
 
 def peak_flops(device: torch.device, precision: str) -> float:
-    """Return a device's peak in FLOP/s, from the table or from a timed matrix product."""
+    """Return a device's peak in FLOP/s: the table's value, else that of timed products."""
     import torch
 
     if device.type == "cuda":
@@ -372,8 +372,8 @@ def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = N
         device: Device to measure.
         dtype: Type of the random factors; a GPU multiplies zeros and ones faster.
         size: Number of rows. By default the size is doubled until a product takes
-            `RELIABLE_SECONDS`, up to 1024 on a CPU and 8192 elsewhere. Smaller products on a GPU
-            would measure the launch.
+            `RELIABLE_SECONDS`, up to 1024 on a CPU and 8192 elsewhere. On a GPU, smaller products
+            would measure the launch of the kernel.
     """
     accelerated = device.type != "cpu"
     largest, products = size or (8192 if accelerated else 1024), 10 if accelerated else 1
@@ -401,7 +401,7 @@ def product_seconds(device: torch.device, dtype: torch.dtype, size: int, product
 
 
 class Throughput:
-    """Meter of units per second and model-FLOPs utilisation, without pauses."""
+    """Meter of units per second and model-FLOPs utilisation, which excludes pauses."""
 
     def __init__(self, flops_per_unit: float, peak: float) -> None:
         self.flops_per_unit = flops_per_unit

@@ -180,7 +180,7 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
 
 
 def stop_requested(state: TrainingState) -> bool:
-    """Return whether a signal asked to stop; several ranks check only at log steps."""
+    """Return whether a signal asked to stop; several ranks look for signals only at log steps."""
     due = state.world.world_size == 1 or state.step % state.config.log_every == 0
     return due and any_rank(state.interrupt.requested, state.world)
 
@@ -236,7 +236,7 @@ def accumulate(
 
 
 def log(state: TrainingState) -> None:
-    """Read the steps since the last log from the device, check for divergence, and write a row."""
+    """Read the losses since the last log from the device, check for divergence, and write a row."""
     steps, state.pending = state.read_pending(), []
     if not steps:
         return
@@ -261,7 +261,7 @@ def log(state: TrainingState) -> None:
 
 
 def evaluate(state: TrainingState) -> None:
-    """Evaluate the averaged weights, or the model's, and save them if they are the best.
+    """Evaluate the averaged weights, or the model's without an average; save the best weights.
 
     Weights with a non-finite validation loss are never the best, even if another metric is finite.
     """
@@ -330,7 +330,7 @@ def weights_are_finite(state: TrainingState) -> bool:
 
 
 def finish(state: TrainingState, started: float) -> TrainingResult:
-    """Write the last checkpoint or the final weights, the result, and the closing lines."""
+    """Write the weights that the run's status requires, the result, and the closing lines."""
     weights = state.weights
     state.report.finish()
     if state.stop is not None and state.stop.status != "diverged":

@@ -5,9 +5,10 @@ built on the meta device, sharded, and initialised module by module, so that no 
 whole model. A module's random numbers depend on the seed and the module's name alone.
 
 Initialisation by module requires that `reset_parameters` of each module fills the module's tensors,
-and that nothing changes these tensors afterwards. Modules of torch and Magneto satisfy this. Models
-that set a value in the parent, have a bare parameter, or load weights do not. Every process builds
-the whole of such a model and keeps its own rows.
+and that nothing changes these tensors afterwards. Modules of torch and Magneto satisfy this. A
+model whose modules set a value in a child, that has a parameter without a `reset_parameters`, or
+that loads weights can't be initialised by module. Every process builds the whole of such a model
+and keeps its own rows.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class FillRecorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Record an operation's writes; run it, or return the tensor that it would fill."""
+        """Record an operation's writes and run it; for a fill on "meta", only return the tensor."""
         for argument, value in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info and argument.alias_info.is_write and isinstance(value, Tensor):
                 # Values copied from another tensor are unknown, so equal to nothing.
@@ -135,7 +136,7 @@ def initialise_from_data(
 
 
 def build_on_meta(build: Callable[[], nn.Module]) -> tuple[nn.Module | None, str]:
-    """Build a model on the meta device, or return None and why modules can't be initialised."""
+    """Return a model on the meta device, or None and why it can't be initialised by module."""
     try:
         with torch.device("meta"), FillRecorder() as building:
             model = build()
@@ -210,7 +211,7 @@ def draw_parameters(model: nn.Module, seed: int) -> None:
 
 
 def draw_module(module: nn.Module, own: dict[str, Tensor], fresh: dict[str, Tensor]) -> None:
-    """Initialise a module's whole tensors on the CPU; copy this rank's rows of those in `fresh`."""
+    """Initialise a module's whole tensors on the CPU; copy this rank's rows to `fresh`."""
     whole = {key: torch.empty(t.shape, dtype=t.dtype) for key, t in own.items()}
     try:
         for key, value in whole.items():
@@ -273,7 +274,7 @@ class CountedOperations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Count an operation and run it, or return tensors of its output shapes."""
+        """Count and run an operation; for one of `META_SHAPES`, only make empty outputs."""
         kwargs = kwargs or {}
         result = META_SHAPES.get(func, func)(*args, **kwargs)
         if (flops := FLOP_FORMULAS.get(func._overloadpacket)) is not None:

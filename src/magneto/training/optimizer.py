@@ -122,7 +122,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def gradient_scale(
     parameters: list[nn.Parameter], count: Tensor, clip_norm: float | None, world: World
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient norm before clipping, and the factor for the mean and for clipping.
+    """Return the gradient norm before clipping, and the factor that averages and clips gradients.
 
     Gradients are those of the summed loss, averaged over ranks. The factor therefore includes
     world size / count. Both results stay on the device.
@@ -172,7 +172,7 @@ def take_step(
 
 
 def scales_in_kernel(optimizer: torch.optim.Optimizer, world: World) -> bool:
-    """Return whether the optimizer's kernel can scale the gradients; not those of DTensors."""
+    """Return whether the optimizer's kernel can scale the gradients; it can't scale DTensors."""
     fused = bool(optimizer.defaults.get("fused")) and world.device.type in ("cpu", "cuda")
     return fused and not world.is_sharded
 

@@ -63,7 +63,7 @@ class TrainingState:
     metrics_logger: MetricsLogger | None = None  # on the main process only
 
     def read_pending(self) -> list[dict[str, Any]]:
-        """Return the numbers of the steps not yet logged, which waits for the device once."""
+        """Return the values of steps not yet logged as rows, waiting once for the device."""
         if not self.pending:
             return []
         table = torch.stack([values for _, _, values in self.pending]).tolist()

@@ -77,7 +77,7 @@ class Figure:
     Attributes:
         name: File name without ending: letters, digits and dashes.
         title: Title in a few words.
-        caption: One or two sentences on how to read the figure, with its numbers.
+        caption: One or two sentences that say how to read the figure and quote its numbers.
         image: SVG text, or the bytes of a PNG.
     """
 
@@ -204,8 +204,8 @@ class Task(ABC):
     def validation_batches(self) -> Sequence[Any]:
         """Return the validation split as batches, each made on the CPU when accessed.
 
-        Batch i must not depend on the number of ranks or on `training.evaluate_limit`. This limit
-        selects the first batches, so their order should be random. See
+        Batch i must not depend on the number of ranks or on `training.evaluate_limit`.
+        `training.evaluate_limit` selects the first batches, so their order should be random. See
         `magneto.data.stream.LazyBatches`.
         """
 
@@ -224,8 +224,8 @@ class Task(ABC):
 
         Args:
             sums: Sums over batches and ranks, as numbers or nested lists.
-            predictions: Predictions of each batch with predictions, in the order of batches, on the
-                CPU.
+            predictions: Predictions of each batch that has predictions, in the order of batches, on
+                the CPU.
         """
         return {name: sums[name] / sums["count"] for name in sums if name != "count"}
 
@@ -245,7 +245,7 @@ class Task(ABC):
 
         Args:
             model: The model with a run's weights, in evaluation mode. The method `prepare` is not
-                called before.
+                called before `predict`.
             inputs: For a task named by import path, rows of tables: mappings from column names to
                 values, which are strings in a .csv file.
         """
@@ -261,7 +261,8 @@ class Task(ABC):
 
         Returns:
             Values of the recipe's fields that the data determined, by dotted name. With these
-            values the model can be built without data. A path must be inside `directory`.
+            values the model can be built without data. A value that is a path must be inside
+            `directory`.
         """
         return {}
 
@@ -291,7 +292,7 @@ def figures_of(task: Task, model: nn.Module) -> Sequence[Figure]:
 
 
 def place_companion(task: Task, device: torch.device) -> None:
-    """Move a task's companion to a device, frozen and in evaluation mode."""
+    """Move the frozen model of `Task.companion` to a device, and set evaluation mode."""
     companion = task.companion()
     if companion is not None:
         companion.requires_grad_(False).eval().to(device)
