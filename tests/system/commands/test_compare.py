@@ -95,7 +95,7 @@ def test_runs_on_changed_data_do_not_join_a_comparison(
     table.write_text("\n".join(["text,label", *rows, "another text,odd"]))
     for more in (["--more-seeds", "2"], ["--seeds", "1,2"]):
         assert main([*given, *more]) == 2
-        assert "they changed after the run began" in capsys.readouterr().err
+        assert "which changed after the run began" in capsys.readouterr().err
     assert len(list((out / "cells").iterdir())) == 1
     assert (out / "sweep.json").read_bytes() == before
     assert main(["report", str(out)]) == 2

@@ -76,6 +76,6 @@ def test_runs_on_changed_data_do_not_join_a_ladder(
     for sizes in ("8,16,32", "8,16"):
         capsys.readouterr()
         assert main([*given, "--widths", sizes, "--seeds", "1"]) == 2
-        assert "they changed after the run began" in capsys.readouterr().err
+        assert "which changed after the run began" in capsys.readouterr().err
         assert (out / "ladder.json").read_bytes() == before
         shutil.rmtree(out / "rungs" / "width-16", ignore_errors=True)
