@@ -1,7 +1,7 @@
 """Magneto: one Transformer for every modality, and a lab for its norm placements.
 
 `magneto probe` predicts before training whether a norm placement will train. `magneto compare`
-trains several placements and recommends one with a learning rate.
+trains several placements, and recommends a placement and a learning rate.
 
 The public names are resolved on first use, so that `import magneto` imports nothing else.
 """

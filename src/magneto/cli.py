@@ -133,7 +133,7 @@ def say(line: str) -> None:
 def print_everything() -> None:
     """Print characters that stdout's encoding lacks as escapes, as Python does on stderr.
 
-    Otherwise such a character in a text or a file name would end the command midway.
+    Otherwise a text or a file name with such a character would end the command midway.
     """
     with suppress(AttributeError):  # stdout is closed or replaced
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -154,7 +154,7 @@ def drop_output() -> None:
 def open_missing_streams() -> None:
     """Open the null device as each standard stream that is closed (`2>&-`).
 
-    Otherwise the next opened file gets the stream's number, and output is written into that file.
+    Otherwise the next opened file gets the closed stream's descriptor, and receives its output.
     """
     for number in (0, 1, 2):
         try:

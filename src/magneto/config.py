@@ -1,6 +1,6 @@
 """Reading and checking of configurations: YAML, dotted overrides, suggestions, and error messages.
 
-Each mistake in a configuration is one line of the error message. The line of an unknown key
+Each mistake in a configuration is one line of the error message. For an unknown key, the message
 suggests the nearest valid key.
 """
 
@@ -33,7 +33,7 @@ FOREIGN_NAMES = {
     "max_position_embeddings": "max_length", "path": "source", "dataset": "source",
     "wandb": "tracker",
 }  # fmt: skip
-"""Field names of other programs, with Magneto's names, for suggestions."""
+"""Magneto's names of fields by their names in other programs, for suggestions."""
 
 # Limit of integers, which torch and numpy store in 64 bits.
 LARGEST = 10**18
@@ -64,8 +64,8 @@ class ConfigError(ValueError):
 def nearest(word: str, known: Sequence[str]) -> str:
     """Return "; did you mean ...?" for the known word nearest to `word`, or "".
 
-    Names of other programs are translated. Other dotted words are compared first within their
-    section, then as whole words, then by their last part.
+    Field names of other programs are translated. Any other dotted word is compared first with the
+    keys of its section, then as a whole with all keys, then by its last part.
     """
     section, _, last = word.rpartition(".")
     if last in FOREIGN_NAMES:
@@ -134,7 +134,7 @@ def to_mapping(value: Any) -> Any:
 
 
 class RecipeLoader(yaml.SafeLoader):
-    """YAML loader of plain values without aliases, tags and duplicate keys."""
+    """YAML loader of plain values that refuses aliases, tags and duplicate keys."""
 
     yaml_implicit_resolvers: ClassVar[Any] = {
         None: [

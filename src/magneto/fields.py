@@ -402,7 +402,7 @@ class FieldDescription:
 
 
 def describe_fields(kind: type, section: str) -> Iterator[FieldDescription]:
-    """Yield the fields of a configuration, and the fields of nested configurations in its order.
+    """Yield the fields of a configuration and its nested ones, in the order of definition.
 
     Args:
         kind: Class of the configuration.

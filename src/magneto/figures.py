@@ -233,7 +233,7 @@ def table(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
     """Draw a table as SVG.
 
     Args:
-        lines: Its cells; long cells are truncated, and the first line is bold.
+        lines: Cells of each row; long cells are truncated, and the first row is bold.
         right: Indices of right-aligned columns.
     """
     cut = MOST_LETTERS - 1

@@ -263,7 +263,7 @@ def check_directory(path: Path) -> None:
 
 
 def fingerprint(path: Path, sync: bool = True) -> dict[str, int]:
-    """Return size and checksum of a file, and write its buffers to the disk with `sync`."""
+    """Return size and checksum of a file; if `sync`, also write its buffers to the disk."""
     checksum, size = 0, 0
     with path.open("rb") as file:
         while block := file.read(1 << 22):

@@ -199,8 +199,8 @@ def task_class(name: str) -> type[Task]:
 def config_classes(name: str) -> tuple[type, type]:
     """Return the classes of a task's `model` and `data` sections.
 
-    For built-in tasks, torch is not imported. A task named by import path has both classes as
-    attributes.
+    For built-in tasks, torch is not imported. A task named by import path has the classes as
+    attributes ModelConfig and DataConfig.
 
     Raises:
         ConfigError: If there is no such task. The message suggests the nearest name.

@@ -69,13 +69,13 @@ def load_run(
         run: Directory of the run.
         which: Name of the weights.
         overrides: Dotted fields of its recipe.
-        verb: Command that opens it, checked against the task's commands (see `magneto.tasks`);
+        verb: Command that opens the run, checked against the task's commands (see `magneto.tasks`);
             None for commands that work for every task.
 
     Raises:
         FileNotFoundError: If there is no run, or no such weights in it.
-        ConfigError: If the command does not support the run's task. The message names the commands
-            that do.
+        ConfigError: If the command does not support the run's task. The message names commands
+            that support the task.
     """
     recipe, built = open_task(run, overrides, verb)
     built.problems.write_to(run)
@@ -122,7 +122,7 @@ def run_tokenizer(run: Path) -> str:
     """Return the directory of a run's tokenizer.
 
     Raises:
-        FileNotFoundError: If the run has none.
+        FileNotFoundError: If the run has no tokenizer.
     """
     from magneto.training.task import resolved_fields
 
@@ -156,7 +156,7 @@ def other_data(run: Path, source: str) -> dict[str, Any]:
 
 
 def pretrained_run(config: Any) -> Path:
-    """Return the directory in a configuration's `pretrained`, with its placement filled in."""
+    """Return the directory in `pretrained`, with the configuration's placement filled in."""
     return user_path((config.pretrained or "").replace("{placement}", config.row.name))
 
 
@@ -171,7 +171,7 @@ def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str
             that the run lacks, may differ.
 
     Raises:
-        ValueError: If they differ. The message names the options that make them equal.
+        ValueError: If the shapes differ. The message names the options that make them equal.
     """
     shared = sorted({*names} - free_fields(type(config)))
     different = [

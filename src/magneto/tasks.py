@@ -18,7 +18,7 @@ class TaskEntry:
         verbs: Commands for its runs, as typed after `magneto` but without the run. The user
             replaces the words in capitals. `evaluate` and `report` work for every task.
         reads: Input of `Task.predict` in `magneto predict`: "images", "texts" or "rows" of tables.
-            Any other word names the text that follows the images, such as "question".
+            Any other word, such as "question", names the text that follows the images.
         plateau_batches: Validation batches for the baseline that a pre-trained encoder must beat
             before fine-tuning (see `warn_unlearnt`); 0 for tasks that pre-train no encoder.
     """

@@ -177,7 +177,7 @@ def find_weights(run: Path, which: str = "auto") -> Path:
         whole = [others[path] for path in undamaged(others)[0]]
         hint = "no others are undamaged"
         if whole:
-            hint = f"undamaged: {', '.join(whole)} (--weights {whole[0]}, if the command has it)"
+            hint = f"undamaged: {', '.join(whole)} (--weights {whole[0]}, where the option exists)"
         raise DamagedError(f"{error}; {hint}") from error
     return found
 

@@ -47,8 +47,8 @@ def parser() -> Parser:
     made.add_argument(
         "--cross-attention",
         choices=tuple(CROSS_ATTENTION),
-        help="position of cross-attention among a decoder layer's sublayers: the second, or "
-        "theorem 3's l %% 3 = 1 (default: second)",
+        help="sublayers of the decoder that are cross-attention: second (2, 5, 8, ...), as in the "
+        "model, or paper (1, 4, 7, ...), as printed in theorem 3 (default: second)",
     )
     return made.with_json()
 
@@ -120,7 +120,7 @@ def read_depths(command: Parser, args: Any) -> dict[Stack, int]:
     }
     depths: dict[Stack, int] = {s: layers for s, layers in stacks.items() if layers is not None}
     if args.layers is not None and depths:
-        command.error("omit --layers with --encoder-layers or --decoder-layers")
+        command.error("omit --layers if --encoder-layers or --decoder-layers is given")
     depths = depths or {"encoder": 12 if args.layers is None else args.layers}
     for layers in depths.values():
         if not 1 <= layers <= MOST_LAYERS:
@@ -131,7 +131,7 @@ def read_depths(command: Parser, args: Any) -> dict[Stack, int]:
 def read_scales(
     command: Parser, option: str, text: str | None, depths: Mapping[Stack, int]
 ) -> dict[Stack, Given]:
-    """Parse "1.5", "1,2,1,1" or "ENCODER/DECODER"; return {} if it is not given."""
+    """Parse "1.5", "1,2,1,1" or "ENCODER/DECODER"; return {} for None."""
     if text is None:
         return {}
     parts = text.split("/")
@@ -179,11 +179,11 @@ def bound_terms(
 
 
 def brief(scales: tuple[float, ...]) -> Given:
-    """Return one number if all scales are equal."""
+    """Return one number if all scales are equal, else all scales."""
     return scales[0] if len(set(scales)) == 1 else list(scales)
 
 
 def shown(scales: tuple[float, ...]) -> str:
-    """Format the scale of all sublayers, or its range."""
+    """Format one number if all scales are equal, else their range."""
     low, high = min(scales), max(scales)
     return f"{low:.4f}" if low == high else f"{low:.4g}..{high:.4g}"

@@ -46,7 +46,7 @@ def parser() -> Parser:
     add("--more-seeds", None, what, "N,M")
     what = "also vary this field of the recipe; may be repeated"
     several("--grid", metavar="FIELD=A,B", help=what)
-    add("--jobs", None, "parallel runs (default: one per GPU, or per core)", kind=int)
+    add("--jobs", None, "parallel runs (default: one per GPU; one per core without GPUs)", kind=int)
     made.add_argument(
         "--cluster", choices=("slurm", "local"), help="start the jobs through submitit"
     )
@@ -55,7 +55,9 @@ def parser() -> Parser:
         "--no-measurements", action="store_true", help="skip measuring updates and activations"
     )
     made.add_argument(
-        "--keep-weights", action="store_true", help="keep the weights of all runs, not only best"
+        "--keep-weights",
+        action="store_true",
+        help="keep the weights of all runs (default: only of the best run)",
     )
     add("--out", None, "folder of the comparison (default: runs/compare-RECIPE)", "DIR", Path)
     return made.with_data().with_json()
@@ -135,7 +137,7 @@ def add_measurements(
 
 
 def write(folder: Path, comparison: dict[str, Any], downloads: bool = True) -> Path:
-    """Write a comparison and its report, with or without figure files; return the page's path."""
+    """Write a comparison and its report, with or without figure files; return its path."""
     from magneto.lab.report.report import write_report
 
     write_json(folder / "comparison.json", comparison)
@@ -153,7 +155,7 @@ def closing(comparison: dict[str, Any], page: Path, best: Path | None) -> Iterat
 
 
 def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | None:
-    """Return the path of the best run: the link `best` in the folder, if links can be made.
+    """Link the best run as `best` in the folder; return the link, or the run if that fails.
 
     Weights that a killed worker left behind are deleted first.
     """
@@ -202,7 +204,7 @@ def field_values(word: str) -> tuple[str, list[str]]:
     """Parse FIELD=A,B.
 
     Raises:
-        ConfigError: If it is malformed.
+        ConfigError: If the text is malformed.
     """
     name, _, values = word.partition("=")
     if not split(values):

@@ -40,10 +40,11 @@ def parser() -> Parser:
     """Return the command's parser."""
     made = Parser(
         "convert",
-        "Convert weights to Magneto's format, or with --to from it. Supported are GPT-2, Llama, "
-        "Mistral, BERT, BART, Marian, ViT, BEiT and Kosmos-2's text model of transformers; ViT, "
-        "DeiT, BEiT, EVA-02 and BEiT-3 of timm; torchscale's models; and BEiT-3's original "
-        "checkpoints (images, and images with texts). Unsupported parts are refused by name.",
+        "Convert weights of another library to Magneto's format, or with --to Magneto's weights to "
+        "another format. Supported are GPT-2, Llama, Mistral, BERT, BART, Marian, ViT, BEiT and "
+        "Kosmos-2's text model of transformers; ViT, DeiT, BEiT, EVA-02 and BEiT-3 of timm; "
+        "torchscale's models; and BEiT-3's original checkpoints (images, and images with texts). "
+        "Unsupported parts are refused by name.",
         "magneto convert openai-community/gpt2 gpt2-magneto",
     )
     made.add_argument(
@@ -115,8 +116,9 @@ def export_parser() -> Parser:
     """Return the parser of `magneto export`."""
     made = Parser(
         "export",
-        "Export a run's model for transformers. Where this package is installed, pipeline and the "
-        "printed Auto class load it by from_pretrained(DIR, trust_remote_code=True).",
+        "Export a run's model for transformers. Where Magneto is installed, transformers loads the "
+        "model in its pipelines, and by from_pretrained(DIR, trust_remote_code=True) of the "
+        "printed Auto class.",
         "magneto export runs/first first-hf",
     ).with_run()
     made.add_argument("directory", type=Path, help="output directory")
@@ -144,7 +146,7 @@ def local(source: str) -> Path:
     """Return the path of a source, after downloading the small files of a hub name.
 
     Raises:
-        FileNotFoundError: If it is neither a path nor a hub name.
+        FileNotFoundError: If the source is neither a path nor a hub name.
     """
     path = user_path(source)
     if path.exists():
@@ -248,7 +250,7 @@ def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]
 
 
 def copy_tokenizer(source: Path, directory: Path) -> None:
-    """Copy a tokenizer, saved such that its files do not depend on the model's type."""
+    """Copy a tokenizer; the copied files do not depend on the model's type."""
     for name in (*COPIED, "generation_config.json"):
         if (source / name).is_file():
             shutil.copyfile(source / name, directory / name)

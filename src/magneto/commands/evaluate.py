@@ -54,7 +54,7 @@ SUPPORTED = {
     "normaliser": ("transducer",),
     "include": ("tasks",),
 }
-"""Tasks that support an option, by option; "tasks" stands for --tasks."""
+"""Tasks that support each option. The entry "tasks" is no task but the option --tasks."""
 
 
 def parser() -> Parser:
@@ -89,8 +89,8 @@ def parser() -> Parser:
     add("--max-length", None, "maximum tokens of a prompt (default: training length)", kind=int)
     add("--include", None, "folder with task files (.yaml) for lm-evaluation-harness", "DIR", Path)
     group = made.add_argument_group("translation runs")
-    what = "translation directions (default: all trained ones); write A>B for codes with a dash"
-    add_option(group, "--directions", None, what, "A-B,C-D")
+    what = "translation directions (default: all trained ones); write A>B if a language code "
+    add_option(group, "--directions", None, what + "contains a dash", "A-B,C-D")
     search_options(group)
     group = made.add_argument_group("speech recognition runs")
     add_option(group, "--splits", None, "evaluate each of these splits", "A,B")
@@ -208,7 +208,7 @@ def recognition_metrics(
     answers: Sequence[tuple[str, str, str]],
     normaliser: TextNormaliser | None,
 ) -> dict[str, Any]:
-    """Return the interval and further error rates of transcripts; for --write, write them."""
+    """Return interval and further error rates of transcripts; for --write, write transcripts."""
     from magneto.speech.task import error_rate_half_width, normalised_rates, word_errors
 
     if args.write:
@@ -272,9 +272,9 @@ def check_answers(args: argparse.Namespace) -> None:
 
 
 def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    """Translate, and score by BLEU and chrF.
+    """Translate sentences, and score the translations by BLEU and chrF.
 
-    The loss covers the sentences that pass the recipe's filters; BLEU and chrF cover all.
+    The loss covers the sentences that pass the recipe's filters; BLEU and chrF cover all of them.
     """
     from magneto.runs import load_run, run_tokenizer
     from magneto.translation.prepare import read_tags
@@ -322,7 +322,7 @@ def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Run `magneto evaluate RUN --features`.
 
     A probe is trained on training images and scored on validation images, of the run's own data or
-    of another source. A source without a validation split is divided into both.
+    of another source. Images without a validation split are divided into training and validation.
 
     Raises:
         ValueError: If images have no labels.
@@ -352,7 +352,7 @@ def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 
 def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int:
-    """Run `magneto evaluate RUN --tasks ...` on built-in suites and the harness's tasks."""
+    """Run `magneto evaluate RUN --tasks ...`: built-in suites, or lm-evaluation-harness's tasks."""
     from magneto.language.in_context import context_length, evaluate_suite, score_lines
     from magneto.language.suites import load_questions
     from magneto.runs import load_run
@@ -409,7 +409,7 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
 
 
 def harness_manager(names: Sequence[str], include: Path | None) -> Any:
-    """Return the harness's task manager if a name is not a built-in suite; check all names."""
+    """Check names of tasks; return lm-evaluation-harness's manager unless all are built in."""
     theirs = [name for name in names if name not in SUITES]
     if not names:
         raise ConfigError([f"--tasks: name at least one of {', '.join(SUITES)}"])

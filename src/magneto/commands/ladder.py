@@ -39,8 +39,8 @@ BATCHES = 16
 # vocabulary that takes thousands, and shorter runs would only compare who gets there first.
 BYTES = {"data.tokenizer": "bytes"}
 BYTES_NOTE = (
-    "Text is tokenized as bytes, because so few steps with the recipe's BPE vocabulary end near "
-    "the unigram baseline. --data.tokenizer bpe keeps the vocabulary."
+    "Text is tokenized as bytes, because after so few steps with the recipe's BPE vocabulary the "
+    "loss is still near the unigram baseline. --data.tokenizer bpe keeps the vocabulary."
 )
 
 
@@ -76,7 +76,7 @@ def parser() -> Parser:
     add("--budget", None, what + "are trained on bytes", "TIME")
     what = "stop a run at half of its steps if two other rates are better by more than noise"
     made.add_argument("--race", action="store_true", help=what)
-    add("--jobs", None, "parallel runs (default: one per GPU, or per core)", kind=int)
+    add("--jobs", None, "parallel runs (default: one per GPU; one per core without GPUs)", kind=int)
     add("--out", None, "folder of the ladder (default: runs/ladder-RECIPE)", "DIR", Path)
     return made.with_data().with_json()
 
@@ -132,7 +132,7 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
     """Return the ladder that the options describe.
 
     Raises:
-        ConfigError: If they are wrong or contradict each other.
+        ConfigError: If options are wrong or contradict each other.
     """
     from magneto.lab.ladder import Ladder
 

@@ -1,6 +1,7 @@
 """`magneto plan` and `magneto train --dry-run`: memory and time of a training.
 
-The plan is computed from the shapes of a step; a dry run takes some steps on this device.
+A plan is computed from the shapes of tensors in one training step. A dry run takes some steps on
+this device.
 """
 
 from __future__ import annotations

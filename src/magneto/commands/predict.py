@@ -170,12 +170,12 @@ def predict_readable(
     ask: Callable[[Sequence[Any]], Sequence[Any]],
     broken: list[dict[str, str]],
 ) -> Iterator[tuple[Path, Any]]:
-    """Yield each readable image with its prediction; report the others.
+    """Yield each readable image with its prediction; report unreadable images.
 
     Args:
         paths: Paths of images.
-        group: Number of consecutive images that share a prediction. An unreadable image drops its
-            group.
+        group: Number of consecutive images that share a prediction. A group with an unreadable
+            image is skipped.
         ask: Function from decoded images to a prediction for each.
         broken: Receives "path" and "reason" of each image without a prediction.
 
@@ -224,7 +224,7 @@ def write_pictures(path: Path, prediction: Prediction, out: Path, taken: set[str
 
 
 def predict_texts(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
-    """Print the label of each text, with its probabilities for --probabilities."""
+    """Print the label of each text, and for --probabilities each class's probability."""
     from magneto.language.labelled_texts import ROWS
 
     opened: Any = load_run(args.run, args.weights, overrides, verb="predict")
@@ -317,7 +317,7 @@ def text_groups(
             yield some
         return
     if len(inputs) > 1:
-        raise ConfigError(["omit the other inputs with standard input (-)"])
+        raise ConfigError(["standard input (-) must be the only input; omit the others"])
     for lines in arriving(open_standard_input(), counts, SORTED):
         yield list(line_pairs(lines, data.paired))
 
@@ -354,7 +354,7 @@ def generate_parser() -> Parser:
     add("--top-p", 1.0, "nucleus sampling; 1: off", "P")
     what = "beam width; a width above 1 replaces sampling (default: 1; captions: 3)"
     add("--beams", None, what, kind=int)
-    add("--length-penalty", 0.6, "captions: exponent of the length by which a score is divided")
+    add("--length-penalty", 0.6, "captions: scores are divided by the length to this power")
     add("--count", 1, "number of continuations")
     add("--seed", 0, "seed of the sampling")
     return made.with_json()

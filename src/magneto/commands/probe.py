@@ -56,15 +56,15 @@ def parser() -> Parser:
     what = "norm placements, module:NAME for your own (default: the recipe's)"
     add("--placements", None, what, "A,B")
     add("--steps", 5, "training steps")
-    what = "then train for this time (60s, 5m), and compare with the task's trivial baseline"
+    what = "then train for this time (60s, 5m), and compare the score with the trivial baseline's"
     add("--trial", None, what, "TIME")
-    what = "only measure how the output's change in one step grows with these numbers of layers"
-    add("--depths", None, f"{what}, at width 64 on random inputs", "N,M")
+    what = "only measure how the output's change in one step grows with depth, at these numbers of "
+    add("--depths", None, f"{what}layers, with width 64 and random inputs", "N,M")
     made.add_argument(
         "--stack", choices=("encoder", "decoder"), default="decoder",
         help="stack for --depths: encoder, or causal decoder (default: decoder)",
     )  # fmt: skip
-    what = "only measure how the change of each layer's output grows with these widths"
+    what = "only measure how the change of each layer's output grows with width, at these widths"
     add("--coordinates", None, f"{what} (muP's coordinate check)", "N,M")
     what = "number of seeds for the growth with depth (default: 3; with --depths: 5)"
     add("--seeds", None, what, kind=int)
@@ -85,7 +85,7 @@ def main(words: Sequence[str]) -> int:
     if args.trial is not None and read_time("--trial", args.trial) and args.depths:
         command.error("--trial trains the recipe; omit it with --depths")
     if args.coordinates and (args.depths or args.trial or args.placements):
-        command.error("omit --depths, --trial and --placements with --coordinates")
+        command.error("--coordinates excludes --depths, --trial and --placements; omit them")
     recipes = load_each(args.recipe, overrides, args.placements)
     progress, started = ProgressBars(), time.perf_counter()
     measure = measure_depths if args.depths else diagnose_each
@@ -139,7 +139,7 @@ def diagnose_each(
 def measure_depths(
     recipes: list[Recipe], args: Any, progress: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
-    """Measure the update's growth with depth, and compute the bound's; return values and lines."""
+    """Measure and bound the update's growth with depth; return values and lines."""
     from magneto.lab.update import bounds_over, growth, measure_growth, measured_shape
 
     depths = sorted(numbers("--depths", args.depths))
@@ -175,7 +175,7 @@ def measure_depths(
 def measure_widths(
     recipes: list[Recipe], args: Any, progress: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
-    """Measure the growth of the layers' changes with width; return values and lines."""
+    """Measure how the change of layers' outputs grows with width; return values and lines."""
     from magneto.lab.coordinates import draw_coordinates, measure_coordinates
 
     widths = sorted({*numbers("--coordinates", args.coordinates)})
@@ -215,9 +215,9 @@ def coordinate_lines(
         yield f"No exponent for {', '.join(broken)}: the change is zero or not finite."
     if steep:
         most = max(steep, key=lambda each: each.exponent)
-        yield (f"The change of {len(steep)} of {len(found)} outputs grows with the width, at most "
-               f"{most.name} as width^{most.exponent:.2f}. The right learning rate at width "
-               f"{widths[0]} is too large at width {widths[-1]}.")  # fmt: skip
+        yield (f"The change of {len(steep)} of {len(found)} outputs grows with the width. The "
+               f"fastest is {most.name}, as width^{most.exponent:.2f}. The right learning rate at "
+               f"width {widths[0]} is too large at width {widths[-1]}.")  # fmt: skip
     elif not broken:
         yield (f"No output's change grows faster than width^{FLAT:g}. One learning rate may serve "
                "all these widths.")  # fmt: skip
@@ -242,7 +242,7 @@ def diagnosis_lines(found: Sequence[Diagnosis], trials: Sequence[Trial] = ()) ->
 
 
 def layer_table(first: Sequence[LayerReading], last: Sequence[LayerReading], step: int) -> str:
-    """Format the table of layers at initialisation, with arrows to the last step."""
+    """Format the table of layers: values at initialisation, and arrows to the last step's."""
     span = f"1→{step}"
     lines = [["", "RMS", "token", "gradient", "update/", "largest", "entropy"],
              ["layer", span, "similarity", span, "weight", "logit", "(nats)"]]  # fmt: skip
@@ -270,7 +270,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def thin(count: int, most: int) -> list[int]:
-    """Choose at most `most` of 0 .. count - 1, evenly spaced, with both ends."""
+    """Choose at most `most` evenly spaced indices from 0 to count - 1, both included."""
     if count <= most:
         return list(range(count))
     return [round(part * (count - 1) / (most - 1)) for part in range(most)]

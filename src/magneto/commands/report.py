@@ -60,7 +60,7 @@ def draw_figures(run: Path, weights: str, recipe: Recipe, task: Task) -> Sequenc
 
     Raises:
         FileNotFoundError: If the run has no such weights.
-        Damaged: If they are damaged or not finite.
+        Damaged: If the weights are damaged or not finite.
     """
     from magneto.training.task import figures_of, place_companion
 

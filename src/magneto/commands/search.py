@@ -91,7 +91,7 @@ def read_picture(path: Path) -> Any:
     """Decode an image.
 
     Raises:
-        ValueError: If it cannot be read.
+        ValueError: If the image cannot be read.
     """
     with guarded(prefix=f"{path}: "):
         return decode_input(path)

@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
     def parse_with_overrides(
         self, words: Sequence[str]
     ) -> tuple[argparse.Namespace, dict[str, str]]:
-        """Parse words; also return the fields set by `--any.field value` or `=value`."""
+        """Parse words; also return the fields set by `--a.field value` or `--a.field=value`."""
         overrides: dict[str, str] = {}
         own: list[str] = []
         queue = list(words)
@@ -220,7 +220,7 @@ def read_time(option: str, text: str) -> float:
     """Return the seconds in a duration such as "60s", "5m", "2h" or "90" (seconds).
 
     Raises:
-        ConfigError: If it is malformed or not above 0. The message names the option.
+        ConfigError: If the text is malformed or not above 0. The message names the option.
     """
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     try:
@@ -260,7 +260,7 @@ def open_standard_input() -> BinaryIO:
     """Return the bytes of standard input.
 
     Raises:
-        ConfigError: If it is closed.
+        ConfigError: If standard input is closed.
     """
     if sys.stdin is None:
         raise ConfigError(["standard input is closed; name a file"])
@@ -268,7 +268,7 @@ def open_standard_input() -> BinaryIO:
 
 
 def check_file(name: str, what: str) -> None:
-    """Raise an error that names the nearest file, unless a file exists."""
+    """Raise an error with the nearest existing name if a file is missing."""
     path = Path(name)
     if path.is_dir():
         raise ValueError(f"{name} is a folder; name a {what} in it")
@@ -289,7 +289,7 @@ def standard_input_as_file(first: bytes = b"", ending: str = "") -> Iterator[Pat
     """Copy standard input to a temporary file, so that it can be read more than once.
 
     Args:
-        first: Bytes already read from it.
+        first: Bytes already read from standard input.
         ending: Ending of the file's name; by default inferred from the first line.
 
     Raises:

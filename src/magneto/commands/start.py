@@ -74,7 +74,7 @@ def main(words: Sequence[str]) -> int:
 
 
 class Bars(ProgressBars):
-    """Progress bars without lines, because the printed table describes the data."""
+    """Progress bars without lines of text, because the printed table describes the data."""
 
     def say(self, line: str) -> None:
         """Print nothing."""
@@ -114,7 +114,7 @@ def lines(advice: Advice, tried: Mapping[str, Any]) -> list[str]:
 
 
 def format_score(scores: Mapping[str, float], metric: str) -> str:
-    """Format a baseline's score by the task's metric, and its loss."""
+    """Format a baseline's loss, and its score in the task's metric."""
     names = [name for name in dict.fromkeys((metric, "loss")) if name in scores]
     return ", ".join(f"{scores[name]:.4g}" if name == metric else f"{name} {scores[name]:.4g}"
                      for name in names)  # fmt: skip

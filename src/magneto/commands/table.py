@@ -1,8 +1,8 @@
 """`magneto table`: scores of runs with a row per placement and a column per data set and metric.
 
-All columns of a row show its best grid point: the one with the best mean over seeds on its own
-validation data. Further tables compare rows at each grid point that several of them share. Lines
-below the table name the points and the runs without a result.
+All columns of a row show its best grid point: the one with the best mean score over seeds on the
+runs' own validation data. Further tables compare rows at each grid point that several of them
+share. Lines below the table name the points and the runs without a result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NUMBERS = (
     "mnli accuracy", "mnli accuracy_mismatched", "qnli accuracy", "qqp accuracy", "sst2 accuracy",
     "cola matthews", "mrpc accuracy", "stsb pearson",
 )  # fmt: skip
-"""The eight numbers of the paper's GLUE average, which excludes RTE."""
+"""Columns of the paper's GLUE average, which has eight metrics and excludes RTE."""
 PRESETS = {
     "glue": Preset(
         {"text-classification": "{data} {metric}"}, (*NUMBERS, "rte accuracy"), NUMBERS,
@@ -51,7 +51,7 @@ ANY = Preset(scale=1.0, decimals=4)
 
 @dataclass(frozen=True)
 class Score:
-    """A number of the table.
+    """One entry of the table.
 
     Attributes:
         row: Title of its row.
@@ -240,7 +240,7 @@ def point_lines(scores: Sequence[Score], owns: Container[str]) -> Iterator[str]:
 
 
 def missing_lines(runs: Sequence[Measured]) -> Iterator[str]:
-    """Yield a line for each reason with the runs that have no score."""
+    """For each reason why runs have no score, yield a line that lists these runs."""
     reasons: dict[str, dict[tuple[str, str, Point], list[str]]] = {}
     for run in runs:
         if not run.scores:
@@ -261,7 +261,7 @@ def table(
         title: Heading of the first column.
         scores: At most one per row and column; "-" stands for a missing one.
         rows: First rows; other rows of the scores follow.
-        preset: Its columns come first.
+        preset: Format of the table. Its columns come first.
     """
     known = list(dict.fromkeys(score.column for score in scores))
     columns = [name for name in (*preset.columns, *preset.splits) if name in known]

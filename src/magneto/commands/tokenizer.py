@@ -102,7 +102,7 @@ def train_tokenizer(
 
     Raises:
         FileExistsError: If the file exists.
-        ValueError: If the vocabulary is too small or too large, or `out` has another ending.
+        ValueError: If the vocabulary is too small or too large, or `out` has a wrong ending.
     """
     for (name, (least, most)), value in zip(RANGES.items(), (vocab_size, sample), strict=True):
         if not least <= value <= most:

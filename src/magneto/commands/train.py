@@ -58,8 +58,8 @@ def parser() -> Parser:
         type=int,
         nargs="?",
         const=100,
-        help="write statistics of every layer to probe.jsonl every STEPS steps (default without a "
-        "value: 100, below 2 %% of the training time)",
+        help="write statistics of every layer to probe.jsonl every STEPS steps (100 if STEPS is "
+        "omitted; this takes below 2 %% of the training time)",
     )
     made.add_argument(
         "--dry-run", action="store_true",

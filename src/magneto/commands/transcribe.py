@@ -139,9 +139,9 @@ def check(made: Parser, args: argparse.Namespace) -> None:
         if not 1 <= args.n_best <= args.beams:
             made.error(f"--n-best must be 1 to --beams ({args.beams}), not {args.n_best}")
         if args.raw or args.kind == "srt":
-            made.error("omit --raw and --srt with --n-best")
+            made.error("omit --raw and --srt if --n-best is given")
     if piped and several:
-        made.error("omit the other recordings with standard input (-)")
+        made.error("omit the other recordings if one is standard input (-)")
     if piped and (sys.stdin is None or sys.stdin.isatty()):
         made.error("standard input must be a recording: ... | magneto transcribe RUN -")
     if args.raw and not piped:

@@ -57,7 +57,7 @@ def search_options(made: Any) -> None:
     """Add the options of beam search."""
     add = partial(add_option, made)
     add("--beams", BEAMS, "beam width")
-    add("--length-penalty", 1.0, "exponent of the length by which a score is divided")
+    add("--length-penalty", 1.0, "scores are divided by the length to this power")
     add("--longest", 200, "maximum tokens of a translation")
     add("--batch-size", 64, "sentences per batch")
 

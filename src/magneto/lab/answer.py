@@ -34,7 +34,7 @@ def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) ->
     sentences += [*stability(summaries), *divergence(summaries)]
     never = [s.title for s in summaries if s.score is None and s.finished and not s.missing]
     if never and ranked:
-        sentences.append(f"At no rate did all seeds learn: {', '.join(never)}.")
+        sentences.append(f"Rows without a rate at which all seeds learned: {', '.join(never)}.")
     return sentences
 
 
@@ -49,14 +49,14 @@ def nothing_learned(summaries: Sequence[Summary]) -> str:
     if not any(s.ended for s in summaries):
         return "There is no result yet."
     if any(s.missing for s in summaries):
-        return "So far all seeds learned at no rate."
+        return "So far there is no rate at which all seeds learned."
     if any(s.finished for s in summaries):
         return "At no rate did all seeds learn."
     return "No run learned at any of these learning rates."
 
 
 def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
-    """Return whether several rows were compared with one seed only."""
+    """Return whether several rows were compared, but the best or all others have one seed."""
     if not ranked or len(summaries) < 2:
         return False
     first, *others = ranked
@@ -99,7 +99,7 @@ def unfinished(summaries: Sequence[Summary]) -> list[str]:
 
 
 def not_learned(summaries: Sequence[Summary]) -> list[str]:
-    """Return sentences on rows of which no run learned, and of which some did not."""
+    """Return sentences on rows in which no run learned, and on rows in which some runs did not."""
     none = [s for s in summaries if s.stuck + s.diverged and not s.finished + s.missing]
     some = [f"{s.title} in {s.stuck} of {s.ended}" for s in summaries if s.stuck and s not in none]
     sentences = []

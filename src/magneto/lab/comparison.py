@@ -86,7 +86,7 @@ def first_cells(sweep: Sweep) -> dict[str, Cell]:
 
 
 def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
-    """Return a finished sweep with the missing cells of more seeds near each row's best rate.
+    """Return a finished sweep, extended by cells of more seeds near each row's best rate.
 
     Args:
         folder: Folder of the sweep.
@@ -143,7 +143,7 @@ def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
 
 
 def _flat(record: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Yield names and values of a run's environment, with each package on its own."""
+    """Yield names and values of a run's environment, with one entry per package."""
     for key in ENVIRONMENT:
         value = record.get(key)
         if isinstance(value, Mapping):

@@ -55,7 +55,7 @@ class Coordinate:
 
 
 def power(values: Mapping[int, float]) -> float:
-    """Fit a power of the width; nan if a value is not finite or not above 0."""
+    """Return a fitted exponent of the width; nan unless all values are finite and above 0."""
     sizes = np.array(list(values.values()), dtype=float)
     if not (np.isfinite(sizes).all() and (sizes > 0).all()):
         return math.nan
@@ -65,7 +65,7 @@ def power(values: Mapping[int, float]) -> float:
 def measure_coordinates(
     recipe: Recipe, widths: Sequence[int], steps: int, progress: Progress = SILENT
 ) -> list[Coordinate]:
-    """Train a recipe for some steps at each width with its peak rate; measure a batch's outputs.
+    """Train a recipe at its peak rate for some steps at each width; measure layers' outputs.
 
     Args:
         recipe: Its model is scaled in width with constant head width and depth.
@@ -130,7 +130,7 @@ def rms(values: Tensor) -> float:
 def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Record the outputs of layers, stacks and head in a forward pass.
 
-    A loss that never computes all logits does not call the head. The head is then applied to the
+    If the loss never computes all logits, and so does not call the head, the head is applied to the
     last stack's output.
     """
     found: dict[str, Tensor] = {}

@@ -47,7 +47,7 @@ class Diagnosis:
         learning_rate: Peak rate of its schedule.
         bound: The theory's bound.
         run: Measurements of a few steps.
-        verdict: Their verdict.
+        verdict: Verdict on these measurements.
         growth: Fitted growth of the update with the last stack's depth; empty if not measured.
     """
 

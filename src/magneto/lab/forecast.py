@@ -111,11 +111,12 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
 
 
 def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
-    """Return the best and the largest stable rate of a row's cells; None if no run learned.
+    """Return the best rate and the largest stable rate of a row's cells; None if no run learned.
 
     The best rate is one at which every seed learned. If a budget ended before the neighbouring
-    rates had as many seeds as the best rate, only the first seeds that all of them have count. The
-    largest stable rate is the largest rate such that every run learned from the best rate up to it.
+    rates had as many seeds as the best rate, only the first seeds that all these rates share are
+    used. The largest stable rate is the largest rate such that every run learned from the best rate
+    up to it.
     """
     done = [cell for cell in cells if cell.status != MISSING]
     losses: dict[float, dict[int, float | None]] = {}
@@ -156,8 +157,9 @@ def shared_seeds(
 ) -> tuple[dict[float, list[float]], float, int] | None:
     """Return the losses to compare, the best rate among them, and their number of seeds.
 
-    The number is the largest n such that the best rate and the good rates next to it have the first
-    n seeds. At a good rate every seed learned. Return None if no good rate has the first seed.
+    A good rate is one at which every seed learned. The number is the largest n such that the best
+    rate and the good rates next to it have runs of the first n seeds. Return None if no good rate
+    has a run of the first seed.
     """
     tried, found = sorted(losses), None
     for seeds in range(max((len(losses[rate]) for rate in good), default=0), 0, -1):
@@ -187,7 +189,7 @@ def of_first_seeds(
 def read_probe(run: Path) -> dict[str, float]:
     """Return the largest values of a run's quantities over the measured steps; {} if unmeasured.
 
-    For the gradient it is the smallest value.
+    Of the gradient the smallest value is returned.
     """
     path = run / PROBE_FILE
     if not path.is_file():
@@ -222,9 +224,9 @@ def sensitivity(
 ) -> float | None:
     """Return the learning-rate sensitivity (arXiv 2309.14322) over a range of rates.
 
-    It is the mean over log-uniform rates of min(final loss, initial loss), minus the smallest loss
-    of the range. The loss is interpolated linearly between tested rates; a failed run counts as
-    its initial loss.
+    The sensitivity is the mean over log-uniform rates of min(final loss, initial loss), minus the
+    smallest loss of the range. The loss is interpolated linearly between tested rates; a failed run
+    counts as its initial loss.
     """
     points = []
     for cell in cells:
@@ -313,7 +315,7 @@ def law_of(
 
 
 def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int) -> dict[str, Any]:
-    """Fit the logarithm of another row's loss over one row's by size; seeds are paired."""
+    """Fit a law by size to log(loss of `other` / loss of `row`); seeds are paired."""
     points = []
     for rung in rungs:
         mine, theirs = rung["rows"][row], rung["rows"][other]
@@ -371,7 +373,7 @@ def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[
 def expected_failures(
     rungs: Sequence[Mapping[str, Any]], laws: Mapping[str, Any], size: int
 ) -> list[dict]:
-    """Return the quantities with limits, sorted by the size at which they reach them.
+    """Return the quantities that have limits, sorted by the size at which they reach them.
 
     Args:
         rungs: Results of the rungs.
@@ -451,7 +453,7 @@ def answer(
 
 
 def first_failure_text(axis: str, size: int, row: str, found: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence on the first expected failure of a growing row."""
+    """Return a sentence on a row's first expected failure as its size grows."""
     title = title_of(row)
     if not found:
         return f"{title}: no quantity was measured that could warn of a failure."
@@ -520,8 +522,8 @@ def limitations(
     if seeds == 1:
         lines.append("One seed gives no measure of noise. The intervals use an assumed noise.")
     if seeds:
-        lines.append("Largest stable rates lie between two tested rates. Away from the best rate "
-                     "only one seed tested them.")  # fmt: skip
+        lines.append("Largest stable rates lie between two tested rates. Rates other than the best "
+                     "and its neighbours were tested with one seed only.")  # fmt: skip
     near = [
         f"{title_of(row)} at {rung['size']}"
         for rung in rungs

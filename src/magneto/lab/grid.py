@@ -1,7 +1,7 @@
 """A grid over a recipe's fields: its cells, their folder, and its checks.
 
-The folder contains sweep.json (the specification) and a directory per cell. A cell is a run. Its
-directory contains outcome.json when the run is finished.
+The folder contains sweep.json (the specification) and a directory per cell. A cell is a run. A
+cell's directory contains outcome.json when the run is finished.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Sweep:
     race: bool = False
 
     def cells(self) -> list[Cell]:
-        """List the cells: first the product, with the last field varying fastest, then others."""
+        """List the cells: first the product, whose last field varies fastest, then `further`."""
         product = [
             Cell(dict(zip(self.grid, values, strict=True)))
             for values in itertools.product(*self.grid.values())
@@ -122,7 +122,7 @@ def load_cells(sweep: Sweep) -> list[Recipe]:
     """Return every cell's recipe.
 
     Raises:
-        ConfigError: If some are wrong. The message states each mistake once.
+        ConfigError: If recipes are wrong. The message states each mistake once.
     """
     recipes, problems = [], {}
     for cell in sweep.cells():
@@ -139,7 +139,7 @@ def read_sweep(folder: Path) -> Sweep:
     """Return the sweep of a folder.
 
     Raises:
-        FileNotFoundError: If the folder has none.
+        FileNotFoundError: If the folder has no sweep.
     """
     return read_spec(folder / SPEC_FILE, Sweep, "comparison")
 
@@ -200,7 +200,7 @@ def refuse_several_data(sweep: Sweep) -> None:
 
 
 def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
-    """Refuse a grid that repeats a run, because both would count as separate seeds.
+    """Refuse a grid that repeats a run, because its copies would count as separate seeds.
 
     Args:
         sweep: The grid.
@@ -230,10 +230,10 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
 
 
 def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
-    """Refuse a grid in a folder that contains another one.
+    """Refuse a grid in a folder that contains another grid.
 
     Raises:
-        ConfigError: If they differ in more than added values.
+        ConfigError: If the grids differ in more than added values.
     """
     before, now = asdict(known), asdict(sweep)
     ignored = ("base", "further")

@@ -115,7 +115,7 @@ class Ladder:
         return folder / "forecasts" / f"{self.axis}-{size}.json"
 
     def sweep(self, size: int, cells: Sequence[Mapping[str, Any]]) -> Sweep:
-        """Return the comparison of a rung with the given cells only."""
+        """Return a rung's comparison, restricted to the given cells."""
         grid = {**self.rows, RATE: [], SEED: []}
         given = {**self.overrides, **self.fitted}
         overrides = {**given, **shape(self.recipe, given, self.axis, size)}
@@ -208,7 +208,7 @@ def read_ladder(folder: Path) -> Ladder:
     """Return the ladder of a folder.
 
     Raises:
-        FileNotFoundError: If the folder has none.
+        FileNotFoundError: If the folder has no ladder.
     """
     return read_spec(folder / LADDER_FILE, Ladder, "ladder")
 
@@ -228,7 +228,7 @@ def fit_budget(
         fewer_seeds: Whether to drop seeds if runs would be shorter than `GOOD_STEPS`.
 
     Raises:
-        ConfigError: If the budget does not allow `LEAST_STEPS`, or the recipe's steps if fewer.
+        ConfigError: If the budget allows neither `LEAST_STEPS` nor all steps of a shorter recipe.
     """
     training = ladder.first_recipe(ladder.sizes[0]).training
     counts = {size: planned(ladder, size) for size in ladder.sizes}
@@ -373,7 +373,7 @@ def next_cells(
         tried: Cells of the row so far.
         start: First rates.
         seeds: All seeds.
-        stable: Largest stable rate of the rung below. The search for this rung's begins there.
+        stable: Largest stable rate of the rung below, from which the search for this rung's begins.
         every_seed: Whether the first rates get every seed at once.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
@@ -412,7 +412,7 @@ def next_stable(
 ) -> list[tuple[float, int]]:
     """Return the next cells of the search for the largest stable rate.
 
-    The search begins at the largest stable rate of the rung below. It ends when the next larger
+    The search begins at the largest stable rate of the rung below, and ends when the next larger
     rate of the grid fails. `tested` are the tested rates, ascending; `failed` are those at which a
     run failed.
     """
@@ -463,7 +463,7 @@ def beside(rate: float, step: int) -> float:
 def afforded(
     folder: Path, ladder: Ladder, size: int, cells: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the next cells that the rung's share of the budget allows, first seeds first.
+    """Return the next cells that the rung's share of the budget allows, in order of seeds.
 
     A rung's first cells are always allowed.
     """

@@ -221,7 +221,7 @@ class Group:
 
     @property
     def all_learned(self) -> bool:
-        """Whether every seed, of at least one, finished and learned."""
+        """Whether there is a seed, and every seed finished and learned."""
         return bool(self.finished) and not self.failed + self.missing
 
 
@@ -295,8 +295,8 @@ class Summary:
         stuck: Number of cells that finished without learning.
         diverged: Number of cells that diverged.
         missing: Number of cells without a result.
-        stable_seeds: Seeds of every rate of every row. Only these count for the largest stable
-            rate and the sensitivity, so that all rows are judged by equally many runs.
+        stable_seeds: Seeds of every rate of every row. Only these seeds count for the largest
+            stable rate and the sensitivity, so that all rows are judged by equally many runs.
         largest_stable_rate: Largest rate such that each of these seeds learned at it and at all
             smaller rates.
         next_rate: Next tested rate; None if there is none.
@@ -304,9 +304,9 @@ class Summary:
         others_failed: Number of the other seeds' runs up to the largest stable rate that failed,
             and number with a result.
         best_beyond_stable: Whether the best rate is above the largest stable one.
-        sensitivity: Mean over rates and these seeds of the final loss minus the best one (arXiv
-            2309.14322). Losses are capped at the initial loss, which also counts for a diverged
-            run. None for a placement that learned at no rate.
+        sensitivity: Mean over rates and these seeds of the final loss minus the best final loss
+            (arXiv 2309.14322); None for a placement that learned at no rate. Losses are capped at
+            the initial loss, which also counts for a diverged run.
     """
 
     placement: str

@@ -343,7 +343,7 @@ class Plan:
         }
 
     def way(self, strategy: str, recompute: bool, accumulation: int | None = None) -> Way:
-        """Return one way, by default with the recipe's number of micro-batches."""
+        """Return one way to distribute the training; `accumulation` defaults to the recipe's."""
         config, usable = self.config, self.memory * (1 - RESERVE)
         parts, shards = accumulation or config.gradient_accumulation_steps, self.strategies()
         low, high = (step.needed(strategy, shards[strategy], parts)
@@ -356,7 +356,7 @@ class Plan:
         return Way(strategy, recompute, parts, needed, needed <= usable, largest)
 
     def ways(self) -> list[Way]:
-        """Return all ways with the recipe's number of micro-batches."""
+        """Return all ways to distribute the training with the recipe's number of micro-batches."""
         return [self.way(strategy, recompute)
                 for recompute in sorted(self.traced) for strategy in self.strategies()]  # fmt: skip
 

@@ -342,14 +342,14 @@ class ProbeHook:
     The model is hooked only in measured steps. A row of probe.jsonl has the step, its learning
     rate, the RMS of the gradient of the embeddings (tokens, positions, patches) and the readings of
     every layer. A layer that is not finite, or exceeds half of the precision's range, is reported.
-    A resumed run removes rows after its checkpoint, as it does from metrics.jsonl.
+    A resumed run removes the rows of steps after its checkpoint, as it does from metrics.jsonl.
     """
 
     def __init__(self, period: int) -> None:
         """Take the period, in steps.
 
         Raises:
-            ValueError: If it is below 2, because a step is hooked from the previous one.
+            ValueError: If the period is below 2, because hooks are added one step earlier.
         """
         if period < 2:
             raise ValueError(f"a probe's period must be 2 steps or more, not {period}")
@@ -361,7 +361,7 @@ class ProbeHook:
 
     @property
     def hook(self) -> Hook:
-        """The hook for `train`; a step that is not measured costs one comparison."""
+        """The hook for `train`; a step that is not measured costs only a check of its number."""
         return Hook(1, self)
 
     def __call__(self, state: TrainingState) -> None:

@@ -2,7 +2,7 @@
 
 A column is a run's own validation data, or another data set without further training: a score
 written by `magneto evaluate RUN --keep NAME`, or a leaderboard's result in the run. Runs on
-different data that use one name get separate columns.
+different data that use the same name get separate columns.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
 
 
 def comparison(folder: Path) -> Iterator[Found]:
-    """Yield the runs of a comparison. Their points omit placement and seed."""
+    """Yield the runs of a comparison. The grid points of runs omit placement and seed."""
     sweep = read_sweep(folder)
     for cell in sweep.cells():
         run, outcome = cell_directory(folder, cell), read_result(folder, cell) or {}
@@ -170,7 +170,7 @@ def source_of(recipe: Recipe) -> str:
 def row_of(recipe: Recipe, by_origin: bool) -> str:
     """Return a row's title: "Sub-LN, 12 layers", "Sub-LN, 6+6 layers" or "Sub-LN, from RUN".
 
-    For a model without placement it is the task's name.
+    For a model without placement the title is the task's name.
     """
     model: Any = recipe.model
     if not placement_name(model):
@@ -220,7 +220,7 @@ def measured(run: Found, data: str, preset: Preset, weights: str) -> Measured:
 
 
 def own_metrics(run: Found, metric: str, at_end: bool) -> tuple[dict[str, float], str]:
-    """Return a run's metrics on its own validation data; or {} and the reason.
+    """Return a run's metrics on its own validation data; if it has none, {} and the reason.
 
     The primary metric is that of the best weights, or with `at_end` that after the last step.
 

@@ -125,8 +125,8 @@ def try_first_step(
 def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
     """Record the last output of the model's last stack.
 
-    A model that reads features of layers does not call the stack. The record is then the output of
-    the highest of these layers, or of the final norm.
+    A model that reads features of layers does not call the stack itself. Then the record is the
+    output of the final norm, or without a call of this norm, of the highest layer.
     """
     outputs: list[Tensor] = []
     stack = last_stack(model)
@@ -168,7 +168,7 @@ class ShortRun:
 
     Attributes:
         steps: The steps, up to the first whose loss is not finite.
-        first_steps: Trials of the first step by ascending rate; the first has rate 0. May be empty.
+        first_steps: Trials of the first step by ascending rate, from rate 0; may be empty.
         peak: Largest rate of the schedule, which is among the trials.
         peak_steps: First steps at the peak rate (`steps_at_peak`); may be empty.
     """

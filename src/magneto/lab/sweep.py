@@ -166,8 +166,9 @@ def is_behind(folder: Path, sweep: Sweep, cell: Cell, step: int) -> bool:
     """Return whether a run's rate can be neither the best of its row nor next to the best.
 
     This is so if two runs of its row and seed, both at smaller or both at larger rates, have lower
-    losses up to a step, and the run further away has the lowest. The best rate is then beyond the
-    nearer run's rate. Losses are compared batch by batch, and must differ by two standard errors.
+    losses up to a step, and the run with the more distant rate has the lowest. The best rate is
+    then beyond the nearer run's rate. Losses are compared batch by batch, and must differ by two
+    standard errors.
     """
     rivals = [other for other in sweep.cells()
               if (other.row, other.values[SEED]) == (cell.row, cell.values[SEED])]  # fmt: skip
@@ -228,7 +229,7 @@ def devices() -> list[str]:
 
 
 def default_jobs() -> int:
-    """Return the default number of workers: one per GPU, or one per core."""
+    """Return the default number of workers: one per GPU; one per core without GPUs."""
     return len(devices()) or os.cpu_count() or 1
 
 
@@ -321,7 +322,7 @@ def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) 
 
 
 def main(words: list[str]) -> None:
-    """Run a worker for a folder and, optionally, a device."""
+    """Run a worker on the cells of a folder, optionally on a given device."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     parent = os.getppid()
     device = words[1] if len(words) > 1 else None

@@ -52,12 +52,12 @@ class Vertex:
 def find_vertex(losses: Mapping[float, Sequence[float]], tried: float, edge_error: float) -> Vertex:
     """Fit a parabola in log rate through the best rate and its neighbours.
 
-    The interval is by bootstrap over seeds. All rates share the sampled seeds, because the batches
-    of a seed are the same at every rate. The bootstrap's standard error is corrected by
-    sqrt(n / (n - 1)), and intervals use Student's t.
+    The interval is by bootstrap over seeds. A bootstrap sample has the same seeds at all rates,
+    because the batches of a seed are the same at every rate. The bootstrap's standard error is
+    corrected by sqrt(n / (n - 1)) for n seeds, and intervals use Student's t.
 
     Args:
-        losses: Loss of every seed by rate, in the same order of seeds.
+        losses: Loss of every seed by rate; seeds have the same order at all rates.
         tried: The best of these rates.
         edge_error: Standard error of the log rate at an edge. With one seed the best rate is
             assumed to lie anywhere between the midpoints to its neighbours.

@@ -1,10 +1,11 @@
 """The model update by one optimizer step: measurement, and the theory's bound.
 
 The theory bounds the expected F(x, theta - eta dL/dtheta) - F(x, theta), divided by eta d, at
-initialisation. F is the label's logit, on which the step is taken (paper, section 3.2). This is the
-reading "label". The reading "output" is the relative change of the whole output by a step on a
-batch's cross-entropy, which is closer to training. The two readings grow differently with depth.
-The bound depends on scales v and w, which `effective_scales` measures from a model's weights.
+initialisation. F is the label's logit, on which the step is taken (paper, section 3.2). The reading
+"label" measures this change. The reading "output" is the relative change of the whole output by a
+step on a batch's cross-entropy, which is closer to training. The two readings grow differently with
+depth. The bound depends on scales v and w, which `effective_scales` measures from a model's
+weights.
 """
 
 from __future__ import annotations
@@ -108,9 +109,9 @@ def measure_update(
 ) -> list[Update]:
     """Measure the output's change by one small step on the weight matrices of a new stack.
 
-    As in the theory, inputs are standard normal, and the labels' output rows are N(0, 1/d). "label"
-    takes a step per sample; "output" takes one step on the batch. Adam takes its first step, which
-    changes every weight by eta.
+    As in the theory, inputs are standard normal, and the labels' output rows are N(0, 1/d). The
+    reading "label" takes a step per sample; "output" takes one step on the batch. Adam takes its
+    first step, which changes every weight by eta.
 
     Args:
         config: Shape of the stack; its depth is `layers`.
@@ -300,7 +301,7 @@ def effective_scales(stack: ProbedStack) -> Scales:
         stack: An `Encoder`, a `Decoder` or a `MultiwayEncoder`.
 
     Raises:
-        ValueError: If a weight is constant, so that its scale is 0, or not finite.
+        ValueError: If a weight matrix is not finite, or constant, which makes its scale 0.
     """
     sublayers = [part for layer in stack.layers for part in layer.children()]
     alphas = {part.alpha for part in stack.layers.modules() if isinstance(part, Residual)}

@@ -1,9 +1,9 @@
 """The verdict of the probe: a prediction of training from a short run, with reasons.
 
-Every finding compares a measured number with a threshold, independent of the placement. Most
-thresholds come from a calibration that probed and trained configurations of five tasks
+Every finding compares a measured number with a threshold, which is the same for all placements.
+Most thresholds come from a calibration that probed and trained configurations of five tasks
 (benchmarks/results/probe-calibration.*). The thresholds were chosen on the first rows of the
-calibration. The documentation reports the accuracy on the other rows.
+calibration. The documentation reports the verdicts' accuracy on the other rows of the calibration.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def kept_share(layers: Sequence[LayerReading]) -> float:
 
 
 def distinct_share(layers: Sequence[LayerReading]) -> float:
-    """Return the share of variation between positions in the top's mean square, in the worst stack.
+    """Return the share of the top's mean square that varies between positions, in the worst stack.
 
     0 if something is not finite, nan if nothing was measured.
     """
@@ -280,19 +280,19 @@ def _loss(run: ShortRun) -> Finding:
 
 
 def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:
-    """Interpolate the output's change by a first step at a rate."""
+    """Return the change of the output that a first step at a rate makes, by interpolation."""
     points = [(t.learning_rate, t.moved) for t in tries if t.learning_rate > 0]
     return _between(points, rate)
 
 
 def rate_of_move(tries: Sequence[FirstStep], moved: float) -> float | None:
-    """Interpolate the rate at which a first step changes the output by `moved`; None if outside."""
+    """Return the rate whose first step changes the output by `moved`, by interpolation, or None."""
     points = [(t.moved, t.learning_rate) for t in tries if t.learning_rate > 0]
     return _between(points, moved)
 
 
 def _between(points: Sequence[tuple[float, float]], x: float) -> float | None:
-    """Interpolate in logarithms in the first interval that contains x."""
+    """Interpolate in logarithms in the first interval that contains x; None if none does."""
     for (x0, y0), (x1, y1) in pairwise(points):
         if x0 <= x <= x1 and min(x0, y0, y1) > 0 and math.isfinite(x1 + y0 + y1):
             part = math.log(x / x0) / math.log(x1 / x0) if x1 > x0 else 0.0
@@ -301,7 +301,10 @@ def _between(points: Sequence[tuple[float, float]], x: float) -> float | None:
 
 
 def percent(share: float) -> str:
-    """Format a share with two significant digits of it or of its complement: 99.88 %, 0.13 %."""
+    """Format a share with two significant digits: 0.13 %.
+
+    Above 99 % the two digits are those of the complement: 99.88 %.
+    """
     points = 100 * share
     if not 99 < points < 100:
         return f"{points:.2g} %" if points < 100 else f"{points:.0f} %"

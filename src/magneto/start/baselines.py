@@ -1,7 +1,7 @@
-"""Simple models as baselines on the same validation examples: scikit-learn and counts.
+"""Simple baselines, scored on a task's validation examples: scikit-learn models and n-grams.
 
-A recipe should beat them. Each function takes a prepared task and returns the model's name and
-scores by the task's metric.
+A recipe should beat these baselines. Each function takes a prepared task and returns the model's
+name and scores by the task's metric.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _images(batches: LazyBatches) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bag_of_words(task: Any) -> Sequence[Scored]:
-    """Score a linear model of a text's words, or of the words that two texts share."""
+    """Score a linear model of a text's words; of the shared words for pairs of texts."""
     from magneto.language.classification import baseline_metrics, number_scores
 
     number = task.data_config.regression
@@ -115,7 +115,7 @@ def predict_by_words(
         train: Texts to fit.
         known: Their labels.
         asked: Texts to predict.
-        least: Texts in which a word must occur.
+        least: Minimum number of texts in which a word must occur.
         number: Whether labels are numbers.
 
     Returns:
@@ -189,7 +189,7 @@ def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.nda
 
 
 def colour_and_place(task: Any) -> Sequence[Scored]:
-    """Score logistic regression of single pixels by colour and position."""
+    """Score logistic regression that classifies each pixel by its colour and position."""
     linear = import_extra("sklearn.linear_model", "vision", LIBRARY)
     from magneto.vision.decoding import BrokenImage
     from magneto.vision.segmentation import confusion, read_pair, segmentation_scores

@@ -73,7 +73,7 @@ def candidates(source: str) -> list[Candidate]:
         source: PATH or hf:NAME[:CONFIG[:SPLIT]].
 
     Raises:
-        FileNotFoundError: If the path does not exist. The message suggests the nearest one.
+        FileNotFoundError: If the path does not exist. The message suggests the nearest path.
         ValueError: If no task fits. The message says what was found.
     """
     found = parse_source(source)
@@ -155,7 +155,7 @@ def folder_candidates(folder: Path, source: str) -> list[Candidate]:
 
 
 def has_masks(folder: Path, images: Iterable[Path]) -> bool:
-    """Return whether images are in folders of images and masks, or of splits and their masks."""
+    """Return whether there are folders for images and masks, or for splits and their masks."""
     with_images = {path.relative_to(folder).parts[0].lower() for path in images}
     of_splits = any(f"{split}{suffix}" in with_images
                     for split in with_images for suffix in MASK_SUFFIXES)  # fmt: skip
@@ -195,7 +195,7 @@ def translation_candidate(languages: Sequence[str]) -> Candidate:
 
 
 def language_modelling(reason: str, column: str = "text") -> list[Candidate]:
-    """Return the candidates for unlabelled text, in a column of a table."""
+    """Return the candidates for unlabelled text; in a table, `column` has the text."""
     options = {} if column == "text" else {"data.text_field": column}
     return [Candidate(task, reason, options) for task in ("causal-lm", "masked-lm")]
 

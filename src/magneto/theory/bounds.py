@@ -92,8 +92,8 @@ def derived_scales(
     Args:
         placement: Placement with `gain` and `alpha`.
         depth: Depth of the stack.
-        cross_gain: v = w of cross-attention. With None it has the scales of the other sublayers, as
-            theorem 3 assumes. The paper's text and code use 1.
+        cross_gain: v = w of cross-attention. The paper's text and code use 1. With None,
+            cross-attention has the scales of the other sublayers, as theorem 3 assumes.
     """
     row = find_placement(placement)
     gain = row.gain(depth)
@@ -146,8 +146,8 @@ class Family:
         name: Short name.
         source: Source of the derivation.
         step: Function of (v, w): effect of one SGD step on the sublayer's two matrices.
-        signal: Function of (v, w, alpha): the sublayer's contribution to the residual stream. Its
-            product with q_l is the share that cross-attention passes to the encoder.
+        signal: Function of (v, w, alpha): the sublayer's contribution to the residual stream. The
+            signal times q_l is the share that cross-attention passes to the encoder.
         backward: Function of (signals, alpha) to q_l, for each form.
         skip: "one" if the derivation has no weight on the skip connection.
         note: Caveat for readers.
@@ -269,8 +269,9 @@ def bound(placement: str | Placement, scales: Scales, *, form: Form = "paper") -
 
 
 CROSS_ATTENTION: dict[str, int] = {"second": 2, "paper": 1}
-"""Position of cross-attention among the three sublayers of a decoder layer: "second" (l = 3j - 1),
-as in the model and in DeepNet, or "paper" (l % 3 == 1), as printed in theorem 3."""
+"""First sublayer l of the decoder that is cross-attention; every third sublayer follows. "second"
+(l = 2, 5, 8, ...) is the order of the model and of DeepNet; "paper" (l = 1, 4, 7, ...) is the
+condition l % 3 == 1 that theorem 3 prints."""
 
 
 def cross_attentions(layers: int, which: str = "second") -> range:
@@ -319,7 +320,7 @@ def encoder_decoder_bound(
         placement: Placement with the formula.
         encoder: Scales of 2 sublayers per layer.
         decoder: Scales of 3 sublayers per layer.
-        cross: Indices of the decoder's cross-attentions, counted from 1 (default: 3j - 1).
+        cross: Indices of the decoder's cross-attentions, counted from 1 (default: 2, 5, 8, ...).
         form: As in `bound`.
 
     Raises:

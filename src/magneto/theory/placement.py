@@ -2,9 +2,9 @@
 
 A sublayer computes `x <- after(alpha * x + branch(W_out inside(f(before(x)))))`, where f is
 attention or the first half of the feed-forward network. A placement lists which of the four slots
-hold a norm in each kind of sublayer; an empty slot is the identity. It also lists operations on
-queries, keys, values and heads, and the lowest layer's differences. No other module tests a
-placement's name, so a new placement is one more row.
+hold a norm in each kind of sublayer; an empty slot is the identity. A placement also lists
+operations on queries, keys, values and heads, and the lowest layer's differences. No other module
+tests a placement's name, so a new placement is one more row.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def one(depth: Depth) -> float:
 def sub_gain(depth: Depth) -> float:
     """Return gamma of Sub-LN (paper, section 3.2 and figure 2, top right).
 
-    It is sqrt(log 2N) for a single stack, sqrt(log(3M) log(2N) / 3) for the encoder and sqrt(log
-    3M) for the decoder of an encoder-decoder. It may be below 1 (N = 1) and is not clamped.
+    Gamma is sqrt(log 2N) for a single stack; in an encoder-decoder it is sqrt(log(3M) log(2N) / 3)
+    for the encoder and sqrt(log 3M) for the decoder. Gamma may be below 1 (N = 1); it is not
+    clamped.
     """
     if depth.alone:
         return sqrt(log(2 * depth.layers))
@@ -144,7 +145,8 @@ class Placement:
         scaled: Kinds of sublayer whose v, out, fc1 and fc2 weights get the derived gain.
         gain: Gain of those weights at initialisation.
         alpha: Weight of the skip connection.
-        first: Row of the lowest layer if it differs. Its `final`, `scaled` and `gain` are ignored.
+        first: Row of the lowest layer if it differs; `final`, `scaled` and `gain` of this row are
+            ignored.
     """
 
     name: str
@@ -369,7 +371,7 @@ def find_placement(name: str | Placement) -> Placement:
     The name of an imported row is its import path.
 
     Raises:
-        ValueError: If there is no such row. The message suggests the nearest one and lists all.
+        ValueError: If there is no such row. The message suggests the nearest row and lists all.
     """
     if isinstance(name, Placement):
         return name

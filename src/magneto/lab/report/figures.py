@@ -66,7 +66,7 @@ class Mark:
 
 
 def strip_height(rows: int) -> float:
-    """Return the height of a strip with that many rows, in inches."""
+    """Return the height in inches of a strip with a number of rows."""
     return TITLE_HEIGHT + ROW_HEIGHT * rows if rows else 0.0
 
 
@@ -243,7 +243,7 @@ def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
 def _draw_reference(
     axes: Axes, value: float, name: str, low: float, high: float
 ) -> tuple[float, float]:
-    """Draw a line at the reference, or annotate it at the frame; return the new limits."""
+    """Draw a line at the reference, or note it at the frame if far away; return new limits."""
     bottom, top = min(low, value), max(high, value)
     style: dict[str, Any] = {
         "xytext": (0, -2 if value > low else 2), "textcoords": "offset points", "fontsize": 8,
@@ -314,7 +314,7 @@ def _draw_update(
 def _ratios(
     updates: Sequence[Mapping[str, Any]], name: str, reading: str, depth: int, first: int
 ) -> list[float]:
-    """Return each seed's update at a depth over its update at the first, if both are known."""
+    """Return each seed's update at a depth over its update at depth `first`, if both are known."""
     mine = {
         (u["layers"], u["seed"]): u["value"]
         for u in updates
@@ -413,7 +413,7 @@ def _draw_panel(
 
 
 def divergence_marks(cells: Rows) -> list[Mark]:
-    """Return a mark at the step where each run diverged, or at its end."""
+    """Return a mark for each diverged run at the step of divergence, or if unknown at its end."""
     marks = []
     for cell in cells:
         if cell["status"] == "diverged":
@@ -425,7 +425,7 @@ def divergence_marks(cells: Rows) -> list[Mark]:
 
 
 def thinned(curve: Sequence[Sequence[Any]]) -> tuple[list[int], list[float]]:
-    """Return about CURVE_POINTS steps and losses at most; losses that are not finite are nan."""
+    """Return at most about CURVE_POINTS steps and losses; losses that are not finite are nan."""
     every = max(len(curve) // CURVE_POINTS, 1)
     rows = [(int(step), finite(loss)) for step, loss in curve]
     kept = [row for i, row in enumerate(rows) if i % every == 0 or row[1] is None]

@@ -104,12 +104,13 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
         ("rate", "Learning rate", RATES,
          "The best rate is the vertex of a parabola in the logarithm of the rate, with a bootstrap "
          "interval over seeds. Every run learned from the best rate up to the largest stable rate. "
-         "Intervals are 80 % intervals. A forecast's interval is for a measured value."),
+         "Intervals are 80 % intervals. A forecast's interval is for the measured value, not for "
+         "the fitted law."),
         ("loss", "Loss by placement", SHOWN[2:3], baseline_note(found)),
         ("sensitivity", "Sensitivity to the learning rate", SHOWN[3:4],
          "Sensitivity is the mean over log-uniform rates of min(final loss, initial loss), minus "
-         "the smallest loss (arXiv 2309.14322). It covers the rates that all rungs share, with the "
-         "first seed."),
+         "the smallest loss (arXiv 2309.14322). It is measured with the first seed, over the "
+         "rates that all rungs share."),
         ("trouble", "First expected failure", MEASURED,
          "Each value is the largest over a few steps (the smallest for the gradient) at the best "
          "tested rate, as geometric mean over seeds. The update over the theory's bound is the "
@@ -276,7 +277,7 @@ def draw_over_size(found: Found, series: Mapping[str, Series], key: str, title: 
 
 
 def ends(value: Any) -> tuple[float, float, float]:
-    """Return a value and its interval; the interval of an unknown error has no width."""
+    """Return a value and its interval, which has no width if the error is unknown."""
     if not isinstance(value, Mapping):
         return value, value, value
     if value.get("low"):

@@ -1,9 +1,9 @@
 """Style of figures, and their formats: SVG in a page or a file, and PDF.
 
-Each placement has one colour, marker and dash in every figure and table. A search chose the
-colours. Every pair differs by more than 12 in CIEDE2000 with any colour vision, and each colour has
-a contrast of at least 3 with its page. A test checks both. Figures are drawn in the colours of
-light pages; the style sheet replaces them on dark pages.
+Each placement has one colour, marker and dash in every figure and table. The colours
+were chosen by a search. Every pair differs by more than 12 in CIEDE2000 with any colour vision, and
+each colour has a contrast of at least 3 with its page. A test checks difference and contrast.
+Figures are drawn in the colours of light pages; the style sheet replaces them on dark pages.
 """
 
 from __future__ import annotations

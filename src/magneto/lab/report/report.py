@@ -184,11 +184,11 @@ def subtitle(comparison: Mapping[str, Any]) -> str:
 
 
 def seeds_text(comparison: Mapping[str, Any]) -> str:
-    """Return the number of seeds, such as "1 seed (5 at each row's best rate and next to it)"."""
+    """Return the number of seeds; in brackets, the number at best rates and their neighbours."""
     everywhere = set(comparison["seeds"])
     near = everywhere | set(comparison.get("seeds_near_best") or ())
     count = f"{len(everywhere)} seed{'s' if len(everywhere) > 1 else ''}"
-    more = f" ({len(near)} at each row's best rate and next to it)"
+    more = f" ({len(near)} at each row's best rate and its neighbours)"
     return count + (more if len(near) > len(everywhere) else "")
 
 
@@ -207,7 +207,7 @@ def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
 def summary_rows(
     comparison: Mapping[str, Any], groups: Groups, decimals: int
 ) -> list[dict[str, Any]]:
-    """Return a table row for each placement; the best of several scores as shown are marked."""
+    """Return a table row for each placement; of several scores the best displayed are marked."""
     rows = [Summary(**row) for row in comparison["summary"]]
     known = [row.score for row in rows if row.score is not None]
     known = known if len(known) > 1 else []
@@ -267,7 +267,7 @@ def next_text(row: Summary) -> str:
 def grid_rows(
     comparison: Mapping[str, Any], groups: Groups, rates: Sequence[float], decimals: int
 ) -> list[dict[str, Any]]:
-    """Return a table row for each placement; a rate's best means without failures are marked."""
+    """Return a table row for each placement; each rate's best mean without failures is marked."""
     best: dict[float, float] = {}
     choose = max if comparison["higher_is_better"] else min
     for rate in rates:
@@ -310,7 +310,7 @@ def brief_group_text(group: Group, decimals: int) -> str:
 
 
 def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the growth of one SGD step's change with depth, measured and bounded."""
+    """Return how the change by one SGD step grows with depth: measurement and bound."""
     measured = comparison.get("measured") or {}
     titles = {row["placement"]: row["title"] for row in comparison["summary"]}
     rows: dict[str, dict[str, str]] = {}
