@@ -22,10 +22,10 @@ from benchmarks.recomputed import quantile, read_runs, row_of, words_of
 
 # Of the exponent: mean and standard deviation; of rungs around the law; as many rungs as that is.
 PRIORS = {
-    "best_rate": (-0.5, 0.5, 0.3), "stable_rate": (-0.5, 0.5, 0.3), "loss": (-0.05, 0.1, 0.01),
+    "best_rate": (-0.5, 0.5, 0.3), "stable_rate": (-0.5, 0.5, 0.5), "loss": (-0.05, 0.3, 0.02),
     "measured": (0.0, 1.0, 0.3), "gaps": (0.0, 0.02, 0.005),
 }  # fmt: skip
-WEIGHT, WIDENING, FACTOR = 4, 1.0, math.log(3)
+WEIGHT, FACTOR = 4, math.log(3)
 Rung = dict[str, dict[str, Any]]
 
 
@@ -160,7 +160,7 @@ def law(points: list[tuple[int, float, float | None]], size: int, kind: str) -> 
     product = sum(a * b for a, b in zip(x, y, strict=True))
     exponent = (product / variance + mean / spread**2) / weight
     at = math.log(size) - middle
-    half = WIDENING * quantile(WEIGHT + free, 0.9) * math.sqrt(
+    half = quantile(WEIGHT + free, 0.9) * math.sqrt(
         variance / count + at**2 / weight + variance
     )  # fmt: skip
     value = fmean(y) + exponent * at

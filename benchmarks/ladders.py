@@ -14,6 +14,7 @@ import argparse
 import csv
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -147,6 +148,9 @@ def write_results(out: Path) -> None:
         writer.writeheader()
         writer.writerows(rows)
     (RESULTS / "ladder-held-out.md").write_text(summary(rows), encoding="utf-8")
+    for name in dict.fromkeys(row["ladder"] for row in rows):
+        for ending in ("md", "csv"):
+            shutil.copy(out / name / f"report.{ending}", RESULTS / f"ladder-{name}.{ending}")
 
 
 def main() -> None:

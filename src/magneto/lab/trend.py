@@ -18,9 +18,6 @@ from magneto.functional.statistics import t_quantile
 
 LEVEL = 0.8
 """Probability that an interval of a ladder covers the true value."""
-WIDENING = 1.0
-"""Factor on the intervals of forecasts. No published result over held-out rungs requires another
-value so far; docs/reference/ladder.md describes its measurement."""
 # Bootstrap samples of the seeds.
 DRAWS = 2000
 
@@ -197,7 +194,7 @@ def fit_law(
     level, exponent = covariance @ pull
     here = np.array([1.0, at])
     quantile = t_quantile((1 + LEVEL) / 2, prior.weight + free)
-    half = WIDENING * quantile * math.sqrt(here @ covariance @ here + variance)
+    half = quantile * math.sqrt(here @ covariance @ here + variance)
     slope = quantile * math.sqrt(covariance[1, 1])
     value = level + exponent * at
     ends = value, value - half, value + half
