@@ -202,7 +202,9 @@ def draw_demonstrations(
     """
     available = size - (excluded is not None)
     if num_fewshot > available:
-        raise ValueError(f"--num-fewshot {num_fewshot}: only {available} are available")
+        raise ValueError(
+            f"--num-fewshot {num_fewshot}: only {available} demonstrations are available"
+        )
     numbers = random.Random(f"{seed}:{question}").sample(range(available), num_fewshot)
     return [n + (excluded is not None and n >= excluded) for n in numbers]
 
