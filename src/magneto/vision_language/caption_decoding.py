@@ -57,7 +57,7 @@ class CaptionWriter:
         are meaningless.
         """
         written = torch.full((len(images), 1), self.tokenizer.begin, device=images.device)
-        for _ in range(self.config.max_length - 1):
+        for _ in range(self.config.longest_text - 1):
             scores = self.next_words(images, written)
             written = torch.cat((written, scores.argmax(-1, keepdim=True)), dim=1)
         return written[:, 1:]
@@ -93,7 +93,7 @@ class CaptionWriter:
         their number to the power of `length_penalty`. Captions of the largest length count as
         finished, as in BEiT-3's code.
         """
-        end, most = self.tokenizer.end, self.config.max_length - 1
+        end, most = self.tokenizer.end, self.config.longest_text - 1
         written = torch.full((1, 1), self.tokenizer.begin, device=image.device)
         sums = torch.zeros(1, device=image.device)
         ended: list[tuple[float, list[int]]] = []
@@ -124,7 +124,7 @@ class CaptionWriter:
         self, ended: list[tuple[float, list[int]]], best: float, length: int, how: CaptionSearch
     ) -> bool:
         """Return whether no unfinished caption can become one of the best (sums only decrease)."""
-        longest = max(length + 1, self.config.max_length - 1)
+        longest = max(length + 1, self.config.longest_text - 1)
         reachable = best / (longest if how.length_penalty > 0 else length + 1) ** how.length_penalty
         return len(ended) == how.beams and ended[-1][0] >= reachable
 

@@ -186,7 +186,7 @@ class ImageTextRetrieval(CaptionedTask):
         images = [n for n, each in enumerate(inputs) if not isinstance(each, str)]
         config, device = self.model_config, next(model.parameters()).device
         tokens = self.tokenizer.encode([str(inputs[n]) for n in texts])
-        framed = [frame_text(each, self.tokenizer, config.max_length) for each in tokens]
+        framed = [frame_text(each, self.tokenizer, config.longest_text) for each in tokens]
         pixels = self.black_images(0)
         if images:
             pixels = self.read_pictures([inputs[n] for n in images])  # type: ignore[misc]
