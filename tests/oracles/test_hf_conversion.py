@@ -187,7 +187,7 @@ def test_what_has_no_counterpart_in_torch_is_named() -> None:
         layer = nn.TransformerEncoderLayer(32, 4, 48, batch_first=True, **changes)
         return nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
 
-    with pytest.raises(ValueError, match="norm_first=False must have none"):
+    with pytest.raises(ValueError, match="norm_first=False must lack it"):
         hf.from_torch(encoder(nn.LayerNorm(32)))
     with pytest.raises(ValueError, match="different eps"):
         hf.from_torch(encoder(nn.LayerNorm(32, eps=1e-3), norm_first=True))

@@ -139,7 +139,12 @@ def test_what_does_not_fit_is_named() -> None:
         ),
         (VIT, vit | {"pos_embed": torch.ones(1, 8, 32)}, {}, "7 patches are not a square image"),
         (VIT, vit | {"fc_norm.weight": torch.ones(32)}, {}, "norms both before and after pooling"),
-        (VIT, vit | {"blocks.0.attn.norm.weight": torch.ones(32)}, {}, "inside attention only"),
+        (
+            VIT,
+            vit | {"blocks.0.attn.norm.weight": torch.ones(32)},
+            {},
+            "norm inside attention needs",
+        ),
         (
             VIT,
             vit | {"norm.weight": torch.ones(31)},

@@ -69,7 +69,7 @@ def test_images_to_a_pipeline(follow: Follow) -> None:
 def test_a_corpus_beside_n_grams(follow: Follow) -> None:
     small = """--model.width 32 --model.layers 1 --model.heads 2 --model.ffn_width 64
         --data.tokenizer bytes --data.max_length 32 --training.batch_size 4 --training.steps 3"""
-    printed = follow("python", "Example: a language model beside n-grams", {"train": small})
+    printed = follow("python", "Example: a language model compared with n-grams", {"train": small})
     bits = dict(re.findall(r"^  (.+?)\s+([\d.]+)$", printed["python"], re.MULTILINE))
     assert list(bits) == ["this model", "unigram", "bigram", "xz -9",
                           "xz -9 after the training text"]  # fmt: skip

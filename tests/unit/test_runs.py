@@ -85,11 +85,11 @@ def test_a_changed_text_changes_no_tokenizer(run: Path, capsys: pytest.CaptureFi
     resume = ["train", "--resume", str(run), "--training.steps", "4"]
     assert main(resume) == 2
     lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("magneto:")]
-    assert len(lines) == 1 and f"{kept} differs" in lines[0]
+    assert len(lines) == 1 and f"{kept} does not match" in lines[0]
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == content
     assert (run / "recipe.yaml").read_bytes() == recipe
     assert main([*resume, "--data.tokenizer", str(kept)]) == 2
-    assert f"{run / 'assets' / 'data.digest'} differs" in capsys.readouterr().err
+    assert f"{run / 'assets' / 'data.digest'} does not match" in capsys.readouterr().err
 
     opened: Any = load_run(run, "auto", {"training.device": "cpu"})
     opened.task.prepare()

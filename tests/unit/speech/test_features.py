@@ -46,7 +46,7 @@ def test_normalisers(tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(ValueError, match=r"is not a run's cmvn.json"):
         load_normaliser(path, 80)
-    with pytest.raises(FileNotFoundError, match="global, utterance, none"):
+    with pytest.raises(FileNotFoundError, match='"global", "utterance", "none"'):
         load_normaliser(tmp_path / "other.json", 80)
 
 
