@@ -58,7 +58,7 @@ class BatchStream:
         return self.plan.count if isinstance(self.plan, EpochPlan) else None
 
     def pieces(self, step: int, parts: int, wanted: Sequence[int]) -> list[Any]:
-        """Divide a step's examples into `parts` near-equal pieces; return `wanted` pieces."""
+        """Divide a step's examples into `parts` near-equal pieces; return those of `wanted`."""
         examples = self.plan(step)
         return [cut(examples, number, parts) for number in wanted]
 

@@ -189,8 +189,8 @@ def same_document(begins: Tensor) -> Tensor:
 class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
     """Base class of models with a `TextEncoder` in `self.core`.
 
-    Each subclass can load the directories of the other subclasses, so different heads have
-    different names.
+    Each subclass can load the directories of the other subclasses. The output heads therefore
+    have different attribute names in different subclasses.
     """
 
     config_class = MagnetoEncoderConfig

@@ -317,7 +317,7 @@ def law_of(
 
 
 def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int) -> dict[str, Any]:
-    """Fit a law by size to log(loss of `other` / loss of `row`); seeds are paired."""
+    """Fit log(loss of `other` / loss of `row`) as a function of size; seeds are paired."""
     points = []
     for rung in rungs:
         mine, theirs = rung["rows"][row], rung["rows"][other]

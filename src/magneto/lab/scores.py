@@ -1,8 +1,8 @@
 """Scores of runs and comparisons by column, for `magneto table`.
 
 A column is a run's own validation data, or another data set without further training: a score
-written by `magneto evaluate RUN --keep NAME`, or a leaderboard's result in the run. Runs on
-different data that use the same name get separate columns.
+written by `magneto evaluate RUN --keep NAME`, or a leaderboard's result in the run. If two runs
+give the same NAME to different data, each data set gets its own column.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def one_thread() -> Iterator[None]:
 
 
 def growth(updates: Sequence[Update]) -> list[Growth]:
-    """Fit the growth with depth of each placement and measure.
+    """Fit how each measure of an update grows with depth, for each placement.
 
     Raises:
         ValueError: If there is only one depth, or an update is zero or not finite.

@@ -174,8 +174,8 @@ class SpeechDataConfig:
     padded frames is the number of utterances times the frames of the longest utterance.
     `training.batch_size` counts groups."""
     max_cells: PositiveInt = 1_000_000
-    """Maximum of a group's number of padded frames multiplied by the number of tokens of its
-    longest transcript. This option limits the memory of the transducer loss."""
+    """Maximum number of cells of a group: its padded frames times the tokens of its longest
+    transcript. This option limits the memory of the transducer loss."""
     block: PositiveInt = 20_000
     """Number of utterances sorted by length at a time."""
     synthetic: SyntheticConfig = SyntheticConfig()

@@ -260,7 +260,7 @@ def read_utterances(
         return tables[0]
     audio = [table.columns["audio"] for table in tables]
     if not all(isinstance(column, Files) for column in audio):
-        raise ValueError(f"splits {', '.join(names)} are not in one folder. Name one of them.")
+        raise ValueError(f"splits {', '.join(names)} are not in one folder. Name one split.")
     columns = {name: [v for t in tables for v in t.values(name)] for name in COLUMNS}
     files = [each.names[n] for each, t in zip(audio, tables, strict=True) for n in t.rows.tolist()]
     return table_of_columns({"audio": Files(audio[0].root, files), **columns}, tables[0].where)

@@ -279,7 +279,13 @@ def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
 
 
 def gather_at(part: Tensor, start: int, total: int) -> Tensor:
-    """Return the `total` rows of all ranks without a gradient; `part` begins at row `start`."""
+    """Return a tensor with the rows of all ranks, detached from the graph.
+
+    Args:
+        part: This rank's rows.
+        start: Index of the first of them among all rows.
+        total: Number of all rows.
+    """
     whole = part.new_zeros(total, part.shape[1])
     whole[start : start + len(part)] = part.detach()
     if dist.is_available() and dist.is_initialized() and len(part) < total:

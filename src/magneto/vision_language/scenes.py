@@ -82,7 +82,7 @@ def scene_images() -> dict[str, Pixels]:
 
 
 def scene_texts() -> dict[str, list[str]]:
-    """Return "train" and "validation" texts: captions of other scenes, questions, statements.
+    """Return "train" and "validation" texts: questions, statements, and captions of new scenes.
 
     Answers are not included.
     """
