@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -253,18 +252,23 @@ class TextClassification(Task):
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
         """Return the texts of all validation sets; each batch contains texts of each set."""
-        tables = self.texts.validation.values()
-        sizes = [len(table) for table in tables]
-        held, sets = self.validation, np.repeat(range(len(sizes)), sizes)
-        labels = np.concatenate([label_values(table, self.labels) for table in tables])
-        turns = np.concatenate([evaluation_order(size) // EVALUATION_BATCH for size in sizes])
-        order = np.argsort(turns, kind="stable")
-        plans = np.split(order, np.cumsum(np.bincount(turns))[:-1])
+        plans, sets, labels = self._validation_plans()
+        held = self.validation
 
         def make(rows: np.ndarray) -> dict[str, Tensor]:
             return {**self._batch(held, labels, rows), "sets": torch.from_numpy(sets[rows])}
 
         return LazyBatches(plans, make)
+
+    def _validation_plans(self) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+        """Return the rows of each validation batch, and the set and the label of each row."""
+        tables = self.texts.validation.values()
+        sizes = [len(table) for table in tables]
+        sets = np.repeat(range(len(sizes)), sizes)
+        labels = np.concatenate([label_values(table, self.labels) for table in tables])
+        turns = np.concatenate([evaluation_order(size) // EVALUATION_BATCH for size in sizes])
+        order = np.argsort(turns, kind="stable")
+        return np.split(order, np.cumsum(np.bincount(turns))[:-1]), sets, labels
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Return the summed loss of each validation set, and predictions with labels."""
@@ -307,14 +311,14 @@ class TextClassification(Task):
         For regression, return the squared error and the scores of the training mean.
         """
         train, sums, predictions = label_values(self.texts.train, self.labels), {}, []
-        batches = islice(self.validation_batches(), limit)
-        pairs = [(batch["sets"], batch["labels"]) for batch in batches]
-        sets, labels = (torch.cat(parts).numpy() for parts in zip(*pairs, strict=True))
+        plans, sets, labels = self._validation_plans()
+        rows = np.concatenate(plans[:limit])
+        sets, labels = sets[rows], labels[rows]
         for number, name in enumerate(self.texts.validation):
             known = labels[sets == number]
             constant, sums[name] = constant_prediction(train, known, len(self.labels))
-            rows = (np.full(len(known), number), constant, known)
-            predictions.append(tuple(map(torch.from_numpy, rows)))
+            values = (np.full(len(known), number), constant, known)
+            predictions.append(tuple(map(torch.from_numpy, values)))
         return self._metrics(sums, predictions)
 
     @torch.no_grad()

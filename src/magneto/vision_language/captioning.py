@@ -164,6 +164,7 @@ class ImageCaptioning(CaptionedTask):
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the loss of word frequencies, and the CIDEr of the most frequent caption."""
+        self.prepare()  # the length of captions may depend on the data
         size = self.tokenizer.vocab_size
         train = np.concatenate([text[1:] for texts in self.train_tokens for text in texts])
         batches = list(islice(self.validation_batches(), limit))

@@ -195,6 +195,15 @@ def test_what_does_not_fit_is_refused(model: dict, match: str, tmp_path: Path) -
         pairs(write_pairs(tmp_path / "rows.tsv"), model).prepare()
 
 
+def test_a_baseline_needs_no_length(tmp_path: Path) -> None:
+    """A comparison asks tasks that are not prepared, so an open length is not derived yet."""
+    path = write_pairs(tmp_path / "rows.tsv")
+    task, known = (pairs(path, max_length=most, validation_fraction=0.5) for most in (None, 24))
+    labels = torch.cat([batch["labels"] for batch in known.validation_batches()[:2]]).tolist()
+    assert len(labels) == 128
+    assert task.baseline(2)["accuracy"] in (sum(labels) / 128, 1 - sum(labels) / 128)
+
+
 @pytest.mark.slow
 def test_tiny_beats_its_baselines(tmp_path: Path) -> None:
     """By 10 points and more, in three quarters of its steps."""

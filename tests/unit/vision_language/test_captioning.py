@@ -106,6 +106,8 @@ def test_metrics_and_baseline(tmp_path: Path) -> None:
     assert lost["broken"] == 1 and 0 < lost["cider"] < found["cider"]
     least = task.baseline()
     assert 2 < least["loss"] < np.log(260) and least["cider"] >= 0
+    unprepared = caption_task(tmp_path, {"max_length": None})
+    assert unprepared.baseline()["cider"] == least["cider"], "as in a comparison"
 
 
 def test_drawn_scenes_have_captions_of_their_own() -> None:
