@@ -128,6 +128,7 @@ def run_tokenizer(run: Path) -> str:
 
     fields = resolved_fields(run)
     if "data.tokenizer" not in fields:
+        open_run(run)  # a path without a run has its own message
         raise FileNotFoundError(f"{run} has no tokenizer. Give a run on texts that has started.")
     return fields["data.tokenizer"]
 
