@@ -3,9 +3,10 @@
     OMP_NUM_THREADS=1 python -m benchmarks.ladders [--only NAME,NAME] [--jobs 1] [--out DIR]
 
 Each ladder is a command that resumes where it was stopped, so this line can be killed and started
-again. benchmarks/results/ladder-held-out.csv and .md are rewritten after each ladder, for every
-ladder that has a page: the predictions made before a rung was trained, the measured values, how
-often the 80 % intervals held, and the factor by which intervals must be widened.
+again. benchmarks/results/ladder-held-out.csv and .md and the reports ladder-NAME.md and .csv are
+rewritten after each ladder, for every ladder that has a page: the predictions made before a rung
+was trained, the measured values, how often the 80 % intervals held, and the factor by which
+intervals must be widened.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def order_of_rows(gaps: Sequence[dict[str, Any]]) -> str:
 
 
 def write_results(out: Path) -> None:
-    """Write the table of all ladders that have a page, if any has."""
+    """Write the table and the reports of all ladders that have a page, if any has."""
     rows = held_out(out)
     if not rows:
         return

@@ -16,21 +16,21 @@ from torch import Tensor, nn
 from magneto.data.stream import BatchStream, LazyBatches
 from magneto.nn.config import TransformerConfig
 from magneto.nn.position import resize_positions
-from magneto.runs import check_same_encoder, pretrained_run, resolved_recipe, warn_unlearnt
+from magneto.runs import pretrained_run, resolved_recipe, warn_unlearnt
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import Finish, evaluation_images, example_stream
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
-from magneto.vision.input_size import ImageInputTask, open_sizes
+from magneto.vision.input_size import ImageInputTask
 from magneto.vision.transforms import validation_transform
 from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
 
 HINT = "give an image-modelling or image-classification run"
 PARTS = ("embedding.", "class_token.", "encoder.")
 # Fields that must be equal in both encoders, since what the weights compute depends on them.
-SHARED_FIELDS = {
-    *(field.name for field in fields(TransformerConfig)),
-    *("patch_size", "channels", "stem", "class_token"),
-} - {"max_length"}
+SHARED_FIELDS = frozenset(
+    [*(field.name for field in fields(TransformerConfig)),
+     "patch_size", "channels", "stem", "class_token"]
+) - {"max_length"}  # fmt: skip
 
 LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 # Prefixes of the parameters below the first layer.
@@ -196,21 +196,12 @@ class ImageTask(ImageInputTask):
 class FineTuning(ImageTask):
     """Image task that can be initialised from another run, with layer-wise learning-rate decay."""
 
+    encoder_fields = SHARED_FIELDS
+
     def shared_input(self) -> tuple[Path, Any] | None:
         """Return the pre-trained run, if one is named, and its model's configuration."""
         config = self.model_config
         return pretrained_encoder(config) if config.pretrained else None
-
-    def check_encoder(self) -> None:
-        """Compare the configured encoder with that of the pre-trained run.
-
-        Raises:
-            FileNotFoundError: If there is no such run.
-            ValueError: If the encoders differ. The message names the options that would fit.
-        """
-        if found := self.shared_input():
-            names = SHARED_FIELDS - open_sizes(self.model_config)
-            check_same_encoder(*found, self.model_config, names)
 
     def initial_weights(self) -> dict[str, StoredTensor]:
         """Return patch embedding, positions and encoder of the pre-trained run, if one is named."""

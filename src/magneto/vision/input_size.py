@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -150,10 +150,13 @@ class ImageInputTask(Task):
 
     Attributes:
         resizes_images: Whether images are resized to the model's image size, not only cropped.
+        encoder_fields: Fields of the model that must equal those of a pre-trained run; empty if
+            the task never begins with an encoder of another run.
     """
 
     splits: Any
     resizes_images = True
+    encoder_fields: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, model: Any, data: Any, seed: int) -> None:
         super().__init__(model, data, seed)
@@ -177,8 +180,18 @@ class ImageInputTask(Task):
         return None
 
     def check_encoder(self) -> None:
-        """Raise ValueError if a pre-trained run has another encoder; no data is read yet."""
-        return None
+        """Compare the configured encoder with that of the pre-trained run; no data is read yet.
+
+        Raises:
+            FileNotFoundError: If there is no such run.
+            ValueError: If the encoders differ. The message names the options that would fit.
+        """
+        if self.encoder_fields and (found := self.shared_input()):
+            # Only tasks that begin with another run load the code that reads runs.
+            from magneto.runs import check_same_encoder
+
+            names = self.encoder_fields - open_sizes(self.model_config)
+            check_same_encoder(*found, self.model_config, names)
 
     def prepare(self, progress: Progress = SILENT) -> None:
         """Read the data, derive open sizes, check that model, data and other runs fit; once.

@@ -26,7 +26,6 @@ from magneto.files import read_json, read_object
 from magneto.language.text import LENGTH_SAMPLE, derive_length
 from magneto.nn.config import MultiwayConfig
 from magneto.runs import (
-    check_same_encoder,
     open_run,
     pretrained_run,
     resolved_recipe,
@@ -37,7 +36,6 @@ from magneto.training.task import Loss, Scores
 from magneto.vision.batches import Finish, Transform, example_stream, read_or_blank
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import Prediction
-from magneto.vision.input_size import open_sizes
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import interpolate_positions
@@ -55,10 +53,9 @@ HINT = "give a run of vision-language-modelling, or one fine-tuned from it"
 # Largest number of tensors in a message.
 LISTED = 8
 # Fields that must be equal in both encoders, since what the weights compute depends on them.
-SHARED_FIELDS = {
-    *(field.name for field in fields(MultiwayConfig)),
-    *("patch_size", "channels", "embedding_scale"),
-} - {"max_length"}
+SHARED_FIELDS = frozenset(
+    [*(field.name for field in fields(MultiwayConfig)), "patch_size", "channels", "embedding_scale"]
+) - {"max_length"}
 NO_ANSWER = -1
 """Number in place of an answer if the image could not be read; it is never right."""
 
@@ -158,6 +155,7 @@ class FineTunedTask(ImageTextTask):
 
     higher_is_better = True
     images_together: ClassVar[int] = 1
+    encoder_fields = SHARED_FIELDS
 
     @property
     def tokenizer_name(self) -> str:
@@ -173,17 +171,6 @@ class FineTunedTask(ImageTextTask):
             return None
         run = pretrained_run(self.model_config)
         return run, held_config(run)
-
-    def check_encoder(self) -> None:
-        """Compare the configured encoder with that of the pre-trained run.
-
-        Raises:
-            FileNotFoundError: If there is no such run.
-            ValueError: If the encoders differ. The message names the options that would fit.
-        """
-        if found := self.shared_input():
-            names = SHARED_FIELDS - open_sizes(self.model_config)
-            check_same_encoder(*found, self.model_config, names)
 
     def check(self) -> None:
         """Derive an open `max_length`; check the pre-trained run, and report what it gives."""
