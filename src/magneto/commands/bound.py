@@ -26,7 +26,6 @@ Given = float | list[float]
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "bound",
         "Print the theory's bound on the change of the model's output by one SGD step at "
@@ -54,7 +53,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     command = parser()
     args = command.parse(words)
     row = find_placement(args.placement)
@@ -179,11 +177,9 @@ def bound_terms(
 
 
 def brief(scales: tuple[float, ...]) -> Given:
-    """Return one number if all scales are equal, else all scales."""
     return scales[0] if len(set(scales)) == 1 else list(scales)
 
 
 def shown(scales: tuple[float, ...]) -> str:
-    """Format one number if all scales are equal, else their range."""
     low, high = min(scales), max(scales)
     return f"{low:.4f}" if low == high else f"{low:.4g}..{high:.4g}"

@@ -27,7 +27,6 @@ INCOMPLETE = ("Some runs have no result yet, because they were stopped or anothe
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "compare",
         "Train a recipe over placements, learning rates and seeds, and recommend one. Repeat the "
@@ -64,7 +63,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     args, overrides = parser().parse_with_overrides(words)
     name_source(overrides, args.data)
     if args.jobs is not None and args.jobs < 1:
@@ -177,11 +175,7 @@ def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | 
 
 
 def other_fields(words: Sequence[str], overrides: dict[str, Any]) -> dict[str, list[str]]:
-    """Parse the values of --grid; the last field varies slowest.
-
-    Raises:
-        ConfigError: If a field has its own option, is repeated, or is set elsewhere.
-    """
+    """Parse the values of --grid; the last field varies slowest."""
     from magneto.lab.grid import repeated
 
     pairs = [field_values(word) for word in reversed(words)]
@@ -201,11 +195,6 @@ def other_fields(words: Sequence[str], overrides: dict[str, Any]) -> dict[str, l
 
 
 def field_values(word: str) -> tuple[str, list[str]]:
-    """Parse FIELD=A,B.
-
-    Raises:
-        ConfigError: If the text is malformed.
-    """
     name, _, values = word.partition("=")
     if not split(values):
         raise ConfigError([f"--grid takes FIELD=A,B, not {word!r}"])
@@ -213,11 +202,7 @@ def field_values(word: str) -> tuple[str, list[str]]:
 
 
 def placements(args: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
-    """Return the placements as a field of the grid; {} for a model without placement.
-
-    Raises:
-        ConfigError: If the recipe is wrong, or --placements is given for a model without placement.
-    """
+    """Return the placements as a field of the grid; {} for a model without placement."""
     recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
     if placement_name(recipe.model):
         named = split(args.placements or "all")
@@ -249,12 +234,10 @@ def run(folder: Path, sweep: Sweep, args: Any, progress: ProgressBars) -> bool:
 
 
 def split(words: str) -> list[str]:
-    """Split at commas."""
     return [word.strip() for word in words.split(",") if word.strip()]
 
 
 def table(comparison: dict[str, Any]) -> str:
-    """Format the mean scores, loss curves and recommendation for a terminal."""
     from magneto.lab.outcome import decimals_for, group_cells, rate_text
     from magneto.lab.report.report import baseline_sentence, brief_group_text, reason_sentences
 

@@ -37,7 +37,6 @@ CONFIG_KEYS = (
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "convert",
         "Convert weights of another library to Magneto's format, or with --to Magneto's weights to "
@@ -78,7 +77,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     args = parser().parse(words)
     from magneto.hf.export import whole_directory
     from magneto.hf.weights.conversion import WRITTEN
@@ -105,7 +103,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def hide_bars() -> None:
-    """Disable transformers' progress bars if stderr is not a terminal."""
     from transformers.utils import logging
 
     if not sys.stderr.isatty():
@@ -113,7 +110,6 @@ def hide_bars() -> None:
 
 
 def export_parser() -> Parser:
-    """Return the parser of `magneto export`."""
     made = Parser(
         "export",
         "Export a run's model for transformers. Where Magneto is installed, transformers loads the "
@@ -126,7 +122,6 @@ def export_parser() -> Parser:
 
 
 def export(words: Sequence[str]) -> int:
-    """Run `magneto export`."""
     args = export_parser().parse(words)
     opened = load_run(args.run, args.weights, {"training.device": "cpu"})
     recipe, directory = opened.recipe, args.directory
@@ -143,11 +138,7 @@ def export(words: Sequence[str]) -> int:
 
 
 def local(source: str) -> Path:
-    """Return the path of a source, after downloading the small files of a hub name.
-
-    Raises:
-        FileNotFoundError: If the source is neither a path nor a hub name.
-    """
+    """Return the path of a source, after downloading the small files of a hub name."""
     path = user_path(source)
     if path.exists():
         return path
@@ -159,11 +150,7 @@ def local(source: str) -> Path:
 
 
 def download(source: str, *patterns: str) -> Path:
-    """Download some files of a hub name; return their directory.
-
-    Raises:
-        FileNotFoundError: If there is no such name.
-    """
+    """Download some files of a hub name; return their directory."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -225,7 +212,6 @@ def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, A
 
 
 def image_processor(config: Any) -> hf.MagnetoImageProcessor:
-    """Return BEiT-3's image processor."""
     return hf.MagnetoImageProcessor(config.image_size, config.channels, NORMALISATION)
 
 

@@ -58,7 +58,6 @@ SUPPORTED = {
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "evaluate",
         "Evaluate a run's model on its validation data or on other data (--data). --tasks "
@@ -101,7 +100,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     args, overrides = parser().parse_with_overrides(words)
     if args.limit is not None and args.limit < 1:
         raise ConfigError([f"--limit must be 1 or more, not {args.limit}"])
@@ -137,7 +135,6 @@ def main(words: Sequence[str]) -> int:
 
 @contextmanager
 def joined_processes(run: Path, overrides: dict[str, str]) -> Iterator[None]:
-    """Share the batches among torchrun's processes."""
     from magneto.training.distributed import join_world
 
     training = open_run(run, overrides).training
@@ -319,14 +316,7 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
 
 
 def judge_features(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    """Run `magneto evaluate RUN --features`.
-
-    A probe is trained on training images and scored on validation images, of the run's own data or
-    of another source. Images without a validation split are divided into training and validation.
-
-    Raises:
-        ValueError: If images have no labels.
-    """
+    """Run `magneto evaluate RUN --features`."""
     from magneto.runs import load_run
     from magneto.vision.frozen_features import collect_features, score_features, score_lines
 

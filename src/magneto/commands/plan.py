@@ -44,7 +44,6 @@ SECONDS = 20.0
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "plan",
         "Estimate the memory, floating-point operations and hours of a recipe on N GPUs, and "
@@ -69,7 +68,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run `magneto plan`."""
     made = parser()
     args, overrides = made.parse_with_overrides(words)
     name_source(overrides, args.data)
@@ -127,7 +125,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def plan_lines(found: Mapping[str, Any]) -> list[str]:
-    """Format a plan."""
     from magneto.lab.plan import RESERVE
     from magneto.training.model import gigabytes as size
 
@@ -166,7 +163,6 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def dry_run(recipe: Recipe, progress: ProgressBars, as_json: bool) -> int:
-    """Run `magneto train RECIPE --dry-run`."""
     found = try_steps(recipe, recipe.build_task(), progress)
     if as_json and is_main_process():
         print_json(found)
@@ -179,9 +175,6 @@ def try_steps(recipe: Recipe, task: Task, progress: ProgressBars) -> dict[str, A
     """Measure some steps of a recipe; return memory and the time of the whole training.
 
     The data is prepared and cached as for a training. No run directory is created.
-
-    Raises:
-        ValueError: If the training cannot fit in memory.
     """
     from magneto.training.distributed import join_world, keep_freed_memory, unwrap
     from magneto.training.loop import build_state, train_step
@@ -235,7 +228,6 @@ def parameters_by_part(model: nn.Module) -> dict[str, int]:
 
 
 def dry_run_lines(found: Mapping[str, Any]) -> list[str]:
-    """Format the results of a dry run."""
     from magneto.training.model import gigabytes
 
     steps, batch, epochs = found["steps"], found["batch_size"], ""
@@ -254,5 +246,4 @@ def dry_run_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def labelled(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Format rows of a label and a text."""
     return [f"{name:<12}{words}" for name, words in rows]

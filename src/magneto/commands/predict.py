@@ -48,7 +48,6 @@ SORTED = 1024
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "predict",
         "Predict labels with a trained model.\n\n"
@@ -79,7 +78,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     made = parser()
     args, overrides = made.parse_with_overrides(words)
     if args.top < 1:
@@ -147,7 +145,6 @@ def split_words(words: Sequence[str], kind: str) -> tuple[Sequence[str], str]:
 
 
 def image_paths(names: Sequence[str]) -> list[Path]:
-    """Return the paths of images, with folders expanded."""
     from magneto.data.formats import media_names
 
     found: list[Path] = []
@@ -170,17 +167,9 @@ def predict_readable(
     ask: Callable[[Sequence[Any]], Sequence[Any]],
     broken: list[dict[str, str]],
 ) -> Iterator[tuple[Path, Any]]:
-    """Yield each readable image with its prediction; report unreadable images.
+    """Yield each readable image with its prediction, and record the others in `broken`.
 
-    Args:
-        paths: Paths of images.
-        group: Number of consecutive images that share a prediction. A group with an unreadable
-            image is skipped.
-        ask: Function from decoded images to a prediction for each.
-        broken: Receives "path" and "reason" of each image without a prediction.
-
-    Raises:
-        ValueError: If no image could be read.
+    `group` consecutive images share a prediction; one that is unreadable drops its group.
     """
     progress, size = ProgressBars(), BATCH * group
     for start in range(0, len(paths), size):
@@ -211,7 +200,6 @@ def predict_readable(
 
 
 def write_pictures(path: Path, prediction: Prediction, out: Path, taken: set[str]) -> list[Path]:
-    """Write the pictures of a prediction under unique names."""
     files = []
     for kind, content in prediction.pictures.items():
         numbers = chain([path.stem], (f"{path.stem}-{number}" for number in count(2)))
@@ -335,7 +323,6 @@ def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Ite
 
 
 def generate_parser() -> Parser:
-    """Return the parser of `magneto generate`."""
     made = Parser(
         "generate",
         "Continue a prompt by sampling or beam search, with transformers' generate. An "
@@ -361,7 +348,6 @@ def generate_parser() -> Parser:
 
 
 def generate(words: Sequence[str]) -> int:
-    """Run `magneto generate`."""
     args = generate_parser().parse(words)
     run_task(args.run, {}, "generate")
     captions = open_run(args.run).task == "image-captioning"
@@ -369,7 +355,6 @@ def generate(words: Sequence[str]) -> int:
 
 
 def continue_text(args: argparse.Namespace) -> int:
-    """Continue a prompt."""
     from magneto import hf
 
     opened: Any = load_run(args.run, args.weights, {}, verb="generate")
@@ -391,7 +376,6 @@ def continue_text(args: argparse.Namespace) -> int:
 
 
 def describe_images(args: argparse.Namespace) -> int:
-    """Describe an image, or the images of a folder."""
     from magneto.vision_language.caption_decoding import CaptionSearch
 
     if not args.prompt:

@@ -43,7 +43,6 @@ OPTIMIZERS = {"sgd": "SGD", "adam": "Adam"}
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "probe",
         "Measure every layer of a recipe at initialisation and over its first steps, and predict "
@@ -74,7 +73,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     command = parser()
     args, overrides = command.parse_with_overrides(words)
     name_source(overrides, args.data)
@@ -105,7 +103,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def load_each(name: str, overrides: dict[str, str], placements: str | None) -> list[Recipe]:
-    """Load the recipe for each placement."""
     if placements is None:
         return [load_recipe(name, overrides)]
     rows = [word.strip() for word in placements.split(",") if word.strip()]
@@ -277,17 +274,14 @@ def thin(count: int, most: int) -> list[int]:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Format a number; None becomes a dash."""
     return "-" if value is None else f"{value:.{digits}g}"
 
 
 def arrow(first: float | None, last: float | None, digits: int = 3) -> str:
-    """Format a number's change."""
     return f"{number(first, digits)}→{number(last, digits)}"
 
 
 def bound_line(theory: Bound) -> str:
-    """Format the theory's bound."""
     if not theory.derived:
         return f"theory: {theory.note}"
     forms = ", ".join(f"{theory.derived[form]:.3g} ({form})" for form in theory.derived)
@@ -378,5 +372,4 @@ def growth_tables(
 
 
 def brief(value: float) -> str:
-    """Format a positive number in about five characters."""
     return f"{value:.0f}" if 100 <= value < 1e6 else f"{value:.{3 if value >= 0.1 else 2}g}"

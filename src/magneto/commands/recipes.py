@@ -14,7 +14,6 @@ from magneto.training.config import TrainingConfig
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "recipes",
         "List the recipes, or print one. A printed recipe can be saved, edited, and trained by "
@@ -27,7 +26,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     made = parser()
     args = made.parse(words)
     if args.all and args.name is None:
@@ -50,13 +48,11 @@ def main(words: Sequence[str]) -> int:
 
 
 def headline(name: str) -> str:
-    """Return the first comment line of a recipe."""
     first = recipe_path(name).read_text(encoding="utf-8").splitlines()[0]
     return first.lstrip("# ")
 
 
 def task_fields(task: str) -> Iterator[FieldDescription]:
-    """Yield the fields of a task's recipes."""
     model, data = config_classes(task)
     words = "Name of the task, or module:Class of your own task."
     yield FieldDescription("task", "text", (), None, True, words)
@@ -79,7 +75,6 @@ def dotted(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
 
 
 def lines(field: FieldDescription, value: Any) -> Iterator[str]:
-    """Yield the lines that describe a field: value, type, default and meaning."""
     default = "no default" if field.required else f"default {as_yaml(field.default)}"
     yield f"{field.name}: {as_yaml(value)}  ({type_words(field)}; {default})"
     yield from textwrap.wrap(field.meaning, 96, initial_indent="    ", subsequent_indent="    ")

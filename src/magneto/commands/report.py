@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "report",
         "Write a run's report: its result, its curves beside a trivial baseline, and predictions "
@@ -34,7 +33,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     args, overrides = parser().parse_with_overrides(words)
     progress = ProgressBars()
     recipe, task = open_task(args.run, overrides)
@@ -56,12 +54,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def draw_figures(run: Path, weights: str, recipe: Recipe, task: Task) -> Sequence[Figure]:
-    """Return the figures of a run's prepared task and its model.
-
-    Raises:
-        FileNotFoundError: If the run has no such weights.
-        Damaged: If the weights are damaged or not finite.
-    """
     from magneto.training.task import figures_of, place_companion
 
     model = load_model(run, weights, recipe, task).model
@@ -70,7 +62,6 @@ def draw_figures(run: Path, weights: str, recipe: Recipe, task: Task) -> Sequenc
 
 
 def describe(run: Path, recipe: Recipe, task: Task, figures: Sequence[Figure]) -> RunPage:
-    """Return the contents of the page."""
     from magneto.lab.comparison import environments, without_places
     from magneto.lab.report.report import RunPage
     from magneto.training.logging import METRICS_FILE, read_metrics

@@ -24,7 +24,6 @@ VECTORS, NAMES = "vectors.npy", "names.json"
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "search",
         "Search the images of a folder by a text, or the lines of a text file by an image, with "
@@ -41,7 +40,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     made = parser()
     args, overrides = made.parse_with_overrides(words)
     if args.top < 1:
@@ -70,12 +68,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_query(query: str) -> Any:
-    """Return the image that a query names, or else its text.
-
-    Raises:
-        ValueError: If the image cannot be read.
-        ConfigError: If the named image is missing, or the text is empty.
-    """
+    """Return the image that a query names, or else its text."""
     from magneto.data.media import IMAGE_ENDINGS
 
     if os.path.isfile(query):
@@ -88,11 +81,6 @@ def read_query(query: str) -> Any:
 
 
 def read_picture(path: Path) -> Any:
-    """Decode an image.
-
-    Raises:
-        ValueError: If the image cannot be read.
-    """
     with guarded(prefix=f"{path}: "):
         return decode_input(path)
 
@@ -104,18 +92,7 @@ def load_index(
     embed: Callable[[Sequence[Any]], np.ndarray],
     progress: ProgressBars,
 ) -> tuple[list[str], np.ndarray]:
-    """Return the searched paths or texts and their vectors, from the cache if it is current.
-
-    Args:
-        among: A folder of images, or a file of texts.
-        weights: Weights of the run, part of the cache's key.
-        overrides: Fields of its recipe, part of the cache's key.
-        embed: Function from images or texts to vectors, (inputs, width).
-        progress: Shows progress and unreadable images.
-
-    Raises:
-        ValueError: If nothing could be read.
-    """
+    """Return the searched paths or texts and their vectors, from the cache if it is current."""
     import numpy as np
 
     from magneto.data.cache import (

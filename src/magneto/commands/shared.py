@@ -53,11 +53,9 @@ class Parser(argparse.ArgumentParser):
         self.recipe = recipe
 
     def error(self, message: str) -> NoReturn:
-        """Raise a ConfigError where argparse would print and exit."""
         raise ConfigError([f"{message}; see {self.prog} --help"])
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """Parse words; every option must be known."""
         args, rest = self.parse_known_intermixed_args(words)
         if rest:
             kind = "unknown option" if rest[0].startswith("-") else "unexpected argument"
@@ -99,14 +97,12 @@ class Parser(argparse.ArgumentParser):
         return f"; did you mean {near[0]}?" if near else ""
 
     def with_json(self) -> Parser:
-        """Add --json."""
         self.add_argument(
             "--json", action="store_true", help="print one JSON object on stdout and nothing else"
         )
         return self
 
     def with_run(self, kind: str = "") -> Parser:
-        """Add the run and --weights."""
         self.add_argument("run", type=Path, help=f"directory of a {kind}run")
         what = "best, final, averaged, last or a step number"
         own = "the first that exists of best, final and last"
@@ -116,7 +112,6 @@ class Parser(argparse.ArgumentParser):
         return self
 
     def with_data(self) -> Parser:
-        """Add --data."""
         what = "PATH, hf:NAME or builtin:NAME (default: the recipe's data.source)"
         self.add_argument("--data", metavar="SOURCE", help=what)
         return self
@@ -130,16 +125,7 @@ def add_option(
     metavar: str | None = None,
     kind: Callable[[str], Any] | None = None,
 ) -> None:
-    """Add an option with a value; its help ends with the default, unless that is None.
-
-    Args:
-        made: A parser or a group of its options.
-        name: The option.
-        default: Its default.
-        help: What the option does.
-        metavar: Placeholder of the value; by default N or X for numbers.
-        kind: Type of the value; by default that of the default.
-    """
+    """Add an option with a value; its help ends with the default, unless that is None."""
     kind = kind or (str if default is None else type(default))
     shown = f"{default:g}" if isinstance(default, float) else default
     made.add_argument(
@@ -152,11 +138,7 @@ def add_option(
 
 
 def name_source(overrides: dict[str, Any], data: str | None) -> None:
-    """Set data.source to the value of --data.
-
-    Raises:
-        ConfigError: If --data.source has another value.
-    """
+    """Set data.source to the value of --data."""
     if data is None:
         return
     if overrides.setdefault("data.source", data) != data:
@@ -192,16 +174,7 @@ def answer(args: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
 
 
 def numbers(option: str, text: str, kind: type[Number] = int) -> list[Number]:
-    """Parse comma-separated numbers.
-
-    Args:
-        option: The option, for messages.
-        text: Its value.
-        kind: `int` for integers from 0 on, or `float`.
-
-    Raises:
-        ConfigError: If a number is malformed or repeated, or there is none.
-    """
+    """Parse comma-separated numbers, `kind` of which is `int` (from 0 on) or `float`."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     kind_name = "integers" if kind is int else "numbers"
     try:
@@ -217,11 +190,7 @@ def numbers(option: str, text: str, kind: type[Number] = int) -> list[Number]:
 
 
 def read_time(option: str, text: str) -> float:
-    """Return the seconds in a duration such as "60s", "5m", "2h" or "90" (seconds).
-
-    Raises:
-        ConfigError: If the text is malformed or not above 0. The message names the option.
-    """
+    """Return the seconds in a duration such as "60s", "5m", "2h" or "90" (seconds)."""
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     try:
         seconds = float(text[:-1]) * unit if unit else float(text)
@@ -242,26 +211,19 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 
 
 def is_main_process() -> bool:
-    """Return whether this process is rank 0, which writes and prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def several_processes() -> bool:
-    """Return whether torchrun started several processes."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def is_standard_input(name: str | Path) -> bool:
-    """Return whether a name on the command line means standard input."""
     return str(name) in NAMES
 
 
 def open_standard_input() -> BinaryIO:
-    """Return the bytes of standard input.
-
-    Raises:
-        ConfigError: If standard input is closed.
-    """
+    """Return the bytes of standard input."""
     if sys.stdin is None:
         raise ConfigError(["standard input is closed; name a file"])
     return sys.stdin.buffer
@@ -277,7 +239,6 @@ def check_file(name: str, what: str) -> None:
 
 
 def decode_input(path: Path) -> Any:
-    """Decode the image in a file or in standard input."""
     from magneto.vision.decoding import EncodedPicture, PixelPicture
 
     encoded = open_standard_input().read() if is_standard_input(path) else path.read_bytes()
@@ -288,12 +249,7 @@ def decode_input(path: Path) -> Any:
 def standard_input_as_file(first: bytes = b"", ending: str = "") -> Iterator[Path]:
     """Copy standard input to a temporary file, so that it can be read more than once.
 
-    Args:
-        first: Bytes already read from standard input.
-        ending: Ending of the file's name; by default inferred from the first line.
-
-    Raises:
-        ConfigError: If standard input is closed or empty, or its reader raises a ValueError.
+    The bytes `first` are already read. By default the first line determines the file's ending.
     """
     source = open_standard_input()
     first = first or source.readline()
@@ -321,11 +277,8 @@ def ending_of(line: bytes) -> str:
 def arriving(source: Any, counts: Counts, most: int) -> Iterator[list[str]]:
     """Yield lists of the lines available so far; wait only if there is none.
 
-    Args:
-        source: A byte stream with `read1`. Only line feeds end lines. A byte-order mark and
-            everything after a line's first mebibyte are dropped.
-        counts: Counts lines that are not UTF-8; U+FFFD replaces their invalid bytes.
-        most: Maximum lines of a list.
+    Only line feeds end lines. A byte-order mark and everything after a line's first mebibyte are
+    dropped. Lines that are not UTF-8 are counted, and U+FFFD replaces their invalid bytes.
     """
     mark = BOM_UTF8
     for lines in _arriving_lines(source):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "start",
         "Inspect data, score simple baselines on it, choose a recipe, and print the command that "
@@ -39,7 +38,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     args, overrides = parser().parse_with_overrides(words)
     from magneto.commands.plan import try_steps
     from magneto.start.advice import advise
@@ -76,19 +74,16 @@ def main(words: Sequence[str]) -> int:
 class Bars(ProgressBars):
     """Progress bars without lines of text, because the printed table describes the data."""
 
-    def say(self, line: str) -> None:
-        """Print nothing."""
+    def say(self, line: str) -> None: ...
 
 
 def name_of(data: str) -> str:
-    """Return the name of a run on some data."""
     path = user_path(data)
     stem = path.resolve().name if path.exists() else data.rstrip("/").rpartition("/")[2]
     return stem.partition(".")[0] or stem.replace(":", "-") or "data"
 
 
 def train_command(data: str, advice: Advice, out: Path) -> str:
-    """Return the command line that trains the recipe."""
     options = [f"--{name} {shlex.quote(as_yaml(value))}" for name, value in advice.options.items()
                if name != "data.source"]  # fmt: skip
     source = str(advice.options.get("data.source", data))
@@ -114,14 +109,12 @@ def lines(advice: Advice, tried: Mapping[str, Any]) -> list[str]:
 
 
 def format_score(scores: Mapping[str, float], metric: str) -> str:
-    """Format a baseline's loss, and its score in the task's metric."""
     names = [name for name in dict.fromkeys((metric, "loss")) if name in scores]
     return ", ".join(f"{scores[name]:.4g}" if name == metric else f"{name} {scores[name]:.4g}"
                      for name in names)  # fmt: skip
 
 
 def closing(args: Any, chosen: Any, found: Sequence[Any], line: str) -> list[str]:
-    """Return the next commands."""
     others = [f"for another task: magneto start {shlex.quote(args.data)} --as {each.task}"
               for each in found if each is not chosen]  # fmt: skip
     if args.go:

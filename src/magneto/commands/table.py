@@ -69,7 +69,6 @@ class Score:
 
     @property
     def mean(self) -> float:
-        """Mean over seeds."""
         return fmean(self.seeds)
 
     @property
@@ -79,7 +78,6 @@ class Score:
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "table",
         "Tabulate the scores of runs with 95 % intervals, one row per placement, at each row's "
@@ -102,7 +100,6 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command."""
     args = parser().parse(arguments)
     preset, progress = PRESETS.get(args.preset, ANY), ProgressBars()
     runs = read_runs(args.folders, preset, args.weights)
@@ -223,7 +220,6 @@ def baseline_scores(
 
 
 def as_mapping(score: Score) -> dict[str, Any]:
-    """Return a score as plain values."""
     return {
         "row": score.row, "column": score.column, "mean": score.mean, "interval": score.interval,
         "seeds": score.seeds, "point": dict(score.point),
@@ -255,13 +251,9 @@ def missing_lines(runs: Sequence[Measured]) -> Iterator[str]:
 def table(
     title: str, scores: Sequence[Score], rows: Sequence[str], preset: Preset = ANY
 ) -> list[list[str]]:
-    """Return the cells of a table: a heading, then a line per row.
+    """Return the cells of a table: a heading, then a line per row; "-" for a missing score.
 
-    Args:
-        title: Heading of the first column.
-        scores: At most one per row and column; "-" stands for a missing one.
-        rows: First rows; other rows of the scores follow.
-        preset: Format of the table. Its columns come first.
+    The preset's columns and the `rows` come first; others of the scores follow.
     """
     known = list(dict.fromkeys(score.column for score in scores))
     columns = [name for name in (*preset.columns, *preset.splits) if name in known]
@@ -275,7 +267,6 @@ def table(
 
 
 def format_cell(score: Score | None, decimals: int) -> str:
-    """Format a mean with its interval; "-" for None."""
     if score is None:
         return "-"
     decimals = 1 if score.interval >= 1 else decimals

@@ -40,7 +40,6 @@ LEAST_BYTES = 256 + len(SPECIAL)
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "tokenizer train",
         "Train a lossless tokenizer with the special tokens <s>, </s>, <pad> and <mask>. Use it "
@@ -67,7 +66,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     if words and words[0] in ("-h", "--help"):
         words = ["train", *words]
     if not words or words[0] != "train":
@@ -89,21 +87,7 @@ def main(words: Sequence[str]) -> int:
 def train_tokenizer(
     source: str, field: str, kind: Any, vocab_size: int, out: Path, sample: int, progress: Progress
 ) -> Tokenizer:
-    """Train a tokenizer with `</s>`, `<s>`, `<pad>` and `<mask>`, write it and load it.
-
-    Args:
-        source: PATH, hf:NAME or builtin:NAME; read once, as a stream.
-        field: Field with the text in records.
-        kind: One of `KINDS`.
-        vocab_size: Number of tokens, special tokens included.
-        out: The file (.json or .model), or a directory for tokenizer.json or tokenizer.model.
-        sample: Number of random lines that SentencePiece is trained on.
-        progress: Shows progress.
-
-    Raises:
-        FileExistsError: If the file exists.
-        ValueError: If the vocabulary is too small or too large, or `out` has a wrong ending.
-    """
+    """Train a tokenizer with `</s>`, `<s>`, `<pad>` and `<mask>`, write it and load it."""
     for (name, (least, most)), value in zip(RANGES.items(), (vocab_size, sample), strict=True):
         if not least <= value <= most:
             raise ValueError(f"{name} must be {least:,} to {most:,}, not {value}")
@@ -133,7 +117,6 @@ def train_tokenizer(
 
 
 def target_of(out: Path, kind: str) -> Path:
-    """Return the file of a new tokenizer."""
     ending = ".json" if kind == "byte-bpe" else ".model"
     path = out if out.suffix == ending else out / f"tokenizer{ending}"
     if path is not out and (out.is_file() or out.suffix in (".json", ".model")):

@@ -25,7 +25,6 @@ EXIT_CODES = {"finished": 0, "diverged": 3, "interrupted": 130}
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "train",
         "Train a recipe. The run's directory receives weights, checkpoints, metrics and the "
@@ -70,7 +69,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     args, overrides = parser().parse_with_overrides(words)
     run, recipe, resume = read_options(args, overrides)
     progress = ProgressBars(quiet=not is_main_process())
@@ -110,12 +108,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_options(args: argparse.Namespace, overrides: dict[str, str]) -> tuple[Path, Recipe, bool]:
-    """Return the run's directory, its recipe, and whether to resume it.
-
-    Raises:
-        ConfigError: If options are missing or contradict each other, or the recipe is wrong.
-        FileNotFoundError: If the recipe or the run does not exist.
-    """
+    """Return the run's directory, its recipe, and whether to resume it."""
     name_source(overrides, args.data)
     if args.distributed:
         overrides["training.distributed"] = args.distributed
@@ -143,17 +136,8 @@ def read_options(args: argparse.Namespace, overrides: dict[str, str]) -> tuple[P
 def locked(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterator[None]:
     """Lock a run's directory during training, so that no other process writes there.
 
-    The main process holds the lock for all ranks.
-
-    Args:
-        run: The directory.
-        progress: Shows that another process is waited for.
-        new: Whether a new run is started.
-        patient: Whether to wait two minutes for the lock. A restarted job may begin before its
-            predecessor ends, or before a file server releases the lock of a lost machine.
-
-    Raises:
-        FileExistsError: If another process holds the lock, or a new run's directory is not empty.
+    The main process holds the lock for all ranks. `patient` waits for it, because a restarted job
+    may begin before its predecessor ends, or before a file server releases a lost machine's lock.
     """
     if not is_main_process():
         yield
@@ -175,11 +159,7 @@ def locked(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterat
 
 
 def lock_of(run: Path, progress: Progress, patient: bool) -> FileLock:
-    """Acquire the lock on a run's directory; the caller releases it.
-
-    Raises:
-        FileExistsError: If another process holds the lock.
-    """
+    """Acquire the lock on a run's directory; the caller releases it."""
     lock = acquire_lock(run)
     if lock is None and patient:
         progress.say(f"{run} is being trained by {lock_holder(run)}; waiting up to two minutes")

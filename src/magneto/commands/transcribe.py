@@ -44,7 +44,6 @@ MOST_CHARACTERS, MOST_SECONDS, PAUSE = 84, 6.0, 1.0
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "transcribe",
         "Transcribe recordings (.wav, .flac, .ogg, .mp3) of any length, from files or standard "
@@ -106,7 +105,6 @@ def search_of(args: argparse.Namespace, count: int = 1) -> Search:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     made = parser()
     args, overrides = made.parse_with_overrides(words)
     check(made, args)
@@ -164,7 +162,6 @@ def check(made: Parser, args: argparse.Namespace) -> None:
 
 @contextmanager
 def recording_from_standard_input() -> Iterator[Path]:
-    """Copy the recording on standard input to a temporary file."""
     first = open_standard_input().read(4)
     if not is_recording(first):
         raise ConfigError(["standard input is not a .wav, .flac, .ogg or .mp3 recording; use --raw "
@@ -174,14 +171,7 @@ def recording_from_standard_input() -> Iterator[Path]:
 
 
 def transcribe(transcriber: Transcriber, args: argparse.Namespace, paths: Sequence[Path]) -> bool:
-    """Write the transcript of each recording; words of raw sound are written at once.
-
-    Returns:
-        Whether any recording was long enough to transcribe.
-
-    Raises:
-        ValueError: If --n-best is given and a recording is longer than a window.
-    """
+    """Write each recording's transcript; return whether there was any sound."""
     progress, rate = ProgressBars(), transcriber.rate
     headers = [] if args.raw else [header_seconds(str(path)) for path in paths]
     lengths = [seconds for seconds, _ in headers]
@@ -224,14 +214,7 @@ def write(
     words: Sequence[Word],
     hypotheses: Sequence[tuple[str, float]],
 ) -> None:
-    """Print the transcript of a recording, or write it into its file.
-
-    Args:
-        args: The command's options.
-        number: Index of the recording.
-        words: Its words.
-        hypotheses: Texts with their scores, for --n-best.
-    """
+    """Print the transcript of a recording, or write it into its file."""
     name, text = args.files[number], " ".join(word.text for word in words)
     if args.kind == "srt":
         written = as_srt(words)
@@ -277,6 +260,5 @@ def as_srt(words: Sequence[Word]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Format a time for SubRip."""
     whole, thousandths = divmod(round(seconds * 1000), 1000)
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d},{thousandths:03d}"

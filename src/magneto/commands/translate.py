@@ -33,7 +33,6 @@ LINES = "lines"
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "translate",
         "Translate the lines of a file or of standard input, and print one line per input line.",
@@ -54,7 +53,6 @@ def parser() -> Parser:
 
 
 def search_options(made: Any) -> None:
-    """Add the options of beam search."""
     add = partial(add_option, made)
     add("--beams", BEAMS, "beam width")
     add("--length-penalty", 1.0, "scores are divided by the length to this power")
@@ -63,7 +61,6 @@ def search_options(made: Any) -> None:
 
 
 def search_of(args: Any, count: int = 1) -> Any:
-    """Return the `magneto.hf.BeamSearch` that the options describe."""
     from magneto.hf import BeamSearch
 
     return BeamSearch(
@@ -76,7 +73,6 @@ def search_of(args: Any, count: int = 1) -> Any:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     made = parser()
     args, overrides = made.parse_with_overrides(words)
     piped = is_standard_input(args.file)
@@ -108,15 +104,7 @@ def main(words: Sequence[str]) -> int:
 def translate_lines(
     translator: TextTranslator, args: Any, progress: ProgressBars, source: Any, target: IO[bytes]
 ) -> None:
-    """Translate lines until the source ends; write translations as soon as they are ready.
-
-    Args:
-        translator: The model with its vocabulary.
-        args: The command's options.
-        progress: Shows progress and counts of unusual lines.
-        source: A byte stream with `read1`.
-        target: Receives the translations.
-    """
+    """Translate lines until the source ends; write translations as soon as they are ready."""
     from magneto.translation.translator import is_visible
 
     counts, most = Counts(), args.batch_size * SORTED_BATCHES
