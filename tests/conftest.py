@@ -18,7 +18,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache as once
 from itertools import count
 from pathlib import Path
@@ -46,78 +45,39 @@ GRACE = 2.0
 NUMBERS = count()
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """What all tests of a process share.
-
-    Attributes:
-        environment: The variables.
-        folder: The current one.
-        threads: How many threads torch computes with.
-        handlers: What answers each signal.
-        running: Threads of Python that are alive.
-    """
-
-    environment: dict[str, str]
-    folder: str
-    threads: int
-    handlers: dict[signal.Signals, Any]
-    running: set[threading.Thread]
-
-    @classmethod
-    def now(cls) -> "Surroundings":
-        """Return what there is at this moment."""
-        environment = {n: value for n, value in os.environ.items() if n not in OF_LIBRARIES}
-        return cls(
-            environment,
-            os.getcwd(),
-            torch.get_num_threads(),
-            {number: signal.getsignal(number) for number in SIGNALS},
-            {each for each in threading.enumerate() if each.name not in OF_LIBRARIES},
-        )
-
-    def differences(self, later: "Surroundings") -> list[str]:
-        """Return a line for each thing that is another later; threads have a moment to end."""
-        names = sorted({
-            name for name, _ in self.environment.items() ^ later.environment.items()
-        })  # fmt: skip
-        lines = [f"the variable {name}" for name in names]
-        if later.folder != self.folder:
-            lines.append(f"the current folder, {later.folder}")
-        if later.threads != self.threads:
-            lines.append(f"torch's {self.threads} threads, now {later.threads}")
-        answered = [n for n in self.handlers if self.handlers[n] != later.handlers[n]]
-        lines += [f"the handler of {number.name}" for number in answered]
-        for thread in later.running - self.running:
-            thread.join(GRACE)
-            if thread.is_alive():
-                lines.append(f"a running thread, {thread.name}")
-        return lines
-
-    def restore(self) -> None:
-        """Bring back all but threads, so that only the guilty test fails."""
-        for name in os.environ.keys() - self.environment.keys() - OF_LIBRARIES:
-            del os.environ[name]
-        os.environ.update(self.environment)
-        os.chdir(self.folder)
-        torch.set_num_threads(self.threads)
-        for number, handler in self.handlers.items():
-            if signal.getsignal(number) != handler:
-                signal.signal(number, handler)
+def surroundings_now() -> dict[str, Any]:
+    """Return what all tests of a process share, by name; threads of Python that are alive."""
+    variables = {n: value for n, value in os.environ.items() if n not in OF_LIBRARIES}
+    return {
+        **{f"the variable {name}": value for name, value in variables.items()},
+        "the current folder": os.getcwd(),
+        "torch's threads": torch.get_num_threads(),
+        **{f"the handler of {number.name}": signal.getsignal(number) for number in SIGNALS},
+        **{f"a running thread, {t.name}": t for t in threading.enumerate()
+           if t.name not in OF_LIBRARIES},
+    }  # fmt: skip
 
 
 @contextmanager
 def left_as_found(who: str) -> Iterator[None]:
-    """Fail if what runs inside leaves other surroundings.
+    """Fail if what runs inside leaves other surroundings; threads have a moment to end.
 
     Args:
         who: Whose fault that is.
     """
-    before = Surroundings.now()
+    before = surroundings_now()
     yield
-    changed = before.differences(Surroundings.now())
+    for thread in {*threading.enumerate()} - {*before.values()}:
+        if thread.name not in OF_LIBRARIES:
+            thread.join(GRACE)
+    after = surroundings_now()
+    ended = {name for name in before.keys() - after.keys() if name.startswith("a running thread")}
+    changed = [
+        name
+        for name in sorted((before.keys() | after.keys()) - ended)
+        if before.get(name) != after.get(name)
+    ]
     if changed:
-        before.restore()
         pytest.fail(f"{who} left changed: {'; '.join(changed)}", pytrace=False)
 
 

@@ -1,4 +1,4 @@
-"""The documentation names what there is: modules, keys, options; and says the field's words."""
+"""The documentation names what there is: modules, keys, commands and options."""
 
 import ast
 import dataclasses
@@ -28,39 +28,6 @@ RECIPES = {
     for path in (ROOT / "src/magneto/recipes").rglob("*.yaml")
 }
 
-# What people search for, by the page that is about it.
-TERMS = {
-    "README.md": ["language model", "learning rate", "checkpoint", "DDP", "FSDP", "world size"],
-    "docs/reference/probe.md": ["rank collapse", "token similarity", "gradient norm", "entropy"],
-    "docs/theory.md": ["layer normalization", "residual", "Pre-LN", "QK-norm", "Xavier",
-                       "fan-in", "gain"],
-    "docs/reference/comparison.md": ["learning rate", "confidence interval", "Student's t",
-                                     "diverge"],
-    "docs/fields/language-models.md": ["few-shot", "zero-shot", "--num-fewshot", "--max-length",
-                                    "demonstration"],
-    "docs/fields/text.md": ["mask_ratio", "max_length", "whole words", "fine-tun", "GLUE",
-                            "warmup_ratio"],
-    "docs/fields/segmentation.md": ["mIoU", "UperNet", "reduce_zero_label", "group norm",
-                                    "overlay"],
-    "docs/fields/images.md": ["fine-tun", "layer-wise decay", "mixup", "linear probe",
-                              "confusion matrix", "ImageNet", "BEiT", "codebook", "perplexity",
-                              "mask_ratio", "CLIP", "relative position bias", "LayerScale"],
-    "docs/fields/translation.md": ["max_tokens", "pivot_language", "label smoothing", "padding",
-                                   "beam search", "length penalty", "BLEU", "greedy"],
-    "docs/fields/speech.md": ["RNN-T", "transducer", "word error rate", "beam", "CTC", "jiwer",
-                              "shallow fusion", "transformer_xl", "SpecAugment", "log-mel",
-                              "fbank", "Kaldi", "LibriSpeech", "Common Voice", "resampled",
-                              "speed perturbation"],
-    "docs/guide/export.md": ["AutoModelForCausalLM", "save_pretrained", "LoRA",
-                                      "gradient checkpointing"],
-    "docs/guide/gpus.md": ["hybrid sharding", "HSDP", "SLURM", "torchrun", "preemption",
-                                  "object store", "world size"],
-    "docs/reference/training.md": ["gradient accumulation", "mixed precision", "gradient clipping",
-                              "num_workers", "resume"],
-    "docs/fields/vision-language.md": ["BEiT-3", "masked data modelling", "webdataset", "caption",
-                                       "paired_text_mask_ratio", "interpolated"],
-    "docs/reference/recipes.md": ["learning rate", "YAML"],
-}  # fmt: skip
 TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "
            "trains, at which rate, and why.")  # fmt: skip
 # Blocks that need a run or an exported directory: only their imports are run.
@@ -72,48 +39,11 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def test_pages_have_the_terms_that_people_search_for() -> None:
-    texts = {page: (ROOT / page).read_text(encoding="utf-8").split() for page in TERMS}
-    assert not [
-        f"{page}: {term}"
-        for page, terms in TERMS.items()
-        for term in terms
-        if term.lower() not in " ".join(texts[page]).lower()
-    ]
-
-
 def test_the_first_line_says_what_it_does() -> None:
     files = ["README.md", "docs/index.md", "mkdocs.yml", "pyproject.toml"]
     texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in files} | {"--help": USAGE}
     assert not [name for name, text in texts.items() if TAGLINE not in " ".join(text.split())]
     assert not [name for name, text in texts.items() if "the usual ones" in text]
-
-
-def test_links_between_pages_lead_to_a_file_and_a_heading() -> None:
-    wrong = []
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
-        for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
-            file, _, heading = target.partition("#")
-            place = page.parent / file if file else page
-            if target.startswith(("https:", "http:")):
-                continue
-            headings = anchors(place) if heading and place.suffix == ".md" else {heading}
-            if not place.exists() or heading not in headings:
-                wrong.append(f"{name_of(page)}: {target}")
-    assert not wrong
-
-
-def without_code(page: Path) -> str:
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return re.sub(r"`[^`\n]*`", lambda code: code[0].replace("[", "").replace("]", ""), text)
-
-
-def anchors(page: Path) -> set[str]:
-    """Return the names of a page's headings, as MkDocs and GitHub make them."""
-    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    plain = (re.sub(r"\]\([^)]*\)|[^\w\s-]", "", heading) for heading in headings)
-    return {re.sub(r"[-\s]+", "-", heading.strip().lower()) for heading in plain}
 
 
 def test_the_size_in_contributing_is_the_one_that_is_tested() -> None:

@@ -3,7 +3,6 @@
 Further options make the page's commands fast.
 """
 
-import importlib.util
 import re
 import runpy
 import shlex
@@ -113,10 +112,3 @@ def test_a_task_through_compare_and_probe(follow: Follow) -> None:
 
 def test_the_example_of_a_new_task_is_short() -> None:
     assert len((EXAMPLES / "diabetes.py").read_text(encoding="utf-8").splitlines()) <= 70
-
-
-def test_the_check_can_fail() -> None:
-    assert importlib.util.find_spec("magneto") is not None
-    assert [language for language, _ in blocks(*TASK)] == ["python", "yaml", ""]
-    with pytest.raises(IndexError):
-        blocks("new-task", "Nothing")

@@ -14,38 +14,32 @@ import torch
 from tests import conftest
 from tests.conftest import left_as_found
 
+HERE = os.getcwd()
+END = threading.Event()
+STAYING = threading.Thread(target=END.wait, name="staying", daemon=True)
+
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "back", "named"),
     [
-        (lambda: os.environ.update(MAGNETO_CACHE="elsewhere"), "the variable MAGNETO_CACHE"),
-        (lambda: os.environ.pop("PATH"), "the variable PATH"),
-        (lambda: os.chdir("/"), "the current folder, /"),
-        (lambda: torch.set_num_threads(torch.get_num_threads() + 1), "torch's . threads, now ."),
-        (lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN), "the handler of SIGTERM"),
+        (lambda: os.environ.update(CI_X="1"), lambda: os.environ.pop("CI_X"), "the variable CI_X"),
+        (lambda: os.chdir("/"), lambda: os.chdir(HERE), "the current folder"),
+        (lambda: torch.set_num_threads(2), lambda: torch.set_num_threads(1), "torch's threads"),
+        (lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+         lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL), "the handler of SIGHUP"),
+        (STAYING.start, lambda: (END.set(), STAYING.join()), "a running thread, staying"),
     ],
-)
-def test_what_is_left_changed_is_named_and_brought_back(change: Callable, named: str) -> None:
+)  # fmt: skip
+def test_what_is_left_changed_is_named(
+    change: Callable, back: Callable, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conftest, "GRACE", 0.01)
     with (
         pytest.raises(pytest.fail.Exception, match=f"^guilty left changed: {named}$"),
         left_as_found("guilty"),
     ):
         change()
-    with left_as_found("the next one"):
-        pass
-
-
-def test_a_thread_that_stays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conftest, "GRACE", 0.01)
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait, name="staying", daemon=True)
-    with (
-        pytest.raises(pytest.fail.Exception, match=r"a running thread, staying$"),
-        left_as_found("guilty"),
-    ):
-        thread.start()
-    end.set()
-    thread.join()
+    back()
 
 
 @pytest.mark.parametrize("time", range(2))
