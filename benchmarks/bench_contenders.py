@@ -26,8 +26,9 @@ from magneto.training.distributed import keep_freed_memory
 Make = Callable[[Case], tuple[Step, nn.Module | None]]
 LIMIT = "the products alone"
 REFERENCE = "magneto sub"
-# Every field has a version in plain torch; it is also timed with Magneto's allocator setting.
-PLAIN, KEPT = "plain torch", ", freed memory kept"
+# Every field has a version in plain torch; it is also timed with Magneto's allocator setting. The
+# multiway version computes what Magneto does for questions about images.
+PLAIN, MULTIWAY, KEPT = "plain torch", "multiway in plain torch", ", freed memory kept"
 
 PEERS: dict[str, dict[str, Callable[[Case], texts.Peer]]] = {
     "causal-lm": {
@@ -63,6 +64,7 @@ PEERS: dict[str, dict[str, Callable[[Case], texts.Peer]]] = {
         "transformers ViLT": images.vilt,
         "torchscale BEiT-3": torchscale.answers,
         "plain torch": images.plain_answers,
+        MULTIWAY: images.multiway_answers,
     },
 }
 
@@ -98,7 +100,8 @@ NOTES = {
     "torchscale": "Sub-LN, its default; unfused attention, as in the library; installed without "
     "its dependencies, with timm over a stub of torchvision",
     "torchscale BEiT-3": "feed-forward networks and projections for each modality, as in Magneto; "
-    "the others have one for both",
+    "transformers ViLT and plain torch have one set for both",
+    "multiway in plain torch": "plain torch with weights for each modality, as in Magneto",
     "timm ViT": "over a stub of torchvision, which its models do not use for computing",
 }
 
@@ -143,6 +146,6 @@ def contenders(field: str) -> Mapping[str, Make]:
         **{
             f"{name}{KEPT}": partial(keeping, make)
             for name, make in PEERS[field].items()
-            if name == PLAIN
+            if name in (PLAIN, MULTIWAY)
         },
     }

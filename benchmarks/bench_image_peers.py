@@ -94,6 +94,37 @@ def plain_vit(case: Case) -> Peer:
     return classified(PlainViT(case), case)
 
 
+class MultiwayBlock(nn.Module):
+    """Layer of plain torch with weights of its own for patches and for words.
+
+    Attention is over both. Patches are the first `patches` positions.
+    """
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        width, self.heads, self.patches = case.width, case.heads, case.length + 1
+        self.ways = nn.ModuleList(
+            Block(width, case.heads, 4 * width, causal=False) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, patches + words, width) to the same shape."""
+        batch, length, width = x.shape
+        parts = x.split((self.patches, length - self.patches), 1)
+        projected = [way.qkv_proj(way.attention_norm(part))
+                     for way, part in zip(self.ways, parts, strict=True)]  # fmt: skip
+        joined = torch.cat(projected, 1).view(batch, length, 3, self.heads, -1)
+        attended = F.scaled_dot_product_attention(*joined.permute(2, 0, 3, 1, 4).unbind())
+        attended = attended.transpose(1, 2).reshape(batch, length, width)
+        outputs = []
+        for way, part, new in zip(
+            self.ways, parts, attended.split((self.patches, length - self.patches), 1), strict=True
+        ):
+            part = part + way.out_proj(new)
+            outputs.append(part + way.fc2(F.gelu(way.fc1(way.mlp_norm(part)))))
+        return torch.cat(outputs, 1)
+
+
 class PlainAnswers(PlainImages):
     """Question answering of plain torch: one sequence of patches and words, and a head."""
 
@@ -115,9 +146,9 @@ class PlainAnswers(PlainImages):
         return self.head(self.pooler(x[:, 0]))
 
 
-def plain_answers(case: Case) -> Peer:
-    """Return the plain model with the binary cross-entropy of all answers."""
-    model, drawn = PlainAnswers(case), draw(case)
+def answered(model: PlainAnswers, case: Case) -> Peer:
+    """Return a plain model with the binary cross-entropy of all answers."""
+    drawn = draw(case)
     targets = F.one_hot(drawn["labels"], ANSWERS).float()
 
     def loss() -> Tensor:
@@ -125,6 +156,18 @@ def plain_answers(case: Case) -> Peer:
         return F.binary_cross_entropy_with_logits(logits, targets)
 
     return model, loss
+
+
+def plain_answers(case: Case) -> Peer:
+    """Return the plain model with one set of weights for patches and words."""
+    return answered(PlainAnswers(case), case)
+
+
+def multiway_answers(case: Case) -> Peer:
+    """Return the plain model with a set of weights for patches and another for words."""
+    model = PlainAnswers(case)
+    model.blocks = nn.Sequential(*(MultiwayBlock(case) for _ in range(case.layers)))
+    return answered(model, case)
 
 
 def vilt(case: Case) -> Peer:
