@@ -19,13 +19,7 @@ ENOUGH_SEEDS = 4
 
 
 def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) -> list[str]:
-    """Return the conclusions of a grid as sentences, the main one first.
-
-    Args:
-        summaries: One for each row.
-        higher_is_better: Direction of the metric.
-        metric: Name of the metric.
-    """
+    """Return the conclusions of a grid as sentences, the main one first."""
     ranked = ranking(summaries, higher_is_better)
     sentences = best(summaries, ranked, metric) if ranked else [nothing_learned(summaries)]
     if undecided(summaries, ranked):
@@ -39,13 +33,11 @@ def answer(summaries: Sequence[Summary], higher_is_better: bool, metric: str) ->
 
 
 def ranking(summaries: Sequence[Summary], higher_is_better: bool) -> list[Summary]:
-    """Return the rows that have a score, the best first."""
     ranked = [s for s in summaries if s.score is not None]
     return sorted(ranked, key=lambda s: s.score or 0.0, reverse=higher_is_better)
 
 
 def nothing_learned(summaries: Sequence[Summary]) -> str:
-    """Return the sentence for a grid in which no row has a score."""
     if not any(s.ended for s in summaries):
         return "There is no result yet."
     if any(s.missing for s in summaries):
@@ -92,7 +84,6 @@ def best_claim(summaries: Sequence[Summary], gaps: Sequence[Difference]) -> str:
 
 
 def unfinished(summaries: Sequence[Summary]) -> list[str]:
-    """Return a sentence on the number of missing results."""
     missing = sum(s.missing for s in summaries)
     total = missing + sum(s.ended for s in summaries)
     return [f"{missing} of {total} runs have no result yet."] if missing else []
@@ -136,7 +127,6 @@ def stability(summaries: Sequence[Summary]) -> list[str]:
 
 
 def next_result(summary: Summary) -> str:
-    """Describe the result at the next tested rate above the largest stable one."""
     if summary.next_rate is None:
         return "the largest tested"
     failed, count = summary.failed_there
@@ -157,7 +147,6 @@ def divergence(summaries: Sequence[Summary]) -> list[str]:
 
 
 def is_significant(gap: Difference) -> bool:
-    """Return whether a difference is significant; False if its interval is unknown."""
     return not math.isnan(gap.half_width) and abs(gap.mean) > gap.half_width
 
 
@@ -180,6 +169,5 @@ def distances(gaps: Sequence[tuple[str, Difference]]) -> list[str]:
 
 
 def difference_text(gap: Difference) -> str:
-    """Format a difference from the best score with its interval and direction."""
     width = "" if math.isnan(gap.half_width) else f" ± {gap.half_width:.2g}"
     return f"{abs(gap.mean):.2g}{width} {'higher' if gap.mean > 0 else 'lower'}"

@@ -78,7 +78,6 @@ def conclusions(comparison: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def first_cells(sweep: Sweep) -> dict[str, Cell]:
-    """Return the first cell of each row."""
     found: dict[str, Cell] = {}
     for cell in sweep.cells():
         found.setdefault(cell.row, cell)
@@ -86,13 +85,7 @@ def first_cells(sweep: Sweep) -> dict[str, Cell]:
 
 
 def with_more_seeds(folder: Path, sweep: Sweep, seeds: Sequence[int]) -> Sweep:
-    """Return a finished sweep, extended by cells of more seeds near each row's best rate.
-
-    Args:
-        folder: Folder of the sweep.
-        sweep: The sweep; every cell has a result.
-        seeds: The additional seeds.
-    """
+    """Return a finished sweep, extended by cells of more seeds near each row's best rate."""
     recipe = sweep.load(sweep.cells()[0])
     judge = Judge.of(recipe.build_task(), recipe.training.evaluate_limit)
     scored = [score_cell(folder, cell, judge) for cell in sweep.cells()]
@@ -113,7 +106,7 @@ def around(
 ) -> list[dict[str, Any]]:
     """Return the values of a row's cells at a rate and its neighbours, for each of the seeds.
 
-    Return [] for a row without a best rate, since more seeds would not give it one.
+    [] for a row without a best rate, since more seeds would not give it one.
     """
     mine = {float(c.values[RATE]): c for c in sweep.cells() if c.row == row}
     rates = sorted(mine)
@@ -125,12 +118,7 @@ def around(
 
 
 def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
-    """Return the environments of runs: all values of each entry.
-
-    Args:
-        runs: Directories of runs; those without environment.json are skipped. If all are skipped,
-            this process's environment is returned.
-    """
+    """Return the environments of runs: all values of each entry; without any, this process's."""
     records: list[Mapping[str, Any]] = []
     for path in sorted(run / "environment.json" for run in runs):
         if path.is_file():
@@ -143,7 +131,6 @@ def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
 
 
 def _flat(record: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Yield names and values of a run's environment, with one entry per package."""
     for key in ENVIRONMENT:
         value = record.get(key)
         if isinstance(value, Mapping):
@@ -200,7 +187,6 @@ def measure(
 
 
 def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) -> dict[str, Any]:
-    """Measure the recipe of each row."""
     activations: dict[str, dict[str, float | None]] = {}
     plans: dict[str, Plan] = {}
     for name, recipe in recipes.items():

@@ -36,13 +36,7 @@ FLAT = 0.2
 
 @dataclass(frozen=True)
 class Coordinate:
-    """One layer's output at several widths.
-
-    Attributes:
-        name: Name of the layer; `HEAD` for the output of the model's head.
-        initial: Root mean square at initialisation, by width.
-        change: Root mean square of the change after the steps, by width; may be nan.
-    """
+    """RMS of one layer's output, and of its change after the steps (may be nan), by width."""
 
     name: str
     initial: Mapping[int, float]
@@ -67,14 +61,8 @@ def measure_coordinates(
 ) -> list[Coordinate]:
     """Train a recipe at its peak rate for some steps at each width; measure layers' outputs.
 
-    Args:
-        recipe: Its model is scaled in width with constant head width and depth.
-        widths: Two or more.
-        steps: 1 or more.
-        progress: Shows the widths.
-
-    Raises:
-        ValueError: If a width does not fit the model's other sizes.
+    The model is scaled in width with constant head width and depth. A width that does not fit its
+    other sizes raises a ValueError.
     """
     recipes = [replace(recipe, model=recipe.model.at_width(width)) for width in widths]
     initial: dict[str, dict[int, float]] = {}
@@ -106,7 +94,6 @@ def measure_coordinates(
 
 
 def draw_coordinates(found: Sequence[Coordinate], steps: int) -> bytes:
-    """Draw the change of each output against the width; return the figure as SVG."""
     figure, axes = canvas(5.0, 3.2)
     for number, each in enumerate(found):
         depth = 0.3 + 0.7 * (number + 1) / len(found)
@@ -122,7 +109,6 @@ def draw_coordinates(found: Sequence[Coordinate], steps: int) -> bytes:
 
 
 def rms(values: Tensor) -> float:
-    """Return the root mean square."""
     return values.square().mean().sqrt().item()
 
 

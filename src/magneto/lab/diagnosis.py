@@ -39,16 +39,9 @@ WORDS = {FINISHED: "learned", STUCK: "has not learned yet", DIVERGED: "diverged"
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Diagnosis of one recipe.
+    """Diagnosis of one recipe: theory, measurements of a few steps, and the verdict on them.
 
-    Attributes:
-        placement: Its norm placement.
-        layers: Layers of each stack.
-        learning_rate: Peak rate of its schedule.
-        bound: The theory's bound.
-        run: Measurements of a few steps.
-        verdict: Verdict on these measurements.
-        growth: Fitted growth of the update with the last stack's depth; empty if not measured.
+    `growth` is the update's with the last stack's depth; empty if it is not measured.
     """
 
     placement: Placement
@@ -60,7 +53,6 @@ class Diagnosis:
     growth: list[Growth]
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return everything as plain values."""
         return {
             "placement": self.placement.name,
             "title": self.placement.title,
@@ -93,9 +85,6 @@ def diagnose(
         steps: Training steps, 1 or more.
         seeds: Number of seeds for the growth of the update with depth; 0 skips it.
         progress: Shows the measurements.
-
-    Raises:
-        ValueError: If the task's model has no stack, or the data is wrong.
     """
     task = prepare_task(recipe, progress)
     model = initial_model(task, recipe.training, recipe.seed)
@@ -136,8 +125,7 @@ class Trial:
         score: Its value at the end; None if the run diverged.
         baseline: The trivial baseline's value; None if the task has none.
         threshold: Value to beat; None if the task has no baseline.
-        steps: Steps taken, with the recipe's schedule.
-        of_steps: Steps of the recipe.
+        steps: Steps taken, with the recipe's schedule, of `of_steps`.
         seconds: Training time from the end of the first step, without the evaluation.
     """
 
@@ -153,7 +141,6 @@ class Trial:
 
     @property
     def text(self) -> str:
-        """The result in one line."""
         duration = f"{self.steps} of {self.of_steps} steps in {self.seconds:.0f} s"
         if self.status == WORDS[DIVERGED]:
             return f"diverged within {duration}: {self.reason}"
@@ -167,16 +154,7 @@ class Trial:
 
 
 def run_trial(recipe: Recipe, seconds: float, report: ProgressBars | None = None) -> Trial:
-    """Train for some seconds, evaluate, and judge the result as in a comparison.
-
-    Args:
-        recipe: The recipe; the first steps of its schedule are taken.
-        seconds: Training time above 0; at least one step is taken.
-        report: Shows progress.
-
-    Raises:
-        KeyboardInterrupt: If the trial is interrupted.
-    """
+    """Train for some seconds (at least one step), evaluate, and judge as in a comparison."""
     task = recipe.build_task()
     limit = recipe.training.evaluate_limit or BATCHES
     config = replace(

@@ -60,7 +60,6 @@ class Sweep:
         return product + [cell for v in self.further if (cell := Cell(v)).name not in known]
 
     def load(self, cell: Cell) -> Recipe:
-        """Return a cell's recipe."""
         changes = {"training.tensorboard": False, **self.overrides, **cell.values}
         return load_recipe(self.recipe, changes)
 
@@ -73,7 +72,6 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name of the cell's directory."""
         parts = [f"{key.rpartition('.')[2]}={value}" for key, value in self.values.items()]
         return ",".join(parts).replace("/", "_")
 
@@ -119,11 +117,7 @@ def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
 
 
 def load_cells(sweep: Sweep) -> list[Recipe]:
-    """Return every cell's recipe.
-
-    Raises:
-        ConfigError: If recipes are wrong. The message states each mistake once.
-    """
+    """Return every cell's recipe; one ConfigError states each mistake once."""
     recipes, problems = [], {}
     for cell in sweep.cells():
         try:
@@ -136,26 +130,11 @@ def load_cells(sweep: Sweep) -> list[Recipe]:
 
 
 def read_sweep(folder: Path) -> Sweep:
-    """Return the sweep of a folder.
-
-    Raises:
-        FileNotFoundError: If the folder has no sweep.
-    """
     return read_spec(folder / SPEC_FILE, Sweep, "comparison")
 
 
 def read_spec(path: Path, kind: Callable[..., Spec], what: str) -> Spec:
-    """Read the specification of a comparison or a ladder.
-
-    Args:
-        path: The file.
-        kind: Class of the specification.
-        what: Name of the specification, for messages.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        Damaged: If its keys are wrong.
-    """
+    """Read the specification of a comparison or a ladder, which messages call `what`."""
     if not path.is_file():
         raise FileNotFoundError(f"no {what} in {path.parent} (there is no {path.name})")
     try:
@@ -165,7 +144,6 @@ def read_spec(path: Path, kind: Callable[..., Spec], what: str) -> Spec:
 
 
 def cell_directory(folder: Path, cell: Cell) -> Path:
-    """Return the directory of a cell's run."""
     return folder / "cells" / cell.name
 
 
@@ -176,17 +154,12 @@ def is_done(folder: Path, cell: Cell) -> bool:
 
 
 def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
-    """Return a cell's result; None if it has none yet."""
     path = cell_directory(folder, cell) / "outcome.json"
     return read_object(path, "status", "step") if path.exists() else None
 
 
 def refuse_several_data(sweep: Sweep) -> None:
-    """Refuse a grid over data fields, except `data.augmentation`, which changes training data only.
-
-    Raises:
-        ConfigError: If a data field or training.evaluate_limit has several values.
-    """
+    """Refuse a grid over data, except `data.augmentation`, which changes training data only."""
     lines = [
         f"{name}: scores on different data cannot be compared; run one comparison for each value "
         "(--out)"
@@ -200,15 +173,7 @@ def refuse_several_data(sweep: Sweep) -> None:
 
 
 def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
-    """Refuse a grid that repeats a run, because its copies would count as separate seeds.
-
-    Args:
-        sweep: The grid.
-        recipes: Recipes of its cells.
-
-    Raises:
-        ConfigError: If a field repeats a value, or two cells share a directory or a recipe.
-    """
+    """Refuse a grid that repeats a run, because its copies would count as separate seeds."""
     lines = [
         f"{name} repeats a value: {', '.join(twice)}"
         for name, values in sweep.grid.items()
@@ -230,11 +195,7 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
 
 
 def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
-    """Refuse a grid in a folder that contains another grid.
-
-    Raises:
-        ConfigError: If the grids differ in more than added values.
-    """
+    """Refuse a grid that differs from the folder's in more than added values."""
     before, now = asdict(known), asdict(sweep)
     ignored = ("base", "further")
     different = [name for name in now if name not in ignored and before[name] != now[name]]
@@ -250,11 +211,7 @@ def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
 
 
 def refuse_edited(folder: Path, sweep: Sweep) -> None:
-    """Refuse a recipe that was edited after the comparison began.
-
-    Raises:
-        ConfigError: If a field has another value. The message states both values.
-    """
+    """Refuse a recipe that was edited after the comparison began."""
     from magneto.training.checkpoint import differences
 
     now = json_values(sweep.load(sweep.cells()[0]))
@@ -268,10 +225,8 @@ def refuse_edited(folder: Path, sweep: Sweep) -> None:
 
 
 def repeated(words: Sequence[str]) -> list[str]:
-    """Return the words that occur more than once."""
     return [word for word, count in Counter(words).items() if count > 1]
 
 
 def json_values(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as plain values, as read from JSON."""
     return json.loads(json.dumps(recipe.to_mapping(), default=str))

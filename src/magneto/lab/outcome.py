@@ -66,13 +66,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Judge:
-    """The criterion for a run that learned.
-
-    Attributes:
-        metric: The task's primary metric.
-        higher_is_better: Its direction.
-        baseline: The trivial baseline's value; None if the task has none.
-    """
+    """The criterion for a run that learned: it beats the trivial baseline, if there is one."""
 
     metric: str
     higher_is_better: bool
@@ -97,14 +91,12 @@ class Judge:
         return self.baseline + MARGIN * (best - self.baseline)
 
     def beats_baseline(self, score: float) -> bool:
-        """Return whether a score beats the baseline by the margin."""
         if self.threshold is None:
             return True
         return score > self.threshold if self.higher_is_better else score < self.threshold
 
 
 def score_cell(folder: Path, cell: Cell, judge: Judge) -> Scored:
-    """Read and judge one cell's outcome."""
     where = (cell.row, float(cell.values[RATE]), int(cell.values[SEED]))
     found = read_result(folder, cell)
     if found is None:
@@ -176,10 +168,7 @@ class Group:
 
     Attributes:
         scores: Metric of every seed that finished and learned.
-        finished: Number of seeds that finished and learned.
-        stuck: Number that finished without learning.
-        diverged: Number that diverged.
-        missing: Number without a result.
+        finished: Number of these seeds; the others are stuck (did not learn), diverged or missing.
     """
 
     scores: tuple[float, ...]
@@ -190,7 +179,6 @@ class Group:
 
     @classmethod
     def of(cls, cells: Iterable[Scored]) -> Group:
-        """Return the group of some cells."""
         own = list(cells)
         status = [cell.status for cell in own]
         scores = (finite(cell.score) for cell in own if cell.status == FINISHED)
@@ -201,7 +189,6 @@ class Group:
 
     @property
     def mean(self) -> float | None:
-        """Mean score of the seeds that learned."""
         return fmean(self.scores) if self.scores else None
 
     @property
@@ -211,7 +198,6 @@ class Group:
 
     @property
     def failed(self) -> int:
-        """Number of seeds that diverged or did not learn."""
         return self.stuck + self.diverged
 
     @property
@@ -221,7 +207,6 @@ class Group:
 
     @property
     def all_learned(self) -> bool:
-        """Whether there is a seed, and every seed finished and learned."""
         return bool(self.finished) and not self.failed + self.missing
 
 
@@ -267,7 +252,6 @@ def decimals_for(values: Iterable[float | None]) -> int:
 
 
 def rate_text(rate: float | None) -> str:
-    """Format a learning rate."""
     return "–" if rate is None else f"{rate:g}"
 
 
@@ -285,16 +269,12 @@ class Summary:
     """Summary of one placement.
 
     Attributes:
-        placement: Name of the row.
-        title: Its title.
         best_learning_rate: Rate with the best mean score among those at which every seed learned.
         score: Mean score at that rate.
         interval: Half-width of its 95 % interval over seeds; None without two different scores.
         scores: Score of each seed at that rate.
         finished: Number of cells that finished and learned.
         stuck: Number of cells that finished without learning.
-        diverged: Number of cells that diverged.
-        missing: Number of cells without a result.
         stable_seeds: Seeds of every rate of every row. Only these seeds count for the largest
             stable rate and the sensitivity, so that all rows are judged by equally many runs.
         largest_stable_rate: Largest rate such that each of these seeds learned at it and at all
@@ -329,19 +309,14 @@ class Summary:
 
     @property
     def ended(self) -> int:
-        """Number of runs with a result."""
         return self.finished + self.stuck + self.diverged
 
 
 def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -> Summary:
     """Summarise the cells of one placement.
 
-    A rate with a missing run is neither best nor stable.
-
-    Args:
-        cells: All cells of the grid, because all rows determine the shared seeds.
-        placement: Name of the row.
-        higher_is_better: Direction of the score.
+    All cells of the grid are given, because all rows determine the shared seeds. A rate with a
+    missing run is neither best nor stable.
     """
     mine = [cell for cell in cells if cell.placement == placement]
     seeds = everywhere(cells)
@@ -379,7 +354,6 @@ def summarise(cells: Sequence[Scored], placement: str, higher_is_better: bool) -
 
 
 def by_rate(cells: Sequence[Scored], rates: Sequence[float]) -> dict[float, Group]:
-    """Group cells by learning rate."""
     return {rate: Group.of(c for c in cells if c.learning_rate == rate) for rate in rates}
 
 
@@ -401,12 +375,7 @@ def everywhere(cells: Sequence[Scored]) -> list[int]:
 
 
 def sensitivity(cells: Sequence[Scored], seeds: Sequence[int]) -> float | None:
-    """Return the learning-rate sensitivity of one placement's cells, as a mean over seeds.
-
-    Args:
-        cells: Cells of the placement; those without a result are skipped.
-        seeds: Seeds that were run at every rate.
-    """
+    """Return the learning-rate sensitivity of one placement's cells, as a mean over seeds."""
     found = []
     for seed in seeds:
         capped = [

@@ -183,7 +183,6 @@ class AliveBytes(CountedOperations):
     """
 
     def __init__(self, existing: Iterable[Tensor]) -> None:
-        """Take the existing tensors, which are not counted."""
         super().__init__()
         self.alive = self.gradients = self.peak = self.peak_activations = 0
         self._known = {tensor.untyped_storage()._cdata for tensor in existing}
@@ -191,7 +190,6 @@ class AliveBytes(CountedOperations):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, and count its results."""
         result = super().__torch_dispatch__(func, types, args, kwargs)
         for tensor in filter(torch.is_tensor, tree_iter(result)):
             storage = tensor.untyped_storage()
@@ -208,7 +206,6 @@ class AliveBytes(CountedOperations):
         self.alive -= size
 
     def finish(self, parameter: nn.Parameter) -> None:
-        """Count a parameter's gradient as finished."""
         assert parameter.grad is not None
         self.gradients += parameter.grad.untyped_storage().nbytes()
 
@@ -304,7 +301,6 @@ class Way:
     largest: int
 
     def options(self) -> str:
-        """Return the command-line options."""
         words = [] if self.strategy == "none" else [f"--distributed {self.strategy}"]
         words += [f"--{RECOMPUTE} {str(self.recompute).lower()}",
                   f"--training.gradient_accumulation_steps {self.accumulation}"]  # fmt: skip

@@ -43,9 +43,6 @@ class LayerRecorder:
     """Records the quantities of one layer: the last value per quantity and module.
 
     Attributes:
-        module: The layer.
-        stack: Its stack.
-        values: Values by quantity and module.
         before: The layer's weights before a step.
         rows: Samples of the current forward pass whose attention is measured.
         real: Their positions that are not padding, (samples, length); None for all.
@@ -59,7 +56,6 @@ class LayerRecorder:
     real: Tensor | None = None
 
     def keep(self, quantity: str, module: nn.Module, value: Tensor) -> None:
-        """Store a value, replacing an earlier one."""
         self.values[quantity, id(module)] = value.detach().float()
 
     def take(self) -> dict[str, Tensor]:
@@ -73,11 +69,6 @@ class LayerRecorder:
         return taken
 
     def hook(self, attention_rows: int) -> list[RemovableHandle]:
-        """Hook the layer and its modules.
-
-        Args:
-            attention_rows: Number of samples whose attention is recomputed.
-        """
         handles = [
             self.module.register_forward_pre_hook(partial(self.choose_rows, attention_rows)),
             self.module.register_forward_hook(self.record_output),
@@ -91,12 +82,10 @@ class LayerRecorder:
 
     @torch.no_grad()
     def choose_rows(self, count: int, module: nn.Module, inputs: tuple) -> None:
-        """Choose the samples whose attention is measured in this forward pass."""
         self.rows, self.real = self.stack.attention_samples(count, inputs)
 
     @torch.no_grad()
     def record_output(self, module: nn.Module, inputs: tuple, output: Any) -> None:
-        """Record the layer's output."""
         tokens = self.stack.tokens(output).detach().float()
         self.keep("activation_rms", module, tokens.square().mean().sqrt())
         self.keep("activation_max", module, tokens.abs().max())
@@ -105,7 +94,6 @@ class LayerRecorder:
 
     @torch.no_grad()
     def record_largest(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        """Record a linear layer's output."""
         if output.numel():  # the output of an expert whose modality is absent is empty
             self.keep("activation_max", module, output.detach().abs().max())
 
@@ -151,7 +139,6 @@ def attention_logits(
 
 
 def _of_rows(shared: Tensor, rows: Rows) -> Tensor:
-    """Select rows of a tensor that may be shared by all samples."""
     return shared if len(shared) == 1 else shared[rows]
 
 
@@ -380,7 +367,6 @@ class ProbeHook:
             self._begin(state, self.probe)
 
     def _begin(self, state: TrainingState, probe: Probe) -> None:
-        """Hook the layers and the optimizer for one step."""
         if state.config.compile:  # compiled code ignores later hooks
             torch.compiler.set_stance("force_eager")
             self.hooked.callback(torch.compiler.set_stance, "default")
@@ -389,7 +375,6 @@ class ProbeHook:
             self.hooked.callback(handle.remove)
 
     def _write(self, state: TrainingState, layers: list[LayerReading]) -> None:
-        """Write a row; report new troubles."""
         if not state.world.is_main_process:
             return
         gradient = None if self.probe is None else self.probe.embedding_gradient

@@ -80,8 +80,6 @@ class Measured:
     """A run of a table.
 
     Attributes:
-        directory: Directory of the run.
-        recipe: Its recipe.
         row: Title of its row: the placement, and the number of layers or the pre-trained run.
         own: Column of its own validation data and primary metric, which selects the best point.
         higher_is_better: Direction of that metric.
@@ -122,15 +120,8 @@ class Found:
 def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") -> list[Measured]:
     """Return the runs in folders, each a comparison or a single run.
 
-    Args:
-        folders: Folders of comparisons and runs.
-        preset: Format of the table.
-        weights: Weights on which scores of `--keep` must have been measured.
-
-    Raises:
-        FileNotFoundError: If a folder is neither a comparison nor a run.
-        ConfigError: If a run has another task, is repeated, or does not match its row's seeds.
-        Damaged: If a result or a score is damaged.
+    Scores of `--keep` must have been measured on these weights. Errors name a run of another task,
+    one that is repeated or does not match its row's seeds, and a damaged result or score.
     """
     found = [run for folder in folders for run in (
         comparison(folder) if (folder / SPEC_FILE).is_file() else [single(folder)])]  # fmt: skip
@@ -150,11 +141,6 @@ def comparison(folder: Path) -> Iterator[Found]:
 
 
 def single(run: Path) -> Found:
-    """Return a run outside of comparisons.
-
-    Raises:
-        FileNotFoundError: If there is no run.
-    """
     recipe, file = open_run(run), run / "result.json"
     outcome = read_object(file) if file.is_file() else {}
     return Found(run, recipe, file, outcome, ((RATE, recipe.training.learning_rate),))
@@ -184,13 +170,7 @@ def row_of(recipe: Recipe, by_origin: bool) -> str:
 
 
 def measured(run: Found, data: str, preset: Preset, weights: str) -> Measured:
-    """Return the scores of a run; `data` is the name of its data in the table.
-
-    Raises:
-        ConfigError: If the table has no column for the run, or a score of `--keep` is partial,
-            outdated or repeated.
-        Damaged: If its result is damaged.
-    """
+    """Return the scores of a run; `data` is the name of its data in the table."""
     recipe = run.recipe
     if preset.tasks and recipe.task not in preset.tasks:
         raise ConfigError([f"{run.directory} has the task {recipe.task}, not "
@@ -223,9 +203,6 @@ def own_metrics(run: Found, metric: str, at_end: bool) -> tuple[dict[str, float]
     """Return a run's metrics on its own validation data; if it has none, {} and the reason.
 
     The primary metric is that of the best weights, or with `at_end` that after the last step.
-
-    Raises:
-        Damaged: If its result is damaged.
     """
     status = run.outcome.get("status")
     if status != "finished":
@@ -244,18 +221,10 @@ def own_metrics(run: Found, metric: str, at_end: bool) -> tuple[dict[str, float]
 def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str, RunScore]:
     """Return the scores in a file of a run by column.
 
-    Args:
-        file: Output of `magneto evaluate --keep NAME`, with the column NAME; or a result of the
-            VQA leaderboard, [{"test-dev": {"overall": 71.2, ...}}], with a column for each split
-            in percent.
-        metric: The task's primary metric.
-        scale: Its factor in the table.
-        weights: Weights on which it must have been measured.
-
-    Raises:
-        ConfigError: If the score was measured on other weights, on a part of the data, or before
-            the weights were last written; or if the file has another format.
-        Damaged: If the score is not a number.
+    The file is an output of `magneto evaluate --keep NAME`, with the column NAME, or a result of
+    the VQA leaderboard, [{"test-dev": {"overall": 71.2, ...}}], with a column for each split in
+    percent. Scores of other weights, of a part of the data or of weights since rewritten are
+    refused.
     """
     found = read_json(file)
     if not isinstance(found, dict) or not isinstance(found.get("metrics"), dict):
@@ -279,11 +248,6 @@ def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str
 
 
 def leaderboard_scores(file: Path, found: Any) -> dict[str, RunScore]:
-    """Return a leaderboard's scores by split.
-
-    Raises:
-        ConfigError: If there is no split, or a score is missing, repeated or not a number.
-    """
     parts = found if isinstance(found, list) else [found]
     pairs = [pair for part in parts if isinstance(part, dict) for pair in part.items()]
     scores = [(name, value.get("overall")) for name, value in pairs if isinstance(value, dict)]
@@ -295,7 +259,6 @@ def leaderboard_scores(file: Path, found: Any) -> dict[str, RunScore]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Return whether a JSON value is a finite number, and not a boolean."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -341,12 +304,10 @@ def with_distinct_columns(runs: Sequence[Measured]) -> list[Measured]:
 
 
 def words(point: Point) -> str:
-    """Format a grid point."""
     return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in point)
 
 
 def name_of(source: str) -> str:
-    """Return the last part of a path, or of a data set's name."""
     return source.rstrip("/").replace(":", "/").rpartition("/")[2] or source
 
 

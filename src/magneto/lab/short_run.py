@@ -59,7 +59,6 @@ class FirstStep:
 
 
 def peak_rate(config: TrainingConfig) -> float:
-    """Return the largest learning rate of a schedule."""
     return learning_rate(config, config.warmup_steps)
 
 
@@ -82,15 +81,9 @@ def try_first_step(
     world: World,
     rates: Sequence[float],
 ) -> list[FirstStep]:
-    """Take the optimizer's first step at each rate, evaluate it, and undo it.
+    """Take the optimizer's first step at each rate, evaluate it on `piece`, and undo it.
 
-    Args:
-        task: The task, for its loss.
-        model: The model with its gradients.
-        piece: A part of the gradients' batch, for the evaluation.
-        config: Optimizer and precision.
-        world: This process.
-        rates: Learning rates.
+    The model has its gradients, of the batch of which `piece` is a part.
     """
     kept = [parameter.clone() for parameter in model.parameters()]
     piece = to_device(piece, world.device)
@@ -180,7 +173,6 @@ class ShortRun:
 
     @property
     def first(self) -> StepReading:
-        """The first step, at initialisation."""
         return self.steps[0]
 
     def trouble(self, limit: str) -> tuple[int, Trouble] | None:
@@ -192,11 +184,9 @@ class ShortRun:
         return None
 
     def troubles(self) -> dict[str, tuple[int, Trouble] | None]:
-        """Return `trouble` for each number format."""
         return {limit: self.trouble(limit) for limit in LIMITS}
 
     def at_rate(self, rate: float) -> FirstStep | None:
-        """Return the trial of the first step at a rate."""
         return next((t for t in self.first_steps if math.isclose(t.learning_rate, rate)), None)
 
 

@@ -59,14 +59,7 @@ def work(
 ) -> int:
     """Lock and run cells until all are finished, and wait for cells of other workers.
 
-    Args:
-        folder: Folder of the sweep.
-        device: Overrides the cells' device.
-        orphaned: Function that returns whether the parent process has ended; then this worker
-            stops.
-
-    Returns:
-        Number of cells that this worker ran.
+    Stop when `orphaned` says that the parent process has ended. Return the number of cells run.
     """
     sweep = read_sweep(folder)
     # First seeds first, so that every cell has one result before any has two.
@@ -106,11 +99,7 @@ def _try_cell(
 def run_cell(
     folder: Path, sweep: Sweep, cell: Cell, device: str | None, orphaned: Callable[[], bool]
 ) -> TrainingResult:
-    """Run or resume one cell, and write its outcome.
-
-    Raises:
-        ConfigError: If the recipe was edited after the comparison began.
-    """
+    """Run or resume one cell, and write its outcome."""
     refuse_edited(folder, sweep)
     own = {} if device is None else {"training.device": device}
     recipe = replace(sweep, overrides=sweep.overrides | own).load(cell)
@@ -224,12 +213,10 @@ def best_cell(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -
 
 
 def devices() -> list[str]:
-    """List this machine's GPUs."""
     return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
 
 
 def default_jobs() -> int:
-    """Return the default number of workers: one per GPU; one per core without GPUs."""
     return len(devices()) or os.cpu_count() or 1
 
 
@@ -238,9 +225,6 @@ def run_local(folder: Path, sweep: Sweep, jobs: int, progress: Callable[[int, in
 
     Ctrl-C and SIGTERM let each worker save its cell before it stops. A worker whose parent was
     killed stops in the same way.
-
-    Raises:
-        ValueError: If every worker ended with an error, which it printed.
     """
     cells = sweep.cells()
     if all(is_done(folder, cell) for cell in cells):
@@ -311,9 +295,6 @@ def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) 
         jobs: Number of workers.
         cluster: "slurm", or "local" for processes on this machine.
         options: Options of submitit's executor: slurm_partition, timeout_min, gpus_per_node.
-
-    Raises:
-        ModuleNotFoundError: If submitit is not installed. The message names the extra.
     """
     submitit = import_extra("submitit", "cluster", "a cluster needs submitit")
     executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=cluster)
@@ -322,7 +303,6 @@ def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) 
 
 
 def main(words: list[str]) -> None:
-    """Run a worker on the cells of a folder, optionally on a given device."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     parent = os.getppid()
     device = words[1] if len(words) > 1 else None

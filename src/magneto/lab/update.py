@@ -152,7 +152,6 @@ def _label_changes(model: LayerStack, x: Tensor, rows: Tensor) -> Values:
 
 
 def _output_changes(model: LayerStack, x: Tensor, rows: Tensor, answers: Tensor) -> Values:
-    """Take a step that reduces the batch's cross-entropy."""
     before = model(x)
     logits = (before @ rows.T).flatten(0, 1)
     steps = _steps(model, -nn.functional.cross_entropy(logits, answers.flatten()))
@@ -175,7 +174,6 @@ def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, list[Tensor]]:
 
 
 def _moved(model: LayerStack, step: list[Tensor], x: Tensor) -> Tensor:
-    """Run the model after a step, and undo the step."""
     weights = _weights(model)
     kept = [weight.clone() for weight in weights]
     for weight, part in zip(weights, step, strict=True):
@@ -246,7 +244,6 @@ def measure_growth(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Use one thread of torch, which is fastest for matrices this small."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -373,7 +370,6 @@ def theory_of(model: nn.Module) -> Bound:
 
 
 def total_bound(row: Placement, scales: Sequence[Scales], form: Form) -> float:
-    """Return the bound for a stack, or for an encoder and a decoder."""
     if len(scales) == 1:
         return bound(row, scales[0], form=form)
     return encoder_decoder_bound(row, *scales, form=form).total

@@ -27,13 +27,7 @@ SMALL_MOVE = 0.1
 
 @dataclass(frozen=True)
 class Threshold:
-    """Limits of a number, from which the verdict is undecided or predicts failure.
-
-    Attributes:
-        worse: Whether numbers above or below are worse.
-        undecided: First value that is not sound.
-        fails: First value that predicts failure; None if no value does.
-    """
+    """First values of a number that are not sound, and that predict failure (None: none does)."""
 
     worse: Literal["above", "below"]
     undecided: float
@@ -80,14 +74,7 @@ THRESHOLDS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One measurement with its level.
-
-    Attributes:
-        name: Short name, the same for every model.
-        level: Its level.
-        value: The measured number; None if not measured.
-        text: The finding as a clause.
-    """
+    """One measurement with its level, its value (None: not measured), and its text as a clause."""
 
     name: str
     level: Level
@@ -103,17 +90,14 @@ class Verdict:
 
     @property
     def level(self) -> Level:
-        """The worst level."""
         return LEVELS[max(LEVELS.index(finding.level) for finding in self.findings)]
 
     @property
     def reasons(self) -> list[str]:
-        """Texts of the findings with the worst level."""
         return [finding.text for finding in self.findings if finding.level == self.level]
 
     @property
     def failures(self) -> list[str]:
-        """Texts of the findings that predict failure."""
         return [finding.text for finding in self.findings if finding.level == LEVELS[-1]]
 
 
@@ -124,7 +108,6 @@ def judge(run: ShortRun) -> Verdict:
 
 
 def stacks(layers: Sequence[LayerReading]) -> list[list[LayerReading]]:
-    """Group readings by stack."""
     groups: dict[str, list[LayerReading]] = {}
     for layer in layers:
         groups.setdefault(layer.name.rpartition(".layers.")[0], []).append(layer)
@@ -218,7 +201,6 @@ def _distinct(run: ShortRun) -> Finding:
 
 
 def _imbalance(run: ShortRun) -> Finding:
-    """Compare the largest and the smallest gradient norm of each stack's layers."""
     found = []
     for stack in stacks(run.first.layers):
         norms = [layer.gradient_norm for layer in stack if layer.gradient_norm is not None]
@@ -280,7 +262,6 @@ def _loss(run: ShortRun) -> Finding:
 
 
 def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:
-    """Return the change of the output that a first step at a rate makes, by interpolation."""
     points = [(t.learning_rate, t.moved) for t in tries if t.learning_rate > 0]
     return _between(points, rate)
 

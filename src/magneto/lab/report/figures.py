@@ -52,13 +52,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Mark:
-    """A failure in the strip above a figure.
-
-    Attributes:
-        x: Position.
-        symbol: CROSS, DASH or PLUS.
-        text: Text of its tooltip.
-    """
+    """A failure in the strip above a figure: its place, CROSS, DASH or PLUS, and its tooltip."""
 
     x: float
     symbol: str
@@ -66,7 +60,6 @@ class Mark:
 
 
 def strip_height(rows: int) -> float:
-    """Return the height in inches of a strip with a number of rows."""
     return TITLE_HEIGHT + ROW_HEIGHT * rows if rows else 0.0
 
 
@@ -98,7 +91,6 @@ def draw_strip(plot: Plot, rows: Sequence[tuple[Series, Sequence[Mark]]]) -> Non
 
 
 def log_rates(axes: Axes, rates: Sequence[float]) -> None:
-    """Set x to the learning rate, on a logarithmic axis with the rates as ticks."""
     axes.set_xscale("log")
     axes.set_xlim(rates[0] / 1.6, rates[-1] * 1.6)
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -112,7 +104,6 @@ def log_rates(axes: Axes, rates: Sequence[float]) -> None:
 
 
 def log_y(axes: Axes) -> None:
-    """Set a logarithmic y axis with plain numbers as tick labels."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -149,7 +140,6 @@ def draw_scores(
 
 
 def failure_marks(rates: Sequence[float], groups: Sequence[Group]) -> list[Mark]:
-    """Return a mark for each rate at which a seed failed."""
     marks = []
     for rate, group in zip(rates, groups, strict=True):
         if group.failed:
@@ -226,10 +216,7 @@ def set_limits(axes: Axes, means: Sequence[float | None], comparison: Mapping[st
 
 
 def reference(comparison: Mapping[str, Any]) -> tuple[float, str] | None:
-    """Return the reference value and its name: the trivial baseline, else the initial loss.
-
-    The initial loss is the median training loss of the first steps.
-    """
+    """Return the trivial baseline or the median loss of the first steps, and its name."""
     baseline = finite(comparison.get("baseline"))
     if baseline is not None:
         return baseline, "trivial baseline"
@@ -266,10 +253,7 @@ def draw_updates(
 ) -> Drawing:
     """Draw one step's change of the output against depth, relative to the smallest depth.
 
-    Args:
-        measured: Result of `comparison.measure`.
-        series: Styles of the placements.
-        reading: "label", with the theory's bound (dashed), or "output".
+    With the reading "label" the theory's bound is drawn too, dashed.
     """
     depths = [int(depth) for depth in measured["depths"]]
     title = "label's logit (dashed: bound)" if reading == "label" else "output"
@@ -359,7 +343,6 @@ def draw_curves(comparison: Mapping[str, Any], series: Mapping[str, Series]) -> 
 
 
 def with_curves(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the cells that have a curve."""
     return [cell for cell in comparison["cells"] if cell.get("curve")]
 
 
@@ -370,10 +353,7 @@ def curve_kind(cells: Rows) -> str:
 
 
 def shared_scale(cells: Rows) -> tuple[float, float, int] | None:
-    """Return the lowest loss, the upper limit and the last step of all panels.
-
-    Curves are clipped at the upper limit. Return None if no loss is known.
-    """
+    """Return the lowest loss, the upper limit, at which curves are clipped, and the last step."""
     curves = [[(step, finite(loss)) for step, loss in cell["curve"]] for cell in cells]
     losses = [loss for curve in curves for _, loss in curve if loss is not None]
     firsts = [curve[0][1] for curve in curves if curve[0][1] is not None]
@@ -449,12 +429,7 @@ def mean_points(cells: Rows) -> list[tuple[float, float, str]]:
 
 
 def draw_run(rows: Rows, baseline: Mapping[str, float]) -> list[Drawing]:
-    """Draw a figure for each name in a run's log.
-
-    Args:
-        rows: Rows of its metrics.jsonl.
-        baseline: Metrics of the trivial baseline, drawn as lines.
-    """
+    """Draw a figure for each name in a run's log, with the trivial baseline as a line."""
     names = dict.fromkeys(key.removeprefix(PREFIX) for row in rows for key in row)
     metrics = [name for name in names if name not in ("step", *LOOP_NAMES)]
     # Metrics with validation values come first.
@@ -494,5 +469,4 @@ def draw_name(name: str, rows: Rows, baseline: float | None) -> Drawing | None:
 
 
 def curve_of(rows: Rows, key: str) -> list[tuple[int, Any]]:
-    """Return (step, value) of the rows with a key."""
     return [(row["step"], row[key]) for row in rows if key in row]

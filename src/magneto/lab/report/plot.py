@@ -38,8 +38,6 @@ class Series:
 
     Attributes:
         index: Position among the placements, and name of its group in an SVG.
-        name: Name of the placement.
-        title: Name in legends.
         light: Colour on a light page.
         dark: Colour on a dark page.
         marker: matplotlib's name of its marker, or its (points, style, angle).
@@ -56,7 +54,6 @@ class Series:
 
     @property
     def line(self) -> dict[str, Any]:
-        """Keyword arguments of matplotlib for its line."""
         return {"color": self.light, "linestyle": (0, self.dash) if self.dash else "-"}
 
 
@@ -121,15 +118,7 @@ def swatch(series: Series) -> str:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A finished figure.
-
-    Attributes:
-        name: Unique id.
-        title: Title; "" if the heading suffices.
-        svg: SVG for a page or a file.
-        hits: Points with tooltips, in the SVG's coordinates.
-        figure: The figure after layout.
-    """
+    """A finished figure: its SVG, and points with tooltips in the SVG's coordinates."""
 
     name: str
     title: str
@@ -186,7 +175,6 @@ class Plot:
 
     @property
     def main(self) -> Axes:
-        """The lowest axes, with the x label."""
         return self.axes[-1]
 
     def line(self, series: Series, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
@@ -208,14 +196,12 @@ class Plot:
             self._hover.append((axes or self.main, series, points))
 
     def finish(self) -> Drawing:
-        """Add the legend and return the drawing."""
         self._legend()
         svg = for_page(save(self.figure, self.name, "svg").decode())
         self.figure.set_layout_engine("none")  # the layout is done
         return Drawing(self.name, self.title, svg, self.hits(), self.figure)
 
     def _legend(self) -> None:
-        """Add a legend of the drawn series below the axes."""
         rows = [self._shown[index] for index in sorted(self._shown)]
         if not rows:
             return
@@ -252,10 +238,7 @@ class Plot:
 
 
 def for_page(svg: str) -> str:
-    """Reduce a matplotlib SVG for a page with several figures.
-
-    Only elements that are referred to keep their ids; coordinates are rounded.
-    """
+    """Reduce a matplotlib SVG for a page with several figures: few ids, rounded coordinates."""
     box = re.search(r'viewBox="[^"]*"', svg)
     assert box
     inner = svg[svg.index(">", svg.index("<svg")) + 1 :]

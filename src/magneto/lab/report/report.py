@@ -91,12 +91,10 @@ def write_report(comparison: Mapping[str, Any], directory: Path, downloads: bool
 
 
 def as_markdown(comparison: Mapping[str, Any]) -> str:
-    """Return the conclusions and tables as Markdown."""
     return template("report.md.jinja").render(**describe(comparison))
 
 
 def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the contents of page and text."""
     groups = group_cells(comparison)
     decimals = decimals_for([group.mean for group in groups.values()])
     rates = sorted(float(rate) for rate in comparison["learning_rates"])
@@ -137,7 +135,6 @@ def template(name: str) -> Template:
 
 
 def write_figures(drawings: Sequence[Drawing], directory: Path) -> None:
-    """Write each figure as SVG and PDF."""
     directory.mkdir(parents=True, exist_ok=True)
     for drawing in drawings:
         write_bytes(directory / f"{drawing.name}.svg", drawing.svg.encode())
@@ -152,13 +149,7 @@ def script_json(drawings: Sequence[Drawing]) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a table.
-
-    Attributes:
-        text: Its text.
-        key: Sort key of its column; None comes last.
-        best: Whether it is marked as the best.
-    """
+    """One entry of a table, with its column's sort key (None comes last)."""
 
     text: str
     key: float | str | None = None
@@ -228,7 +219,6 @@ def shown_equal(value: float | None, best: float | None, decimals: int) -> bool:
 
 
 def summary_entries(row: Summary, groups: Groups, decimals: int) -> list[Entry]:
-    """Return the entries: best rate, its score, stable rate, next rate, sensitivity, failures."""
     best, count = row.best_learning_rate, len(row.stable_seeds)
     partial = "" if best is None else part(groups[row.placement, float(best)])
     beyond = " (above the largest stable)" if row.best_beyond_stable else ""
@@ -255,7 +245,6 @@ def failed_text(row: Summary) -> str:
 
 
 def next_text(row: Summary) -> str:
-    """Format the next tested rate and its number of failed seeds."""
     if row.next_rate is None:
         return "none" if row.largest_stable_rate is not None else "–"
     failed, count = row.failed_there
@@ -346,7 +335,6 @@ def layer_rows(comparison: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
 
 
 def run_rows(cells: Sequence[Mapping[str, Any]], decimals: int) -> list[dict[str, Any]]:
-    """Return a table row for each run."""
     return [
         {
             "placement": cell["placement"],
@@ -386,7 +374,6 @@ def baseline_sentence(comparison: Mapping[str, Any]) -> str:
 
 
 def facts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return facts about the runs, the packages and the machine, each as a name and a text."""
     cells = comparison["cells"]
     done = [cell for cell in cells if cell["status"] != "missing"]
     hours = sum(cell["seconds"] or 0 for cell in done) / 3600
@@ -408,13 +395,11 @@ def facts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def write_csv(comparison: Mapping[str, Any]) -> str:
-    """Return all cells of the grid as CSV."""
     shared = {name: comparison[name] for name in ("recipe", "metric")}
     return _csv(COLUMNS, (shared | dict(cell) for cell in comparison["cells"]))
 
 
 def write_curves(comparison: Mapping[str, Any]) -> str:
-    """Return all points of all loss curves as CSV."""
     return _csv(
         CURVE_COLUMNS,
         (
@@ -438,12 +423,10 @@ class RunPage:
     """Contents of a run's page.
 
     Attributes:
-        name: Name of the run.
         subtitle: Task and settings in a line.
         answer: Sentences on the result; the first is emphasised.
         metrics: (name, last value or None, trivial baseline's value or None).
         rows: Rows of its metrics.jsonl.
-        baseline: Metrics of the trivial baseline.
         figures: Figures of the task on its model.
         facts: Names and texts: versions, machine, commits.
         config: Its recipe as YAML.
