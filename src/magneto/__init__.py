@@ -53,5 +53,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names."""
     return sorted([*__all__, "__version__"])

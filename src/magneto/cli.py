@@ -140,7 +140,6 @@ def print_everything() -> None:
 
 
 def flush_output() -> None:
-    """Flush stdout, unless it is closed."""
     if sys.stdout is not None:
         sys.stdout.flush()
 

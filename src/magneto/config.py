@@ -83,13 +83,11 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 def unknown_keys(error: ConfigError) -> list[str]:
-    """Return the dotted keys that an error calls unknown."""
     lines = [line.removeprefix(UNKNOWN) for line in error.lines if line.startswith(UNKNOWN)]
     return [line.split(";")[0] for line in lines]
 
 
 def problem_lines(error: ValueError) -> list[str]:
-    """Return the messages of an error, one per problem."""
     return error.lines if isinstance(error, ConfigError) else [str(error)]
 
 
@@ -144,7 +142,6 @@ class RecipeLoader(yaml.SafeLoader):
     }
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Raise an error for aliases and tags."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or event.tag is not None:
             raise MarkedYAMLError(problem="aliases (*) and tags (!) are not allowed in a recipe",
@@ -152,7 +149,6 @@ class RecipeLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-        """Raise an error for duplicate keys."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
             if (name := str(key.value)) in lines:

@@ -90,7 +90,6 @@ def configuration(kind: type[Kind]) -> type[Kind]:
 
 
 def is_configuration(kind: Any) -> bool:
-    """Return whether a type was made by `configuration`."""
     return isinstance(kind, type) and "__pydantic_config__" in vars(kind)
 
 
@@ -174,8 +173,7 @@ def _placed(line: str, kind: type, where: str) -> str:
     return f"{where}.{line}" if first in field_types(kind) else f"{where}: {line}"
 
 
-class _WrongField(Exception):
-    """Error for a rule that reads an invalid field."""
+class _WrongField(Exception): ...
 
 
 def _view(kind: type, wrong: set[str]) -> Any:
@@ -236,13 +234,8 @@ def _mistake_lines(mistake: Any, made: type, where: str) -> list[str]:
 def _read(hint: Any, value: Any, words: bool) -> Any:
     """Convert a value for a field: a list to a tuple, and text to the field's type.
 
-    Text that is not of the field's type stays, and the checks report it.
-
-    Args:
-        hint: Annotation of the field.
-        value: Value from Python, YAML or the command line.
-        words: Whether to convert text to other types. YAML reads 1e-3 as text, and the command line
-            has only text.
+    Text is converted if `words` is set: YAML reads 1e-3 as text, and the command line has only
+    text. Text that is not of the field's type stays, and the checks report it.
     """
     about = Annotation.of(hint)
     origin, parts = get_origin(about.kind), get_args(about.kind)
@@ -299,7 +292,6 @@ class Annotation:
     @classmethod
     @cache
     def of(cls, hint: Any) -> Annotation:
-        """Parse an annotation."""
         optional, bounds, free = False, "", False
         while True:
             parts = get_args(hint)
@@ -335,7 +327,6 @@ class Annotation:
 
     @property
     def noun(self) -> str:
-        """Type in words."""
         return NOUNS.get(self.kind) or getattr(self.kind, "__name__", str(self.kind))
 
 
@@ -344,7 +335,6 @@ def _joined(noun: str, bounds: str) -> str:
 
 
 def range_words(bounds: Interval) -> str:
-    """Return the bounds of a number in words."""
     low: Any = bounds.ge if bounds.gt is None else bounds.gt
     high: Any = bounds.le if bounds.lt is None else bounds.lt
     if high is None or high == LARGEST:
@@ -367,7 +357,6 @@ def free_fields(kind: type) -> set[str]:
 
 
 def part_of(hint: Any) -> Any:
-    """Return the annotation of the elements of a list or mapping."""
     kind = Annotation.of(hint).kind
     return get_args(kind)[1 if get_origin(kind) in (dict, Mapping) else 0]
 
@@ -387,10 +376,7 @@ class FieldDescription:
     Attributes:
         name: Name with its section, such as "training.steps".
         kind: Type in words, with "null" for None.
-        choices: Allowed values of a literal type.
         default: Default value; None if the field is required.
-        required: Whether the field has no default.
-        meaning: Description.
     """
 
     name: str
@@ -402,12 +388,7 @@ class FieldDescription:
 
 
 def describe_fields(kind: type, section: str) -> Iterator[FieldDescription]:
-    """Yield the fields of a configuration and its nested ones, in the order of definition.
-
-    Args:
-        kind: Class of the configuration.
-        section: Section, which is the prefix of the names.
-    """
+    """Yield the fields of a configuration and its nested ones, in the order of definition."""
     hints, found = field_types(kind), meanings(kind)
     for field in dataclasses.fields(kind):
         hint, name = hints[field.name], f"{section}.{field.name}"
@@ -442,7 +423,6 @@ def meanings(kind: type) -> dict[str, str]:
 
 
 def as_yaml(value: Any) -> str:
-    """Return a value as YAML."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
@@ -453,5 +433,4 @@ def as_yaml(value: Any) -> str:
 
 
 def type_words(field: FieldDescription) -> str:
-    """Return a field's type in words, with its choices."""
     return re.sub(r"(one|some) of", rf"\1 of {', '.join(field.choices)}", field.kind)

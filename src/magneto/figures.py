@@ -67,12 +67,7 @@ MOST_CLASSES, LEAST_SHARE = 30, 0.05
 
 @dataclass(frozen=True)
 class Panel:
-    """An image with a text above it.
-
-    Attributes:
-        image: uint8 (height, width) or (height, width, channels); None for an empty panel.
-        words: Text above the image; line breaks are kept.
-    """
+    """An image, uint8 (height, width[, channels]) or None, with a text above it."""
 
     image: np.ndarray | None = None
     words: str = ""
@@ -80,12 +75,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Section:
-    """A group of panels with a heading.
-
-    Attributes:
-        panels: Panels in reading order.
-        heading: Text above the group.
-    """
+    """A group of panels with a heading."""
 
     panels: Sequence[Panel] = field(default_factory=tuple)
     heading: str = ""
@@ -100,7 +90,6 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def as_png(figure: Figure, dpi: float = 110) -> bytes:
-    """Return a drawing as a PNG file."""
     file = io.BytesIO()
     with rc_context(STYLE):
         figure.savefig(file, format="png", dpi=dpi, metadata={"Software": None})
@@ -108,7 +97,6 @@ def as_png(figure: Figure, dpi: float = 110) -> bytes:
 
 
 def as_svg(figure: Figure) -> str:
-    """Return a drawing as SVG with selectable text."""
     file = io.StringIO()
     with rc_context(STYLE):
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})

@@ -34,13 +34,9 @@ class DamagedError(ValueError):
 def import_extra(module: str, extra: str, purpose: str) -> Any:
     """Import a module of an optional package.
 
-    Args:
-        module: Full name of the module.
-        extra: Name of Magneto's extra that installs the package.
-        purpose: Feature that needs the package, for the message.
-
     Raises:
-        ModuleNotFoundError: If the package is not installed. The message says what to install.
+        ModuleNotFoundError: If the package is not installed. The message says that `purpose` needs
+            it, and which extra of Magneto installs it.
     """
     package = module.partition(".")[0]
     try:
@@ -52,7 +48,6 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
 
 
 def user_path(name: str | Path) -> Path:
-    """Return a path with "~" replaced by the home directory."""
     return Path(os.path.expanduser(name))
 
 
@@ -70,18 +65,12 @@ def process_name() -> str:
 
 
 def aside_path(path: Path, process: str | None = None) -> Path:
-    """Return the temporary path under which a file or directory is written before it is renamed.
-
-    Args:
-        path: Final path.
-        process: `process_name` of the writer (default: this process).
-    """
+    """Return the temporary path under which a process (default: this one) writes a file."""
     path = path.absolute()
     return path.with_name(f".{path.name}.{process or process_name()}")
 
 
 def is_aside(path: Path) -> bool:
-    """Return whether a path is a temporary path from `aside_path`."""
     return path.name.startswith(".") and path.suffix[1:].isdigit()
 
 
@@ -100,22 +89,15 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text as UTF-8 atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON atomically."""
     write_text(path, json.dumps(value, indent=1, default=str))
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file that Magneto wrote.
-
-    Raises:
-        DamagedError: If the file is not JSON. The message names the file.
-        OSError: If the file can't be read.
-    """
+    """Read a JSON file that Magneto wrote; a DamagedError names a file that is not JSON."""
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -123,16 +105,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path, *keys: str) -> dict[str, Any]:
-    """Read a JSON object that Magneto wrote.
-
-    Args:
-        path: The file.
-        keys: Required keys.
-
-    Raises:
-        DamagedError: If the file is not a JSON object or lacks a key. The message names the file.
-        OSError: If the file can't be read.
-    """
+    """Read a JSON object that Magneto wrote; a DamagedError names one without the required keys."""
     value = read_json(path)
     if not isinstance(value, dict):
         raise DamagedError(f"{path} is damaged: it must be a JSON object")
@@ -168,11 +141,7 @@ def clear_aside(directory: Path) -> None:
 def clear_dead(directory: Path, name: str = "*") -> None:
     """Remove incomplete files of dead processes of this machine from a shared directory.
 
-    Files of other machines stay, since their processes may be alive.
-
-    Args:
-        directory: The directory, which may be missing.
-        name: Final name of the files (default: any name).
+    Files of other machines stay, since their processes may be alive. The directory may be missing.
     """
     pattern = f".{name if name == '*' else escape(name)}.{escape(socket.gethostname())}.*"
     for path in directory.glob(pattern):
@@ -223,13 +192,7 @@ def complete_directory(path: Path) -> Iterator[Path]:
 
 
 def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> None:
-    """Rename a filled directory to its final path, and replace an older directory there.
-
-    Args:
-        aside: The filled directory.
-        path: Final path.
-        manifest: Size and checksum of each file by name.
-    """
+    """Rename a filled directory to its final path, and replace an older directory there."""
     write_json(aside / MANIFEST, manifest)
     sync_to_disk(aside)
     if path.exists():
@@ -284,7 +247,7 @@ def sync_to_disk(path: Path) -> None:
 
 
 def acquire_lock(directory: Path, patience: float = 0.0) -> FileLock | None:
-    """Lock a directory for this process on all machines that share it.
+    """Lock a directory for this process on all machines that share it; None if another has it.
 
     The kernel releases the lock when the process ends. A suspended process keeps the lock. The lock
     file stays and names the last holder, because after its removal two waiting processes could each
@@ -293,9 +256,6 @@ def acquire_lock(directory: Path, patience: float = 0.0) -> FileLock | None:
     Args:
         directory: Directory to lock, which is created if missing.
         patience: Seconds to wait while another process has the lock.
-
-    Returns:
-        The lock, which the caller releases, or None if another process has it.
 
     Raises:
         OSError: If the directory can't be created, or its file system has no locks.

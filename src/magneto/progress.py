@@ -22,19 +22,15 @@ class Progress(Protocol):
         """Report that `done` of `total` (None: unknown) of `what` is done."""
         ...
 
-    def say(self, line: str) -> None:
-        """Print one line."""
-        ...
+    def say(self, line: str) -> None: ...
 
 
 class Silent:
     """A `Progress` that prints nothing."""
 
-    def update(self, what: str, done: int, total: int | None) -> None:
-        """Print nothing."""
+    def update(self, what: str, done: int, total: int | None) -> None: ...
 
-    def say(self, line: str) -> None:
-        """Print nothing."""
+    def say(self, line: str) -> None: ...
 
 
 SILENT = Silent()
@@ -136,7 +132,6 @@ class ProgressBars:
                 self.bars = None
 
     def finish(self) -> None:
-        """Remove all bars."""
         with self.lock, suppress(OSError, ValueError):
             for what in list(self.activities):
                 self._remove(what)
@@ -145,7 +140,6 @@ class ProgressBars:
 def progress_line(
     what: str, activity: Activity, done: int, total: int | None, note: str, now: float
 ) -> str:
-    """Format a plain line of progress."""
     rate = (done - activity.first) / max(now - activity.started, 1e-9)
     left = f", {clock((total - done) / rate)} left" if total and rate > 0 else ""
     return f"{what} {done}/{total or '?'}, {rate:.3g}/s{left}{', ' + note if note else ''}"

@@ -47,9 +47,6 @@ class Recipe:
         name: Name or path of the recipe.
         task: Name in `magneto.tasks.TASKS`, or "package.module:Class".
         seed: Seed of weights, data order, dropout and splits.
-        model: The task's model configuration.
-        data: The task's data configuration.
-        training: Settings of the training loop.
         learning_rates: Peak learning rate per placement, used if `training.learning_rate` is null;
             the key "default" stands for all other placements.
     """
@@ -63,31 +60,23 @@ class Recipe:
     learning_rates: Mapping[str, float] = field(default_factory=dict)
 
     def build_task(self) -> Task:
-        """Return the task."""
         return task_class(self.task)(self.model, self.data, self.seed)
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the recipe as plain values."""
         return {key: to_mapping(getattr(self, key)) for key in SECTIONS}
 
     def save(self, path: Path) -> None:
-        """Write the recipe as YAML, atomically."""
         text = f"# {self.name}\n" + yaml.safe_dump(self.to_mapping(), sort_keys=False)
         write_text(path, text)
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the package's recipes."""
     root = Path(str(files("magneto") / "recipes"))
     return sorted(str(p.relative_to(root).with_suffix("")) for p in root.rglob("*.yaml"))
 
 
 def recipe_path(name: str) -> Path:
-    """Return the file of a recipe by name or path.
-
-    Raises:
-        FileNotFoundError: If there is no such recipe. The message suggests the nearest name.
-    """
+    """Return the file of a recipe by name or path."""
     if name in recipe_names():
         return Path(str(files("magneto") / "recipes")) / f"{name}.yaml"
     path = Path(name)
@@ -127,11 +116,7 @@ def make_importable(recipe: Path, task: str) -> None:
 
 
 def build_recipe(name: str, values: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from nested mappings.
-
-    Raises:
-        ConfigError: If the recipe has mistakes. The error lists all mistakes.
-    """
+    """Build a recipe from nested mappings; one ConfigError lists all mistakes."""
     model, data = config_classes(str(values.get("task", "")))
     kinds = {"model": model, "data": data, "training": TrainingConfig}
     known = [f"{key}.{name}" for key, kind in kinds.items() for name in field_types(kind)]
@@ -169,7 +154,6 @@ def _unknown_sections(values: Mapping[str, Any], known: Sequence[str]) -> list[s
 
 
 def _with_learning_rate(recipe: Recipe) -> Recipe:
-    """Return the recipe with the peak learning rate that it lists for its placement."""
     if recipe.training.learning_rate is not None:
         return recipe
     row = placement_name(recipe.model)
@@ -188,11 +172,7 @@ def placement_name(model: Any) -> str:
 
 
 def task_class(name: str) -> type[Task]:
-    """Return the class of a task by name or import path.
-
-    Raises:
-        ConfigError: If there is no such task. The message suggests the nearest name.
-    """
+    """Return the class of a task by name or import path."""
     return _resolve(TASKS[name].task if name in TASKS else name, name)
 
 

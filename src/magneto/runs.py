@@ -83,11 +83,7 @@ def load_run(
 
 
 def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
-    """Build the model of a task from `open_task`, prepared or not, and load a run's weights.
-
-    Raises:
-        FileNotFoundError: If the run has no such weights.
-    """
+    """Build the model of a task from `open_task`, prepared or not, and load a run's weights."""
     from magneto.training.checkpoint import load_weights
     from magneto.training.distributed import pick_device
 
@@ -100,30 +96,20 @@ def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
 def open_task(
     run: Path, overrides: Mapping[str, Any], verb: str | None = None
 ) -> tuple[Recipe, Task]:
-    """Return a run's recipe and its unprepared task; see `load_run`."""
     run_task(run, overrides, verb)
     recipe = resolved_recipe(run, overrides)
     return recipe, recipe.build_task()
 
 
 def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:
-    """Return a run's recipe with the fields that its assets fill in (tokenizer, classes, ...).
-
-    Raises:
-        FileNotFoundError: If there is no run, or assets are missing.
-        ConfigError: If the recipe is wrong.
-    """
+    """Return a run's recipe with the fields that its assets fill in (tokenizer, classes, ...)."""
     from magneto.training.task import resolved_fields
 
     return open_run(run, {**resolved_fields(run), **overrides})
 
 
 def run_tokenizer(run: Path) -> str:
-    """Return the directory of a run's tokenizer.
-
-    Raises:
-        FileNotFoundError: If the run has no tokenizer.
-    """
+    """Return the directory of a run's tokenizer."""
     from magneto.training.task import resolved_fields
 
     fields = resolved_fields(run)
@@ -164,12 +150,8 @@ def pretrained_run(config: Any) -> Path:
 def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str]) -> None:
     """Check that a run's encoder has the shape that a configuration describes.
 
-    Args:
-        run: Directory of the run, for the message.
-        trained: Configuration of the run's model.
-        config: Configuration of the new model.
-        names: Fields of the encoder. Fields that do not change what a model computes, and fields
-            that the run lacks, may differ.
+    Of the fields `names`, those that do not change what a model computes and those that the run
+    lacks may differ.
 
     Raises:
         ValueError: If the shapes differ. The message names the options that make them equal.

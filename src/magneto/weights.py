@@ -27,20 +27,13 @@ STEP = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Tensor stored in files.
-
-    Attributes:
-        name: Name in the files.
-        shape: Shape of the whole tensor.
-        pieces: Pieces in order: (open file, first row, row after the last row).
-    """
+    """Tensor of a shape, stored in pieces: (open file, first row, row after the last row)."""
 
     name: str
     shape: tuple[int, ...]
     pieces: tuple[tuple[Any, int, int], ...]
 
     def read(self) -> Tensor:
-        """Return the whole tensor."""
         if len(self.pieces) == 1:
             return self.pieces[0][0].get_tensor(self.name)
         return self.rows(0, self.shape[0])
@@ -64,16 +57,13 @@ class MemoryTensor:
     tensor: Tensor
 
     def get_tensor(self, name: str) -> Tensor:
-        """Return the tensor."""
         return self.tensor
 
     def get_slice(self, name: str) -> Tensor:
-        """Return the tensor for slicing by rows."""
         return self.tensor
 
 
 def in_memory(name: str, tensor: Tensor) -> StoredTensor:
-    """Return a tensor in memory as a StoredTensor."""
     rows = len(tensor) if tensor.ndim else 1
     return StoredTensor(name, tuple(tensor.shape), ((MemoryTensor(tensor), 0, rows),))
 
@@ -102,22 +92,18 @@ def open_tensors(directory: Path, kind: str = MODEL) -> dict[str, StoredTensor]:
 
 
 def index_path(directory: Path, kind: str) -> Path:
-    """Return the path of the index, which has the rows of each rank's file."""
     return directory / f"{kind}.index.json"
 
 
 def has_tensors(directory: Path, kind: str = MODEL) -> bool:
-    """Return whether a directory has tensors of a kind."""
     return (directory / f"{kind}.safetensors").is_file() or index_path(directory, kind).is_file()
 
 
 def step_directory(folder: Path, step: int) -> Path:
-    """Return the directory of a step in `checkpoints` or `candidates`."""
     return folder / f"step-{step:08d}"
 
 
 def step_of(directory: Path) -> int:
-    """Return the step of a directory from `list_steps`."""
     return int(directory.name.split("-")[1])
 
 
@@ -183,12 +169,7 @@ def find_weights(run: Path, which: str = "auto") -> Path:
 
 
 def check_finite(state: Mapping[str, Tensor], where: object) -> None:
-    """Check that weights are finite; `where` is their source in the error message.
-
-    Raises:
-        DamagedError: If a value is infinite or not a number. The message names the first such
-            tensor.
-    """
+    """Raise a DamagedError that names the first tensor with a value that is not finite."""
     for name, tensor in state.items():
         if not tensor.isfinite().all():
             wrong = tensor.numel() - int(tensor.isfinite().sum())
