@@ -68,5 +68,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all names, including those of modules that are not imported yet."""
     return sorted({*globals(), *(name for names in HOME.values() for name in names)})

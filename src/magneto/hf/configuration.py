@@ -53,7 +53,6 @@ def __getattr__(name):
 
 
 def auto_map(classes: Mapping[str, str]) -> dict[str, str]:
-    """Return an `auto_map` from Auto classes to their modules and Magneto's classes."""
     return {auto: f"{MODULE}.{name}" for auto, name in classes.items()}
 
 
@@ -77,7 +76,6 @@ class SavedWithModule(WithoutCopies):
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
     ) -> Any:
-        """Write the object's files and the module that its `auto_map` names."""
         write_module(save_directory)
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)  # type: ignore[misc]
 
@@ -98,7 +96,6 @@ PROCESSOR = {**TOKENIZER, **IMAGE_PROCESSOR, "AutoProcessor": "MagnetoVisionLang
 
 
 def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
-    """Return the model's sizes under transformers' names."""
     return {
         "hidden_size": config.width,
         "num_hidden_layers": config.decoder_layers or config.layers,
@@ -242,7 +239,6 @@ class MagnetoEncoderConfig(MagnetoConfig):
 
     @classmethod
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
-        """Return the transformers configuration of a text encoder; see `MagnetoConfig.of`."""
         if isinstance(config, TextClassifierConfig):
             values.setdefault("classifier_dropout", config.head_dropout)
             values.setdefault("classifier_pooling", config.pooling)
@@ -251,7 +247,6 @@ class MagnetoEncoderConfig(MagnetoConfig):
         return super().of(config, end, **values)
 
     def classifier_config(self) -> TextClassifierConfig:
-        """Return Magneto's configuration of a `TextClassifier`."""
         names = TextClassifierConfig.__dataclass_fields__
         given = {k: v for k, v in vars(self.core_config()).items() if k in names}
         head = {"classes": self.num_labels, "head_dropout": self.classifier_dropout,
@@ -263,10 +258,7 @@ def configuration(
     name: str, model_type: str, shape: type[TransformerConfig], classes: Mapping[str, str],
     **others: Any,
 ) -> type[MagnetoConfig]:  # fmt: skip
-    """Make the configuration class of a `model_type`; `others` are further class attributes.
-
-    `name` must be the name of the class in this module, because pickling looks it up.
-    """
+    """Make the configuration class of a `model_type`; `name` must be its name in this module."""
     body = {"__doc__": f"Configuration with a `{shape.__name__}`.", "__module__": __name__,
             "model_type": model_type, "shape": shape, "classes": classes, **others}  # fmt: skip
     return type(name, (MagnetoConfig,), body)

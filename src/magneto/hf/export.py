@@ -79,11 +79,7 @@ def _auto_classes() -> dict[str, str]:
 
 @contextmanager
 def whole_directory(directory: Path) -> Iterator[Path]:
-    """Yield a temporary directory that replaces `directory` once it is completely written.
-
-    Raises:
-        FileExistsError: If `directory` exists and is not an empty directory.
-    """
+    """Yield a temporary directory that replaces `directory`, which must be missing or empty."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileExistsError(f"{directory} exists and is not empty")
     with directory_aside(directory) as aside:
@@ -107,12 +103,7 @@ class Assets:
 
 
 def save_export(model: nn.Module, directory: Path, assets: Assets) -> str:
-    """Write a model and its assets to a new directory.
-
-    Args:
-        model: Magneto model in fp32, on the CPU.
-        directory: Output directory, which must be missing or empty.
-        assets: Assets of the export.
+    """Write a model (fp32, on the CPU) and its assets to a missing or empty directory.
 
     Returns:
         The name of the Auto class that loads the export.
@@ -151,7 +142,6 @@ def decoder_assets(tokenizer: Any, length: int) -> Assets:
 
 
 def encoder_assets(tokenizer: Any, length: int, template: EncoderInput) -> Assets:
-    """Return the assets of a text encoder with an input template."""
     values = {"end": tokenizer.end, "bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad}
     processor = encoder_tokenizer(tokenizer, length, template)
     return Assets(values | template.values(), tokenizer, [processor])
@@ -160,7 +150,6 @@ def encoder_assets(tokenizer: Any, length: int, template: EncoderInput) -> Asset
 def vision_language_assets(
     config: Any, tokenizer: Any, images: MagnetoImageProcessor, labels: Sequence[str] = ()
 ) -> Assets:
-    """Return the assets of a vision-language model."""
     template = MASKED_AT_END if config.ends_in_mask else FRAMED
     fast = encoder_tokenizer(tokenizer, config.max_length, template)
     processor = images if fast is None else MagnetoVisionLanguageProcessor(images, fast)

@@ -74,7 +74,6 @@ class Sampling:
 
     @property
     def samples(self) -> bool:
-        """Whether tokens are sampled."""
         return self.beams == 1 and self.temperature > 0
 
 
@@ -138,15 +137,11 @@ class BeamSearch:
 
 
 class FairseqEnds(LogitsProcessor):
-    """Logits processor with fairseq's rules for the end token.
-
-    The end token cannot be the first token. At the length limit, the end token is the only allowed
-    token.
+    """fairseq's rules for the end token: not first, and the only token at the length limit.
 
     Args:
         end: End token.
-        padding: Padding token, which is never generated. If `padding` is None or the end token, no
-            token is excluded.
+        padding: Padding token, which is never generated unless it is None or the end token.
         longest: Maximum number of tokens before the end token.
     """
 
@@ -154,10 +149,9 @@ class FairseqEnds(LogitsProcessor):
         self.end, self.padding, self.longest = end, padding, longest
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Set log-probabilities `scores` of excluded tokens to -inf.
+        """Set excluded log-probabilities (rows, vocabulary) to -inf.
 
         `input_ids` are each row's start token and generated tokens, (rows, 1 + generated tokens).
-        `scores` have shape (rows, vocabulary).
         """
         written = input_ids.shape[1] - 1
         ends = scores[:, self.end].clone()
@@ -191,7 +185,6 @@ class Translator:
 
     @classmethod
     def of(cls, model: TranslationModel, end: int, settings: BeamSearch) -> Translator:
-        """Wrap a Magneto model whose decoder starts with the end token."""
         config: Any = MagnetoSeq2SeqConfig.of(model.config, end)
         return cls(MagnetoForSeq2SeqLM(config, model).eval(), settings)
 
@@ -280,16 +273,13 @@ class Translator:
         return (-torch.cat(losses).view_as(answers).double().sum(1)).tolist()
 
     def _batches(self, sources: Sequence[Tokens]) -> list[list[int]]:
-        """Return batches of indices of sources; sources are sorted by length, longest first."""
+        """Return batches of numbers of sources, longest sources first."""
         order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
         size = self.settings.batch_size
         return [order[start : start + size] for start in range(0, len(order), size)]
 
     def _padded(self, rows: list[Tokens]) -> tuple[Tensor, Tensor]:
-        """Return padded tokens and their mask, both of shape (rows, longest).
-
-        The mask is False for padding.
-        """
+        """Return padded tokens and their mask (False for padding), both (rows, longest)."""
         device = next(self.model.parameters()).device
         lengths = torch.tensor([len(row) for row in rows])
         longest = int(lengths.max())
@@ -298,6 +288,5 @@ class Translator:
         return tokens.to(device), mask.to(device)
 
     def _inside(self, row: Tokens) -> Tokens:
-        """Return the tokens between a row's start token and its end token."""
         body = row[1:]
         return body[: body.index(self.end)] if self.end in body else body

@@ -16,11 +16,7 @@ from magneto.language.models import LanguageModel
 
 
 def task_manager(include: Path | None = None, builtin: bool = True) -> Any:
-    """Return the harness's task manager, optionally with the tasks of a folder of .yaml files.
-
-    Raises:
-        ModuleNotFoundError: If the harness is not installed.
-    """
+    """Return the harness's task manager, optionally with the tasks of a folder of .yaml files."""
     # The built-in tasks are thousands of files: read them only if needed.
     return _library("lm_eval.tasks").TaskManager(include_path=include, include_defaults=builtin)
 
@@ -88,12 +84,8 @@ def harness_scores(
 ) -> dict[str, Any]:
     """Evaluate tasks, groups or tags of the harness.
 
-    Returns:
-        The harness's result: "results" contains the metrics of each task, and "samples", if
-        requested, contains the log-likelihoods of each question.
-
-    Raises:
-        ValueError: If a task's data cannot be loaded.
+    In the result, "results" contains the metrics of each task, and "samples", if requested, has
+    the log-likelihoods of each question. Data that cannot be loaded raise ValueError.
     """
     library = _library("lm_eval")
     for name in ("lm_eval", "datasets"):

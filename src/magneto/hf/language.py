@@ -55,7 +55,6 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
     core_class = LanguageModel
 
     def __init__(self, config: MagnetoConfig, model: nn.Module | None = None) -> None:
-        """Wrap a Magneto model, by default a new one."""
         # With label smoothing, Trainer shifts labels only for models in this table, by name. It
         # would silently train others to repeat their input.
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(config.model_type, "MagnetoForCausalLM")
@@ -178,7 +177,7 @@ def position_resets(positions: Tensor, mask: Tensor) -> Tensor:
 
 
 def same_document(begins: Tensor) -> Tensor:
-    """Return a mask (batch, length, length) that is True for pairs within a document.
+    """Return a mask (batch, length, length) of pairs within a document.
 
     `begins` (batch, length) is True at the first token of each document.
     """
@@ -196,13 +195,11 @@ class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
     config_class = MagnetoEncoderConfig
 
     def set_core(self, model: Any) -> None:
-        """Use the encoder and the head of a Magneto model."""
         self.core = model.text_encoder if self.head_name else model
         if self.head_name:
             self.add_module(self.head_name, model.head)
 
     def unwrap(self) -> nn.Module:
-        """Return the Magneto model in evaluation mode; it shares the weights."""
         if not self.head_name:
             return super().unwrap()
         model = self.core_class(self.own_config())
@@ -256,15 +253,12 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
 
     @staticmethod
     def new_head(config: Any) -> nn.Module:
-        """Build a new head."""
         return MaskedLanguageHead(config, config.vocab_size)
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the output projection."""
         return self.head.vocabulary
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the output projection."""
         self.head.vocabulary = new_embeddings  # type: ignore[assignment]
 
     @can_return_tuple
@@ -299,11 +293,9 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
 
     @staticmethod
     def new_head(config: Any) -> nn.Module:
-        """Build a new head."""
         return ClassificationHead(config.width, config.classes, config.head_dropout, config.pooling)
 
     def own_config(self) -> Any:
-        """Return the configuration of the `TextClassifier`."""
         return self.config.classifier_config()
 
     @can_return_tuple
@@ -332,10 +324,10 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
 
 
 def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
-    """Convert transformers' mask to a boolean mask.
+    """Convert transformers' mask to a boolean mask; outside training, None without padding.
 
-    Outside training, a mask without padding becomes None, because attention without a mask is
-    faster. The check for padding waits for the device, so training skips it.
+    Attention without a mask is faster. The check for padding waits for the device, so training
+    skips it.
     """
     mask = as_mask(attention_mask, shape)
     if mask is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
@@ -375,7 +367,6 @@ class SourceEncoder(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any
     ) -> BaseModelOutput:
-        """Encode (batch, source length) tokens."""
         self.model.check_arguments(others)
         core = self.model.core
         enabled = bool(others.get("output_hidden_states"))
@@ -394,7 +385,6 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
     core_class = TranslationModel
 
     def __init__(self, config: MagnetoConfig, model: nn.Module | None = None) -> None:
-        """Wrap a Magneto model, by default a new one."""
         super().__init__(
             config, model or with_bias_parameter(TranslationModel(config.core_config()))
         )
@@ -408,7 +398,6 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         bias.data = nn.functional.pad(bias.data, (0, max(size - len(bias), 0)))[:size]
 
     def get_encoder(self, modality: str | None = None) -> SourceEncoder:
-        """Return the encoder."""
         return SourceEncoder(self)
 
     @staticmethod

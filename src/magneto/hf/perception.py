@@ -315,9 +315,8 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
     ) -> tuple[Tensor | None, Tensor | None]:
         """Encode images, texts, or pairs of both.
 
-        Returns:
-            Features of images (images, 1 + patches, width) and of texts (texts, length, width);
-            None for missing input.
+        Returns features of images (images, 1 + patches, width) and of texts (texts, length, width);
+        None for missing input.
         """
         images, samples, mask = self.read(pixel_values, input_ids, attention_mask)
         vision, language = encoder(images, samples, hidden)
@@ -394,7 +393,6 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
 
     @staticmethod
     def new_head(config: Any) -> nn.Module:
-        """Build a new head."""
         return AnswerHead(config, config.answers)
 
     @can_return_tuple

@@ -96,7 +96,6 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
         return BatchFeature({"pixel_values": np.stack(found)}, tensor_type=return_tensors)
 
     def values(self, pixels: np.ndarray) -> np.ndarray:
-        """Preprocess the pixels (height, width, 3) of an image."""
         input_format = InputFormat(self.image_size, self.channels, self.normalisation)
         if not self.image_size:
             return input_format.normalise(resize_to_fit(pixels, self.fit))  # type: ignore[arg-type]
@@ -127,7 +126,6 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
     """
 
     def __init__(self, image_processor: Any = None, tokenizer: Any = None, **others: Any) -> None:
-        """Combine a `MagnetoImageProcessor` and a tokenizer of transformers."""
         super().__init__(image_processor, tokenizer, **others)
         self.auto_map = auto_map({"AutoProcessor": type(self).__name__})
 
@@ -165,7 +163,6 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
     def save_pretrained(
         self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
     ) -> list[str]:
-        """Write processor_config.json, preprocessor_config.json and the tokenizer's files."""
         self.image_processor.save_pretrained(save_directory)
         return super().save_pretrained(save_directory, push_to_hub, **kwargs)
 

@@ -40,7 +40,6 @@ class EncoderInput:
     regression: bool = False
 
     def values(self) -> dict[str, Any]:
-        """Return the transformers configuration's fields for the kind of prediction."""
         if self.regression:
             return {"problem_type": "regression", "num_labels": 1}
         kind = {"problem_type": "single_label_classification"} if self.labels else {}
@@ -58,7 +57,6 @@ def class_names(labels: Sequence[str]) -> dict[str, Any]:
 
 
 def special_tokens(tokenizer: Any) -> dict[str, int | None]:
-    """Return the transformers configuration's fields of begin, padding and mask token."""
     held = {"bos": tokenizer.begin, "pad": tokenizer.pad, "mask": tokenizer.mask}
     return {f"{name}_token_id": number for name, number in held.items()}
 
@@ -181,16 +179,13 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """Number of pieces, without added special tokens."""
         return self.inner.vocab_size()
 
     def get_vocab(self) -> dict[str, int]:
-        """Return pieces and added tokens with their token ids."""
         pieces = {self.inner.id_to_piece(n): n for n in range(self.vocab_size)}
         return pieces | self.added_tokens_encoder
 
     def tokenize(self, text: str, **kwargs: Any) -> list[str]:
-        """Return the pieces of a text."""
         names = sorted(self.added_tokens_encoder, key=len, reverse=True)
         plain = not names or kwargs.get("split_special_tokens", self.split_special_tokens)
         parts = [text] if plain else re.split(f" ?({'|'.join(map(re.escape, names))})", text)
@@ -201,7 +196,6 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
         return pieces
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        """Join pieces to a text; special tokens appear by name."""
         special = self.added_tokens_encoder
         text, run = "", []
         for token in tokens:
@@ -240,13 +234,11 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
     def build_inputs_with_special_tokens(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None
     ) -> list[int]:
-        """Return the tokens of an input, special tokens included."""
         return [token for token, _ in self._fill_template(token_ids_0, token_ids_1)]
 
     def create_token_type_ids_from_sequences(
         self, token_ids_0: list[int], token_ids_1: list[int] | None = None
     ) -> list[int]:
-        """Return the token types of an input."""
         kinds = [kind for _, kind in self._fill_template(token_ids_0, token_ids_1)]
         return [kind if kind >= 0 else -1 - kind for kind in kinds]
 
@@ -256,7 +248,6 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
         token_ids_1: list[int] | None = None,
         already_has_special_tokens: bool = False,
     ) -> list[int]:
-        """Return 1 for each special token and 0 for each other token."""
         if already_has_special_tokens:
             special = set(self.all_special_ids)
             return [int(token in special) for token in token_ids_0]
@@ -265,7 +256,6 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
     def save_vocabulary(
         self, save_directory: str, filename_prefix: str | None = None
     ) -> tuple[str, ...]:
-        """Copy the SentencePiece model and write the module that the `auto_map` names."""
         write_module(save_directory)
         prefix = f"{filename_prefix}-" if filename_prefix else ""
         path = Path(save_directory, prefix + self.vocab_files_names["vocab_file"])

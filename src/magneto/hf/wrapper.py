@@ -79,15 +79,12 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         self._check_attention()
 
     def own_config(self) -> Any:
-        """Return the configuration of the Magneto model."""
         return self.config.core_config()
 
     def set_core(self, model: Any) -> None:
-        """Use the parts of a Magneto model."""
         self.core = model
 
     def unwrap(self) -> nn.Module:
-        """Return the Magneto model in evaluation mode; it shares the weights."""
         return self.core.eval()
 
     @staticmethod
@@ -96,11 +93,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         raise NotImplementedError
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise a head that a directory lacks, and new rows of a resized embedding.
-
-        Raises:
-            ValueError: If weights outside the head are missing from the directory.
-        """
+        """Initialise a head that a directory lacks, and new rows of a resized embedding."""
         if not self.built:
             return
         if all(module is not own for own in self.modules()):
@@ -136,7 +129,6 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     def set_attn_implementation(
         self, attn_implementation: str | dict[str, str], allow_all_kernels: bool = False
     ) -> None:
-        """Raise ValueError unless the attention implementation is "sdpa"."""
         super().set_attn_implementation(attn_implementation, allow_all_kernels)
         self._check_attention()
 
@@ -151,14 +143,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         gradient_checkpointing_func: Callable[..., Any] = checkpoint,
         every_n_layers: int = 1,
     ) -> None:
-        """Enable or disable recomputation of each layer in the backward pass.
-
-        The layers use their own non-reentrant recomputation and ignore
-        `gradient_checkpointing_func`.
-
-        Raises:
-            ValueError: If `every_n_layers` is not 1.
-        """
+        """Enable or disable the layers' own, non-reentrant recomputation in the backward pass."""
         if every_n_layers != 1:
             raise ValueError(f"every_n_layers={every_n_layers} is not supported, only 1")
         for stack in self._stacks():
@@ -166,7 +151,6 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 
     @property
     def is_activation_checkpointing(self) -> bool:
-        """Whether layers are recomputed in the backward pass."""
         return any(stack.config.checkpoint_activations for stack in self._stacks())
 
     @property
@@ -179,7 +163,6 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         return (module for module in self.modules() if isinstance(module, kinds))
 
     def wants_hidden_states(self, others: Mapping[str, Any]) -> bool:
-        """Whether the call, or by default the configuration, requests hidden states."""
         given = others.get("output_hidden_states")
         return bool(self.config.output_hidden_states if given is None else given)
 
@@ -197,11 +180,9 @@ class MagnetoTextModel(MagnetoPreTrainedModel):
     """Base class of models with a token embedding."""
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the embedding table."""
         return self.core.embedding.table
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the embedding table."""
         self.core.embedding.table = value
 
 
@@ -211,11 +192,9 @@ class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
     _tied_weights_keys = {"core.head.weight": "core.embedding.table.weight"}  # noqa: RUF012
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the output projection."""
         return self.core.head
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the output projection."""
         self.core.head = new_embeddings
 
     def _valid_auto_compile_criteria(
@@ -235,7 +214,6 @@ class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
 
     @staticmethod
     def create_masks_for_generate(*, attention_mask: Tensor | None, **_: Any) -> Tensor | None:
-        """Return the two-dimensional mask; the core expands it."""
         return attention_mask
 
 
@@ -286,16 +264,12 @@ class GrowingView:
         self.past = int(cache.get_seq_length())
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Append keys and values to a layer's cache; return the filled part.
-
-        Keys and values have shape (batch, heads, length, head width).
-        """
+        """Append keys and values (batch, heads, length, head width); return the filled part."""
         keys, values = self.cache.update(key, value, layer)
         end = self.past + key.shape[2]
         return keys[:, :, :end], values[:, :, :end]
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Return the number of positions filled before this forward pass."""
         return self.past
 
 

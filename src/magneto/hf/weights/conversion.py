@@ -100,11 +100,7 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
 
 
 def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
-    """Read all tensors of a directory with a model of class `name`.
-
-    Raises:
-        ValueError: If tensors are missing or have no counterpart.
-    """
+    """Read a model of class `name`; missing and unknown tensors raise ValueError."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -304,11 +300,7 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
 
 
 def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = None) -> nn.Module:
-    """Convert another library's tensors and arguments to a Magneto model.
-
-    Raises:
-        ValueError: If the format is unknown, or the model has no counterpart.
-    """
+    """Convert another library's tensors and arguments; raise ValueError if that is impossible."""
     form = next((form for form in FILE_FORMATS if form.fits(state, args or {})), None)
     if form is None:
         raise ValueError("unknown weights. Supported are those of timm, torchscale and BEiT-3. The "
@@ -317,11 +309,10 @@ def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = N
 
 
 def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
-    """Convert a Magneto model to the tensors and the arguments file of a format.
+    """Convert a Magneto model to a format's tensors and arguments file.
 
     Raises:
-        ValueError: If the format has no counterpart of the model. The message names the first
-            difference.
+        ValueError: If the format has no counterpart of the model; names the first difference.
     """
     return _file_format(model, name).save(model)
 

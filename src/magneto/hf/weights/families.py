@@ -72,7 +72,6 @@ def layers(ours: str, theirs: str, names: Mapping[str, str | tuple[str, ...]]) -
 
 
 def qkv(place: str) -> dict[str, tuple[str, ...]]:
-    """Return the name map of queries, keys and values."""
     return {f"{ATTENTION}.qkv_proj": tuple(f"{place}.{part}_proj" for part in "qkv")}
 
 
@@ -89,7 +88,6 @@ GPT2_LAYER: Names = {
 
 
 def read_gpt2(config: Any) -> dict[str, Any]:
-    """Return the fields of Magneto that depend on several fields of GPT-2."""
     own = None if config.embd_pdrop == config.resid_pdrop else config.embd_pdrop
     return {"ffn_width": config.n_inner or 4 * config.n_embd, "embedding_dropout": own}
 
@@ -132,7 +130,6 @@ GATES = {
 
 
 def read_llama(config: Any) -> dict[str, Any]:
-    """Return the fields of Magneto that no single field of Llama gives."""
     rope = config.rope_parameters or {}
     kind = rope.get("rope_type", "default")
     if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
@@ -143,7 +140,6 @@ def read_llama(config: Any) -> dict[str, Any]:
 
 
 def write_llama(config: LanguageModelConfig) -> dict[str, Any]:
-    """Return the fields of Llama that no single field of Magneto gives."""
     return {
         "head_dim": config.head_width,
         "num_key_value_heads": config.key_value_heads or config.heads,
@@ -184,7 +180,6 @@ MISTRAL = replace(
 
 
 def bert_names(prefix: str) -> Names:
-    """Return the name map of BERT's encoder."""
     encoder = f"{prefix}encoder"
     return {
         f"{prefix}embedding.table": "embeddings.word_embeddings",
@@ -319,13 +314,11 @@ MARIAN = replace(
 
 
 def image_length(config: Any) -> int:
-    """Return the number of positions, which is 1 (class token) + number of patches."""
     size = ImageClassifierConfig(image_size=config.image_size, patch_size=config.patch_size)
     return 1 + size.patches
 
 
 def read_vit(config: Any) -> dict[str, Any]:
-    """Return the fields of Magneto that no single field of ViT gives."""
     unbiased = () if config.qkv_bias else ("q", "k", "v")
     return {"max_length": image_length(config), "unbiased": unbiased}
 
@@ -363,7 +356,6 @@ VIT = ModelFormat(
 
 
 def read_beit(config: Any) -> dict[str, Any]:
-    """Return the fields of Magneto that no single field of BEiT gives."""
     if config.use_relative_position_bias:
         require(config, use_shared_relative_position_bias=False)
     shared = "shared_relative_bias" if config.use_shared_relative_position_bias else "none"
@@ -376,7 +368,6 @@ def read_beit(config: Any) -> dict[str, Any]:
 
 
 def write_beit(config: ImageClassifierConfig) -> dict[str, Any]:
-    """Return the fields of BEiT that no single field of Magneto gives."""
     return {
         "layer_scale_init_value": config.layer_scale or 0.0,
         "use_absolute_position_embeddings": config.positions == "learned",
@@ -419,7 +410,6 @@ def fairseq_sinusoids(rows: int, width: int, first: int) -> Tensor:
 
 
 def kosmos2_positions(their_config: Any, our_config: LanguageModelConfig) -> State:
-    """Return Magneto's table of the positions that Kosmos-2 computes."""
     first = their_config.pad_token_id + 1
     table = fairseq_sinusoids(our_config.max_length, our_config.width, first)
     return {"decoder.position_embedding.table.weight": table}

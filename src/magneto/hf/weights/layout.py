@@ -29,7 +29,6 @@ ACTIVATIONS = {
 
 
 def identity(value: Any) -> Any:
-    """Return the value unchanged."""
     return value
 
 
@@ -70,7 +69,6 @@ class TheirTensors:
 
 
 def tensor(*names: str, layout: Layout = SAME) -> TheirTensors:
-    """Return the other library's tensors that make up a tensor of Magneto."""
     return TheirTensors(names, layout, ("",))
 
 
@@ -83,14 +81,7 @@ The three parts of a `qkv_proj` are queries, keys and values.
 
 @dataclass(frozen=True)
 class Pair:
-    """Tensor of Magneto, and the tensors of the other library that it stacks.
-
-    Attributes:
-        ours: Name of Magneto's tensor.
-        theirs: Names of the other library's tensors.
-        layout: Layout of the tensor.
-        rows: Number of rows of each stacked tensor, if the numbers differ.
-    """
+    """Tensor of Magneto, and the tensors that it stacks, which have `rows` rows if they differ."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -132,14 +123,9 @@ def _projections(config: Any, ours: str, theirs: list[str], layout: Layout) -> l
 def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str = "") -> State:
     """Convert tensors to Magneto's; biases that neither library has are left out.
 
-    Args:
-        pairs: Pairs of tensors.
-        state: Tensors of the other library.
-        ignored: Regular expression for names of tensors that may remain unused.
-
     Raises:
-        ValueError: If a tensor that `ignored` does not match is unused, or a tensor of Magneto is
-            incomplete.
+        ValueError: If a tensor is unused and its name does not match the regular expression
+            `ignored`, or a tensor of Magneto is incomplete.
     """
     ours: State = {}
     used: set[str] = set()
@@ -184,11 +170,7 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
 def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> nn.Module:
     """Load tensors into a model; a tied tensor may have any of its names.
 
-    Args:
-        model: Model to fill.
-        state: Tensors by name.
-        computed: Regular expression for names of tensors that may be missing because they are no
-            weights.
+    Tensors whose names match `computed` may be missing because they are no weights.
 
     Raises:
         ValueError: If a tensor is missing, unknown, or has another shape.
@@ -210,7 +192,6 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> n
 
 
 def without_prefix(state: Mapping[str, Tensor], prefix: str) -> State:
-    """Remove a prefix from the names of tensors."""
     return {name.removeprefix(prefix): tensor for name, tensor in state.items()}
 
 
@@ -263,7 +244,6 @@ def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
 
 
 def scaled(theirs: str) -> Field:
-    """Return the boolean field that corresponds to `embedding_scale`."""
     return Field(
         theirs, lambda yes: "sqrt_width" if yes else "none", lambda kind: kind == "sqrt_width"
     )
@@ -294,16 +274,9 @@ def check_round_trip(
     format_name: str,
     otherwise: Sequence[str] = (),
 ) -> None:
-    """Check that a configuration is unchanged after conversion to a format and back.
+    """Raise ValueError if a field that affects the computation differs after a conversion and back.
 
-    Args:
-        ours: Magneto's configuration before the conversion.
-        returned: Magneto's configuration after the conversion.
-        format_name: Name of the format, for messages.
-        otherwise: Fields that may differ, because the computation is the same.
-
-    Raises:
-        ValueError: If a field that affects the computation differs.
+    Fields in `otherwise` may differ, because the computation is the same.
     """
     check_placement(ours, [returned.row.name], format_name)
     theirs = _computed_by(returned)
@@ -327,16 +300,12 @@ def _computed_by(config: TransformerConfig) -> dict[str, Any]:
 
 
 def not_held(config: TransformerConfig) -> set[str]:
-    """Return the fields that no format stores.
-
-    Dropout rates are excluded, because some formats store them.
-    """
+    """Return the fields that no format stores; some formats store dropout rates."""
     free = {name for name in free_fields(type(config)) if not name.endswith("dropout")}
     return free | {"rotary_base"} | (set() if config.encoder_layers is None else {"layers"})
 
 
 def no_values(*configs: Any) -> dict[str, Any]:
-    """Return {}, for a format without further values or tensors."""
     return {}
 
 
@@ -389,7 +358,6 @@ class ModelFormat:
         return self.shape(**{**known, **self.fixed, **self.read(config)})
 
     def theirs(self, config: Any) -> dict[str, Any]:
-        """Return the fields of transformers' configuration."""
         return write_fields(self.fields, config) | self.write(config)
 
 
@@ -452,11 +420,7 @@ class WeightFormat:
         return args
 
     def load(self, weights: Mapping[str, Tensor], args: Mapping[str, Any]) -> nn.Module:
-        """Convert the library's weights to a Magneto model in evaluation mode.
-
-        Raises:
-            ValueError: If the model has no counterpart.
-        """
+        """Convert the library's weights to a Magneto model in evaluation mode."""
         for name, value in self.refused.items():
             if args.get(name, value) != value:
                 raise ValueError(f"{self.name} with {name}={args[name]!r} is not supported, only "
@@ -468,12 +432,7 @@ class WeightFormat:
         return fill(self.model(config), made, self.absent).eval()
 
     def save(self, model: nn.Module) -> tuple[State, dict[str, Any]]:
-        """Convert a Magneto model to the library's tensors and arguments file.
-
-        Raises:
-            ValueError: If the format has no counterpart of the model. The message names the first
-                difference.
-        """
+        """Convert a Magneto model to the library's tensors and arguments file."""
         config: Any = model.config
         check_placement(config, self.placements, self.name)
         for name, values in self.allowed.items():
@@ -494,7 +453,6 @@ class WeightFormat:
 
 
 def in_float32(state: Mapping[str, Tensor]) -> State:
-    """Return fp32 copies of tensors."""
     return {name: tensor.detach().clone().float() for name, tensor in state.items()}
 
 

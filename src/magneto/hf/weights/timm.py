@@ -91,11 +91,7 @@ def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
 
 
 def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of Magneto that do not depend on the architecture.
-
-    Raises:
-        ValueError: If there is no classifier, or a size is unknown.
-    """
+    """Return the fields of Magneto that do not depend on the architecture."""
     if "head.weight" not in state:
         raise ValueError("the weights have no classifier (head.weight). Convert weights of image "
                          "classification.")  # fmt: skip
@@ -121,7 +117,6 @@ def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def placement(state: State) -> str:
-    """Return the placement from the norms of a block; raise ValueError if it is unknown."""
     inside = "blocks.0.attn.norm.weight" in state, "blocks.0.mlp.norm.weight" in state
     rows = {(False, False): "pre", (False, True): "eva02", (True, True): "sub"}
     if inside not in rows:
@@ -130,7 +125,6 @@ def placement(state: State) -> str:
 
 
 def arguments(config: ImageClassifierConfig) -> dict[str, Any]:
-    """Return the arguments common to all of timm's models."""
     ratio = config.ffn_width / config.width
     if int(config.width * ratio) != config.ffn_width:  # timm rounds down
         ratio = (config.ffn_width + 0.5) / config.width
@@ -144,7 +138,6 @@ def arguments(config: ImageClassifierConfig) -> dict[str, Any]:
 
 
 def scales(attention: str, feed_forward: str) -> Names:
-    """Return the name map of a block's two LayerScale vectors."""
     return {
         f"{LAYER}.self_attention.layer_scale.weight": tensor(f"{BLOCK}.{attention}"),
         f"{LAYER}.feed_forward.layer_scale.weight": tensor(f"{BLOCK}.{feed_forward}"),
@@ -152,20 +145,13 @@ def scales(attention: str, feed_forward: str) -> Names:
 
 
 class Timm(WeightFormat):
-    """Format of timm's image classifiers.
-
-    Attributes:
-        architectures: Name of timm's architecture for each epsilon of the norms.
-    """
+    """Format of timm's image classifiers; `architectures` has timm's names by epsilon of norms."""
 
     arguments, model = CONFIG, ImageClassifier
     architectures: ClassVar[Mapping[float, str]]
 
     def arguments_file(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:
-        """Return config.json, for `timm.create_model("local-dir:DIR", pretrained=True)`.
-
-        The architecture determines the epsilon of norms, which is not an argument.
-        """
+        """Return config.json, for `timm.create_model("local-dir:DIR", pretrained=True)`."""
         if config.norm_eps not in self.architectures:
             allowed = " or ".join(map(str, self.architectures))
             raise ValueError(f"{self.name} cannot represent this model: norm_eps is "
@@ -182,7 +168,6 @@ class Timm(WeightFormat):
         }  # fmt: skip
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
-        """Return the weights; raise ValueError for an unsupported architecture."""
         architecture = str(args.get("architecture", ""))
         if any(word in architecture for word in UNSUPPORTED):
             raise ValueError(f"timm's {architecture} is not supported")
@@ -325,7 +310,6 @@ class _Eva(Timm):
         }  # fmt: skip
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the name map, with queries, keys and values in one tensor or in three."""
         fused = config.row.name == "pre" if state is None else "blocks.0.attn.qkv.weight" in state
         weights = ["qkv.weight"] if fused else [f"{part}_proj.weight" for part in "qkv"]
         biases = [f"{part}_bias" if fused else f"{part}_proj.bias" for part in "qkv"]

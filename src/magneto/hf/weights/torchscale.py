@@ -171,7 +171,6 @@ class _Torchscale(WeightFormat):
         return names
 
     def computed(self, state: State, config: Any) -> State:
-        """Return the position tables that torchscale computes."""
         table = fairseq_sinusoids(config.max_length, config.width, 2)
         return {
             f"{self.mine(stack)}.position_embedding.table.weight": table
@@ -179,7 +178,6 @@ class _Torchscale(WeightFormat):
         }  # fmt: skip
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Return the arguments of EncoderConfig, DecoderConfig or EncoderDecoderConfig."""
         row = config.row
         args: dict[str, Any] = {
             **write_fields(FIELDS, config), "subln": row.name == "sub",
@@ -268,7 +266,6 @@ def _placement(state: State, stack: str, args: Mapping[str, Any]) -> str:
 
 
 def _positions(state: State, stack: str, args: Mapping[str, Any]) -> tuple[str, int]:
-    """Return the kind of positions and the maximum length."""
     table = state.get(f"{stack}.embed_positions.weight")
     sinusoids = f"{stack}.embed_positions._float_tensor" in state
     biases = [name for name in state if name.endswith("relative_attention_bias.weight")]
@@ -302,10 +299,7 @@ BEIT3_FIELDS: Fields = {**FIELDS, "activation": activation("activation_fn")}
 
 
 def layer_names(ours: str, letter: str, expert: str = "") -> Names:
-    """Return the name map of a layer's modules of one modality.
-
-    `letter` names the modality in BEiT-3; `expert` names it in Magneto.
-    """
+    """Return a layer's name map; BEiT-3 has a `letter`, and Magneto an `expert`, for a modality."""
     attention, mlp = f"{ours}.*.self_attention{expert}.", f"{ours}.*.feed_forward{expert}."
     theirs, ffn = f"{BLOCKS}.*.self_attn", f"{BLOCKS}.*.ffn.{letter}"
     return {
@@ -353,7 +347,6 @@ class _Beit3(WeightFormat):
         return ours and self.mark in {f"{PREFIX}{name}" for name in state} | state.keys()
 
     def normalise(self, state: State, args: Mapping[str, Any]) -> State:
-        """Add the prefix of the authors' models to the tensors' names."""
         parts = ("text_embed.", "vision_embed.", "encoder.")
         state = {
             f"{PREFIX}{name}" if name.startswith(parts) else name: tensor
@@ -383,7 +376,6 @@ class _Beit3(WeightFormat):
         )  # fmt: skip
 
     def values(self, state: State) -> dict[str, Any]:
-        """Return the fields of Magneto for models of images and texts."""
         return {
             "vocab_size": len(state[WORDS]), "embedding_scale": "none",
             "max_length": len(state[f"{POSITIONS}.B.weight"]) - 2,
@@ -391,7 +383,6 @@ class _Beit3(WeightFormat):
         }  # fmt: skip
 
     def names(self, config: Any, state: State | None) -> Names:
-        """Return the name map; models may lack the final norm."""
         prefix = "" if self.model is VisionLanguageEncoder else "encoder."
         stack = f"{prefix}transformer"
         image, text = f"{prefix}vision_embedding", f"{prefix}text_embedding"
@@ -409,7 +400,6 @@ class _Beit3(WeightFormat):
         }
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Return the arguments of torchscale's EncoderConfig for the same model."""
         return {
             "multiway": True, "layernorm_embedding": False, "no_output_layer": True,
             "normalize_output": getattr(config, "final_norm", "") == "placement",
@@ -439,7 +429,6 @@ class _Beit3Classifier(_Beit3):
     }  # fmt: skip
 
     def values(self, state: State) -> dict[str, Any]:
-        """Return the fields of Magneto for models of images."""
         fixed = {name: values[0] for name, values in self.allowed.items()}
         return {**fixed, "max_length": len(state[f"{POSITIONS}.A.weight"]) - 2}
 
@@ -513,7 +502,6 @@ def write_fairseq_order(source: Path, target: Path, size: int) -> None:
         FileNotFoundError: If the source is missing.
         ValueError: If the source is not a SentencePiece model, or has too many pieces or another
             order.
-        ModuleNotFoundError: If sentencepiece is not installed.
     """
     if not source.is_file():
         raise FileNotFoundError(f"no tokenizer {source}")
