@@ -37,7 +37,6 @@ VERSION = 3
 
 
 def cache_directory() -> Path:
-    """Return $MAGNETO_CACHE, or ~/.cache/magneto."""
     return Path(os.environ.get("MAGNETO_CACHE") or Path.home() / ".cache" / "magneto")
 
 
@@ -51,9 +50,6 @@ def file_states(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
     """Return path, size and time of change of each file, which identify its content.
 
     The time of change is the inode's (ctime), which programs can't set back.
-
-    Raises:
-        OSError: If a file is missing.
     """
     paths = list(paths)
     folders = {folder: folder.resolve() for folder in {path.parent for path in paths}}
@@ -78,16 +74,12 @@ def map_array(path: Path, kind: Any) -> np.ndarray:
 
 
 def add_alias(path: Path, other: Path) -> None:
-    """Add a second name to a directory of the cache."""
     with suppress(FileExistsError):
         other.symlink_to(path.name)
 
 
 def is_cached(path: Path, progress: Progress = SILENT) -> bool:
-    """Return whether a directory of the cache exists and is undamaged.
-
-    A damaged directory is reported and removed, so that it is created again.
-    """
+    """Return whether a cached directory exists; a damaged one is reported and removed."""
     if not path.exists():
         return False
     try:
@@ -104,11 +96,7 @@ def is_cached(path: Path, progress: Progress = SILENT) -> bool:
 
 
 def ensure_writable(folder: Path) -> None:
-    """Create a folder of the cache and check that it is writable.
-
-    Raises:
-        OSError: If the folder is not writable. The message says what to do.
-    """
+    """Create a folder of the cache; raise OSError with advice if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):

@@ -129,10 +129,7 @@ def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
 
 
 def files_by_split(source: str) -> dict[str, list[Path]]:
-    """Return the files of a path by split, which the name of the first folder or of the file gives.
-
-    All files belong to the split "train" if no name names this split.
-    """
+    """Return the files by the split that the first folder or the file names, else "train"."""
     folder, files = existing_path(source), source_files(source, ENDINGS)
     words = [path.relative_to(folder).parts[0] if path != folder else "" for path in files]
     named = [split_of(word) for word in words]
@@ -154,10 +151,7 @@ def _counted(texts: Iterable[str], counts: Counts) -> Iterator[str]:
 
 
 def _file_documents(path: Path, field: str, unit: str, split: str, counts: Counts) -> Iterator[str]:
-    """Yield the documents of a file.
-
-    Records of other splits are skipped, unless `split` is "".
-    """
+    """Yield the documents of a file; records of other splits are skipped unless `split` is ""."""
     read = partial(_text, field=field, split=split, counts=counts)
     if is_table(path):
         header, rows = open_table(path, counts)
@@ -272,7 +266,6 @@ def _extract() -> Iterator[str]:
 
 
 def _prose(path: Path) -> Iterator[str]:
-    """Yield the paragraphs of prose in a module's docstrings."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
@@ -286,7 +279,6 @@ def _prose(path: Path) -> Iterator[str]:
 
 
 def is_prose(paragraph: str) -> bool:
-    """Return whether a paragraph is prose and not code, a table or a list of names."""
     if ">>>" in paragraph or any(
         line.startswith(("    ", "\t", "|")) for line in paragraph.split("\n")
     ):

@@ -65,16 +65,14 @@ def unpacked_name(path: Path) -> str:
 
 
 def has_ending(path: Path, endings: tuple[str, ...]) -> bool:
-    """Return whether a path is a file with one of the endings, such as .csv or .csv.gz."""
     return unpacked_name(path).endswith(endings) and os.path.isfile(path)
 
 
 def existing_path(name: str) -> Path:
-    """Return the path of a file or folder.
+    """Return the path of a file or folder, not of a pipe or device.
 
     Raises:
-        FileNotFoundError: If the path does not exist, or is a pipe or device. The message suggests
-            the nearest path.
+        FileNotFoundError: If there is none. The message suggests the nearest path.
     """
     if not name.strip():
         raise FileNotFoundError("the source is empty: name a file or a folder")
@@ -90,10 +88,7 @@ def walk_files(folder: Path, counts: Counts | None = None) -> Iterator[Path]:
     """Yield the files below a folder, sorted by name, with files before subfolders.
 
     Links to folders are followed, and each folder is visited once. Hidden entries are skipped.
-
-    Args:
-        folder: Folder to walk.
-        counts: Receives counts of pipes, sockets, devices, broken links and unreadable folders.
+    Pipes, sockets, devices, broken links and unreadable folders are counted.
     """
     visited = set()
     waiting = [folder]
@@ -125,12 +120,7 @@ def walk_files(folder: Path, counts: Counts | None = None) -> Iterator[Path]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file.
-
-    Raises:
-        OSError: If the file can't be read, or is a pipe, socket or device, which might block.
-        ValueError: If the path is invalid.
-    """
+    """Return the content of a file; raise OSError for a pipe or device, which might block."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
     return path.read_bytes()
@@ -234,11 +224,6 @@ def read_objects(
     """Yield the result of `read` for each line of a file with one JSON object per line.
 
     Blank lines are skipped. Lone surrogates, which no tokenizer accepts, become U+FFFD.
-
-    Args:
-        path: The file, maybe compressed.
-        counts: Receives counts of malformed lines and unreadable objects.
-        read: Function of an object (see `read_each`); by default the identity.
     """
 
     def parse(line: str) -> R | None:
@@ -277,14 +262,8 @@ def read_rows(
 ) -> Iterator[R]:
     """Yield the result of `read` for each table row, given as a dict by column name.
 
-    Blank rows are skipped. A row with more or fewer cells than columns is malformed.
-
-    Args:
-        path: File of the table, for messages.
-        rows: Rows without the header.
-        names: Names of the columns.
-        counts: Receives counts of malformed rows.
-        read: Function of a row (see `read_each`); by default the identity.
+    Blank rows are skipped. A row with more or fewer cells than columns is malformed. `rows` lack
+    the header, and `path` is for messages.
     """
 
     def parse(cells: list[str]) -> R | None:
@@ -298,12 +277,9 @@ def read_rows(
 
 
 def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
-    """Return the list in a JSON file, with U+FFFD for lone surrogates.
+    """Return the list in a JSON file, or under a key of its object.
 
-    Args:
-        path: The file, maybe compressed.
-        key: Key of the list in the file's object; None if the file is a list.
-        counts: Receives the count of records with lone surrogates.
+    Lone surrogates become U+FFFD and are counted.
 
     Raises:
         ValueError: If the file is damaged or does not have the list.
@@ -326,11 +302,7 @@ def read_list(path: Path, key: str | None, counts: Counts) -> list[Any]:
 
 
 def non_negative_integer(record: Any, key: str) -> int:
-    """Return a non-negative integer of a record; text and fractions are refused.
-
-    Raises:
-        BadRecord: If the value is missing or not a non-negative integer.
-    """
+    """Return an integer below `LARGEST`; raise BadRecord for text, fractions and missing values."""
     if not isinstance(record, dict):
         raise BadRecord("not a JSON object")
     value = record.get(key)
@@ -381,12 +353,10 @@ def read_quoted(path: Path, counts: Counts) -> Iterator[list[str]]:
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a record file has a header (.csv, .tsv)."""
     return unpacked_name(path).endswith((".csv", ".tsv"))
 
 
 def open_table(path: Path, counts: Counts) -> tuple[list[str], Iterator[list[str]]]:
-    """Return the header of a table file, and its rows."""
     is_quoted = unpacked_name(path).endswith(".csv")
     cells = read_quoted(path, counts) if is_quoted else read_tabs(path, counts)
     return [word.strip() for word in next(cells, [])], cells

@@ -245,7 +245,6 @@ def find_shards(source: Path) -> list[Path]:
 
 
 def shards_by_split(source: Path, shards: Sequence[Path]) -> dict[str, list[Path]]:
-    """Return shards by split; a path that names no split belongs to "train"."""
     parts: dict[str, list[Path]] = {}
     for shard in shards:
         place = shard.relative_to(source if source.is_dir() else source.parent)

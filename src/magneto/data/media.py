@@ -38,7 +38,6 @@ class MediaColumn(ABC):
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int) -> Any:
-        """Return one medium."""
         return Medium(self, number)
 
     @abstractmethod
@@ -80,35 +79,24 @@ class MediaColumn(ABC):
 
 @dataclass(frozen=True)
 class Medium:
-    """One medium of a column."""
+    """One medium of a column; see the methods of `MediaColumn`."""
 
     column: MediaColumn
     number: int
 
     @property
     def name(self) -> str:
-        """Location of the medium, for messages."""
         return self.column.name(self.number)
 
     def read(self) -> bytes:
-        """Return the bytes of the medium.
-
-        Raises:
-            OSError: If the medium can't be read.
-        """
+        """Return the bytes; raise OSError if the medium can't be read."""
         return self.column.read(self.number)
 
     def file(self) -> str | bytes:
-        """Return the path of the medium if it is a file, else its bytes.
-
-        Raises:
-            OSError: If the medium can't be read.
-        """
         return self.column.file(self.number)
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a file in bytes; -1 if it is missing."""
     return os.path.getsize(path) if os.path.isfile(path) else -1
 
 
@@ -137,33 +125,27 @@ class Files(MediaColumn):
         return plain.removeprefix(os.path.abspath(self.root).rstrip("/") + "/")
 
     def name(self, number: int) -> str:
-        """Return the path."""
         return str(self.root / self.names[number])
 
     def sizes(self) -> np.ndarray:
-        """Return the sizes of the files."""
         known = {name: size_of(self.root / name) for name in dict.fromkeys(self.names)}
         return np.array([known[name] for name in self.names], np.int64)
 
     def read(self, number: int) -> bytes:
-        """Return the content of a file."""
         if not self.names[number]:
             raise FileNotFoundError(ENOENT, "the row names no file")
         return read_bytes(self.root / self.names[number])
 
     def file(self, number: int) -> str:
-        """Return the path."""
         return self.name(number)
 
     def state(self) -> Any:
-        """Return path, size and time of change of each existing file."""
         names = dict.fromkeys(self.names)
         there = {name: path for name in names if os.path.isfile(path := self.root / name)}
         states = dict(zip(there, file_states(there.values()), strict=True))
         return [states.get(name) for name in self.names]
 
     def present(self) -> np.ndarray:
-        """Return whether each row has a path."""
         return np.array([bool(name) for name in self.names], bool)
 
 
@@ -184,19 +166,15 @@ class Members(MediaColumn):
         return len(self.keys)
 
     def key(self, number: int) -> str:
-        """Return the key in the shard."""
         return self.keys[number]
 
     def name(self, number: int) -> str:
-        """Return shard and key."""
         return f"{self.shards[self.places[number, 0]]}, {self.keys[number]}"
 
     def sizes(self) -> np.ndarray:
-        """Return the sizes of the members."""
         return np.ascontiguousarray(self.places[:, 2])
 
     def read(self, number: int) -> bytes:
-        """Return the bytes of a member."""
         shard, first, size = self.places[number].tolist()
         if shard < 0:
             raise FileNotFoundError(ENOENT, "the row names no file")
@@ -205,11 +183,9 @@ class Members(MediaColumn):
             return file.read(size)
 
     def state(self) -> Any:
-        """Return size and time of change of the shards, and the places of the members."""
         return file_states(self.shards), self.places.tolist()
 
     def present(self) -> np.ndarray:
-        """Return whether each example has a member of the kind."""
         return self.places[:, 0] >= 0
 
 
@@ -243,25 +219,20 @@ class HubMedia(MediaColumn):
         return self._paths[number] or str(number)
 
     def name(self, number: int) -> str:
-        """Return source and row number, from 0."""
         return f"{self.where}, row {number}"
 
     def sizes(self) -> np.ndarray:
-        """Return sizes in bytes; -1 where the data set has only a path."""
         compute: Any = import_extra("pyarrow.compute", "hf", "hf: sources need pyarrow")
         lengths = [compute.binary_length(chunk).to_pylist() for chunk in self._field("bytes")]
         return np.array([-1 if n is None else n for part in lengths for n in part], np.int64)
 
     def read(self, number: int) -> bytes:
-        """Return the bytes, from the file if the data set has only its path."""
         found = self.file(number)
         return read_bytes(Path(found)) if isinstance(found, str) else found
 
     def file(self, number: int) -> str | bytes:
-        """Return the path if the data set has no bytes, else the bytes."""
         value = self.dataset[number][self.column] or {}
         return (value.get("path") or "") if value.get("bytes") is None else value["bytes"]
 
     def state(self) -> Any:
-        """Return the library's fingerprint of the data set."""
         return self.dataset._fingerprint

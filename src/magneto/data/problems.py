@@ -39,11 +39,9 @@ def join_words(words: Sequence[Any], most: int = LISTED) -> str:
 
 
 def quantity(number: int, units: str) -> str:
-    """Return a number with its unit, in the singular for 1.
+    """Return a number with its unit in the singular for 1, such as "1 training row of a split".
 
-    Args:
-        number: The number.
-        units: Unit, such as "training rows of a split". The first or second word must be a plural.
+    The first or second word of `units` must be a plural.
     """
     words = units.split(" ")
     for place, word in enumerate(words[:2] if number == 1 else ()):
@@ -84,19 +82,12 @@ class Counts(Counter[str]):
 
     @classmethod
     def of_plain(cls, values: Mapping[str, Any]) -> Counts:
-        """Restore counts from the values of `plain`."""
         found = cls(values["counts"])
         found.named = {kind: list(names) for kind, names in values["named"].items()}
         return found
 
     def record(self, kind: str, where: str, why: str) -> None:
-        """Count a problem.
-
-        Args:
-            kind: Phrase under which the problem is counted.
-            where: File and line.
-            why: Reason.
-        """
+        """Count a problem under the phrase `kind`; `where` is a file and line, `why` the reason."""
         self[kind] += 1
         self._name(kind, f"{where}: {why}")
 
@@ -144,16 +135,9 @@ class BadRecord(ValueError):
 
 @contextmanager
 def guarded(kind: type[BadRecord] = BadRecord, prefix: str = "") -> Iterator[None]:
-    """Convert any error in the block to `kind`.
+    """Convert any error in the block to `kind`, with `prefix` before the message.
 
     An error for a missing package is raised unchanged.
-
-    Args:
-        kind: Kind of error to raise.
-        prefix: Beginning of the error's message.
-
-    Raises:
-        BadRecord: The converted error.
     """
     try:
         yield
@@ -176,8 +160,7 @@ def read_each(
 
     Args:
         records: The records. An error of the iteration itself is raised.
-        read: Function of a record, which may raise any error. If the function returns None, the
-            record is skipped without a count.
+        read: Function of a record, which may raise any error; None skips the record silently.
         counts: Counts to which problems are added.
         where: Prefix of a record's number in messages, such as "a.jsonl, line".
         first: Number of the first record.
@@ -225,22 +208,14 @@ class DataProblems:
     def write_to(self, run: Path, progress: Progress = SILENT) -> None:
         """Write earlier and later problems to a file in a run's directory.
 
-        Args:
-            run: Directory of the run.
-            progress: Progress display, which prints the first few new problems of each kind.
+        `progress` prints the first few new problems of each kind.
         """
         held, self._known, self._said = list(self._known), {}, Counter()
         self._file, self._read, self.progress = run / PROBLEMS_FILE, 0, progress
         self._note(held)
 
     def record(self, kind: str, name: str, why: str) -> None:
-        """Record a problem of an example, unless it was recorded before.
-
-        Args:
-            kind: Kind of problem, in words.
-            name: Name of the example.
-            why: Reason.
-        """
+        """Record a problem of an example by kind, example and reason, unless it is known."""
         line = "\t".join(_one_cell(part) for part in (kind, name, why))
         if line not in self._known:
             self._note([line])

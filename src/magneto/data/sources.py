@@ -38,12 +38,7 @@ SPLIT_WORD = re.compile(rf"(?:^|[./_-])({'|'.join(SPLITS)})(?=$|[./_\d-])")
 def standard_splits(
     there: Mapping[str, T], names: Mapping[str, Sequence[str]] = SPLIT_NAMES
 ) -> dict[str, T]:
-    """Return the values of the standard splits that exist.
-
-    Args:
-        there: Values by lower-case name of the split.
-        names: Accepted names of each split, in order of preference.
-    """
+    """Return the values of the standard splits that exist; `there` has lower-case names."""
     found = {split: [there[word] for word in words if word in there]
              for split, words in names.items()}  # fmt: skip
     return {split: values[0] for split, values in found.items() if values}
@@ -56,15 +51,11 @@ def hash_of(text: str) -> int:
 
 
 def held_out_limit(keys: Iterable[str], fraction: float) -> float:
-    """Return the hash below which keys are held out.
+    """Return the hash below which a fraction of keys is held out.
 
     The limit is `fraction` times 2^64. If all or none of the keys were below this limit, the limit
     moves just past the nearest key. Reading stops once keys below and above the limit have been
     read. A single key is not held out.
-
-    Args:
-        keys: Keys in any order.
-        fraction: Share of keys to hold out.
     """
     limit, least, most = fraction * 2**64, 2**64, -1
     for place in map(hash_of, keys):
@@ -86,10 +77,7 @@ def split_of_record(record: Mapping[str, Any]) -> str | None:
 
 
 def named_splits(files: Iterable[Path]) -> set[str]:
-    """Return the splits in the records' field "split"; none if no record has "train" there.
-
-    Reading stops after both a training and a validation record.
-    """
+    """Return the splits in the records' field "split"; none if no record has "train" there."""
     found: set[str | None] = set()
     for path in files:
         if unpacked_name(path).endswith(RECORDS):
@@ -101,10 +89,7 @@ def named_splits(files: Iterable[Path]) -> set[str]:
 
 
 def held_out(text: str, fraction: float) -> bool:
-    """Return whether an example is held out, by the hash of its text.
-
-    Other examples do not change the result.
-    """
+    """Return whether an example is held out, by the hash of its text alone."""
     return hash_of(text) < fraction * 2**64
 
 
@@ -131,11 +116,7 @@ class Source:
 
 
 def parse_source(source: str) -> Source:
-    """Parse a source name.
-
-    Raises:
-        ValueError: If an "hf:" source has no name.
-    """
+    """Parse a source name; raise ValueError if an "hf:" source has no name."""
     if source.startswith("builtin:"):
         return Source("builtin", source.removeprefix("builtin:"))
     if source.startswith("hf:"):
@@ -172,7 +153,6 @@ def builtin_mistakes(given: str | None, names: Sequence[str], what: str) -> Iter
 
 
 def check_builtin(source: Source, names: Sequence[str], what: str) -> None:
-    """Raise ValueError if a built-in source is unknown; the message lists known sources."""
     if source.name not in names:
         known = ", ".join(f"builtin:{name}" for name in names)
         raise ValueError(f"unknown built-in {what} {str(source)!r}. Known: {known}")
@@ -198,14 +178,8 @@ def hub_is_reachable() -> bool:
 class HubDataset:
     """A data set of the Hugging Face hub, or a local folder of the same layout.
 
-    Every method raises `ConfigError` with one line if loading fails.
-
-    Args:
-        source: Source of kind "hf".
-
-    Raises:
-        ModuleNotFoundError: If `datasets` is not installed. The message names the extra that
-            installs it.
+    Methods raise `ConfigError` with one line if loading fails. Without `datasets`, a
+    ModuleNotFoundError names the extra that installs it.
     """
 
     def __init__(self, source: Source) -> None:
@@ -235,11 +209,7 @@ class HubDataset:
         """Return the names of a configuration's splits by standard split.
 
         If the source name has a split, this split becomes "train". If no split has a standard name,
-        the first split becomes "train".
-
-        Args:
-            config: Name of the configuration; "" for the only one.
-            names: Accepted names of each split, in order of preference.
+        the first split becomes "train". `names` are the accepted names, in order of preference.
         """
         if self.source.split:
             return {"train": self.source.split}
@@ -248,19 +218,12 @@ class HubDataset:
         return found or {"train": there[0]}
 
     def stream(self, config: str, split: str) -> Iterator[Any]:
-        """Yield the rows of a split while it downloads."""
         rows = self.load(config, split, streaming=True)
         with self._loading():
             yield from rows
 
     def load(self, config: str, split: str | None, streaming: bool = False) -> Any:
-        """Load a split, or all splits by name if `split` is None.
-
-        Args:
-            config: Name of the configuration; "" for the only one.
-            split: Name of the split.
-            streaming: Whether to return an iterable that downloads rows on demand.
-        """
+        """Load a split, or all splits by name if `split` is None."""
         name, files = self.source.name, None
         if name.endswith(".parquet"):
             name, files = "parquet", name

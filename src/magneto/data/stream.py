@@ -34,7 +34,6 @@ EVALUATION_SEED = 0
 
 
 def describe_numbers(examples: np.ndarray) -> str:
-    """Return a phrase with the numbers of examples, given as rows (draw, number)."""
     return f"examples {join_words(examples[:, 1].tolist())}"
 
 
@@ -390,7 +389,6 @@ def map_tensors(batch: Any, function: Callable[[Tensor], Any]) -> Any:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Move every tensor to a device; pinned tensors move asynchronously."""
     return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 

@@ -78,19 +78,15 @@ class ByteTokenizer:
     path: Path | None = None
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return the UTF-8 bytes of each text."""
         return [list(text.encode("utf-8", errors="surrogatepass")) for text in texts]
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of bytes; invalid UTF-8 becomes U+FFFD."""
         return bytes(token for token in tokens if token < 256).decode("utf-8", errors="replace")
 
     def pieces(self) -> list[str]:
-        """Return each token's text: an ASCII character, U+FFFD for other bytes, "" if special."""
         return [bytes([byte]).decode("ascii", errors="replace") for byte in range(256)] + [""] * 4
 
     def save(self, directory: Path) -> None:
-        """Write an empty marker file."""
         (directory / "tokenizer.bytes").touch()
 
 
@@ -124,11 +120,9 @@ class FastTokenizer:
         self.vocab_size = max(vocabulary.values()) + 1
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return each text's tokens, computed on all CPU cores."""
         return [e.ids for e in self.inner.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of tokens, without special tokens."""
         return self.inner.decode(tokens, skip_special_tokens=True)
 
     def pieces(self) -> list[str]:
@@ -147,7 +141,6 @@ class FastTokenizer:
         return [name.replace("▁", " ") for name in names]
 
     def save(self, directory: Path) -> None:
-        """Write tokenizer.json."""
         self.inner.save(str(directory / "tokenizer.json"))
 
 
@@ -173,15 +166,12 @@ class SentencePieceTokenizer:
         self.mask: int | None = None if mask == self.inner.unk_id() else mask
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Return each text's pieces."""
         return self.inner.encode(texts, out_type=int)
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of pieces, without special ones."""
         return self.inner.decode(tokens)
 
     def pieces(self) -> list[str]:
-        """Return each piece's text, with spaces for "▁" and U+FFFD for bytes beyond ASCII."""
         inner = self.inner
         return [
             "" if inner.is_control(n) or inner.is_unknown(n)
@@ -192,7 +182,6 @@ class SentencePieceTokenizer:
         ]  # fmt: skip
 
     def save(self, directory: Path) -> None:
-        """Copy the model."""
         (directory / "tokenizer.model").write_bytes(self.inner.serialized_model_proto())
 
 
@@ -271,7 +260,6 @@ def train_bpe(
 
 
 def limited(texts: Iterable[str]) -> Iterator[str]:
-    """Yield texts up to `BPE_CHARACTERS` characters in total."""
     size = 0
     for text in texts:
         size += len(text)
@@ -332,7 +320,6 @@ def train_sentencepiece(
 
 
 def _lines(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of texts; a long line is split."""
     for text in texts:
         for line in text.split("\n"):
             for start in range(0, len(line), LINE_CHARACTERS):
@@ -340,7 +327,6 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _reason(message: str, vocab_size: int) -> str:
-    """Return the reason why SentencePiece failed, as one line."""
     if found := re.search(r"too high .*<= (\d+)", message):
         return f"too little text for {vocab_size} pieces: use at most {found[1]}"
     if found := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
@@ -362,10 +348,8 @@ def _byte_spelling() -> dict[str, int]:
 
 
 def import_tokenizers() -> Any:
-    """Import the tokenizers library; the error names the extra that installs it."""
     return import_extra("tokenizers", "text", "this tokenizer needs tokenizers")
 
 
 def import_sentencepiece() -> Any:
-    """Import sentencepiece; the error names the extra that installs it."""
     return import_extra("sentencepiece", "text", "this tokenizer needs sentencepiece")

@@ -73,8 +73,7 @@ class BatchPrefetcher:
         parts: Pieces of a global batch.
         wanted: Numbers of the pieces to make.
         pin: Whether to copy batches to pinned memory, for a GPU.
-        num_workers: Number of worker processes; 0 uses a thread. Batches do not depend on the
-            number of workers.
+        num_workers: Number of worker processes; 0 uses a thread.
 
     Raises:
         ValueError: If the system can't fork worker processes.
@@ -103,11 +102,7 @@ class BatchPrefetcher:
         self._waited = 0.0
 
     def start(self, step: int = 0) -> Iterator[list[Any]]:
-        """Return an endless iterator of batches, which starts after `step` steps.
-
-        Raises:
-            BatchError: If a worker failed or died. The iterator raises the error.
-        """
+        """Return an endless iterator of batches after `step` steps, which may raise BatchError."""
         if self.num_workers:
             self._fork()
         self._thread = ThreadPoolExecutor(1)
@@ -200,7 +195,6 @@ class BatchPrefetcher:
         return waited
 
     def close(self) -> None:
-        """Stop the thread and kill the processes."""
         for process in self.processes:
             process.kill()
         if self._pool is not None:
@@ -214,9 +208,6 @@ class WorkerJob:
     """State of a worker process.
 
     Attributes:
-        stream: The batches.
-        parts: Pieces of a global batch.
-        wanted: Numbers of the pieces to make.
         ahead: Largest number of batches made ahead.
         making: Process id and step of each worker, in shared memory.
         turn: Lock that a worker holds while it chooses its slot.
@@ -254,7 +245,6 @@ def start_worker(job: WorkerJob) -> None:
 
 
 def exit_with_parent(parent: int) -> None:
-    """Exit when the main process has ended for any reason."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(0)
@@ -292,10 +282,7 @@ class SharedBatch:
     file: int
 
     def attach(self) -> Any:
-        """Return the batch in shared memory.
-
-        The memory is freed with the last tensor.
-        """
+        """Return the batch in shared memory, which is freed with its last tensor."""
         file = os.open(f"/proc/{self.process}/fd/{self.file}", os.O_RDWR)
         try:
             return map_tensors(self.empty, SharedTensors(file).next)
@@ -332,5 +319,4 @@ class SharedTensors:
 
 
 def aligned_bytes(tensor: Tensor) -> int:
-    """Return the size of a tensor in bytes, rounded up to the alignment."""
     return math.ceil(tensor.numel() * tensor.element_size() / ALIGNMENT) * ALIGNMENT
