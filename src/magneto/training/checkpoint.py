@@ -86,9 +86,7 @@ PiecesByKind = Mapping[str, Mapping[str, Piece]]
 def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict[str, Piece]:
     """Return this rank's pieces of parameters and persistent buffers, each tied tensor once.
 
-    Args:
-        model: The model, sharded or not.
-        average: Averaged weights to use in place of the model's.
+    An average replaces the model's weights.
     """
     inner = unwrap(model)
     saved = inner.state_dict(keep_vars=True)
@@ -138,11 +136,7 @@ def optimizer_pieces(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
 def load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, stored: dict[str, StoredTensor]
 ) -> None:
-    """Restore an optimizer's state, but not its learning rates and weight decays.
-
-    Raises:
-        ValueError: If a tensor belongs to a parameter that is not trained.
-    """
+    """Restore an optimizer's state, but not its learning rates and weight decays."""
     names = {name: parameter for name, parameter in unwrap(model).named_parameters()}
     order = [id(p) for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
@@ -161,13 +155,7 @@ def load_optimizer(
 def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
     """Load a run's weights into a model with the same tensors, in one process.
 
-    Args:
-        model: The model.
-        run: Directory of the run.
-        which: Name of the weights, as in `magneto.weights.find_weights`.
-
-    Returns:
-        The directory of the weights.
+    `which` names the weights, as in `magneto.weights.find_weights`. Returns their directory.
 
     Raises:
         FileNotFoundError: If the run has no such weights.

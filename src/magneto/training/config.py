@@ -123,13 +123,7 @@ class TrainingConfig:
 
 
 def patience_is_over(config: TrainingConfig, step: int, best: int) -> bool:
-    """Return whether at least `patience` evaluations have followed the best one.
-
-    Args:
-        config: Settings of the run.
-        step: Step of the last evaluation.
-        best: Step of the best evaluation.
-    """
+    """Return whether at least `patience` evaluations have followed that of step `best`."""
     return config.patience is not None and step - best >= config.patience * config.evaluate_every
 
 
@@ -167,12 +161,8 @@ def resolve_steps(config: TrainingConfig, examples: int | None) -> TrainingConfi
 
     Steps are rounded up to a full last batch. Warm-up is rounded to the nearest step.
 
-    Args:
-        config: Settings of a recipe.
-        examples: Examples per epoch; None if the data has no epochs.
-
     Raises:
-        ValueError: If `epochs` is set and the data has no epochs.
+        ValueError: If `epochs` is set and the data has no epochs (`examples` is None).
     """
     steps, warmup = config.steps, config.warmup_steps
     if config.epochs is not None:

@@ -61,21 +61,17 @@ class World:
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this rank writes files and prints."""
         return self.rank == 0
 
     @property
     def is_sharded(self) -> bool:
-        """Whether FSDP shards the model, even on a single rank."""
         return self.strategy in SHARDED
 
     @property
     def replicas(self) -> int:
-        """Number of copies of the model."""
         return self.world_size // self.shard_size
 
     def describe(self) -> str:
-        """Return ranks, device and strategy in words."""
         strategy = "" if self.strategy == "none" else f", {self.strategy}"
         if self.strategy == "hybrid":
             strategy += f" ({self.replicas} copies in {self.shard_size} shards)"
@@ -83,7 +79,6 @@ class World:
 
 
 def single_process(device: torch.device) -> World:
-    """Return the world of a single process."""
     return World(0, 1, device, "none")
 
 
@@ -97,9 +92,7 @@ def current_world(device: torch.device) -> World:
 def pick_strategy(config: TrainingConfig) -> str:
     """Return the strategy; "auto" is "ddp" under torchrun with several processes.
 
-    Raises:
-        ValueError: If the strategy does not fit torchrun's number of processes, or the shard size
-            does not divide the number of ranks.
+    A strategy or a shard size that does not fit torchrun's processes raises ValueError.
     """
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     strategy = config.distributed
@@ -119,11 +112,7 @@ def pick_strategy(config: TrainingConfig) -> str:
 
 
 def pick_shard_size(config: TrainingConfig, strategy: str, world_size: int) -> int:
-    """Return the number of ranks that share one copy of the model.
-
-    Raises:
-        ValueError: If the shard size of "hybrid" does not divide the number of ranks.
-    """
+    """Return the number of ranks that share one copy of the model."""
     if strategy != "hybrid":
         return world_size if strategy in SHARDED else 1
     here = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
@@ -138,12 +127,7 @@ def pick_shard_size(config: TrainingConfig, strategy: str, world_size: int) -> i
 
 @contextmanager
 def join_world(config: TrainingConfig) -> Iterator[World]:
-    """Join the other processes inside the block, if there are any.
-
-    Raises:
-        ValueError: As for `pick_strategy` and `pick_device`, or if nodes have unequal numbers of
-            processes under "hybrid" without a shard size.
-    """
+    """Join the other processes inside the block, if there are any."""
     strategy = pick_strategy(config)
     device = pick_device(config.device)
     if strategy == "none":
@@ -188,11 +172,7 @@ def rendezvous_options() -> dict[str, Any]:
 
 
 def pick_device(name: str) -> torch.device:
-    """Return a device by name; "auto" is this rank's GPU, or the CPU.
-
-    Raises:
-        ValueError: If torch has no such device.
-    """
+    """Return a device by name; "auto" is this rank's GPU, or the CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -226,11 +206,7 @@ def can_compute_on(device: torch.device) -> bool:
 
 
 def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
-    """Return the parts of a batch that are this rank's micro-batches, and the number of all parts.
-
-    Raises:
-        ValueError: If the batch has fewer examples than parts.
-    """
+    """Return the numbers of this rank's micro-batches, and the number of all micro-batches."""
     accumulated = config.gradient_accumulation_steps
     count = world.world_size * accumulated
     if config.batch_size < count:
@@ -250,10 +226,7 @@ def all_reduce_sum(tensor: Tensor, world: World) -> Tensor:
 
 
 def gather_rows(tensor: Tensor, world: World) -> Tensor:
-    """Return the rows of all ranks' tensors, on every rank.
-
-    Ranks may have different numbers of rows. The rows go through the CPU, which is slow.
-    """
+    """Return the rows of all ranks' tensors on every rank, slowly through the CPU."""
     if world.world_size == 1:
         return tensor
     return torch.cat(gather_lists([tensor.cpu()], world)).to(tensor.device)
@@ -267,7 +240,6 @@ def any_rank(flag: bool, world: World) -> bool:
 
 
 def barrier(world: World) -> None:
-    """Wait for all ranks."""
     if world.world_size > 1:
         dist.barrier()
 
@@ -340,17 +312,14 @@ def replicate_model(model: nn.Module, world: World) -> nn.Module:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the model without DDP's wrapper."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def is_fsdp(model: nn.Module) -> TypeGuard[FSDPModule]:
-    """Return whether FSDP manages this module."""
     return hasattr(model, "set_requires_gradient_sync")
 
 
 def is_sharded(tensor: Tensor) -> TypeGuard[DTensor]:
-    """Return whether a tensor is sharded among ranks."""
     return hasattr(tensor, "device_mesh")
 
 
@@ -364,7 +333,7 @@ def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 def reshard(model: nn.Module) -> None:
-    """Free parameters that FSDP's root has gathered for a forward pass without a backward pass.
+    """Free the parameters that FSDP's root has gathered for a forward pass alone.
 
     Otherwise FSDP would use these parameters after the weights were replaced.
     """
@@ -373,7 +342,6 @@ def reshard(model: nn.Module) -> None:
 
 
 def local_shard(tensor: Tensor) -> Tensor:
-    """Return this rank's shard of a tensor."""
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
@@ -442,7 +410,6 @@ class Interrupt:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Restore the previous handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -461,8 +428,7 @@ def keep_freed_memory(
 ) -> Iterator[bool]:
     """Keep freed memory for reuse inside the block; yield whether malloc was configured.
 
-    Results do not depend on this setting. The setting needs a CPU and glibc, and an environment
-    that does not set malloc's thresholds.
+    The setting needs a CPU and glibc, and an environment that does not set malloc's thresholds.
     """
     libc = glibc()
     if device.type != "cpu" or libc is None or MALLOC_VARIABLES & environment.keys():
@@ -479,7 +445,6 @@ def keep_freed_memory(
 
 
 def glibc() -> ctypes.CDLL | None:
-    """Return the C library of this process if it is glibc, else None."""
     try:
         version = os.confstr("CS_GNU_LIBC_VERSION")
     except (AttributeError, ValueError):

@@ -86,7 +86,6 @@ def evaluate(
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode inside the block, and restore each module's mode after it."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -167,10 +166,8 @@ class DivergenceDetector:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as plain values."""
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state."""
         for name in ("first", "smooth", "best", "bad"):
             setattr(self, name, state[name])

@@ -59,11 +59,7 @@ class MetricsLogger:
             tracker.add(values, row["step"])
 
     def check(self) -> None:
-        """Check that the log file still exists; writing to a deleted open file would not fail.
-
-        Raises:
-            FileNotFoundError: If the file was removed or replaced.
-        """
+        """Raise FileNotFoundError if the log is gone: writing to it would not fail."""
         held = os.fstat(self.file.fileno())
         if not self.path.exists() or not os.path.samestat(self.path.stat(), held):
             raise FileNotFoundError(
@@ -71,7 +67,6 @@ class MetricsLogger:
             )
 
     def close(self) -> None:
-        """Close the file and the trackers."""
         self.file.close()
         for tracker in self.trackers:
             tracker.close()
@@ -86,7 +81,6 @@ def mean_of_steps(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's metrics.jsonl."""
     return read_rows(run / METRICS_FILE)
 
 
@@ -99,7 +93,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def as_row(line: bytes) -> dict[str, Any] | None:
-    """Return a line's row, or None if the line is damaged."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -108,7 +101,6 @@ def as_row(line: bytes) -> dict[str, Any] | None:
 
 
 def cut_after(path: Path, step: int) -> None:
-    """Remove the rows after a step from a file."""
     rows = [row for row in read_rows(path) if row["step"] <= step]
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
@@ -141,11 +133,7 @@ def flatten(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
 
 
 def check_trackers(config: TrainingConfig) -> None:
-    """Check that the tracker of a configuration is installed.
-
-    Raises:
-        ModuleNotFoundError: If the tracker is not installed. The message says what to install.
-    """
+    """Raise ModuleNotFoundError with advice if the configured tracker is not installed."""
     if config.tracker == "wandb":
         import_wandb()
 
@@ -157,11 +145,7 @@ def open_trackers(
     recipe: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> list[Tracker]:
-    """Open the trackers of a configuration; TensorBoard drops events after `from_step`.
-
-    Raises:
-        ModuleNotFoundError: If Weights & Biases is not installed.
-    """
+    """Open the trackers of a configuration; TensorBoard drops events after `from_step`."""
     trackers: list[Tracker] = []
     if config.tensorboard:
         try:
@@ -186,12 +170,10 @@ class TensorBoard:
             self.writer.file_writer.add_summary(part)
 
     def add(self, values: Mapping[str, float], step: int) -> None:
-        """Write the values of a step."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Close the files."""
         self.writer.close()
 
 
@@ -213,11 +195,9 @@ class WeightsAndBiases:
         write_json(kept, {"id": self.session.id})
 
     def add(self, values: Mapping[str, float], step: int) -> None:
-        """Send the finite values of a step."""
         self.session.log({n: v for n, v in values.items() if math.isfinite(v)}, step=step)
 
     def close(self) -> None:
-        """Finish the session."""
         self.session.finish()
 
 
@@ -225,7 +205,6 @@ Tracker = TensorBoard | WeightsAndBiases
 
 
 def import_wandb() -> Any:
-    """Import wandb; the error names the extra that installs it."""
     return import_extra("wandb", "wandb", "training.tracker wandb needs Weights & Biases")
 
 
@@ -258,10 +237,7 @@ def environment() -> dict[str, Any]:
 
 
 def write_environment(run: Path) -> None:
-    """Append this process's environment to environment.json.
-
-    A damaged file is renamed to environment.damaged.json.
-    """
+    """Append this process's environment to environment.json; a damaged file is set aside."""
     path, earlier = run / "environment.json", []
     if path.exists():
         try:
@@ -272,11 +248,7 @@ def write_environment(run: Path) -> None:
 
 
 def read_environments(path: Path) -> list[dict[str, Any]]:
-    """Return the environment of each start of a run.
-
-    Raises:
-        DamagedError: If the file is not a list of JSON objects.
-    """
+    """Return the environment of each start of a run; a damaged file raises DamagedError."""
     records = read_json(path)
     if not isinstance(records, list) or not all(isinstance(each, dict) for each in records):
         raise DamagedError(f"{path} is damaged: it must be a list of JSON objects")
@@ -290,7 +262,6 @@ def open_records(
     recipe: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> MetricsLogger:
-    """Open a run's metrics and trackers, and write its environment."""
     logger = MetricsLogger(run, step, open_trackers(run, step, config, recipe, say))
     write_environment(run)
     return logger
@@ -366,14 +337,10 @@ def peak_flops(device: torch.device, precision: str) -> float:
 
 
 def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = None) -> float:
-    """Return the highest measured rate of square matrix products in FLOP/s.
+    """Return the highest measured rate of products of random square matrices in FLOP/s.
 
-    Args:
-        device: Device to measure.
-        dtype: Type of the random factors; a GPU multiplies zeros and ones faster.
-        size: Number of rows. By default the size is doubled until a product takes
-            `RELIABLE_SECONDS`, up to 1024 on a CPU and 8192 elsewhere. On a GPU, smaller products
-            would measure the launch of the kernel.
+    By default the number of rows is doubled until a product takes `RELIABLE_SECONDS`, up to 1024 on
+    a CPU and 8192 elsewhere. On a GPU, smaller products would measure the launch of the kernel.
     """
     accelerated = device.type != "cpu"
     largest, products = size or (8192 if accelerated else 1024), 10 if accelerated else 1
@@ -411,11 +378,9 @@ class Throughput:
         self.paused = 0.0
 
     def add(self, units: int) -> None:
-        """Add units of this rank."""
         self.units += units
 
     def pause(self, seconds: float) -> None:
-        """Exclude the seconds of an evaluation or a checkpoint."""
         self.paused += seconds
 
     def read(self, world_size: int) -> tuple[float, float]:
@@ -455,12 +420,7 @@ PLATEAU_FILE = "baseline.json"
 
 
 def end_run(state: Any, result: TrainingResult) -> None:
-    """Write a run's result on the main process, and print its closing lines.
-
-    Args:
-        state: The `magneto.training.state.TrainingState`.
-        result: The result of the run.
-    """
+    """Write a run's result on the main process, and print its closing lines."""
     from magneto.training.task import task_entry
 
     run, task, say = state.run, state.task, state.report.say
@@ -479,13 +439,7 @@ def end_run(state: Any, result: TrainingResult) -> None:
 
 
 def closing_lines(state: Any, result: TrainingResult, verbs: Sequence[str]) -> list[str]:
-    """Return the lines printed at the end of a run: its status, metrics and next commands.
-
-    Args:
-        state: The `magneto.training.state.TrainingState`.
-        result: The result of the run.
-        verbs: Commands of the task (`magneto.tasks.TaskEntry`).
-    """
+    """Return a run's last lines: its status, its metrics, and the next commands."""
     run, config = state.run, state.config
     if result.status == "interrupted":
         where = f"interrupted after step {result.step} of {config.steps}"

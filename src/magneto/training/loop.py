@@ -180,7 +180,6 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
 
 
 def stop_requested(state: TrainingState) -> bool:
-    """Return whether a signal asked to stop; several ranks look for signals only at log steps."""
     due = state.world.world_size == 1 or state.step % state.config.log_every == 0
     return due and any_rank(state.interrupt.requested, state.world)
 
@@ -204,10 +203,7 @@ def train_step(state: TrainingState, pieces: list[Any]) -> None:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of one step on one rank.
-
-    Checkpoints therefore need no state of random generators.
-    """
+    """Return the seed of one step on one rank; checkpoints need no state of random generators."""
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 

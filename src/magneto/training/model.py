@@ -67,7 +67,6 @@ class FillRecorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Record an operation's writes and run it; for a fill on "meta", only return the tensor."""
         for argument, value in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info and argument.alias_info.is_write and isinstance(value, Tensor):
                 # Values copied from another tensor are unknown, so equal to nothing.
@@ -81,7 +80,6 @@ class FillRecorder(TorchDispatchMode):
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return an identifier of a tensor's memory, equal for tensors that share it."""
     return tensor.untyped_storage()._cdata
 
 
@@ -124,8 +122,7 @@ def initialise_from_data(
 ) -> None:
     """Initialise weights from data where the task does so (`Task.begin_training`).
 
-    Every rank must call this function, with the numbers of its parts of a batch divided into
-    `count` parts.
+    Every rank calls this function, with its `parts` of a batch divided into `count` parts.
     """
 
     def batches() -> Iterator[list[Any]]:
@@ -195,7 +192,7 @@ def materialize(model: nn.Module, device: torch.device) -> None:
 
 @torch.no_grad()
 def draw_parameters(model: nn.Module, seed: int) -> None:
-    """Initialise every module's tensors on the CPU, and copy this rank's rows to the device.
+    """Initialise tensors module by module on the CPU, and copy this rank's rows to the device.
 
     The first module that has a tied tensor initialises it.
     """
@@ -228,7 +225,6 @@ def draw_module(module: nn.Module, own: dict[str, Tensor], fresh: dict[str, Tens
 
 
 def module_seed(seed: int, name: str) -> int:
-    """Return the seed of one module."""
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -247,7 +243,6 @@ META_SHAPES: dict[Any, Any] = {torch.ops.aten._ctc_loss.default: ctc_loss}
 
 
 def attention_flops(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> int:
-    """Return the number of operations of attention's two matrix products."""
     return sdpa_flop_count(query.shape, key.shape, value.shape)
 
 
@@ -274,7 +269,6 @@ class CountedOperations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Count and run an operation; for one of `META_SHAPES`, only make empty outputs."""
         kwargs = kwargs or {}
         result = META_SHAPES.get(func, func)(*args, **kwargs)
         if (flops := FLOP_FORMULAS.get(func._overloadpacket)) is not None:
@@ -338,7 +332,6 @@ class StateBytes:
 
     @property
     def total(self) -> int:
-        """Sum of all."""
         return self.weights + self.gradients + self.optimizer + self.average
 
 

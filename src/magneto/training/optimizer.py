@@ -29,16 +29,12 @@ def build_optimizer(
 
     Weight decay applies to matrices of linear and convolutional layers, and not to norms, biases,
     scales and embedding tables. Maximal update parametrisation multiplies a learning rate by a
-    factor and divides the weight decay by it.
-
-    Args:
-        model: The model without DDP's wrapper, which would change parameter names.
-        config: Settings of the optimizer.
-        multipliers: Multiples of the learning rate by parameter name; 1 by default.
+    factor and divides the weight decay by it. `model` lacks DDP's wrapper, which would change
+    parameter names.
 
     Raises:
-        ValueError: If a multiplier names no parameter, or SGD is used with parametrization "mup",
-            whose factors are those of Adam.
+        ValueError: If one of the `multipliers` of the learning rate names no parameter, or SGD is
+            used with parametrization "mup", whose factors are those of Adam.
     """
     rate = config.learning_rate or 0.0
     scales = width_scales(model)
@@ -61,15 +57,8 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Group the trained parameters by weight decay and multiple of the learning rate.
 
-    Args:
-        model: Model with the parameters.
-        weight_decay: Decay of matrices.
-        multipliers: Multiples of the learning rate by parameter name.
-        scales: Factors of maximal update parametrisation by parameter name. These factors multiply
-            the learning rate and divide the weight decay.
-
-    Raises:
-        ValueError: If a multiplier names no parameter.
+    The factors of maximal update parametrisation, `scales`, multiply the learning rate and divide
+    the weight decay.
     """
     unknown = sorted(multipliers.keys() - {name for name, _ in named_parameters(model)})
     if unknown:
@@ -91,7 +80,6 @@ def parameter_groups(
 
 
 def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return all (name, parameter) pairs, with a tied parameter under all of its names."""
     return list(model.named_parameters(remove_duplicate=False))
 
 
@@ -157,8 +145,7 @@ def take_step(
 ) -> Tensor:
     """Scale the gradients and update the weights, in one kernel where possible.
 
-    Returns:
-        The gradient norm before clipping, on the device.
+    Returns the gradient norm before clipping, on the device.
     """
     if not scales_in_kernel(optimizer, world):
         norm = scale_gradients(parameters, count, clip_norm, world)
@@ -199,12 +186,10 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the average towards the weights."""
         torch._foreach_lerp_(self.average, [local_shard(w) for w in self.weights], 1 - self.decay)
 
     @torch.no_grad()
     def reset(self) -> None:
-        """Set the average to the weights."""
         torch._foreach_copy_(self.average, [local_shard(w) for w in self.weights])
 
     @contextmanager
