@@ -17,13 +17,7 @@ from magneto.training.task import Task
 
 @dataclass(frozen=True)
 class Guide:
-    """Analysis for one task.
-
-    Attributes:
-        summarise: Function that summarises the data.
-        baseline: Function that scores a simple model.
-        trivial: Name of the answer of `Task.baseline`.
-    """
+    """Analysis for one task; `trivial` names the answer of `Task.baseline`."""
 
     summarise: Summarise
     baseline: Baseline = baselines.no_baseline
@@ -56,15 +50,7 @@ GUIDES = {
 
 @dataclass(frozen=True)
 class Advice:
-    """Recipe and analysis for a source.
-
-    Attributes:
-        recipe: The derived recipe, resolved.
-        options: Its differences from the starting recipe, by dotted field.
-        summary: Summary of the data.
-        baselines: Names and scores of trivial answers and simple models.
-        task: The prepared task.
-    """
+    """The derived recipe, its differences from the starting recipe, and facts about the data."""
 
     recipe: Recipe
     options: Mapping[str, Any]
@@ -78,11 +64,7 @@ def advise(
 ) -> Advice:
     """Read a source for a task, derive a recipe, and score baselines.
 
-    Args:
-        source: Source of the data.
-        candidate: The task and its options.
-        given: The user's fields, which override derived ones.
-        progress: Progress display.
+    The user's `given` fields override derived ones.
 
     Raises:
         ConfigError: If a given field is invalid.

@@ -29,7 +29,6 @@ Baseline = Callable[[Any], Sequence[Scored]]
 
 
 def no_baseline(task: Any) -> Sequence[Scored]:
-    """Return no baseline besides the trivial answer."""
     return ()
 
 
@@ -111,15 +110,7 @@ def predict_by_words(
 ) -> np.ndarray | None:
     """Return the predictions of a linear model of tf-idf weighted words and word pairs.
 
-    Args:
-        train: Texts to fit.
-        known: Their labels.
-        asked: Texts to predict.
-        least: Minimum number of texts in which a word must occur.
-        number: Whether labels are numbers.
-
-    Returns:
-        A label for each text; None if there is only one class or no word.
+    A word must occur in `least` training texts. None means that there is one class or no word.
     """
     text = import_extra("sklearn.feature_extraction.text", "text", LIBRARY)
     linear = import_extra("sklearn.linear_model", "text", LIBRARY)
@@ -150,13 +141,7 @@ def interpolated_nats(train: np.ndarray, asked: np.ndarray, size: int, most: int
     """Return the nats per token of n-grams with Witten-Bell smoothing.
 
     p(w | h) = (c(h w) + d(h) p(w | shorter h)) / (c(h) + d(h)), where d(h) is the number of
-    distinct words after h.
-
-    Args:
-        train: Tokens to count.
-        asked: Tokens to predict.
-        size: Size of the vocabulary.
-        most: Length of the longest n-gram.
+    distinct words after h. `most` is the length of the longest n-gram.
     """
     single = np.bincount(train, minlength=size) + 1.0
     chance = (single / single.sum())[asked]
@@ -183,7 +168,6 @@ def _codes(tokens: np.ndarray, order: int, size: int) -> np.ndarray:
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the values of wanted keys; 0 for missing ones."""
     places = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
     return np.where(keys[places] == wanted, values[places], 0)
 

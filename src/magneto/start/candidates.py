@@ -53,13 +53,7 @@ MAX_NAME_LENGTH = 40
 
 @dataclass(frozen=True)
 class Candidate:
-    """A task that fits a source.
-
-    Attributes:
-        task: Name in `magneto.tasks.TASKS`.
-        reason: Property of the source on which the choice is based.
-        options: Options for reading the source, by the recipe's dotted fields.
-    """
+    """A task that fits a source, with the reason and the options for reading the source."""
 
     task: str
     reason: str
@@ -67,10 +61,7 @@ class Candidate:
 
 
 def candidates(source: str) -> list[Candidate]:
-    """Return the tasks that fit a source, the likeliest first.
-
-    Args:
-        source: PATH or hf:NAME[:CONFIG[:SPLIT]].
+    """Return the tasks that fit a source (PATH or hf:NAME), the likeliest first.
 
     Raises:
         FileNotFoundError: If the path does not exist. The message suggests the nearest path.
@@ -97,17 +88,12 @@ def candidates(source: str) -> list[Candidate]:
 
 
 def first_table(source: str) -> Table:
-    """Return the training table of a source."""
     splits = read_source(source, Counts(), "text")
     return splits.get("train") or next(iter(splits.values()))
 
 
 def folder_candidates(folder: Path, source: str) -> list[Candidate]:
-    """Return the tasks that fit a folder, by known layouts, tables and kinds of files.
-
-    Raises:
-        ValueError: If no task fits.
-    """
+    """Return the tasks that fit a folder, by known layouts, tables and kinds of files."""
     files = list(walk_files(folder))
     names = {path.name for path in files}
     if any(map(VQA_QUESTIONS.fullmatch, names)):
@@ -189,7 +175,6 @@ def parallel_files(files: Iterable[Path]) -> list[str]:
 
 
 def translation_candidate(languages: Sequence[str]) -> Candidate:
-    """Return the candidate for translation between languages."""
     options = {} if "en" in languages else {"data.pivot_language": languages[0]}
     return Candidate("translation", f"lines in {' and '.join(languages)}", options)
 
@@ -201,16 +186,11 @@ def language_modelling(reason: str, column: str = "text") -> list[Candidate]:
 
 
 def captions(reason: str) -> list[Candidate]:
-    """Return the candidates for images with captions."""
     return [Candidate("image-captioning", reason), Candidate("image-text-retrieval", reason)]
 
 
 def table_candidates(table: Table) -> list[Candidate]:
-    """Return the tasks that fit the columns of a table.
-
-    Raises:
-        ValueError: If no task fits. The message lists the columns with their kinds.
-    """
+    """Return the tasks that fit the columns of a table."""
     kinds = {name: column_kind(table, name) for name in table.columns}
     check_header(table, kinds)
 
@@ -279,11 +259,7 @@ def check_header(table: Table, kinds: Mapping[str, str]) -> None:
 def text_candidates(
     table: Table, kinds: Mapping[str, str], text: str | None, label: str | None
 ) -> list[Candidate]:
-    """Return the tasks that fit a table of texts and labels.
-
-    Raises:
-        ValueError: If it has no texts.
-    """
+    """Return the tasks that fit a table of texts and labels."""
     plain = {name.strip().lower(): name for name in table.columns}
     options: dict[str, Any] = {}
     for first, second in PAIRS:
@@ -340,19 +316,16 @@ def column_kind(table: Table, name: str) -> str:
 
 
 def is_boolean(table: Table, name: str) -> bool:
-    """Return whether a column has the values true and false."""
     values = {str(table.columns[name][int(row)]).lower() for row in table.rows[:SAMPLED_VALUES]}
     return values == {"true", "false"}
 
 
 def has_integers(table: Table, name: str) -> bool:
-    """Return whether the first numbers of a column are integers."""
     values = (table.columns[name][int(row)] for row in table.rows[:SAMPLED_VALUES])
     return all(float(value).is_integer() for value in values if value not in (None, ""))
 
 
 def is_number(word: str) -> bool:
-    """Return whether a word is a number."""
     try:
         float(word)
     except ValueError:

@@ -44,13 +44,7 @@ SHOWN_CLASSES = 6
 
 @dataclass(frozen=True)
 class DataSummary:
-    """Summary of a task's data.
-
-    Attributes:
-        facts: Rows of topic and fact.
-        options: Derived fields of the recipe, by dotted name.
-        remarks: Warnings, one sentence each.
-    """
+    """Facts (topic, fact) about a task's data, derived options of the recipe, and warnings."""
 
     facts: Sequence[tuple[str, str]]
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +57,6 @@ Summarise = Callable[[Any, Given], DataSummary]
 
 
 def split_sizes(train: int, validation: int, unit: str) -> tuple[str, str]:
-    """Return the row with the sizes of the splits."""
     return f"{unit}s", f"{train:,} for training, {validation:,} for validation"
 
 
@@ -74,14 +67,12 @@ def steps_for(examples: int, each: float, limits: tuple[int, int]) -> int:
 
 
 def small_validation_set(count: int) -> list[str]:
-    """Return a remark on the standard error if the validation set is small."""
     error = 0.5 / max(count, 1) ** 0.5
     line = f"with {count} validation examples the standard error of accuracy is up to {error:.2f}"
     return [line] if count < SMALL_VALIDATION_SET else []
 
 
 def badly_scaled(numbers: np.ndarray) -> list[str]:
-    """Return a remark if mean and deviation of numbers are far from 0 and 1."""
     mean, deviation = numbers.mean(), numbers.std()
     if abs(mean) + deviation < LARGE_NUMBER and deviation * LARGE_NUMBER > 1:
         return []
@@ -90,13 +81,11 @@ def badly_scaled(numbers: np.ndarray) -> list[str]:
 
 
 def problem_rows(counts: Counts) -> list[tuple[str, str]]:
-    """Return the row with problems in the data; [] for none."""
     problems = counts.describe()
     return [("problems", problems.strip(" ()"))] if problems.strip() else []
 
 
 def class_counts(names: Iterable[str]) -> tuple[str, str]:
-    """Return the row with the frequency of each class."""
     counts = Counter(names).most_common()
     shown = [f"{name} {count:,}" for name, count in counts[:SHOWN_CLASSES]]
     rest = f", ... {counts[-1][0]} {counts[-1][1]:,}" if len(counts) > SHOWN_CLASSES else ""
@@ -104,11 +93,7 @@ def class_counts(names: Iterable[str]) -> tuple[str, str]:
 
 
 def image_input(split: Any, given: Given) -> DataSummary:
-    """Summarise the sizes of images, and derive a square input of at most 64 pixels a side.
-
-    Raises:
-        ValueError: If no image can be read, or one is too large to decode in every epoch.
-    """
+    """Summarise the sizes of images, and derive a square input of at most 64 pixels a side."""
     sample = sample_images(split)
     if sample.huge:
         raise ValueError(f"{sample.huge}, too many to decode in every epoch. Shrink such images "
@@ -134,7 +119,6 @@ def image_input(split: Any, given: Given) -> DataSummary:
 
 
 def labelled_images(task: Any, given: Given) -> DataSummary:
-    """Summarise labelled images."""
     splits = task.splits
     seen = image_input(splits.train, given)
     names = [splits.classes[n] for n in splits.train.labels_of().tolist() if n >= 0]
@@ -149,7 +133,6 @@ def labelled_images(task: Any, given: Given) -> DataSummary:
 
 
 def plain_images(task: Any, given: Given) -> DataSummary:
-    """Summarise unlabelled images."""
     splits = task.splits
     seen = image_input(splits.train, given)
     options = {**seen.options, "model.max_length": seen.options["model.max_length"] + 1}
@@ -158,7 +141,6 @@ def plain_images(task: Any, given: Given) -> DataSummary:
 
 
 def masked_images(task: Any, given: Given) -> DataSummary:
-    """Summarise images with masks."""
     splits = task.splits
     seen = image_input(splits.train, given)
     side = seen.options["model.image_size"]
@@ -182,7 +164,6 @@ def words_in(texts: Sequence[str]) -> str:
 
 
 def labelled_texts(task: Any, given: Given) -> DataSummary:
-    """Summarise labelled texts."""
     train, held = task.texts.train, task.texts.validation
     texts, labels = train.values("text"), train.values("label")
     pairs = train.values("pair") if "pair" in train.columns else []
@@ -214,7 +195,6 @@ def labelled_texts(task: Any, given: Given) -> DataSummary:
 
 
 def running_text(task: Any, given: Given) -> DataSummary:
-    """Summarise unlabelled text."""
     train, held = (task.documents(split) for split in ("train", "validation"))
     characters = sum(map(len, train))
     size = vocabulary_size(characters)
@@ -226,11 +206,7 @@ def running_text(task: Any, given: Given) -> DataSummary:
 
 
 def images_with_words(column: str) -> Summarise:
-    """Return a function that summarises images with questions, statements or captions.
-
-    Args:
-        column: Column of the texts.
-    """
+    """Return a function that summarises images with texts in a column."""
 
     def look(task: Any, given: Given) -> DataSummary:
         train, held = task.splits.train, task.splits.validation
@@ -250,7 +226,6 @@ def images_with_words(column: str) -> Summarise:
 
 
 def recordings(task: Any, given: Given) -> DataSummary:
-    """Summarise recordings with transcripts."""
     splits = task.speech.splits
     train, held = splits.train, splits.validation
     seconds, texts = train.seconds, train.texts
@@ -265,7 +240,6 @@ def recordings(task: Any, given: Given) -> DataSummary:
 
 
 def parallel_text(task: Any, given: Given) -> DataSummary:
-    """Summarise parallel text."""
     lines = task.text.describe(task.data_config.source)
     directions = ", ".join(f"{a} to {b}" for a, b in task.text.directions)
     return DataSummary([("directions", directions), ("lines", "; ".join(lines))])
