@@ -97,7 +97,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
-        """Return the loss with and without smoothing; save the gradients of the former."""
         total, nll, gradients = _loss_and_gradients(*given, wanted=ctx.needs_input_grad[:3])
         ctx.save_for_backward(*gradients)
         ctx.mark_non_differentiable(nll)

@@ -202,7 +202,6 @@ class _LogitsLoss(torch.autograd.Function):
         blank: int,
         tile: int,
     ) -> Tensor:
-        """Return the losses, and save two numbers per cell."""
         wide = torch.promote_types(logits.dtype, torch.float32)
         each = labels.repeat_interleave(logits.shape[1], 0)
         shape = (len(each), 1, logits.shape[2])
@@ -245,7 +244,6 @@ class _JoinerLoss(torch.autograd.Function):
         blank: int,
         tile: int,
     ) -> Tensor:
-        """Return the losses, and save two numbers per cell."""
         joiner = Joiner(encoder, predictor, weight, bias)
         found = joiner.numbers(labels, blank, tile)
         ctx.blank, ctx.tile, ctx.operand = blank, tile, joiner.operand
@@ -514,7 +512,6 @@ def forward_scores(lattice: Lattice) -> Tensor:
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Return whether a tensor is a fake tensor."""
     return hasattr(tensor, "fake_mode")
 
 

@@ -73,7 +73,6 @@ class Attention(nn.Module):
         return self.scale_after_out(self.out_proj(self.inside(joined)))
 
     def gate_roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield ("gate", weight) if there is a gate."""
         for name, parameter in self.gate_proj.named_parameters():
             if name == "weight":
                 yield "gate", parameter
@@ -118,7 +117,6 @@ class SelfAttention(Attention):
         return join_heads(self.dot_product(query, key, value, mask, bias))
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, weight) of each projection; slices of the fused weight are views."""
         yield from zip("qkv", self.qkv_proj.weight.split(self.widths), strict=True)
         yield "out", self.out_proj.weight
         yield from self.gate_roles()
@@ -155,7 +153,6 @@ class CrossAttention(Attention):
         return key, value
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, weight) of each projection."""
         yield "q", self.q_proj.weight
         yield "k", self.k_proj.weight
         yield "v", self.v_proj.weight
@@ -213,7 +210,6 @@ class HeadScale(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set every scale to 1."""
         nn.init.ones_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -233,7 +229,6 @@ class NoGate(nn.Module):
     """Identity in place of a gate."""
 
     def forward(self, joined: Tensor, logits: Tensor) -> Tensor:
-        """Return the joined heads, (B, T, H * D)."""
         return joined
 
 
@@ -418,7 +413,6 @@ class KeyValueCache:
         self.layers: list[CacheLayer] = []
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Append keys and values to a layer's cache, and return all that the cache contains."""
         while len(self.layers) <= layer:
             self.layers.append(CacheLayer())
         held = self.layers[layer]
@@ -429,7 +423,6 @@ class KeyValueCache:
         return key, value
 
     def get_seq_length(self, layer: int = 0) -> int:
-        """Return the number of cached positions of a layer."""
         if layer >= len(self.layers):
             return 0
         keys = self.layers[layer].keys

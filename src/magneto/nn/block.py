@@ -190,7 +190,6 @@ class LayerScale(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set every factor to the initial value."""
         nn.init.constant_(self.weight, self.value)
 
     def forward(self, x: Tensor) -> Tensor:

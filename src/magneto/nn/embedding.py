@@ -18,7 +18,6 @@ class VectorTable(nn.Embedding):
         super().__init__(count, width)
 
     def reset_parameters(self) -> None:
-        """Draw the vectors."""
         nn.init.normal_(self.weight, std=self.std)
 
 
@@ -46,7 +45,6 @@ class PatchProjection(nn.Conv2d):
         super().__init__(channels, width, patch_size, stride=patch_size)
 
     def reset_parameters(self) -> None:
-        """Initialise the weights at random and the bias with zeros."""
         nn.init.xavier_uniform_(self.weight.view(len(self.weight), -1))
         nn.init.zeros_(self.bias)  # type: ignore[arg-type]
 
@@ -106,7 +104,6 @@ class ClassToken(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set the vector to zero."""
         nn.init.zeros_(self.vector)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -123,7 +120,6 @@ class MaskToken(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the vector."""
         nn.init.normal_(self.vector, std=NORMAL_STD)
 
     def forward(self, patches: Tensor, hidden: Tensor | None) -> Tensor:

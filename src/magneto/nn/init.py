@@ -130,7 +130,6 @@ class NormalLinear(nn.Linear):
         super().__init__(width, outputs, bias=bias)
 
     def reset_parameters(self) -> None:
-        """Initialise the weights at random and the bias with zeros."""
         nn.init.normal_(self.weight, std=self.std)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -182,7 +181,6 @@ class LayerNorm(nn.LayerNorm):
     """Layer normalisation over the last dimension, in the input's dtype even under autocast."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise (..., width)."""
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps).type_as(
             input
         )
@@ -192,7 +190,6 @@ class RMSNorm(nn.RMSNorm):
     """Root-mean-square normalisation (arXiv 1910.07467) over the last dimension, in its dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise (..., width)."""
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps).type_as(x)
 
 
@@ -204,7 +201,6 @@ class FastIdentity(nn.Identity):
     """
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return x."""
         return x
 
 

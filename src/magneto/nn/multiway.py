@@ -104,7 +104,6 @@ class MultiwayFeedForward(nn.Module):
         self.drop_path = PackedDropPath(drop) if drop else None
 
     def forward(self, streams: Streams, packing: Packing) -> Streams:
-        """Transform both modalities' tokens without changing shapes."""
         vision, language = streams
         added = self.route(FeedForwardSublayer.compute, packing, (vision,), (language,))
         if self.drop_path is not None:
@@ -136,7 +135,6 @@ class FusionFeedForward(MultiwayFeedForward):
         vision: tuple[Tensor, ...],
         language: tuple[Tensor, ...],
     ) -> Streams:
-        """Apply a method of each token's expert to the token."""
         first, second = packing.vision_alone, packing.language_paired
         image, text, pair = (self.experts[name] for name in self.names)
         return (
@@ -160,7 +158,6 @@ class MultiwayLayer(nn.Module):
         )
 
     def forward(self, streams: Streams, packing: Packing, mask: Mask) -> Streams:
-        """Transform both modalities' tokens without changing shapes."""
         return self.feed_forward(self.self_attention(streams, packing, mask), packing)
 
 
@@ -270,7 +267,6 @@ class MultiwayEncoder(ProbedStack):
         return layer(streams, packing, mask)
 
     def tokens(self, output: Streams) -> Tensor:
-        """Return the tokens of both modalities, vision first, (tokens, width)."""
         return torch.cat(output)
 
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:
@@ -284,7 +280,6 @@ class MultiwayEncoder(ProbedStack):
         return torch.cat(packing.means(vision, language))
 
     def attention_samples(self, count: int, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-        """Choose images alone, pairs and texts alone, if the batch has them."""
         packing: Packing = inputs[1]
         chosen = packing.first_of_each_kind(count)
         return chosen, packing.real().index_select(0, chosen)
@@ -316,7 +311,6 @@ class Packing:
     attention_mask: Tensor | None
 
     def mask(self) -> Mask:
-        """Return attention's mask."""
         return build_memory_mask(self.attention_mask)
 
     def means(self, vision: Tensor, language: Tensor) -> tuple[Tensor, Tensor]:
@@ -438,13 +432,11 @@ class ToRows(torch.autograd.Function):
     def forward(
         ctx: Any, vision: Tensor, language: Tensor, first: Tensor, second: Tensor, count: int
     ) -> Tensor:
-        """Return padded rows, (count, ...)."""
         ctx.save_for_backward(first, second)
         return scatter(vision, language, first, second, count)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Return the gradients of both modalities' tokens."""
         first, second = ctx.saved_tensors
         return (
             gradients[0].index_select(0, first),
@@ -458,14 +450,12 @@ class FromRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens of both modalities."""
         ctx.save_for_backward(first, second)
         ctx.count = len(rows)
         return rows.index_select(0, first), rows.index_select(0, second)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        """Return the gradients of the rows, with zeros for padding."""
         vision, language = gradients
         first, second = ctx.saved_tensors
         return scatter(vision, language, first, second, ctx.count), None, None

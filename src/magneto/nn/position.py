@@ -290,7 +290,6 @@ class BiasedLogits(LayerPositions):
     """Layer's module of a shared bias."""
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
-        """Return queries and keys unchanged, with the shared bias."""
         return query, key, shared
 
 
@@ -303,7 +302,6 @@ class GridBiasLogits(LayerPositions):
         self.bias = VectorTable(bias_rows(config.grid), config.heads, std=0.0)
 
     def forward(self, query: Tensor, key: Tensor, shared: Tensor) -> Logits:
-        """Return queries and keys unchanged, with the biases of the shared row numbers."""
         return query, key, self.bias(shared).permute(2, 0, 1)[None].to(query.dtype)
 
 
@@ -325,7 +323,6 @@ class TransformerXLLogits(LayerPositions):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise u and v at random."""
         nn.init.xavier_uniform_(self.content_bias)
         nn.init.xavier_uniform_(self.position_bias)
 
@@ -338,7 +335,6 @@ class TransformerXLLogits(LayerPositions):
         return query + content.type_as(query), key, bias
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield ("position", weight)."""
         yield "position", self.position_proj.weight
 
 

@@ -140,7 +140,6 @@ class LayerStack(ProbedStack):
         return layer(x, *rest)
 
     def tokens(self, output: Tensor) -> Tensor:
-        """Return the output, (batch, length, width)."""
         return output
 
     def position_means(self, tokens: Tensor, inputs: tuple[Any, ...]) -> Tensor:

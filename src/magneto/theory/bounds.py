@@ -238,7 +238,6 @@ def find_family(placement: str | Placement) -> Family:
 
 
 def bounded_placements() -> list[str]:
-    """Return the names of the placements with a bound."""
     return [row.name for row in PLACEMENTS.values() if _family(row) is not None]
 
 

@@ -60,7 +60,6 @@ class Depth:
 
 
 def one(depth: Depth) -> float:
-    """Return 1, the default gain and weight of the skip connection."""
     return 1.0
 
 
