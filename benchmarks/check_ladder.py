@@ -20,12 +20,7 @@ from typing import Any
 
 from benchmarks.recomputed import quantile, read_runs, row_of, words_of
 
-# Of the exponent: mean and standard deviation; of rungs around the law; as many rungs as that is.
-PRIORS = {
-    "best_rate": (-0.5, 0.5, 0.3), "stable_rate": (-0.5, 0.5, 0.5), "loss": (-0.05, 0.3, 0.02),
-    "measured": (0.0, 1.0, 0.3), "gaps": (0.0, 0.02, 0.005),
-}  # fmt: skip
-WEIGHT, FACTOR = 4, math.log(3)
+FACTOR = math.log(3)
 Rung = dict[str, dict[str, Any]]
 
 
@@ -57,6 +52,7 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
                        key=lambda r: r["seed"]) for rate in rates}  # fmt: skip
     good = [rate for rate in rates if all(r["status"] == "finished" for r in at[rate])]
     every = sorted({r["seed"] for r in runs})
+    best, full, most = None, {}, 0
     # The first seeds, as many as the best rate and both its neighbours have.
     for most in range(max((len(at[rate]) for rate in good), default=0), 0, -1):
         held = {rate: {r["seed"]: r["loss"] for r in at[rate]} for rate in rates}
@@ -67,8 +63,6 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
             beside = rates[: rates.index(best)][-1:] + rates[rates.index(best) + 1 :][:1]
             if full.keys() >= {*beside} & {*good}:
                 break
-    else:
-        best = None
     if best is None:
         return {}
     place = sorted(full).index(best)
@@ -134,15 +128,18 @@ def sensitivity(runs: list[dict[str, Any]], seed: int, over: list[float]) -> flo
     return area / (points[-1][0] - points[0][0]) - min(f for _, f in points)
 
 
-def law(points: list[tuple[int, float, float | None]], size: int, kind: str) -> dict[str, float]:
-    """Return the prediction of a law at a size, from its normal equations.
+def law(
+    points: list[tuple[int, float, float | None]], told: dict[str, Any], kind: str
+) -> dict[str, float]:
+    """Return the prediction of a law, from its normal equations.
 
     Args:
         points: (size, value, error) of each rung.
-        size: Size to predict.
-        kind: Key of `PRIORS`; the values of "gaps" are not logarithms.
+        told: The prediction; its size and priors are used.
+        kind: Key of its priors; the values of "gaps" are not logarithms.
     """
-    mean, spread, scatter = PRIORS[kind]
+    size, prior = told["size"], told["priors"][kind]
+    spread, scatter, rungs = (prior[name] for name in ("spread", "scatter", "weight"))
     logs = kind != "gaps"
     x = [math.log(s) for s, _, _ in points]
     y = [math.log(v) if logs else v for _, v, _ in points]
@@ -154,13 +151,13 @@ def law(points: list[tuple[int, float, float | None]], size: int, kind: str) -> 
     if free:
         slope = sum(a * b for a, b in zip(x, y, strict=True)) / across
         rest = sum((b - fmean(y) - slope * a) ** 2 for a, b in zip(x, y, strict=True))
-    variance = (WEIGHT * noise + rest) / (WEIGHT + free)
+    variance = (rungs * noise + rest) / (rungs + free)
     # The sizes are centred, so that level and exponent are independent.
     weight = across / variance + spread**-2
     product = sum(a * b for a, b in zip(x, y, strict=True))
-    exponent = (product / variance + mean / spread**2) / weight
+    exponent = (product / variance + prior["exponent"] / spread**2) / weight
     at = math.log(size) - middle
-    half = quantile(WEIGHT + free, 0.9) * math.sqrt(
+    half = quantile(rungs + free, 0.9) * math.sqrt(
         variance / count + at**2 / weight + variance
     )  # fmt: skip
     value = fmean(y) + exponent * at
@@ -230,7 +227,7 @@ def check_laws(check: Check, where: str, told: dict[str, Any], rungs: list[dict[
                  for name, one in said["measured"].items()}  # fmt: skip
         for name, (kind, one, parts) in laws.items():
             points = [(size, part["value"], part["error"]) for size, part in parts]
-            for end, value in law(points, told["size"], kind).items():
+            for end, value in law(points, told, kind).items():
                 check.number(f"{where}, {row}, {name}, {end}", one[end], value)
         for other, one in said["gaps"].items():
             points = []
@@ -241,7 +238,7 @@ def check_laws(check: Check, where: str, told: dict[str, Any], rungs: list[dict[
                 error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.01 * math.sqrt(2)
                 gap = math.log(b["loss"]["value"] / a["loss"]["value"])
                 points.append((rung["size"], gap, error))
-            for end, value in law(points, told["size"], "gaps").items():
+            for end, value in law(points, told, "gaps").items():
                 check.number(f"{where}, {row}, beside {other}, {end}", one[end], value)
 
 

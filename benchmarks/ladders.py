@@ -6,22 +6,30 @@ Each ladder is a command that resumes where it was stopped, so this line can be 
 again. benchmarks/results/ladder-held-out.csv and .md and the reports ladder-NAME.md and .csv are
 rewritten after each ladder, for every ladder that has a page: the predictions made before a rung
 was trained, the measured values, how often the 80 % intervals held, and the factor by which
-intervals must be widened.
+intervals must be widened. Predictions with today's priors are counted apart from earlier ones.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
 import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from magneto.commands.ladder import parser as ladder_parser
+from magneto.commands.ladder import read_ladder_options
+from magneto.files import read_json, write_text
+from magneto.lab.forecast import PRIORS
+from magneto.lab.ladder import Ladder
+from magneto.lab.report.ladder import write_table
 
 RESULTS = Path(__file__).parent / "results"
 LEVEL = 0.8
@@ -54,7 +62,7 @@ TITLES = {"best_rate": "best rate", "stable_rate": "largest stable rate", "loss"
           "gap": "loss over that of another placement"}  # fmt: skip
 COLUMNS: tuple[str, ...] = (
     "ladder", "axis", "size", "from", "row", "against", "what", "value", "low", "high", "measured",
-    "holds", "off", "off_below", "off_inverse", "commit",
+    "holds", "off", "off_below", "off_inverse", "priors", "commit",
 )  # fmt: skip
 
 
@@ -64,21 +72,41 @@ def command(name: str, out: Path, jobs: int) -> list[str]:
     return [sys.executable, "-m", "magneto", "ladder", *words]
 
 
+def ladder_of(name: str) -> Ladder:
+    """Return a ladder's specification."""
+    return read_ladder_options(*ladder_parser().parse_with_overrides(LADDERS[name].split()))
+
+
+def shape_of(name: str) -> str:
+    """Return what all rungs of a ladder share: the number of layers, or the width."""
+    ladder = ladder_of(name)
+    model = ladder.first_recipe(ladder.sizes[0]).model
+    if ladder.axis == "depth":
+        return f"width {model.width}"
+    stacks = [model.encoder_layers, model.decoder_layers]
+    return f"{' + '.join(map(str, stacks if all(stacks) else [model.layers]))} layers"
+
+
 def held_out(out: Path) -> list[dict[str, Any]]:
     """Return every prediction of a held-out rung, of all ladders that have a page."""
-    rows = []
-    for name in LADDERS:
-        path = out / name / "forecast.json"
-        if not path.is_file():
-            continue
-        found = json.loads(path.read_text())
+    rows, now = [], {what: asdict(prior) for what, prior in PRIORS.items()}
+    for name, found in pages(out):
         for entry in found["held_out"]:
+            told = read_json(out / name / "forecasts" / f"{found['axis']}-{entry['size']}.json")
             off = [rate["off"] for rate in entry.get("trivial_rates", {}).values()] or ["", ""]
             rows.append({**entry, "ladder": name, "axis": found["axis"],
-                         "from": " ".join(map(str, entry["from"])),
-                         "commit": " ".join(c[:8] for c in found["environment"]["commit"]),
+                         "from": " ".join(map(str, entry["from"])), "commit": told["commit"],
+                         "priors": "today's" if told["priors"] == now else "earlier",
                          "off_below": off[0], "off_inverse": off[1]})  # fmt: skip
     return rows
+
+
+def pages(out: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and results of each ladder that has a page."""
+    for name in LADDERS:
+        path = out / name / "forecast.json"
+        if path.is_file():
+            yield name, read_json(path)
 
 
 def widening(rows: Sequence[dict[str, Any]]) -> float:
@@ -97,13 +125,14 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table of predicted and measured values, and how often intervals held."""
     lines = ["# Held-out rungs: predicted and measured", "",
              "Made by `python -m benchmarks.ladders` from ladder-held-out.csv.", "",
-             "| quantity | rungs below | values | inside the 80 % interval | factor that intervals "
-             "need | median error factor | median error factor of the rate of the rung below | "
-             "median error factor of that rate scaled by 1/size |",
-             "|---|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+             "| quantity | rungs below | priors | values | inside the 80 % interval | "
+             "factor that intervals need | median error factor | median error factor of the rate "
+             "of the rung below | median error factor of that rate scaled by 1/size |",
+             "|---|--:|---|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
     for what in ("best_rate", "stable_rate", "loss", "gap"):
-        for several in (False, True):
-            mine = [r for r in rows if r["what"] == what and (" " in r["from"]) == several]
+        for several, priors in product((False, True), ("earlier", "today's")):
+            mine = [r for r in rows if r["what"] == what and r["priors"] == priors
+                    and (" " in r["from"]) == several]  # fmt: skip
             known = [r for r in mine if r["measured"]]
             if not known:
                 continue
@@ -112,7 +141,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
                 trivial = [f"{median(r[name] for r in known):.2f}"
                            for name in ("off_below", "off_inverse")]  # fmt: skip
             lines.append(
-                f"| {TITLES[what]} | {'two or more' if several else 'one'} | {len(mine)} "
+                f"| {TITLES[what]} | {'two or more' if several else 'one'} | {priors} "
+                f"| {len(mine)} "
                 f"| {sum(r['holds'] for r in mine)} | {widening(known):.2f} "
                 f"| {median(r['off'] for r in known):.3f} | {' | '.join(trivial)} |"
             )
@@ -149,9 +179,9 @@ def write_results(out: Path) -> None:
         writer.writeheader()
         writer.writerows(rows)
     (RESULTS / "ladder-held-out.md").write_text(summary(rows), encoding="utf-8")
-    for name in dict.fromkeys(row["ladder"] for row in rows):
-        for ending in ("md", "csv"):
-            shutil.copy(out / name / f"report.{ending}", RESULTS / f"ladder-{name}.{ending}")
+    for name, found in pages(out):
+        shutil.copy(out / name / "report.md", RESULTS / f"ladder-{name}.md")
+        write_text(RESULTS / f"ladder-{name}.csv", write_table(found))
 
 
 def main() -> None:

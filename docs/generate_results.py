@@ -9,9 +9,12 @@ benchmarks/results. A page's figure shows the first table of the page.
 from __future__ import annotations
 
 import csv
+import math
 import re
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -29,7 +32,9 @@ from benchmarks.bench_tables import (  # noqa: E402
     scaling_conditions,
     slopes_table,
 )
+from benchmarks.ladders import shape_of  # noqa: E402
 from magneto.files import read_json  # noqa: E402
+from magneto.lab.forecast import percent  # noqa: E402
 
 RESULTS = DOCS.parent / "benchmarks" / "results"
 # Columns of the table of steps, as the beginnings of the contenders' names.
@@ -116,33 +121,118 @@ def held_out_table() -> Iterator[str]:
 
 def held_out_answer(rows: Rungs) -> Iterator[str]:
     """Yield how many measured values lay in their intervals, and the errors of each rule."""
-    held = {}
-    for what in ("best_rate", "loss", "stable_rate"):
-        mine = [row for row in rows if row["what"] == what]
-        held[what] = f"{sum(row['holds'] == 'True' for row in mine)} of {len(mine)}"
+    rungs = {(row["ladder"], row["size"]) for row in rows}
+    yield f"{len({row['ladder'] for row in rows})} ladders predicted {len(rungs)} held-out rungs."
+    for priors in ("today's", "earlier"):
+        held = {}
+        for what in ("best_rate", "loss", "stable_rate"):
+            mine = [row for row in rows if (row["what"], row["priors"]) == (what, priors)]
+            held[what] = f"{sum(row['holds'] == 'True' for row in mine)} of {len(mine)}"
+        if not mine:
+            yield f"No rung was predicted with {priors} priors yet."
+            continue
+        yield (
+            f"With {priors} priors, {held['best_rate']} measured best rates, {held['loss']} losses "
+            f"and {held['stable_rate']} largest stable rates lay in their predicted 80 % intervals."
+        )
     rates = [row for row in rows if row["what"] == "best_rate" and row["measured"]]
     off, below, inverse = (median(float(row[name]) for row in rates)
                            for name in ("off", "off_below", "off_inverse"))  # fmt: skip
     yield (
-        f"{held['best_rate']} measured best rates, {held['loss']} losses and "
-        f"{held['stable_rate']} largest stable rates lay in their predicted 80 % intervals. The "
-        f"predicted best rates were off by a median factor of {off:.2f}. The best rates of the "
+        f"The predicted best rates were off by a median factor of {off:.2f}. The best rates of the "
         f"size below were off by {below:.2f}, and those rates scaled by 1/size by {inverse:.2f}."
     )
 
 
 def ladders_table(rows: Rungs) -> Iterator[str]:
-    """Yield a row for each ladder: its sizes, and how many values lay in their intervals."""
-    yield ("| ladder | sizes | values | inside the 80 % interval | median error factor of the best "
-           "rate | commit |")  # fmt: skip
-    yield "|---|---|--:|--:|--:|---|"
-    for name in dict.fromkeys(row["ladder"] for row in rows):
-        mine = [row for row in rows if row["ladder"] == name]
-        last = max(mine, key=lambda row: float(row["size"]))
-        sizes = f"{last['axis']} {last['from'].replace(' ', ', ')}, {last['size']}"
+    """Yield a row for each ladder and commit: how many values lay in their intervals."""
+    yield ("| ladder | predicted sizes | priors | values | inside the 80 % interval | median error "
+           "factor of the best rate | commit of the predictions |")  # fmt: skip
+    yield "|---|---|---|--:|--:|--:|---|"
+    for name, commit in dict.fromkeys((row["ladder"], row["commit"]) for row in rows):
+        mine = [row for row in rows if (row["ladder"], row["commit"]) == (name, commit)]
+        sizes = ", ".join(dict.fromkeys(row["size"] for row in mine))
         off = median(float(r["off"]) for r in mine if r["what"] == "best_rate" and r["measured"])
         inside = sum(row["holds"] == "True" for row in mine)
-        yield f"| {name} | {sizes} | {len(mine)} | {inside} | {off:.2f} | {mine[0]['commit']} |"
+        yield (f"| {name}, {shape_of(name)} | {mine[0]['axis']} {sizes} | {mine[0]['priors']} "
+               f"| {len(mine)} | {inside} | {off:.2f} | {commit} |")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Sub-LN beside Pre-LN in one ladder, both in standard parametrisation.
+
+    Attributes:
+        name: Name and sizes of the ladder.
+        gaps: Logarithm of Sub-LN's loss over Pre-LN's at each size.
+        change: Value and interval of the gap's change per factor of e in size.
+        stable: Largest stable rates of both at the largest size; nan if no rate failed there.
+        exponents: Exponent of both best rates, with half the width of its interval.
+    """
+
+    name: str
+    gaps: list[float]
+    change: list[float]
+    stable: list[float]
+    exponents: list[tuple[float, float]]
+
+
+def placements(names: Iterable[str]) -> list[Beside]:
+    """Return Sub-LN beside Pre-LN in every ladder, from the CSV of its report."""
+    found = []
+    for name in names:
+        with (RESULTS / f"ladder-{name}.csv").open(encoding="utf-8") as file:
+            lines = list(csv.DictReader(file))
+        pre, sub = (next(line["row"] for line in lines if line["row"].split(",")[0] == one)
+                    for one in ("pre", "sub"))  # fmt: skip
+        known = {(line["row"], line["what"], line["size"]): line for line in lines}
+        sizes = list(dict.fromkeys(line["size"] for line in lines if line["kind"] == "measured"))
+        target = lines[-1]["size"]
+        laws = [known[row, "best_rate", target] for row in (pre, sub)]
+        stable = [known.get((row, "stable_rate", sizes[-1])) for row in (pre, sub)]
+        trend = known[sub, "gap", target]
+        found.append(Beside(
+            f"{name}, {shape_of(name)}, {lines[0]['axis']} {', '.join(sizes)}",
+            [math.log(float(known[sub, "gap", size]["value"])) for size in sizes],
+            [float(trend[f"exponent{end}"]) for end in ("", "_low", "_high")],
+            [float(line["low"]) if line else math.nan for line in stable],
+            [(float(law["exponent"]),
+              (float(law["exponent_high"]) - float(law["exponent_low"])) / 2) for law in laws],
+        ))  # fmt: skip
+    return found
+
+
+def placements_answer(found: Sequence[Beside]) -> Iterator[str]:
+    """Yield in how many ladders Sub-LN gains with size, and takes larger rates."""
+    gains = sum(one.change[2] < 0 for one in found)
+    loses = sum(one.change[1] > 0 for one in found)
+    orders = Counter((sub > pre) - (sub < pre) for pre, sub in (one.stable for one in found)
+                     if not math.isnan(pre + sub))  # fmt: skip
+    gains, loses, open_, larger, equal, smaller = (
+        count or "none" for count in (gains, loses, len(found) - gains - loses, orders[1],
+                                      orders[0], orders[-1])
+    )  # fmt: skip
+    yield (f"**Of {len(found)} ladders, Sub-LN gains on Pre-LN as size grows in {gains}, and falls "
+           f"behind in {loses}. In {open_}, the trend is not resolved. At the largest size, "
+           f"Sub-LN's largest stable rate is larger than Pre-LN's in {larger}, equal in {equal} "
+           f"and smaller in {smaller}.**")  # fmt: skip
+
+
+def placements_table(found: Sequence[Beside]) -> Iterator[str]:
+    """Yield a row for each ladder, with 80 % intervals."""
+    yield ("| ladder | Sub-LN's loss relative to Pre-LN's, from the smallest to the largest size | "
+           "change per factor of 2.72 in size | largest stable rate at the largest size, Pre-LN "
+           "and Sub-LN | exponent of the best rate, Pre-LN and Sub-LN |")  # fmt: skip
+    yield "|---|--:|--:|--:|--:|"
+    for one in found:
+        value, low, high = map(percent, one.change)
+        mark = "**" if one.change[1] > 0 or one.change[2] < 0 else ""
+        yield " | ".join([
+            f"| {one.name}", ", ".join(map(percent, one.gaps)),
+            f"{mark}{value} ({low} to {high}){mark}",
+            " and ".join("–" if math.isnan(rate) else f"{rate:g}" for rate in one.stable),
+            f"{' and '.join(f'{power:.2f} ± {half:.2f}' for power, half in one.exponents)} |",
+        ])  # fmt: skip
 
 
 def filled(page: str, name: str, lines: Iterator[str]) -> str:
@@ -166,6 +256,9 @@ def generated() -> dict[Path, str]:
     texts["ladder"] = filled(texts["ladder"], "answer", held_out_answer(rungs))
     texts["ladder"] = filled(texts["ladder"], "held-out", held_out_table())
     texts["ladder"] = filled(texts["ladder"], "ladders", ladders_table(rungs))
+    beside = placements(dict.fromkeys(row["ladder"] for row in rungs))
+    texts["ladder"] = filled(texts["ladder"], "placements-answer", placements_answer(beside))
+    texts["ladder"] = filled(texts["ladder"], "placements", placements_table(beside))
     draws = {name: partial(dots, *first_table(texts[name]), *how) for name, how in TABLES.items()}
     draws |= {
         "probe": partial(bars, *first_table(texts["probe"]), "runs"),

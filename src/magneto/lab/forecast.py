@@ -70,9 +70,13 @@ QUANTITIES = (
 # falls slowly with size. A gap between two rows may grow or shrink. The scatter of stable rates and
 # the spread and scatter of losses are such that 80 % intervals held on the rungs of
 # docs/results/ladder.md; narrower ones did not.
-RATES, STABLE_RATES = Prior(-0.5, 0.5, 0.3), Prior(-0.5, 0.5, 0.5)
-LOSS, GAP = Prior(-0.05, 0.3, 0.02), Prior(0.0, 0.02, 0.005)
-SENSITIVITY, MEASURED = Prior(0.0, 0.5, 0.5), Prior(0.0, 1.0, 0.3)
+PRIORS = {
+    "best_rate": Prior(-0.5, 0.5, 0.3),
+    "stable_rate": Prior(-0.5, 0.5, 0.5),
+    "loss": Prior(-0.05, 0.3, 0.02),
+    "gaps": Prior(0.0, 0.02, 0.005),
+    "measured": Prior(0.0, 1.0, 0.3),
+}
 
 
 def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
@@ -269,11 +273,11 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
         size: Size to forecast for.
 
     Returns:
-        "size", "from" (sizes of the rungs) and "rows". Each row that learned on every rung has
-        laws as mappings of `Law`'s fields: "best_rate", "loss", "stable_rate" (None if no rate
-        failed), "measured" by name; "stable_below", the largest stable rate of the last rung;
-        "trivial_rates", the best rate by two trivial rules; and "gaps", the law of each other
-        row's loss over this one's (logarithms; above 0 if the other row is worse).
+        "size", "from" (sizes of the rungs), "priors" of the laws, and "rows". Each row that learned
+        on every rung has laws as mappings of `Law`'s fields: "best_rate", "loss", "stable_rate"
+        (None if no rate failed), "measured" by name; "stable_below", the largest stable rate of
+        the last rung; "trivial_rates", the best rate by two trivial rules; and "gaps", the law of
+        each other row's loss over this one's (logarithms; above 0 if the other row is worse).
     """
     last = rungs[-1]
     able = [row for row in last["rows"] if all(learned(rung, row) for rung in rungs)]
@@ -284,15 +288,15 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
         stable = [(s, shown["stable_rate"]) for s, shown in placed if shown["stable_rate"]]
         measured = {
             one.name: law_of([(s, shown["measured"][one.name]) for s, shown in placed], size,
-                             MEASURED)
+                             PRIORS["measured"])
             for one in QUANTITIES
             if all(one.name in shown["measured"] for shown in results)
         }  # fmt: skip
         rate = results[-1]["best_rate"]["value"]
         rows[row] = {
-            "best_rate": law_of([(s, h["best_rate"]) for s, h in placed], size, RATES),
-            "loss": law_of([(s, h["loss"]) for s, h in placed], size, LOSS),
-            "stable_rate": law_of(stable, size, STABLE_RATES) if stable else None,
+            **{what: law_of([(s, shown[what]) for s, shown in placed], size, PRIORS[what])
+               for what in ("best_rate", "loss")},
+            "stable_rate": law_of(stable, size, PRIORS["stable_rate"]) if stable else None,
             "stable_below": results[-1]["largest_stable"],
             "measured": measured,
             "trivial_rates": {"rate of the rung below": rate,
@@ -301,7 +305,12 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
             "gaps": {other: gap_law(rungs, row, other, size) for other in able
                      if other != row},
         }  # fmt: skip
-    return {"size": size, "from": [rung["size"] for rung in rungs], "rows": rows}
+    return {
+        "size": size,
+        "from": [rung["size"] for rung in rungs],
+        "priors": {what: asdict(prior) for what, prior in PRIORS.items()},
+        "rows": rows,
+    }
 
 
 def learned(rung: Mapping[str, Any], row: str) -> bool:
@@ -327,7 +336,7 @@ def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int)
         several = len(pairs) > 1
         error = stdev(pairs) / math.sqrt(len(pairs)) if several else ONE_SEED * math.sqrt(2)
         points.append((rung["size"], gap, error))
-    return asdict(fit_law(points, size, GAP, logs=False))
+    return asdict(fit_law(points, size, PRIORS["gaps"], logs=False))
 
 
 def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dict[str, Any]]:

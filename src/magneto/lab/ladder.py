@@ -54,6 +54,7 @@ from magneto.progress import ProgressBars
 from magneto.recipe import LADDER_FILE, SPEC_FILE, Recipe, load_recipe
 from magneto.theory.bounds import bound, derived_scales, find_family
 from magneto.theory.placement import Depth
+from magneto.training.logging import environment
 
 # Limits of the tested rates.
 LOWEST, HIGHEST = 1e-6, 3.0
@@ -274,7 +275,7 @@ def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) ->
         file = ladder.forecast_file(folder, size)
         if below and not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, plain(forecast(below, size)))
+            write_json(file, plain({"commit": environment()["commit"], **forecast(below, size)}))
         while cells := afforded(folder, ladder, size, missing_cells(folder, ladder, size)):
             before = read_sweep(rung_folder).further if (rung_folder / SPEC_FILE).exists() else []
             new = [values for values in cells if values not in before]

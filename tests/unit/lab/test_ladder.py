@@ -23,7 +23,7 @@ from magneto.commands.ladder import (
 from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.lab import ladder as ladders
-from magneto.lab.forecast import PLATEAU, sensitivity, sum_up
+from magneto.lab.forecast import PLATEAU, PRIORS, sensitivity, sum_up
 from magneto.lab.grid import PLACEMENT, RATE, SEED, read_sweep
 from magneto.lab.ladder import (
     LEAST_STEPS,
@@ -177,6 +177,8 @@ def test_a_rung_is_forecast_once_before_its_training(tmp_path: Path, invented: l
     first = min(p.stat().st_mtime_ns for p in tmp_path.glob("rungs/width-128/cells/*/outcome.json"))
     assert kept.stat().st_mtime_ns < first
     before = kept.read_bytes()
+    told = json.loads(before)
+    assert told["priors"]["loss"]["scatter"] == PRIORS["loss"].scatter and told["commit"]
     count = len(invented)
     assert not missing_cells(tmp_path, ladder, 128)
     grown = open_ladder(tmp_path, made([64, 96, 128], seeds=[1, 2, 3, 4]), lambda new: new)
@@ -286,13 +288,16 @@ def test_the_evidence_says_how_often_intervals_held_and_by_what_they_must_widen(
     rows: list[dict[str, Any]] = [
         {"what": "best_rate", "from": "64 128", "value": 1.0, "low": 0.5, "high": 2.0,
          "measured": 2.0**far, "holds": abs(far) <= 1, "off": 2 ** abs(far), "off_below": 3.0,
-         "off_inverse": 4.0} for far in apart
+         "off_inverse": 4.0, "priors": "earlier"} for far in apart
     ]  # fmt: skip
     assert widening(rows) == pytest.approx(1.5)
-    assert "| best rate | two or more | 5 | 3 | 1.50 | 1.866 | 3.00 | 4.00 |" in summary(rows)
+    said = summary([*rows, rows[2] | {"priors": "today's"}])
+    assert "| best rate | two or more | earlier | 5 | 3 | 1.50 | 1.866 | 3.00 | 4.00 |" in said
+    assert "| best rate | two or more | today's | 1 | 1 | 0.90 | 1.866 | 3.00 | 4.00 |" in said
     pairs = [(1.1, 1.05, 1.2, 1.3), (0.9, 0.8, 1.01, 1.1), (1.1, 1.05, 1.2, 0.99)]
     gaps = [{"what": "gap", "from": "64", "value": value, "low": low, "high": high,
-             "measured": measured, "holds": low <= measured <= high, "off": 1.1}
+             "measured": measured, "holds": low <= measured <= high, "off": 1.1,
+             "priors": "earlier"}
             for value, low, high, measured in pairs]  # fmt: skip
     said = summary(gaps)
     assert "right in 1 of 3 pairs" in said

@@ -189,17 +189,27 @@ def exponent(law: Found | None) -> str:
     return f"{law['exponent']:.2f} ({law['exponent_low']:.2f} to {law['exponent_high']:.2f})"
 
 
-def gap_lines(found: Found) -> Iterator[list[str]]:
-    """Yield each row's loss relative to the first row's, and the trend of this gap."""
+def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
+    """Yield the first row that learned on every rung, another such row, and their gap.
+
+    The gap is the logarithm of the other row's loss over the first row's on every rung, and its
+    law.
+    """
     laws = found["forecast"]["rows"]
     first = next((row for row in found["rows"] if row in laws), "")
     for row, law in laws[first]["gaps"].items() if first else ():
         both = [[rung["rows"][name]["loss"]["value"] for name in (first, row)]
                 for rung in found["rungs"]]  # fmt: skip
-        gaps = [percent(math.log(theirs / mine)) for mine, theirs in both]
+        yield first, row, [math.log(theirs / mine) for mine, theirs in both], law
+
+
+def gap_lines(found: Found) -> Iterator[list[str]]:
+    """Yield each row's loss relative to the first row's, and the trend of this gap."""
+    for first, row, measured, law in gaps(found):
         ends = f"{percent(law['value'])} ({percent(law['low'])} to {percent(law['high'])})"
         per_e = [percent(law[name]) for name in ("exponent", "exponent_low", "exponent_high")]
-        yield [f"{found['rows'][row]}, loss relative to {found['rows'][first]}", *gaps, ends,
+        yield [f"{found['rows'][row]}, loss relative to {found['rows'][first]}",
+               *map(percent, measured), ends,
                f"{per_e[0]} ({per_e[1]} to {per_e[2]}) per factor e of size"]  # fmt: skip
 
 
@@ -287,7 +297,10 @@ def ends(value: Any) -> tuple[float, float, float]:
 
 
 def write_table(found: Found) -> str:
-    """Return all numbers over size as CSV: measured values, then forecasts."""
+    """Return all numbers over size as CSV: measured values, then forecasts.
+
+    "gap" is a row's loss over that of the first row.
+    """
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
@@ -301,4 +314,11 @@ def write_table(found: Found) -> str:
                     law = value if isinstance(value, Mapping) else {}
                     numbers = dict(zip(("value", "low", "high"), ends(value), strict=True))
                     writer.writerow({**shared, **law, **numbers, "what": key.rpartition(".")[2]})
+    for _, row, measured, law in gaps(found):
+        shared = {"axis": found["axis"], "row": row, "what": "gap"}
+        for size, gap in zip(found["sizes"], measured, strict=True):
+            writer.writerow({**shared, "size": size, "kind": "measured", "value": math.exp(gap)})
+        ratios = {end: math.exp(law[end]) for end in ("value", "low", "high")}
+        told = {"size": found["target"], "kind": "forecast", **law, **ratios}
+        writer.writerow({**shared, **told})
     return out.getvalue()
