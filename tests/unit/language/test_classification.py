@@ -48,8 +48,7 @@ from magneto.recipe import RUN_FILE, load_recipe
 from magneto.runs import load_run, pretrained_run
 from magneto.training.checkpoint import load_pieces, model_pieces
 from magneto.training.loop import train
-from magneto.training.task import install_assets, staged_assets
-from tests.evaluating import measured, reads_while_scoring, taught
+from tests.evaluating import measured, taught
 from tests.said import Said
 
 SIZES = {
@@ -243,24 +242,6 @@ def test_the_papers_grid_is_open() -> None:
         assert recipe.data.glue == name and recipe.data.source == f"hf:nyu-mll/glue:{name}"
         assert (training.betas, training.weight_decay) == ((0.9, 0.98), 0.01)
         assert training.clip_norm is None and recipe.model.dropout == 0.1
-
-
-def test_scoring_reads_nothing_from_the_device(tmp_path: Path, monkeypatch) -> None:
-    assert not reads_while_scoring(pairs(write_pairs(tmp_path / "rows.tsv")), monkeypatch)
-
-
-def test_a_run_is_not_resumed_on_other_validation_texts(tmp_path: Path) -> None:
-    """The best checkpoint was chosen across two validation sets."""
-    for name in ("train", "dev"):
-        write_pairs(tmp_path / f"{name}.tsv", 20)
-    with staged_assets(pairs(tmp_path), tmp_path / "run") as made:
-        install_assets(made)
-    with staged_assets(pairs(tmp_path), tmp_path / "run"):
-        pass
-    write_pairs(tmp_path / "dev.tsv", 20, seed=1)
-    refused = pytest.raises(ValueError, match=r"validation\.digest does not match")
-    with refused, staged_assets(pairs(tmp_path), tmp_path / "run"):
-        pass
 
 
 SHAPE = {

@@ -55,20 +55,6 @@ def made(**data: Any) -> SpeechRecognition:
     return SpeechRecognition(MODEL, replace(DATA, **data), 1)
 
 
-def test_cutting_a_batch_changes_nothing() -> None:
-    task = made()
-    torch.manual_seed(0)
-    model = task.build_model()
-    whole = task.loss(model, task.train_stream(4, 1).batch(0)[0])
-    parts = [task.loss(model, piece) for piece in task.train_stream(4, 1).batch(0, 4, [0, 1, 2, 3])]
-    assert whole.count == sum(part.count for part in parts)
-    torch.testing.assert_close(whole.total, torch.stack([part.total for part in parts]).sum())
-    assert whole.logs.keys() == {"transducer", "ctc", "lm", NON_FINITE, "padding"}
-    for name, value in whole.logs.items():
-        found = torch.stack([part.logs[name].float() for part in parts]).sum()
-        torch.testing.assert_close(value.float(), found)
-
-
 def test_padding_is_the_share_of_places_without_a_frame() -> None:
     """Whatever else is left out: rows that can't be used hold no frame and weigh nothing."""
     task = made()
@@ -162,9 +148,6 @@ def test_the_three_figures() -> None:
     task.prepare()
     torch.manual_seed(0)
     figures = figures_of(task, task.build_model().eval())
-    assert [figure.name for figure in figures] == ["spectrogram", "alignment", "errors-by-word"]
-    assert all(figure.image[:4] == b"\x89PNG" for figure in figures[:2])
-    assert ">substituted by<" in str(figures[2].image)
     best, total = map(float, re.findall(r"-\d+\.\d+", figures[1].caption))
     assert best <= total < 0
     words = sum(len(text.split()) for text in task.speech.splits.validation.texts)

@@ -17,11 +17,6 @@ from tests.problems import listed
 from tests.unit.vision.image_files import class_folders, encoded, photo, write
 from tests.unit.vision.small import small_task
 
-AUGMENTED = {
-    "crop": "random_resized", "flip": 0.5, "brightness": 0.4, "rand_augment": 9, "erasing": 0.25,
-    "repeats": 2,
-}  # fmt: skip
-
 
 def task_of(folder: Path, **changes: Any) -> ImageClassification:
     """20 images in 2 classes: three are broken, and one is read by Pillow alone."""
@@ -41,14 +36,6 @@ def taken(task: ImageClassification, workers: int, batches: int, parts: int = 1)
         made = ahead.start()
         pieces = [piece for _ in range(batches) for piece in next(made)]
     return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
-
-
-@pytest.mark.parametrize(("workers", "parts"), [(2, 1), (3, 2)])
-def test_workers_and_ranks_change_nothing(tmp_path: Path, workers: int, parts: int) -> None:
-    task = task_of(tmp_path, data__augmentation=AUGMENTED)
-    wanted, found = taken(task, 0, 6), taken(task, workers, 6, parts)
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    assert wanted["images"].shape == (48, 3, 8, 8) and wanted["images"].dtype == torch.float32
 
 
 def test_another_image_stands_in_place_of_a_broken_one(tmp_path: Path) -> None:

@@ -1,23 +1,19 @@
 """What holds of every task that begins with an encoder: runs, pieces, broken images, pictures."""
 
-import io
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from magneto.config import ConfigError
-from magneto.data.stream import named_tensors
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.files import read_json
 from magneto.runs import load_run
 from magneto.training.logging import PLATEAU_FILE
 from magneto.training.task import figures_of
-from magneto.vision.config import AugmentationConfig
 from magneto.weights import open_tensors
-from tests.evaluating import measured, reads_while_scoring
+from tests.evaluating import measured
 from tests.problems import listed
 from tests.said import Said
 from tests.unit.vision_language.small_tasks import (
@@ -33,49 +29,6 @@ every_task = pytest.mark.parametrize("name", TASKS)
 # Of captions, few words are written; of statements, few are drawn.
 SHORT: dict[str, Any] = {"image-captioning": {"max_length": 8},
                          "visual-reasoning": {"max_length": 8}}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["visual-reasoning", "image-text-retrieval"])
-def test_a_run_is_the_same_however_it_is_made(name: str, tmp_path: Path) -> None:
-    """Bit for bit on one process, resumed, with a worker; micro-batches to rounding."""
-    (tmp_path / "data").mkdir()
-
-    def made(out: str, **changes: Any) -> dict[str, torch.Tensor]:
-        augmented = AugmentationConfig(crop="random_resized", flip=0.5)
-        task = TASKS[name](tmp_path / "data", SHORT.get(name), augmentation=augmented)
-        return run(task, tmp_path / out, **changes)
-
-    whole = made("whole", num_workers=1)
-    made("resumed", steps=2, save_every=2)
-    resumed = made("resumed", resume=True)
-    assert all(torch.equal(resumed[key], tensor) for key, tensor in whole.items())
-    for key, tensor in made("cut", gradient_accumulation_steps=2).items():
-        torch.testing.assert_close(tensor, whole[key], rtol=1e-4, atol=1e-5)
-
-
-@every_task
-def test_pieces_of_a_batch_add_up(name: str, tmp_path: Path) -> None:
-    """A stream may begin anywhere. Ranks wait for every gradient, also of what no head reads."""
-    augmented = AugmentationConfig(crop="random_resized", flip=0.5)
-    task = TASKS[name](tmp_path, augmentation=augmented)
-    batches, again = task.train_stream(4, 1).batches(), task.train_stream(4, 1).batch(3)
-    (batch,) = [next(batches) for _ in range(4)][-1]
-    found = named_tensors(again[0])
-    assert all(torch.equal(found[key], one) for key, one in named_tensors(batch).items())
-    model = task.build_model()
-    loss = task.loss(model, batch)
-    halves = [task.loss(model, half) for half in task.train_stream(4, 1).batch(3, 2, [0, 1])]
-    torch.testing.assert_close(halves[0].total + halves[1].total, loss.total)
-    assert loss.logs["broken"] == 0 and halves[0].count + halves[1].count == loss.count
-    loss.total.backward()
-    assert all(weight.grad is not None for weight in model.parameters())
-
-
-@every_task
-def test_nothing_waits_for_the_device(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert reads_while_scoring(TASKS[name](tmp_path, SHORT.get(name)), monkeypatch) == []
 
 
 @every_task
@@ -99,19 +52,12 @@ def test_broken_images_are_replaced_or_marked(name: str, tmp_path: Path) -> None
 
 
 @every_task
-def test_pictures_for_a_report(name: str, tmp_path: Path) -> None:
-    """Broken images are not drawn."""
-    from PIL import Image
-
+def test_broken_images_are_not_drawn(name: str, tmp_path: Path) -> None:
     task = TASKS[name](tmp_path, SHORT.get(name))
-    model = task.build_model().eval()
-    (figure,) = figures_of(task, model)
-    picture = np.asarray(Image.open(io.BytesIO(figure.image)))  # type: ignore[arg-type]
-    assert picture.std() > 10 and min(picture.shape[:2]) > 150
     for rows in task.splits.validation.images:
         for index in range(len(rows)):
             Path(rows.name(index)).write_bytes(b"no image")
-    assert figures_of(task, model) == []
+    assert figures_of(task, task.build_model().eval()) == []
 
 
 def test_another_run_begins_with_its_encoder_and_tokenizer(tmp_path: Path) -> None:

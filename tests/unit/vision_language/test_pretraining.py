@@ -36,7 +36,6 @@ from magneto.vision_language.pretraining_data import (
     pair_examples,
     text_examples,
 )
-from magneto.weights import open_tensors
 from tests.evaluating import measured, reads_while_scoring, taught
 from tests.unit.vision.image_files import encoded, photo, write
 from tests.unit.vision_language.small_tasks import SMALL, train_model
@@ -136,10 +135,6 @@ def shared(module_cache: Path) -> MaskedDataModelling:
     return build()
 
 
-def tensors(directory: Path) -> dict[str, torch.Tensor]:
-    return {name: tensor.read() for name, tensor in open_tensors(directory).items()}
-
-
 def test_it_learns(shared: MaskedDataModelling) -> None:
     found, least = measured(shared, taught(shared, 60, 36, 1e-2), 1), shared.baseline(1)
     assert found["paired_text_loss"] < least["paired_text_loss"] - 0.5
@@ -159,20 +154,6 @@ def test_the_tiny_recipe_learns_words_and_the_patches_of_pairs(tmp_path: Path) -
     assert found["paired_text_loss"] < least["paired_text_loss"] - 1.5
     assert found["text_loss"] < least["text_loss"] - 1.5
     assert found["paired_image_loss"] < min(least["paired_image_loss"], found["image_loss"]) - 0.1
-
-
-def test_micro_batches_and_resuming_change_nothing(
-    shared: MaskedDataModelling, tmp_path: Path
-) -> None:
-    train_model(tmp_path / "whole", task=shared)
-    train_model(tmp_path / "cut", task=shared, training__gradient_accumulation_steps=4)
-    train_model(tmp_path / "resumed", task=shared, training__steps=3, training__save_every=3)
-    train_model(tmp_path / "resumed", task=shared, training__save_every=3, training__num_workers=1,
-                resume=True)  # fmt: skip
-    runs = {name: tensors(tmp_path / name / "final") for name in ("whole", "cut", "resumed")}
-    for name, tensor in runs["whole"].items():
-        assert torch.allclose(runs["cut"][name], tensor, atol=1e-5), name
-        assert torch.equal(runs["resumed"][name], tensor), name
 
 
 def test_a_batch_has_a_share_of_each(shared: MaskedDataModelling) -> None:

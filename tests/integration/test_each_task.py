@@ -1,0 +1,109 @@
+"""What holds of every task: cuts and resumptions change no run, scores wait for no device."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from magneto.progress import SILENT, ProgressBars
+from magneto.recipe import Recipe, build_recipe, load_recipe, override
+from magneto.tasks import TASKS
+from magneto.training.loop import train
+from magneto.training.task import figures_of, place_companion
+from magneto.weights import open_tensors
+from tests.evaluating import reads_while_scoring
+from tests.shrunken import draw_few, shrunken
+
+SMALL: dict[str, Any] = {
+    "model.width": 16, "model.layers": 2, "model.heads": 2, "model.ffn_width": 32,
+    "training.steps": 5, "training.batch_size": 8, "training.warmup_steps": 0,
+    "training.device": "cpu", "training.tensorboard": False, "training.evaluate_every": 0,
+    "training.evaluate_limit": 1, "training.save_every": 3, "training.schedule": "constant",
+    # AdamW divides a gradient that is zero but for rounding (a key's bias) by itself, if not by it.
+    "training.eps": 1e-3,
+}  # fmt: skip
+AUGMENTED = {"data.augmentation.crop": "random_resized", "data.augmentation.flip": 0.5}
+OF_TASKS: dict[str, dict[str, Any]] = {
+    "image-classification": {"data.mixup": 0.8, "data.cutmix": 1.0, **AUGMENTED},
+    "image-tokenizer": {"model.codes": 16, "model.code_width": 4, "model.revive_below": 0.5,
+                        "training.batch_size": 32, "training.steps": 12},
+    "image-captioning": {"model.max_length": 24},
+    "visual-reasoning": AUGMENTED,
+    "transducer": {"data.synthetic.train_utterances": 8, "data.synthetic.words": [1, 1]},
+    "segmentation": {"model.layers": 4, "training.batch_size": 4},
+    "text-classification": {"model.dropout": 0.0, "model.head_dropout": 0.0},
+    "vision-language-modelling": {"training.batch_size": 24, "model.layers": 1},
+}  # fmt: skip
+
+# What gives other data than the recipe's; built-in scenes are always the same.
+OTHER_DATA: dict[str, dict[str, Any]] = {
+    "visual-question-answering": {"data.validation_images": 3},
+    "transducer": {"data.synthetic.validation_utterances": 5},
+}
+DRAWN = ("builtin:scenes", "builtin:shapes")
+FIGURES = {
+    "transducer": {"spectrogram", "alignment", "errors-by-word"},
+    "image-classification": {"confusion", "mistakes", "attention"},
+    "image-modelling": {"guesses", "attention"},
+    "image-tokenizer": {"codes", "reconstructions"},
+    "segmentation": {"segmentation", "confusion"},
+    "visual-question-answering": {"attention"},
+    "visual-reasoning": {"attention"},
+    "image-text-retrieval": {"searches"},
+    "image-captioning": {"captions"},
+}
+
+
+@pytest.fixture(params=TASKS)
+def recipe(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Recipe:
+    """A task's tiny recipe, smaller, on little data."""
+    draw_few(monkeypatch)
+    name = request.param
+    return load_recipe(f"{name}/tiny", SMALL | shrunken(name, tmp_path) | OF_TASKS.get(name, {}))
+
+
+def trained(recipe: Recipe, run: Path, resume: bool = False, **changes: Any) -> dict[str, Any]:
+    """Train with other settings of the loop; return the weights."""
+    task, report = recipe.build_task(), ProgressBars(quiet=True)
+    train(task, replace(recipe.training, **changes), run, seed=1, resume=resume, report=report)
+    return {name: tensor.read() for name, tensor in open_tensors(run / "final").items()}
+
+
+def test_micro_batches_and_resuming_change_nothing(recipe: Recipe, tmp_path: Path) -> None:
+    whole = trained(recipe, tmp_path / "whole")
+    cut = trained(recipe, tmp_path / "cut", gradient_accumulation_steps=4)
+    trained(recipe, tmp_path / "resumed", steps=3)
+    resumed = trained(recipe, tmp_path / "resumed", resume=True, num_workers=1)
+    for name, tensor in whole.items():
+        torch.testing.assert_close(cut[name], tensor, rtol=1e-4, atol=1e-4, msg=name)
+        assert torch.equal(resumed[name], tensor), name
+    if recipe.task == "image-tokenizer":
+        assert whole["tokenizer.codebook.revived"] > 0
+    if recipe.data.source not in DRAWN:
+        changes = OTHER_DATA.get(recipe.task, {"data.validation_fraction": 0.4})
+        other = build_recipe("other", override(recipe.to_mapping(), changes))
+        with pytest.raises(ValueError, match="does not match this recipe and its data"):
+            trained(other, tmp_path / "resumed", resume=True)
+
+
+def test_weights_have_gradients_scoring_waits_for_nothing_and_figures_are_drawn(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks wait for every gradient, also of what a batch does not use."""
+    task = recipe.build_task()
+    task.prepare(SILENT)
+    place_companion(task, torch.device("cpu"))
+    model = task.build_model()
+    batch = task.train_stream(recipe.training.batch_size, 1).batch(0)[0]
+    task.loss(model, batch).total.backward()
+    weights = [(n, weight) for n, weight in model.named_parameters() if weight.requires_grad]
+    assert not [name for name, weight in weights if weight.grad is None]
+    if recipe.task != "transducer":  # which decodes transcripts for a score
+        assert reads_while_scoring(task, monkeypatch) == []
+    figures = figures_of(task, model.eval())
+    assert {figure.name.split("-image")[0] for figure in figures} == FIGURES.get(recipe.task, set())
+    assert all(figure.image for figure in figures)
