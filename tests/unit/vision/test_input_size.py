@@ -85,15 +85,6 @@ def test_no_image_s_colours_and_no_mask_s_class_are_overlooked(tmp_path: Path) -
     assert small_recipe("segmentation", **pairs).build_task().classes == 3
 
 
-def test_masks_of_0_and_255_are_refused(tmp_path: Path) -> None:
-    """255 is no class: every pixel that counts would be of class 0, and every answer right."""
-    write_pairs(tmp_path, [(20, 30)] * 4, classes=2)
-    for path in (tmp_path / "annotations").iterdir():
-        write(path, encoded(np.tile(np.array([0, 255], np.uint8), (20, 15))))
-    with pytest.raises(ValueError, match="255 is ignored"):
-        small_task("segmentation", data__source=str(tmp_path), model__classes=None)
-
-
 def test_another_run_s_sizes_come_first(tmp_path: Path) -> None:
     """28 x 28 pixels are read as the 8 x 8 of the encoder, or of the tokenizer."""
     source, run = grey_squares(tmp_path / "images", 28)["data__source"], tmp_path / "run"
@@ -104,18 +95,3 @@ def test_another_run_s_sizes_come_first(tmp_path: Path) -> None:
     train_small("image-classification", tmp_path / "encoder", training__steps=1)
     begun = {"data__source": source, "model__pretrained": str(tmp_path / "encoder")}
     assert sizes_of(small_task("image-classification", **begun)) == [8, 2, 1, 16]
-
-
-def test_a_fixed_size_far_from_the_images_is_said(tmp_path: Path) -> None:
-    source = grey_squares(tmp_path, 28)
-    for size, verb in ((8, "shrunk"), (16, ""), (88, "enlarged")):
-        fixed = {"model__image_size": size, "model__patch_size": 8, "model__channels": 1}
-        said, wide = Said(), {"model__max_length": 200}
-        small_recipe("image-classification", **source, **fixed, **wide).build_task().prepare(said)
-        lines = [line for line in said.lines if "median shorter side of 28" in line]
-        assert len(lines) == bool(verb) and all(verb in line for line in lines), said.lines
-
-
-def test_before_the_data_is_read_no_model_is_built() -> None:
-    with pytest.raises(ValueError, match=r"model\.image_size.* prepare the task"):
-        small_recipe("image-tokenizer").build_task().build_model()

@@ -1,7 +1,5 @@
 """Models of images: stems, poolings, features of every layer; segmenters and their windows."""
 
-from math import log
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,12 +15,10 @@ from magneto.vision.frozen_features import (
 )
 from magneto.vision.models import (
     SegmentationLogits,
-    UperNetHead,
     classes_of,
     for_grid,
     pixel_logits,
     sliding_logits,
-    whole_logits,
     window_places,
 )
 from tests.unit.vision.small import small_classifier, small_config, small_model
@@ -86,25 +82,6 @@ def test_probes() -> None:
     assert neighbour_accuracy(known[1:], labels[1:], asked, torch.tensor([0])) == 0
 
 
-WIDTH, CHANNELS, CLASSES, SCALES = 12, 8, 5, (1, 2, 3, 6)
-
-
-def maps(*sizes: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(2, WIDTH, size, size + 1, generator=generator) for size in sizes]
-
-
-def test_a_head_begins_near_ln_classes_and_sees_each_image_alone() -> None:
-    torch.manual_seed(0)
-    head = UperNetHead(WIDTH, CHANNELS, CLASSES, SCALES, 0.0)
-    levels = maps(28, 14, 7, 3)
-    logits = head(levels)
-    masks = torch.randint(CLASSES, (2, *logits.shape[2:]))
-    assert abs(F.cross_entropy(logits, masks).item() - log(CLASSES)) < 0.05
-    alone = head([level[:1] for level in levels])
-    torch.testing.assert_close(logits[:1], alone, rtol=1e-5, atol=1e-6)
-
-
 def test_features_are_the_layers_own_places() -> None:
     """Without the class token, row by row, before any norm on top of the stack."""
     for prefix, token in enumerate(("none", "learned")):
@@ -158,16 +135,6 @@ def test_mean_weighs_every_window_alike() -> None:
     (logits,) = sliding_logits(Numbered(stride=2), [torch.zeros(3, 16, 20)])  # type: ignore
     expected = torch.tensor([1, 1, 1.5, 1.5] + [2] * 12 + [2.5, 2.5, 3, 3])
     torch.testing.assert_close(logits[0, 0], expected)
-
-
-def test_one_window_is_the_model_s_own_answer() -> None:
-    model, image = small_model(), torch.randn(3, 16, 16)
-    expected = F.interpolate(
-        model(image[None]).main, size=(16, 16), mode="bilinear", align_corners=False
-    )
-    (slid,) = pixel_logits(model, [image])
-    torch.testing.assert_close(slid, expected[0])
-    torch.testing.assert_close(whole_logits(model, image), expected[0])
 
 
 def test_a_whole_image_of_another_size_has_interpolated_positions() -> None:

@@ -9,8 +9,7 @@ from torch.nn import functional as F
 from magneto.vision.config import ImageTokenizerConfig
 from magneto.vision.targets import Codebook, k_means, nearest
 from magneto.vision.tokenizer import K_MEANS_ITERATIONS, TokenizerDistillation
-from tests.said import Said
-from tests.unit.vision.small import PATCHES, built, small_recipe, small_task
+from tests.unit.vision.small import PATCHES, built, small_task
 
 SIZES = {**PATCHES, "code_width": 4, "decoder_depth": 1, "target_width": 5}
 
@@ -122,16 +121,6 @@ def test_the_baseline_is_the_mean_direction() -> None:
     assert task.baseline()["cosine"] == pytest.approx(cosine.item(), abs=1e-5)
     assert task.baseline()["loss"] == pytest.approx(1 - cosine.item(), abs=1e-5)
     assert task.baseline(limit=1) != task.baseline()
-
-
-def test_too_many_codes_for_the_images_are_warned_of() -> None:
-    """1438 images of 16 patches are enough for 1917 codes."""
-    few, enough = Said(), Said()
-    small_recipe("image-tokenizer", model__codes=8192).build_task().prepare(few)  # type: ignore[arg-type]
-    small_recipe("image-tokenizer", model__codes=1024).build_task().prepare(enough)  # type: ignore[arg-type]
-    (line,) = few.lines[2:]
-    assert "23,008 patches are few" in line and "--model.codes 1024" in line
-    assert enough.lines[2:] == []
 
 
 CODES, WIDTH = 8, 4

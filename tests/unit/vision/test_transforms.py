@@ -8,11 +8,8 @@ from magneto.vision.augmentation import (
     OPERATIONS,
     Augmentation,
     PairedAugmentation,
-    colour_jitter,
     photometric_distortion,
-    rand_augment,
     random_erasing,
-    shift_hue,
 )
 from magneto.vision.config import (
     IGNORED,
@@ -56,18 +53,6 @@ def test_without_augmentation_pixels_are_normalised_alone() -> None:
         wanted = (photo().transpose(2, 0, 1) / 255 - mean) / std
         found = InputFormat(48, 3, name).normalise(photo())
         assert found.dtype == np.float32 and np.allclose(found, wanted, atol=1e-5)
-
-
-def test_jitter_changes_by_its_strengths() -> None:
-    image = Image.fromarray(photo(3))
-    same = colour_jitter(image, AugmentationConfig(), rng(1))
-    assert np.array_equal(np.asarray(same), photo(3))
-    config = AugmentationConfig(brightness=0.4)
-    means = [np.asarray(colour_jitter(image, config, rng(n))).mean() for n in range(60)]
-    assert 0.58 < min(means) / photo(3).mean() < 0.7 and max(means) / photo(3).mean() > 1.15
-    assert np.array_equal(np.asarray(shift_hue(image, 0.0)), photo(3))
-    red = Image.new("RGB", (1, 1), (200, 0, 0))
-    assert np.asarray(shift_hue(red, 1 / 3))[0, 0].argmax() == 1
 
 
 def test_extreme_shapes_stay_small() -> None:
@@ -148,21 +133,6 @@ def test_flipping_and_erasing() -> None:
         assert noise[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].all()
 
 
-def test_a_validation_image_is_no_smaller_than_what_is_read() -> None:
-    with pytest.raises(ValueError, match="must be at least"):
-        validation_transform(ImageDataConfig(resize=8), InputFormat(16))
-
-
-def test_about_half_of_two_operations_are_applied() -> None:
-    image = Image.fromarray(photo())
-    config = AugmentationConfig(rand_augment=9)
-    same = sum(
-        np.array_equal(np.asarray(rand_augment(image, config, np.random.default_rng(n))), photo())
-        for n in range(200)
-    )
-    assert 30 < same < 90  # a quarter, and where an operation finds nothing to change
-
-
 FORMAT = InputFormat(32)
 
 
@@ -208,9 +178,6 @@ def test_no_class_has_nearly_all_of_a_crop() -> None:
 def test_distortion_changes_colours_alone() -> None:
     pixels = photo()
     assert np.array_equal(photometric_distortion(pixels, 0.0, rng(1)), pixels)
-    found = [photometric_distortion(pixels, 1.0, rng(number)) for number in range(5)]
-    assert len({image.tobytes() for image in found}) == 5
+    found = [photometric_distortion(pixels, 1.0, rng(number)) for number in (1, 2, 2)]
     assert all(image.shape == pixels.shape and image.dtype == np.uint8 for image in found)
-    assert np.array_equal(
-        photometric_distortion(pixels, 0.5, rng(3)), photometric_distortion(pixels, 0.5, rng(3))
-    )
+    assert np.array_equal(found[1], found[2]) and not np.array_equal(found[0], found[1])
