@@ -34,10 +34,9 @@ def word_question(number: int) -> Item:
     return Item(contexts, (" tea.", " coal, ash and soot."), number % 2)
 
 
-def suite(partial: bool = False, pool: list[Item] | None = None) -> SuiteQuestions:
+def suite(pool: list[Item] | None = None) -> SuiteQuestions:
     items = [word_question(n) for n in range(len(NAMES))]
-    name = "winogrande" if partial else "hellaswag"
-    return SuiteQuestions(SUITES[name], items, pool, "questions", "pool")
+    return SuiteQuestions(SUITES["hellaswag"], items, pool, "questions", "pool")
 
 
 def model(**changes) -> LanguageModel:
@@ -104,9 +103,8 @@ def test_demonstrations_are_fed_and_counted(taught: LanguageModel) -> None:
 def test_not_enough_demonstrations() -> None:
     with pytest.raises(ValueError, match="--num-fewshot 8: only 7 demonstrations"):
         score(model(), num_fewshot=8)
-    assert (
-        score(model(), num_fewshot=1, questions=suite(pool=[word_question(0)])).demonstrations == 1
-    )
+    few = score(model(), num_fewshot=1, questions=suite(pool=[word_question(0)]))
+    assert few.demonstrations == 1
 
 
 def test_draws_depend_on_seed_and_question_alone() -> None:
@@ -121,37 +119,18 @@ def test_draws_depend_on_seed_and_question_alone() -> None:
     assert everyone == set(range(20)) - {5}
 
 
-def test_what_the_model_is_fed() -> None:
-    item = Item(("Ann saw Bob", "Ann saw Eve"), (" run.", " run."), 0)
-    encoded = encode_items([item], BYTES)[0]
-    shown = BYTES.encode(["One.", "Two."])
-    texts, fitted, whole = prepend_demonstrations(encoded, shown, BYTES.end, 100)
-    expected = [256, *b"One.", 256, *b"Two.", 256, *b"Ann saw Bob run."]
-    assert texts.sequences[0] == expected
-    assert texts.scored == (5, 5)
-    assert (fitted, whole) == (2, True)
+SHOWN = [256, *b"One.", 256, *b"Two.", 256]
+FITS = [(100, 2, True, SHOWN), (26, 2, True, SHOWN), (25, 1, True, SHOWN[5:]),
+        (16, 0, True, [256]), (15, 0, False, []), (3, 0, False, [])]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("length", "fitted", "whole", "begin"),
-    [
-        (26, 2, True, [256, *b"One.", 256, *b"Two.", 256]),
-        (25, 1, True, [256, *b"Two.", 256]),
-        (16, 0, True, [256]),
-        (15, 0, False, []),
-        (7, 0, False, []),
-        (3, 0, False, []),
-    ],
-)
-def test_what_does_not_fit(length: int, fitted: int, whole: bool, begin: list[int]) -> None:
+@pytest.mark.parametrize(("length", "fitted", "whole", "begin"), FITS)
+def test_what_the_model_is_fed(length: int, fitted: int, whole: bool, begin: list[int]) -> None:
     item = Item(("Ann saw Bob", "Ann saw Eve"), (" run.", " run."), 0)
-    encoded = encode_items([item], BYTES)[0]
-    texts, *counts = prepend_demonstrations(
-        encoded, BYTES.encode(["One.", "Two."]), BYTES.end, length
-    )
+    (encoded,), shown = encode_items([item], BYTES), BYTES.encode(["One.", "Two."])
+    texts, *counts = prepend_demonstrations(encoded, shown, BYTES.end, length)
     assert counts == [fitted, whole]
     # The last token is scored and not fed.
-    assert all(len(sequence) <= length + 1 for sequence in texts.sequences)
     assert texts.sequences[0] == (begin + list(b"Ann saw Bob run."))[-length - 1 :]
     assert texts.scored == (min(5, length),) * 2
 
@@ -166,7 +145,8 @@ def test_a_token_across_the_border_is_scored(tmp_path: Path) -> None:
     assert encoded.scored == (2, 1)
 
 
-def test_by_hand() -> None:
+def test_scores_by_hand() -> None:
+    """Seeds that agree do not make questions more; ties are shared."""
     right = np.array([[1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]], dtype=bool)
     found = mean_accuracy(right)
     assert found.mean == pytest.approx(0.5)
@@ -174,23 +154,11 @@ def test_by_hand() -> None:
     assert found.seed_error == pytest.approx(0.25 / 3**0.5)
     # By item: 1, 2/3, 1/3, 0; their variance is 5/27.
     assert found.item_error == pytest.approx((5 / 27 / 4) ** 0.5)
-
-
-def test_ties_are_shared() -> None:
+    one, four = (mean_accuracy(right[:1].repeat(count, axis=0)) for count in (1, 4))
+    assert one.seed_error is None and one.item_error == pytest.approx(four.item_error)
+    assert mean_accuracy(right[:, :1]).item_error is None
     assert [answer_credit([-2.0, -1.0, -3.0], answer) for answer in range(3)] == [0, 1, 0]
     assert [answer_credit([-1.0, -1.0, -3.0], answer) for answer in range(3)] == [0.5, 0.5, 0]
-
-
-def test_one_seed_or_one_question_has_no_error() -> None:
-    assert mean_accuracy(np.ones((1, 5), dtype=bool)).seed_error is None
-    assert mean_accuracy(np.ones((3, 1), dtype=bool)).item_error is None
-
-
-def test_seeds_that_agree_do_not_make_questions_more() -> None:
-    one = np.random.default_rng(0).random((1, 50)) < 0.6
-    assert mean_accuracy(one.repeat(4, axis=0)).item_error == pytest.approx(
-        mean_accuracy(one).item_error
-    )
 
 
 POSITIONS = ["none", "sinusoidal", "learned", "rotary", "t5"]
@@ -249,14 +217,10 @@ def test_equal_to_reading_each_alone(placement: str, positions: str) -> None:
     check(shaken(placement=placement, positions=positions))
 
 
-def test_batches_do_not_matter() -> None:
+def test_neither_batches_nor_chunks_of_logits_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magneto.language.in_context.LOGITS", 3)
     for tokens in (1, 40, 100):
         check(shaken(positions="sinusoidal"), tokens=tokens)
-
-
-def test_logits_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magneto.language.in_context.LOGITS", 3)
-    check(shaken())
 
 
 def test_what_is_shared_is_read_once() -> None:

@@ -85,11 +85,7 @@ SHAPES = {
 def test_glues_own_shapes(name: str, tmp_path: Path) -> None:
     file, text, expected = SHAPES[name]
     (tmp_path / file).write_text(text, encoding="utf-8")
-    rows, _ = read(tmp_path / file, glue=name)
-    assert rows[:1] == expected
-    with gzip.open(tmp_path / f"{file}.gz", "wt", encoding="utf-8") as packed:
-        packed.write(text)
-    assert read(tmp_path / f"{file}.gz", glue=name)[0] == rows
+    assert read(tmp_path / file, glue=name)[0][:1] == expected
 
 
 def test_rows_of_glue_that_are_short_are_counted_and_cells_behind_are_let_be(
@@ -130,36 +126,22 @@ def test_what_is_odd_is_counted(tmp_path: Path) -> None:
     rows, counts = read(path)
     assert [row[0] for row in rows] == ["a", "d", "\ufffd"]
     assert counts == {ROWS: 3, MALFORMED: 1, EMPTY: 1, UNLABELLED: 1, INVALID_UTF8: 1}
-    words = counts.describe(ROWS)
-    assert words.startswith("3 rows (1 ") and f"{path}, row 3: 1 cells instead of 2" in words
-    (tmp_path / "a.jsonl").write_text('{"text": "a", "label": 0}\n[]\n{"text": 3, "label": 1}\n{')
-    assert read(tmp_path / "a.jsonl")[1] == {ROWS: 1, MALFORMED: 3}
-    (tmp_path / "b.jsonl").write_text(
-        '{"text": "a", "other": "b", "label": 0}\n{"text": "a", "label": 1}\n'
-    )
-    assert read(tmp_path / "b.jsonl", pair_column="other")[1] == {ROWS: 1, MALFORMED: 1}
-
-
-def test_numbers_must_be_finite(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("text\tlabel\na\t-1\nb\tnan\nc\tmuch\nd\t2.5\n")
-    rows, counts = read(tmp_path / "a.tsv", target="number")
+    path = tmp_path / "b.jsonl"
+    path.write_text('{"text": "a", "other": "b", "label": 0}\n{"text": "a", "label": 1}\n')
+    assert read(path, pair_column="other")[1] == {ROWS: 1, MALFORMED: 1}
+    path = tmp_path / "numbers.tsv"
+    path.write_text("text\tlabel\na\t-1\nb\tnan\nc\tmuch\nd\t2.5\n")
+    rows, counts = read(path, target="number")
     assert [row[2] for row in rows] == ["-1", "2.5"] and counts[UNLABELLED] == 2
 
 
-@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
-def test_a_missing_column_is_named(name: str, tmp_path: Path) -> None:
-    text = '{"words": "a", "label": 1}' if name == "a.jsonl" else "words,label\na,1\n"
-    (tmp_path / name).write_text(text.replace(",", "\t") if name == "a.tsv" else text)
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("words,label\na,1\n")
     with pytest.raises(ValueError, match=r"no column 'text' among 'words', 'label'"):
-        read(tmp_path / name)
+        read(path)
     with pytest.raises(ValueError, match=r"no column 'word' \(data.text_column\).*mean words"):
-        read(tmp_path / name, text_column="word")
-
-
-def test_a_table_without_a_header_is_answered_with_the_header_to_write(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("good film\tpos\nbad film\tneg\n")
-    with pytest.raises(ValueError, match="write one above it: text<TAB>label"):
-        load(tmp_path / "a.tsv")
+        read(path, text_column="word")
 
 
 def test_a_file_is_split_by_the_hash_of_its_texts(tmp_path: Path) -> None:
@@ -207,47 +189,35 @@ def test_folders_of_texts_name_their_classes(tmp_path: Path) -> None:
     assert found.counts[UNLABELLED] == 2
 
 
-@pytest.mark.parametrize(
-    ("names", "match"),
-    [
-        ((), "Unsupported source"),
-        (("dev.tsv",), "has no training split named train, only validation"),
-        (("rows.tsv",), "has no file named train, training, .*, only rows"),
-    ],
-)
-def test_folders_without_a_training_file(names: tuple, match: str, tmp_path: Path) -> None:
-    for name in names:
-        write(tmp_path / name, 3)
-    with pytest.raises(ValueError, match=match):
-        load(tmp_path)
-
-
-def test_rows_to_be_measured_on_are_called_by_their_source(tmp_path: Path) -> None:
-    path = write(tmp_path / "other.tsv", 3, "z")
-    with pytest.raises(ValueError, match=r"other\.tsv: unknown labels in the rows \('z'\)"):
-        load(path, validation_source=str(path), labels=("x", "y"))
-    path.write_text("text\tlabel\n")
-    with pytest.raises(ValueError, match=r"other\.tsv has no rows: 0 rows"):
-        load(path, validation_source=str(path), labels=("x", "y"))
-    write(path, 1, "3")
-    with pytest.raises(ValueError, match=r"other\.tsv has 1 row \(a correlation needs"):
-        load(path, validation_source=str(path), target="number")
+def test_folders_without_a_training_file(tmp_path: Path) -> None:
+    for name, match in (
+        ("dev", "has no training split named train, only validation"),
+        ("rows", "has no file named train, training, .*, only rows"),
+    ):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / f"{name}.tsv", 3)
+        with pytest.raises(ValueError, match=match):
+            load(tmp_path / name)
 
 
 def test_mistakes_are_answered(tmp_path: Path) -> None:
+    """Rows to be measured on are called by their source."""
     write(tmp_path / "train.tsv", 4)
     write(tmp_path / "dev.tsv", 4, "xz")
-    with pytest.raises(ValueError, match=r"unknown labels in the validation rows \('z'\)"):
-        load(tmp_path)
-    with pytest.raises(ValueError, match="has only one class, x: "):
-        load(write(tmp_path / "one.tsv", 50, "x"))
-    with pytest.raises(ValueError, match="has no training rows: 4 rows"):
-        load(write(tmp_path / "none.tsv", 0), validation_source=str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"did you mean .*dev\.tsv"):
-        load(tmp_path / "dew.tsv")
-    (tmp_path / "a.xlsx").touch()
-    with pytest.raises(ValueError, match=r"Unsupported source"):
-        load(tmp_path / "a.xlsx")
+    alone = str(write(tmp_path / "other.tsv", 1, "3"))
+    labels = {"validation_source": alone, "labels": ("x", "y")}
+    number = {"validation_source": alone, "target": "number"}
+    for source, changes, words in (
+        (tmp_path, {}, r"unknown labels in the validation rows \('z'\)"),
+        (write(tmp_path / "one.tsv", 50, "x"), {}, "has only one class, x: "),
+        (write(tmp_path / "none.tsv", 0), {"validation_source": str(tmp_path)},
+         "has no training rows: 4 rows"),
+        (tmp_path / "dew.tsv", {}, r"did you mean .*dev\.tsv"),
+        (alone, labels, r"other\.tsv: unknown labels in the rows \('3'\)"),
+        (alone, number, r"other\.tsv has 1 row \(a correlation needs"),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, FileNotFoundError), match=words):
+            load(Path(source), **changes)
 
 
 def test_the_hub_is_read_through_datasets(tmp_path: Path) -> None:
@@ -287,18 +257,16 @@ def test_word_order_is_balanced_and_tells_nothing_by_words(
     documents = [". ".join(sentence(10 * i + j).capitalize() for j in range(10)) for i in range(60)]
     others = [documents[0], "Too short. " * 3, "long " * 21]
     monkeypatch.setattr(labelled_texts, "docstrings", lambda: [*documents, *others])
-    whole = read_texts(ClassificationDataConfig())
+    whole, again = (read_texts(ClassificationDataConfig()) for _ in range(2))
     rows = [*rows_of(whole.train), *rows_of(whole.validation[""])]
     written = {sentence(number) for number in range(600)}
     assert len(rows) == 600 and whole.labels == ("as-written", "shuffled")
     assert all((text in written) == (label == "as-written") for text, _, label in rows)
-    assert {" ".join(sorted(text.split())) for text, _, _ in rows} == {
-        " ".join(sorted(text.split())) for text in written
-    }
+    words = [{" ".join(sorted(text.split())) for text in texts}
+             for texts in (written, [text for text, _, _ in rows])]  # fmt: skip
+    assert words[0] == words[1] and again.train.digest == whole.train.digest
     for part in (whole.train, whole.validation[""]):  # what is held out tells nothing of the label
         assert 0.42 < np.mean([label == "as-written" for label in part.values("label")]) < 0.58
-    again = read_texts(ClassificationDataConfig())
-    assert again.train.digest == whole.train.digest  # the same each time
 
 
 def test_a_mark_may_end_the_label(tmp_path: Path) -> None:
@@ -327,21 +295,15 @@ UNLABELLED_SHAPES = [
 def test_texts_without_labels(
     name: str, content: str, columns: dict, wanted: list, tmp_path: Path
 ) -> None:
-    config = ClassificationDataConfig(**columns)
-    (tmp_path / name).write_text(content)
-    assert [*read_unlabelled(tmp_path / name, config, Counts())] == wanted
-    packed = tmp_path / f"{name}.gz"
-    packed.write_bytes(gzip.compress(content.encode()))
-    assert [*read_unlabelled(packed, config, Counts())] == wanted
+    for path, packed in ((tmp_path / name, bytes), (tmp_path / f"{name}.gz", gzip.compress)):
+        path.write_bytes(packed(content.encode()))
+        assert [*read_unlabelled(path, ClassificationDataConfig(**columns), Counts())] == wanted
 
 
 def test_odd_texts_without_labels_are_counted(tmp_path: Path) -> None:
     counts, config = Counts(), ClassificationDataConfig()
     (tmp_path / "a.csv").write_text("n,text\n1\n2,b\n")
-    assert [row.text for row in read_unlabelled(tmp_path / "a.csv", config, counts)] == ["b"]
-    (tmp_path / "b.jsonl").write_text('{"text": "a"}\n{"text": 3}\n')
-    assert len(list(read_unlabelled(tmp_path / "b.jsonl", config, counts))) == 1
+    (tmp_path / "b.jsonl").write_text('{"text": "b"}\n{"text": 3}\n')
+    for name in ("a.csv", "b.jsonl"):
+        assert [row.text for row in read_unlabelled(tmp_path / name, config, counts)] == ["b"]
     assert counts[MALFORMED] == 2
-    (tmp_path / "a.csv").write_text("review,stars\nx,1\n")
-    with pytest.raises(ValueError, match=r"no column 'text' among 'review', 'stars'"):
-        next(read_unlabelled(tmp_path / "a.csv", config, counts))

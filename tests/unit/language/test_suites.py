@@ -9,92 +9,64 @@ import pytest
 from magneto.config import ConfigError
 from magneto.language.suites import SUITES, Item, SuiteQuestions, load_questions
 
-
-def parsed(suite: str, **record) -> Item:
-    return SUITES[suite].parse(record)
-
-
-def test_hellaswag_in_its_original_shape() -> None:
-    item = parsed(
-        "hellaswag",
-        activity_label="Baking bread",
-        ctx_a="[header] How to bake [title] Mix.",
-        ctx_b="the dough",
-        endings=["[step] rises slowly.", "sings."],
-        label="0",
-    )
-    context = "Baking bread: How to bake. Mix. The dough"
-    assert item == Item((context,) * 2, (" rises slowly.", " sings."), 0)
-
-
-def test_hellaswag_with_clean_text() -> None:
-    item = parsed("hellaswag", query="A man sits. He", choices=[" stands up.", "flies."], label=1)
-    assert item.endings == (" stands up.", " flies.")
-    assert item.solved == "A man sits. He flies."
-
-
-def test_winogrande_scores_what_follows_the_blank() -> None:
-    item = parsed(
-        "winogrande",
-        sentence="The cup missed the shelf since _ was narrow.",
-        option1="cup",
-        option2="shelf",
-        answer="2",
-    )
-    before = "The cup missed the shelf since "
-    assert item == Item((before + "cup", before + "shelf"), (" was narrow.",) * 2, 1)
-
-
-HUB = {
-    "text": "The dog chased the cat until it  got tired.",
-    "pronoun": "it",
-    "pronoun_loc": 29,
-    "options": ["The dog", "The cat"],
-    "label": 0,
-}
-
-
-def test_winograd_writes_options_as_inside_a_sentence() -> None:
-    item = parsed("winograd", **HUB)
-    before = "The dog chased the cat until "
-    assert item == Item((before + "the dog", before + "the cat"), (" got tired.",) * 2, 0)
-
-
-def test_winograd_keeps_names_and_gives_possessives_their_ending() -> None:
-    changes = {"text": "Ann met Eve. She smiled.", "pronoun": "She", "pronoun_loc": 13}
-    item = parsed("winograd", **HUB | changes | {"options": ["The girl", "Eve"]})
-    assert item.contexts == ("Ann met Eve. The girl", "Ann met Eve. Eve")
-    changes = {"text": "Bob lost to Tim in his house.", "pronoun": "his", "pronoun_loc": 19}
-    item = parsed("winograd", **HUB | changes | {"options": ["Bob", "Tim"]})
-    assert item.contexts == ("Bob lost to Tim in Bob's", "Bob lost to Tim in Tim's")
+HUB = {"text": "The dog chased the cat until it  got tired.", "pronoun": "it", "pronoun_loc": 29,
+       "options": ["The dog", "The cat"], "label": 0}  # fmt: skip
+SHE = {"text": "Ann met Eve. She smiled.", "pronoun": "She", "pronoun_loc": 13, "label": 1,
+       "options": ["The girl", "Eve"]}  # fmt: skip
+HIS = {"text": "Bob lost to Tim in his house.", "pronoun": "his", "pronoun_loc": 19, "label": 0,
+       "options": ["Bob", "Tim"]}  # fmt: skip
+STORY = {f"InputSentence{n}": "So." for n in range(1, 5)} | {
+    "RandomFifthSentenceQuiz1": "Yes, sir.", "RandomFifthSentenceQuiz2": "No.",
+    "AnswerRightEnding": "1",
+}  # fmt: skip
+HUB_STORY = {f"input_sentence_{n}": "So. " for n in range(1, 5)} | {
+    "sentence_quiz1": "Bad.", "sentence_quiz2": "Good.", "answer_right_ending": 2,
+}  # fmt: skip
+COPA = {"premise": "The road was wet.", "choice1": "It rained.", "choice2": "I sang."}
+# Of each shape of a suite: contexts and endings of both options, and which is right.
+READ: list[tuple[str, dict, tuple[str, str], tuple[str, str], int]] = [
+    ("hellaswag",  # its original shape
+     {"activity_label": "Baking bread", "ctx_a": "[header] How to bake [title] Mix.",
+      "ctx_b": "the dough", "endings": ["[step] rises slowly.", "sings."], "label": "0"},
+     ("Baking bread: How to bake. Mix. The dough",) * 2, (" rises slowly.", " sings."), 0),
+    ("hellaswag",
+     {"query": "A man sits. He", "choices": [" stands up.", "flies."], "label": 1},
+     ("A man sits. He",) * 2, (" stands up.", " flies."), 1),
+    ("winogrande",
+     {"sentence": "The cup missed the shelf since _ was narrow.", "option1": "cup",
+      "option2": "shelf", "answer": "2"},
+     ("The cup missed the shelf since cup", "The cup missed the shelf since shelf"),
+     (" was narrow.",) * 2, 1),
+    ("winograd", HUB,
+     ("The dog chased the cat until the dog", "The dog chased the cat until the cat"),
+     (" got tired.",) * 2, 0),
+    ("winograd", SHE, ("Ann met Eve. The girl", "Ann met Eve. Eve"), (" smiled.",) * 2, 1),
+    ("winograd", HIS, ("Bob lost to Tim in Bob's", "Bob lost to Tim in Tim's"),
+     (" house.",) * 2, 0),
+    ("wsc273",
+     {"sentence": "I see it through  [MASK] .", "choices": ["The wall", "The gap"],
+      "answer": "The gap"},
+     ("I see it through the wall", "I see it through the gap"), (".",) * 2, 1),
+    ("wsc273",
+     {"sentence": "Look.  [MASK]  is wide.", "choices": ["The wall", "The gap"],
+      "answer": "The gap"},
+     ("Look. The wall", "Look. The gap"), (" is wide.",) * 2, 1),
+    ("storycloze", STORY, ("So. So. So. So.",) * 2, (" Yes, sir.", " No."), 0),
+    ("storycloze", HUB_STORY, ("So. So. So. So.",) * 2, (" Bad.", " Good."), 1),
+    ("copa", COPA | {"question": "cause", "label": 0},
+     ("The road was wet because",) * 2, (" it rained.", " i sang."), 0),
+    ("piqa", {"goal": "Open a jar", "sol1": "turn the lid ", "sol2": "kick it", "label": 1},
+     ("Question: Open a jar\nAnswer:",) * 2, (" turn the lid", " kick it"), 1),
+]  # fmt: skip
 
 
-def test_winograd_with_a_mask() -> None:
-    record = {"choices": ["The wall", "The gap"], "answer": "The gap"}
-    item = parsed("wsc273", sentence="I see it through  [MASK] .", **record)
-    assert item == Item(("I see it through the wall", "I see it through the gap"), (".",) * 2, 1)
-    item = parsed("wsc273", sentence="Look.  [MASK]  is wide.", **record)
-    assert item.contexts[0] == "Look. The wall"
-    assert item.endings[0] == " is wide."
-
-
-def test_storycloze_in_both_shapes() -> None:
-    hub = {f"input_sentence_{n}": f"Sentence {n}. " for n in range(1, 5)}
-    hub |= {"sentence_quiz1": "Bad.", "sentence_quiz2": "Good.", "answer_right_ending": 2}
-    original = {f"InputSentence{n}": f"Sentence {n}." for n in range(1, 5)}
-    original |= {"RandomFifthSentenceQuiz1": "Bad.", "RandomFifthSentenceQuiz2": "Good."}
-    original |= {"AnswerRightEnding": "2"}
-    item = parsed("storycloze", **hub)
-    assert item == parsed("storycloze", **original)
-    assert item.solved == "Sentence 1. Sentence 2. Sentence 3. Sentence 4. Good."
-
-
-def test_copa_and_piqa() -> None:
-    record = {"choice1": "It rained.", "choice2": "I sang.", "label": 0}
-    item = parsed("copa", premise="The road was wet.", question="cause", **record)
-    assert item.solved == "The road was wet because it rained."
-    item = parsed("piqa", goal="Open a jar", sol1="turn the lid ", sol2="kick it", label=1)
-    assert item.solved == "Question: Open a jar\nAnswer: kick it"
+@pytest.mark.parametrize(("suite", "record", "contexts", "endings", "answer"), READ)
+def test_records_of_every_shape(
+    suite: str, record: dict, contexts: tuple, endings: tuple, answer: int
+) -> None:
+    item = SUITES[suite].parse(record)
+    assert item == Item(contexts, endings, answer)
+    assert item.solved == contexts[answer] + endings[answer]
 
 
 @pytest.mark.parametrize(
@@ -114,11 +86,6 @@ def test_records_that_make_no_question(suite: str, record: dict, message: str) -
 
 GRANDE = {"sentence": "The cup missed _ again.", "option1": "a", "option2": "b", "answer": "1"}
 GRAD = {"sentence": "I saw [MASK] again.", "choices": ["Ann", "Eve"], "answer": "Eve"}
-STORY = {f"InputSentence{n}": "So." for n in range(1, 5)} | {
-    "RandomFifthSentenceQuiz1": "Yes, sir.",
-    "RandomFifthSentenceQuiz2": "No.",
-    "AnswerRightEnding": "1",
-}
 
 
 def write(path: Path, *records: dict) -> Path:

@@ -16,14 +16,11 @@ from magneto.data.tokenizer import ByteTokenizer
 from magneto.language.config import TextDataConfig
 from magneto.language.text import (
     StreamedBlocks,
-    count_windows,
     derive_length,
-    next_token_batch,
     prepare_text,
-    read_windows,
     tokenize_documents,
 )
-from magneto.progress import SILENT, ProgressBars
+from magneto.progress import SILENT
 
 
 def read(path: Path) -> tuple[list[str], Counts]:
@@ -86,13 +83,10 @@ def test_a_streams_tokenizer_is_learnt_again_from_changed_text(tmp_path: Path) -
 
 
 def test_validation_from_another_source(tmp_path: Path) -> None:
-    path = corpus(tmp_path)
-    (tmp_path / "other.txt").write_text("held out " * 20)
+    path, held = corpus(tmp_path), tmp_path / "other.txt"
+    held.write_text("held out " * 20)
     config = TextDataConfig(
-        source=str(path),
-        validation_source=str(tmp_path / "other.txt"),
-        tokenizer="bytes",
-        max_length=8,
+        source=str(path), validation_source=str(held), tokenizer="bytes", max_length=8
     )
     prepared = prepare_text(config, SILENT)
     assert bytes(prepared.validation.tokens[:8].astype(np.uint8)) == b"held out"
@@ -106,19 +100,12 @@ def test_no_side_is_left_empty(tmp_path: Path, fraction: float) -> None:
     found = prepare_text(TextDataConfig(source=str(corpus(tmp_path, 9)), **values), SILENT)
     counts = [int((part.tokens == 256).sum()) for part in (found.train, found.validation)]
     assert sorted(counts) == [1, 8]
-    (tmp_path / "a.txt").write_text("Sentence of a text.\n" * 400)
+    (tmp_path / "a.txt").write_text("".join(f"Sentence {i} of a text.\n" for i in range(400)))
     config = TextDataConfig(source=str(tmp_path / "a.txt"), **values)
     with pytest.raises(ValueError, match=r"0 validation tokens.*--data\.document line if"):
         prepare_text(config, SILENT)
-
-
-def test_files_of_splits_are_used_as_that(tmp_path: Path) -> None:
-    for name in ("train", "valid", "test"):
-        (tmp_path / f"{name}.txt").write_text(f"{name} " * 20)
-    config = TextDataConfig(source=str(tmp_path), tokenizer="bytes", max_length=8)
-    found = prepare_text(config, SILENT)
-    texts = [bytes(part.tokens[:-1].astype(np.uint8)) for part in (found.train, found.validation)]
-    assert texts == [b"train " * 20, b"valid " * 20]
+    cut = prepare_text(replace(config, document="line", validation_fraction=0.1), SILENT)
+    assert cut.counts[DOCUMENTS] == 400 and len(cut.validation.tokens) > 8
 
 
 def test_too_little_text(tmp_path: Path) -> None:
@@ -130,16 +117,9 @@ def test_too_little_text(tmp_path: Path) -> None:
     config = TextDataConfig(source=str(tmp_path / "b.jsonl"), tokenizer="bytes")
     with pytest.raises(ValueError, match=r"has 0 documents \(9 malformed .* in field 'text'"):
         prepare_text(config, SILENT)
-    with pytest.raises(ValueError, match=r"validation_fraction must be(.|\n)*vocab_size.*257"):
-        TextDataConfig(validation_fraction=0.0, vocab_size=100)
-
-
-def test_windows_follow_one_another() -> None:
-    tokens = np.arange(100, dtype=np.uint16)
-    assert [count_windows(tokens[:count], 8) for count in (96, 97, 100)] == [11, 12, 12]
-    batch = next_token_batch(read_windows(tokens, 8, np.array([0, 11])))
-    assert batch["tokens"].tolist() == [list(range(8)), list(range(88, 96))]
-    assert batch["targets"].tolist() == [list(range(1, 9)), list(range(89, 97))]
+    for _ in range(2):  # the second run knows the counts of the first
+        with pytest.raises(ValueError, match="too little text"):
+            streamed(tmp_path / "counts", Encoder(), ["short"])(0)
 
 
 TEXTS = [f"document {i} " + "abc" * i for i in range(11)]
@@ -209,29 +189,6 @@ def test_counts_of_a_stream_that_were_cut_short_are_counted_again(tmp_path: Path
     whole = rows(streamed(tmp_path / "none", Encoder())(7))
     (tmp_path / "counts").write_bytes(b'[0, 1[1, 5]\n\xff\n["1", 2]\n7\n')
     assert rows(streamed(tmp_path / "counts", Encoder())(7)) == whole
-
-
-def test_a_stream_without_a_window(tmp_path: Path) -> None:
-    """The second run knows the counts of the first."""
-    for _ in range(2):
-        with pytest.raises(ValueError, match="too little text"):
-            streamed(tmp_path / "counts", Encoder(), ["short"])(0)
-
-
-def test_it_says_when_the_silent_part_begins(tmp_path: Path, capsys) -> None:
-    report = ProgressBars()
-    prepare_text(
-        TextDataConfig(source=str(corpus(tmp_path)), vocab_size=300, max_length=16), report
-    )
-    assert "training a tokenizer on " in capsys.readouterr().err
-
-
-def test_text_with_one_sentence_per_line(tmp_path: Path) -> None:
-    path = tmp_path / "lines.txt"
-    path.write_text("".join(f"Sentence number {i} of a text.\n" for i in range(400)))
-    config = TextDataConfig(source=str(path), tokenizer="bytes", max_length=32)
-    found = prepare_text(replace(config, document="line"), SILENT)
-    assert found.counts[DOCUMENTS] > 300 and len(found.validation.tokens) > 32
 
 
 def test_a_derived_length_is_that_of_99_percent() -> None:
