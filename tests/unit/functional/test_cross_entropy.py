@@ -1,6 +1,7 @@
 """The loss whose gradient comes with the forward pass equals the one whose logits all exist."""
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,16 +14,16 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from magneto.functional.cross_entropy import IGNORED, linear_cross_entropy
+from magneto.functional.cross_entropy import IGNORED, linear_cross_entropy, without_autocast
 
 VOCABULARY, WIDTH, ROWS = 50, 16, 21
 
 
-def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return features (3, 7, width), weight, bias and targets; four targets are ignored."""
     generator = torch.Generator().manual_seed(0)
     sizes = ((3, 7, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
-    tensors = [torch.randn(size, generator=generator, dtype=dtype) for size in sizes]
+    tensors = [torch.randn(size, generator=generator) for size in sizes]
     targets = torch.randint(VOCABULARY, (3, 7), generator=generator)
     targets[0, :3] = targets[2, 6] = IGNORED
     features, weight, bias = (tensor.requires_grad_() for tensor in tensors)
@@ -64,9 +65,10 @@ def gradients(model: nn.Module) -> list[Tensor]:
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 7, 21, 1000, 0])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(
+    ("chunk", "smoothing", "with_bias"),
+    [(1, 0.0, False), (4, 0.1, True), (7, 0.1, False), (21, 0.0, True), (1000, 0.1, True)],
+)
 def test_value_and_gradients_are_those_of_plain_cross_entropy(
     chunk: int, smoothing: float, with_bias: bool
 ) -> None:
@@ -84,19 +86,7 @@ def test_value_and_gradients_are_those_of_plain_cross_entropy(
         torch.testing.assert_close(one, other, rtol=1e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_gradients_are_those_of_finite_differences(smoothing: float) -> None:
-    features, weight, bias, targets = inputs(torch.float64)
-
-    def total(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return linear_cross_entropy(
-            features, weight, targets, bias, chunk=5, smoothing=smoothing
-        ).total
-
-    assert torch.autograd.gradcheck(total, (features, weight, bias))
-
-
-@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("frozen", [(0,), (2,), (1, 2), (0, 1, 2)])
 def test_what_is_frozen_gets_no_gradient(frozen: tuple[int, ...]) -> None:
     *tensors, targets = inputs()
     for index in frozen:
@@ -107,13 +97,15 @@ def test_what_is_frozen_gets_no_gradient(frozen: tuple[int, ...]) -> None:
     leaves = [tensor for tensor in tensors if tensor.requires_grad]
     if not leaves:
         return
-    expected = torch.autograd.grad(plain(features, weight, targets, bias), leaves)
+    whole = plain(features, weight, targets, bias)
+    torch.testing.assert_close(loss, whole, rtol=1e-6, atol=0)
+    expected = torch.autograd.grad(whole, leaves)
     for one, other in zip(torch.autograd.grad(loss, leaves), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=2e-6)
 
 
 class Recorder(TorchDispatchMode):
-    """Notes every operator and the elements of the largest tensor that each returns."""
+    """Notes the name and the elements of the largest tensor of every operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,12 +117,10 @@ class Recorder(TorchDispatchMode):
         self.largest.append((str(func), max(sizes, default=0)))
         return found
 
-    def count(self, name: str) -> int:
-        return sum(func.startswith(f"aten.{name}.") for func, _ in self.largest)
 
-
-@pytest.mark.parametrize("with_bias", [False, True])
-@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("with_bias", "precision"), [(False, torch.float32), (True, torch.bfloat16)]
+)
 def test_only_one_chunk_of_logits_exists(with_bias: bool, precision: torch.dtype) -> None:
     rows, vocabulary, chunk = 64, 200, 8
     features = torch.randn(rows, 4, requires_grad=True)
@@ -148,41 +138,21 @@ def test_only_one_chunk_of_logits_exists(with_bias: bool, precision: torch.dtype
     assert max(size for _, size in whole.largest) == rows * vocabulary  # the check can fail
 
 
-def products(wanted: tuple[bool, bool]) -> int:
-    """Count the matrix products of one chunk."""
-    features, weight, _, targets = inputs()
-    features.requires_grad_(wanted[0])
-    weight.requires_grad_(wanted[1])
-    with Recorder() as recorder:
-        loss = linear_cross_entropy(features, weight, targets)
-        if any(wanted):
-            loss.total.backward()
-    return recorder.count("mm") + recorder.count("addmm") + recorder.count("addmm_")
-
-
-def test_logits_are_computed_once_and_only_wanted_gradients() -> None:
-    assert products((True, True)) == 3
-    assert products((True, False)) == products((False, True)) == 2
-    assert products((False, False)) == 1
-
-
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_evaluation_computes_no_gradient(context: Callable[[], Any]) -> None:
-    features, weight, bias, targets = inputs()
-    expected = plain(features, weight, targets, bias).item()
-    with context(), Recorder() as recorder:
-        loss = linear_cross_entropy(features, weight, targets, bias, chunk=0)
-    assert not loss.total.requires_grad
-    assert loss.total.item() == pytest.approx(expected, rel=1e-6)
-    assert recorder.count("mm") + recorder.count("addmm") == 1
-
-
-def test_a_constant_bias_shifts_logits() -> None:
-    features, weight, bias, targets = inputs()
-    bias = bias.detach()
-    loss = linear_cross_entropy(features, weight, targets, bias, chunk=4).total
-    torch.testing.assert_close(loss, plain(features, weight, targets, bias), rtol=1e-6, atol=0)
-    assert not torch.equal(loss, linear_cross_entropy(features, weight, targets).total)
+@pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_logits_are_computed_once_and_only_wanted_gradients(context: Callable[[], Any]) -> None:
+    """All products are counted, whatever the chunk; evaluation computes no gradient."""
+    for wanted, chunk in itertools.product(((1, 1), (1, 0), (0, 1), (0, 0)), (40, 20, 8)):
+        features, weight = torch.randn(40, 8), torch.randn(16, 8)
+        features.requires_grad_(bool(wanted[0]))
+        weight.requires_grad_(bool(wanted[1]))
+        with FlopCounterMode(display=False) as counter:
+            with context():
+                loss = linear_cross_entropy(features, weight, torch.arange(40) % 16, chunk=chunk)
+            gradients = sum(wanted) if context is torch.enable_grad else 0
+            assert loss.total.requires_grad == (gradients > 0)
+            if gradients:
+                loss.total.backward()
+        assert counter.get_total_flops() == (1 + gradients) * 2 * 40 * 8 * 16
 
 
 def test_the_graph_may_be_kept_and_the_incoming_gradient_be_any() -> None:
@@ -197,25 +167,16 @@ def test_the_graph_may_be_kept_and_the_incoming_gradient_be_any() -> None:
     torch.testing.assert_close(weight.grad, 2 * once)
 
 
-def test_micro_batches_of_a_tied_model_add_up() -> None:
+def test_micro_batches_and_recomputed_activations_of_a_tied_model_add_up() -> None:
     torch.manual_seed(1)
     tokens, targets = torch.randint(VOCABULARY, (2, 6, 7))
     model, whole = TiedModel(ours), TiedModel(reference)
     for part, answers in zip(tokens.split(2), targets.split(2), strict=True):
-        (model(part, answers) / targets.numel()).backward()
+        loss = checkpoint(model, part, answers, use_reentrant=False)
+        (loss / targets.numel()).backward()
     (whole(tokens, targets) / targets.numel()).backward()
     for one, other in zip(gradients(model), gradients(whole), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
-
-
-def test_activation_checkpointing_changes_nothing() -> None:
-    tokens, targets = torch.randint(VOCABULARY, (2, 6, 7))
-    model = TiedModel(ours)
-    again = copy.deepcopy(model)
-    model(tokens, targets).backward()
-    checkpoint(again, tokens, targets, use_reentrant=False).backward()
-    for one, other in zip(gradients(model), gradients(again), strict=True):
-        torch.testing.assert_close(one, other)
 
 
 def test_nothing_to_predict_is_zero_not_nan() -> None:
@@ -226,10 +187,7 @@ def test_nothing_to_predict_is_zero_not_nan() -> None:
     assert loss.total == 0 and loss.nll == 0 and loss.count == 0
     for tensor in (features, weight, bias):
         assert tensor.grad is not None and not tensor.grad.any()
-
-
-def test_no_rows() -> None:
-    _, weight, _, _ = inputs()
+    weight.grad = None
     loss = linear_cross_entropy(torch.empty(0, WIDTH), weight, torch.empty(0, dtype=torch.long))
     loss.total.backward()
     assert loss.total == 0 and weight.grad is not None and not weight.grad.any()
@@ -251,38 +209,24 @@ def test_large_logits_stay_finite() -> None:
     torch.testing.assert_close(loss, plain(1e3 * features, weight, targets, None))
 
 
-def test_bfloat16_autocast_is_close_and_gradients_keep_their_types() -> None:
-    features, weight, bias, targets = inputs()
-    expected = torch.autograd.grad(plain(features, weight, targets, bias), (features, weight, bias))
-    with torch.autocast("cpu", torch.bfloat16):
+@pytest.mark.parametrize("autocast", [True, False])
+def test_bfloat16_is_close_and_gradients_keep_their_types(autocast: bool) -> None:
+    *tensors, targets = inputs()
+    dtype = torch.float32 if autocast else torch.bfloat16
+    features, weight, bias = (tensor.detach().to(dtype).requires_grad_() for tensor in tensors)
+    whole = plain(features, weight, targets, bias)
+    expected = torch.autograd.grad(whole, (features, weight, bias))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         loss = linear_cross_entropy(features, weight, targets, bias, chunk=4)
         # The cast of a weight must not be kept for a later use that wants its gradient.
         later = F.linear(features, weight).sum()
     assert loss.total.dtype == torch.float32
-    torch.testing.assert_close(loss.nll, plain(features, weight, targets, bias), rtol=0.02, atol=0)
+    torch.testing.assert_close(loss.nll, whole.detach(), rtol=0.02, atol=0)
     found = torch.autograd.grad(loss.total, (features, weight, bias))
     for one, other in zip(found, expected, strict=True):
-        assert one.dtype == torch.float32
-        assert (one - other).norm() < 0.02 * other.norm()
-    assert torch.autograd.grad(later, weight)[0].any()
-
-
-def test_bfloat16_without_autocast() -> None:
-    features, weight, bias, targets = (
-        tensor.detach().bfloat16().requires_grad_() if tensor.is_floating_point() else tensor
-        for tensor in inputs()
-    )
-    loss = linear_cross_entropy(features, weight, targets, bias, chunk=4).total
-    expected = plain(features, weight, targets, bias)
-    assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, expected, rtol=0.01, atol=0)
-    for one, other in zip(
-        torch.autograd.grad(loss, (features, weight, bias)),
-        torch.autograd.grad(expected, (features, weight, bias)),
-        strict=True,
-    ):
-        assert one.dtype == torch.bfloat16
+        assert one.dtype == dtype
         assert (one - other).norm() < 0.03 * other.norm()
+    assert torch.autograd.grad(later, weight)[0].any()
 
 
 def test_wrong_shapes_and_targets_are_refused() -> None:
@@ -311,13 +255,10 @@ def test_a_compiled_model_has_one_graph(precision: torch.dtype) -> None:
         assert (one - other).norm() < tolerance * one.norm()
 
 
-def test_counted_operations_do_not_depend_on_the_chunk() -> None:
-    """Products that were added in place were not counted, so a device seemed less used."""
-    features, weight, targets = torch.randn(40, 8), torch.randn(16, 8), torch.arange(40) % 16
-    found = set()
-    for chunk in (40, 20, 8):
-        with FlopCounterMode(display=False) as counter:
-            leaves = (features.clone().requires_grad_(), weight.clone().requires_grad_())
-            linear_cross_entropy(*leaves, targets, chunk=chunk).total.backward()
-        found.add(counter.get_total_flops())
-    assert found == {3 * 2 * 40 * 8 * 16}
+def test_autocast_is_off_where_it_is_turned_off_also_on_devices_that_have_none() -> None:
+    x = torch.ones(2, 2)
+    with torch.autocast("cpu", torch.bfloat16), without_autocast(x):
+        assert (x @ x).dtype == torch.float32
+    x = x.to("meta")
+    with without_autocast(x):
+        assert (x @ x).dtype == torch.float32

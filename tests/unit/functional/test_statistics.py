@@ -1,9 +1,6 @@
-"""Student's t against scipy and closed forms; intervals cover the true value as often as they say.
+"""Student's t, intervals of means and Holm's method against scipy."""
 
-Measured when this was written, over 1 to 1000 degrees of freedom and six levels: the largest
-relative difference from scipy's quantile was 1.2e-12.
-"""
-
+import itertools
 import math
 import random
 
@@ -16,15 +13,13 @@ from magneto.functional.statistics import (
     t_quantile,
 )
 
-LEVELS = (0.55, 0.75, 0.9, 0.975, 0.995, 0.9999)
 
-
-@pytest.mark.parametrize("probability", LEVELS)
-def test_quantiles_are_scipys(probability: float) -> None:
+def test_quantiles_are_scipys() -> None:
     stats = pytest.importorskip("scipy.stats")
-    for freedom in (*range(1, 1001), 0.5, 1.3, 2.75, 17.9, 1e4):
-        expected = stats.t.ppf(probability, freedom)
-        assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-10), freedom
+    for probability in (0.55, 0.9, 0.975, 0.995, 0.9999):
+        for freedom in (*range(1, 1001, 3), 0.5, 1.3, 2.75, 17.9, 1e4):
+            expected = stats.t.ppf(probability, freedom)
+            assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-10), freedom
 
 
 @pytest.mark.parametrize(("probability", "freedom"), [(0, 3), (1, 3), (0.9, 0), (math.nan, 3)])
@@ -33,39 +28,29 @@ def test_arguments_out_of_range_are_errors(probability: float, freedom: float) -
         t_quantile(probability, freedom)
 
 
-def test_half_width() -> None:
-    assert math.isnan(half_width([])) and math.isnan(half_width([1.0]))
-    assert half_width([1.0, 3.0]) == pytest.approx(12.7062047)  # t of 1, and s = sqrt 2, n = 2
-    assert half_width([2.0, 2.0, 2.0]) == 0
+def test_half_widths_are_scipys() -> None:
+    stats = pytest.importorskip("scipy.stats")
     values = [0.3, 1.9, -2.0, 4.4]
-    assert half_width([10 - 3 * v for v in values]) == pytest.approx(3 * half_width(values))
-    assert half_width(values, level=0.99) > half_width(values) > half_width(values, level=0.9)
+    for level in (0.9, 0.95, 0.99):
+        low, high = stats.t.interval(level, 3, scale=stats.sem(values))
+        assert half_width(values, level=level) == pytest.approx((high - low) / 2, rel=1e-9)
+    assert half_width([2.0, 2.0, 2.0]) == 0
+    assert math.isnan(half_width([])) and math.isnan(half_width([1.0]))
 
 
 def test_the_difference_of_means_is_welchs() -> None:
+    """Of any sizes, and of tiny values, whose squares of variances underflow."""
     stats = pytest.importorskip("scipy.stats")
-    first, second = [5.1, 4.9, 5.6, 5.0], [4.2, 5.9, 3.1]
-    found = mean_difference(first, second)
-    theirs = stats.ttest_ind(first, second, equal_var=False)
-    assert found.freedom == pytest.approx(theirs.df, rel=1e-10)
-    assert found.interval == pytest.approx(tuple(theirs.confidence_interval(0.95)), rel=1e-9)
-
-
-def test_properties_of_the_difference() -> None:
     chance = random.Random(0)
-    for _ in range(100):
-        counts = chance.randint(2, 6), chance.randint(2, 6)
+    for counts in itertools.product((2, 3, 6), repeat=2):
         first, second = ([chance.gauss(0, scale) for _ in range(n)]
                          for n, scale in zip(counts, (1.0, 3.0), strict=True))  # fmt: skip
-        one, other = mean_difference(first, second), mean_difference(second, first)
-        assert one.mean == pytest.approx(-other.mean)
-        assert one.half_width == pytest.approx(other.half_width)
-        low, high = one.interval
-        assert (low + high) / 2 == pytest.approx(one.mean)
-        assert min(counts) - 1 <= one.freedom * (1 + 1e-12)
-        assert one.freedom <= (sum(counts) - 2) * (1 + 1e-12)
+        theirs = stats.ttest_ind(first, second, equal_var=False)
+        found = mean_difference(first, second)
+        assert found.freedom == pytest.approx(theirs.df, rel=1e-10)
+        assert found.interval == pytest.approx(tuple(theirs.confidence_interval(0.95)), rel=1e-9)
         tiny = mean_difference([v * 1e-160 for v in first], [v * 1e-160 for v in second])
-        assert tiny.half_width * 1e160 == pytest.approx(one.half_width, rel=1e-3)
+        assert tiny.half_width * 1e160 == pytest.approx(found.half_width, rel=1e-3)
 
 
 def test_differences_that_have_no_interval() -> None:
@@ -77,20 +62,6 @@ def test_differences_that_have_no_interval() -> None:
     assert (same.mean, same.half_width, same.freedom) == (0.0, 0.0, 3)
     with pytest.raises(ValueError, match="at least one value in each group"):
         mean_difference([], [1.0])
-
-
-def test_intervals_cover_the_true_value_as_often_as_they_say() -> None:
-    """With three values each and unequal variances; 1.96 standard errors cover a mean 81 %."""
-    chance, rounds = random.Random(1), 2000
-    mean = difference = 0
-    for _ in range(rounds):
-        first = [chance.gauss(0, 1) for _ in range(3)]
-        second = [chance.gauss(0, 4) for _ in range(3)]
-        mean += abs(sum(first) / 3) <= half_width(first)
-        low, high = mean_difference(first, second).interval
-        difference += low <= 0 <= high
-    assert 0.935 <= mean / rounds <= 0.965
-    assert 0.93 <= difference / rounds <= 0.98
 
 
 def test_pairs_are_judged_together_by_holms_method() -> None:

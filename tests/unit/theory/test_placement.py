@@ -22,20 +22,11 @@ NORMS_PER_LAYER = {
 }
 
 
-def test_every_row_is_counted() -> None:
-    assert set(NORMS_PER_LAYER) == set(PLACEMENTS)
-
-
 @pytest.mark.parametrize("name", PLACEMENTS)
-def test_norms_per_layer(name: str) -> None:
+def test_norms_per_layer_and_a_final_one_where_the_last_sublayer_has_none(name: str) -> None:
     row = PLACEMENTS[name]
     plain = len(row.self_attention) + len(row.feed_forward)
     assert (plain, plain + len(row.cross_attention)) == NORMS_PER_LAYER[name]
-
-
-@pytest.mark.parametrize("name", PLACEMENTS)
-def test_final_norm_where_the_last_sublayer_has_none(name: str) -> None:
-    row = PLACEMENTS[name]
     assert (row.final == "norm") == ("after" not in row.feed_forward)
 
 
@@ -54,24 +45,10 @@ def test_the_first_layer_of_keel() -> None:
     assert row.alpha(depth) == 24
 
 
-@pytest.mark.parametrize("name", [*PLACEMENTS, *VARIANTS])
-def test_a_first_layer_leaves_to_the_stack_what_is_the_stacks(name: str) -> None:
-    """Where it has one of these, it is the stack's, since only the stack's is used."""
-    row = find_placement(name)
-    first = row.at(0)
-    assert first.scaled == row.scaled
-    assert first.final in ("none", row.final)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "right"), [("subln", "sub"), ("pre-ln", "pre"), ("depnorm", "deepnorm")]
-)
-def test_nearest_name(wrong: str, right: str) -> None:
-    with pytest.raises(ValueError, match=f"did you mean '{right}'"):
-        find_placement(wrong)
-
-
-def test_a_row_of_ones_own() -> None:
+def test_a_wrong_name_is_answered_with_the_nearest_and_a_row_is_itself() -> None:
+    for wrong, right in (("subln", "sub"), ("pre-ln", "pre"), ("depnorm", "deepnorm")):
+        with pytest.raises(ValueError, match=f"did you mean '{right}'"):
+            find_placement(wrong)
     row = Placement(name="bare", title="No norm", source="this test")
     assert find_placement(row) is row
 
@@ -96,17 +73,11 @@ def test_an_import_path_without_a_placement_is_refused(path: str, wrong: str) ->
         find_placement(path)
 
 
-def test_unknown_slot() -> None:
-    with pytest.raises(ValueError, match="unknown slot 'middle'"):
-        Placement(name="odd", title="", source="", feed_forward=("middle",))  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
+        ({"feed_forward": ("middle",)}, "unknown slot 'middle'"),
         ({"query_key_norm": "norm"}, "query_key_norm must be one of none, head, width, not 'norm'"),
-        ({"value_norm": "width"}, "value_norm must be one of none, head"),
-        ({"final": "yes"}, "final must be one of none, norm"),
         ({"gated": ("feed_forward",)}, "gated must list kinds of attention, not 'feed_forward'"),
     ],
 )
