@@ -1,4 +1,4 @@
-"""A configuration over a grid, for tests; and timm, where it is installed."""
+"""Small configurations for tests; and timm, where it is installed."""
 
 import importlib.util
 from typing import Any
@@ -22,6 +22,10 @@ class GridConfig(TransformerConfig):
     @property
     def grid(self) -> Grid:
         return Grid(self.rows, self.columns, self.prefix)
+
+
+def small(**changes: Any) -> TransformerConfig:
+    return TransformerConfig(**{"width": 32, "heads": 4, "layers": 2, "ffn_width": 48, **changes})
 
 
 def small_grid(**changes: Any) -> GridConfig:

@@ -1,9 +1,10 @@
 """Attention against transformers' own; masks against a loop over every pair of positions.
 
-The cache grows by what it is given. The weights for pictures are what the fused attention uses;
-BEiT's, layer by layer, are compared with transformers' own in test_grid_position.
+The weights for pictures are what the fused attention uses; BEiT's, layer by layer, are compared
+with transformers' own in test_grid_position.
 """
 
+import itertools
 from typing import Any, get_args
 
 import pytest
@@ -18,19 +19,16 @@ from magneto import (
 )
 from magneto.nn.attention import (
     DotProductAttention,
-    KeyValueCache,
     Mask,
     build_mask,
     build_memory_mask,
-    four_dimensional,
     position_index,
 )
 from magneto.nn.config import Positions
 from magneto.nn.multiway import pack
 from tests.pairs import in_turn
+from tests.unit.nn.grids import small
 from tests.unit.nn.test_multiway import multiway, one_way
-
-SIZES: dict[str, Any] = {"width": 32, "heads": 4, "layers": 3, "ffn_width": 48}
 
 
 def parts(heads: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -67,54 +65,16 @@ def test_it_computes_what_transformers_writes_out(name: str, biased: bool) -> No
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("positions", ["rotary", "t5", "none"])
-def test_a_cache_changes_nothing(positions: Any) -> None:
-    """Windows in turn, token by token and in pieces."""
-    config = TransformerConfig(**SIZES, positions=positions, windows=(3, None))
-    stack, x = Decoder(config).eval(), torch.randn(2, 9, 32)
-    mask = torch.arange(9) >= torch.tensor([[0], [2]])
-    whole = stack(x, mask)
-    for cuts in ([1] * 9, [4, 1, 4]):
-        cache, past, found = KeyValueCache(), 0, []
-        for part in x.split(cuts, dim=1):
-            past += part.shape[1]
-            found.append(stack(part, mask[:, :past], cache=cache))
-        assert (torch.cat(found, 1) - whole).abs().max() <= 1e-5
-
-
 @pytest.mark.parametrize("kind", [Encoder, Decoder])
 def test_a_window_hides_what_is_far(kind: Any) -> None:
     """With windows of 2 in each of two layers, a change reaches two places and no further."""
-    stack = kind(TransformerConfig(**SIZES | {"layers": 2}, windows=(2,))).eval()
+    stack = kind(small(windows=(2,))).eval()
     x = torch.randn(1, 9, 32)
     changed = x.clone()
     changed[:, 4] = torch.randn(1, 32)
     moved = (stack(x) - stack(changed)).abs().amax(-1)[0] > 1e-6
     first = 4 if kind is Decoder else 2
     assert moved.nonzero().flatten().tolist() == list(range(first, 7))
-
-
-def test_a_packed_row_with_windows_equals_separate_documents() -> None:
-    config = TransformerConfig(**SIZES, positions="learned", windows=(2, None, 3))
-    x, number = torch.randn(1, 9, 32), torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 1])
-    for kind in (Encoder, Decoder):
-        stack = kind(config).eval()
-        together = stack(x, (number[:, None] == number)[None])
-        apart = torch.cat([stack(part) for part in x.split([4, 5], dim=1)], 1)
-        assert (together - apart).abs().max() <= 1e-5
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"windows": (0,)}, "windows must be 1 or more"),
-        ({"windows": (None, -3)}, "windows must be 1 or more"),
-        ({"embedding_dropout": 1.5}, "embedding_dropout must be in"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        TransformerConfig(**given)
 
 
 BATCH, KEYS = 3, 6
@@ -136,8 +96,11 @@ def may_attend(mask: Mask, row: int, query: int, key: int, past: int) -> bool:
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("past", [0, 2, 5])
-@pytest.mark.parametrize("axes", [0, 2, 3])
-def test_every_pair_of_positions(causal: bool, past: int, axes: int) -> None:
+@pytest.mark.parametrize(
+    ("axes", "window"),
+    [(0, None), (2, None), (3, None), (0, 1), (2, 1), (0, 4), (2, 4), (3, 2), (2, 9)],
+)
+def test_every_pair_of_positions(causal: bool, past: int, axes: int, window: int | None) -> None:
     torch.manual_seed(past)
     length = KEYS - past
     given = None
@@ -145,35 +108,15 @@ def test_every_pair_of_positions(causal: bool, past: int, axes: int) -> None:
         shape = (BATCH, KEYS) if axes == 2 else (BATCH, length, KEYS)
         given = torch.rand(shape) < 0.6
         given[1] = False  # one row of the batch that sees nothing at all
-    mask = build_mask(given, torch.zeros(BATCH, length, 4), past, causal)
-    for row in range(BATCH):
-        for query in range(length):
-            for key in range(KEYS):
-                told = True if given is None else given[row, key] if axes == 2 else (
-                    given[row, query, key])  # fmt: skip
-                expected = bool(told) and (not causal or key <= past + query)
-                assert may_attend(mask, row, query, key, past) == expected, (row, query, key)
+    mask = build_mask(given, torch.zeros(BATCH, length, 4), past, causal, window)
+    for row, query, key in itertools.product(range(BATCH), range(length), range(KEYS)):
+        told = True if given is None else given[row, key] if axes == 2 else given[row, query, key]
+        distance = past + query - key
+        near = window is None or (0 <= distance < window if causal else abs(distance) < window)
+        expected = bool(told) and near and (not causal or distance >= 0)
+        assert may_attend(mask, row, query, key, past) == expected, (row, query, key)
     if mask.allowed is not None:
         assert mask.allowed.any(-1).all(), "the softmax of every row must be finite"
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("past", [0, 2, 5])
-@pytest.mark.parametrize("window", [1, 2, 4, 9])
-@pytest.mark.parametrize("padded", [False, True])
-def test_every_pair_of_positions_in_a_window(
-    causal: bool, past: int, window: int, padded: bool
-) -> None:
-    length = KEYS - past
-    given = torch.rand(BATCH, KEYS) < 0.6 if padded else None
-    mask = build_mask(given, torch.zeros(BATCH, length, 4), past, causal, window)
-    for row in range(BATCH):
-        for query in range(length):
-            for key in range(KEYS):
-                distance = past + query - key
-                near = 0 <= distance < window if causal else abs(distance) < window
-                expected = near and (given is None or bool(given[row, key]))
-                assert may_attend(mask, row, query, key, past) == expected, (row, query, key)
 
 
 def test_without_a_mask_nothing_is_built() -> None:
@@ -191,13 +134,6 @@ def test_the_memory_of_cross_attention() -> None:
     assert mask.allowed is not None and mask.seeing is not None
     assert mask.allowed[:, 0, 0].tolist() == [[True, True, False], [True, True, True]]
     assert mask.seeing.flatten().tolist() == [True, False]
-
-
-def test_masks_that_are_none_say_what_is_right() -> None:
-    with pytest.raises(ValueError, match=r"must be boolean .* convert it with mask.bool\(\)"):
-        four_dimensional(torch.ones(2, 3))
-    with pytest.raises(ValueError, match=r"\(batch, key length\) or .* not \(2, 1, 3, 3\)"):
-        four_dimensional(torch.ones(2, 1, 3, 3, dtype=torch.bool))
 
 
 def test_positions_count_from_the_first_real_token() -> None:
@@ -221,29 +157,27 @@ def packed(*lengths: int) -> torch.Tensor:
     return (number[:, None] == number)[None]
 
 
+PLACE = torch.arange(6)
+COUNTED = {
+    "documents": (packed(3, 1, 2)[0], [0, 1, 2, 0, 0, 1]),
+    # The fourth sees nothing, and nothing sees it: padding between documents.
+    "padding": (packed(3, 1, 2)[0] & (PLACE != 3) & (PLACE != 3)[:, None], [0, 1, 2, 0, 0, 1]),
+    "window": ((PLACE[:, None] - PLACE).abs() < 2, [0, 1, 2, 3, 4, 5]),
+    "prefix": ((PLACE[:, None] >= PLACE) | (PLACE < 3), [0, 1, 2, 3, 4, 5]),
+    "all": (torch.ones(6, 6).bool(), [0, 1, 2, 3, 4, 5]),
+}
+
+
 @pytest.mark.parametrize("causal", [False, True])
-def test_positions_count_anew_in_each_document(causal: bool) -> None:
-    x = torch.zeros(1, 6, 8)
-    blocks = packed(3, 1, 2)
-    expected = [[0, 1, 2, 0, 0, 1]]
-    assert position_index(blocks, x, 0, causal).tolist() == expected
-    assert position_index(blocks & torch.ones(6, 6).tril().bool(), x, 0, True).tolist() == expected
-    # Padding that nothing sees, between documents and after them.
-    alone = blocks.clone()
-    alone[:, 3], alone[:, :, 3] = False, False
-    assert position_index(alone, x, 0, causal).tolist() == expected
-
-
-def test_a_mask_that_is_no_packing_counts_through() -> None:
-    x = torch.zeros(1, 6, 8)
-    place = torch.arange(6)
-    window = ((place[:, None] - place).abs() < 2)[None]
-    prefix = ((place[:, None] >= place) | (place < 3))[None]
-    backwards = (place[:, None] <= place)[None]
-    for mask in (window, prefix, torch.ones(1, 6, 6).bool()):
-        for causal in (False, True):
-            assert position_index(mask, x, 0, causal).tolist() == [[0, 1, 2, 3, 4, 5]]
-    assert position_index(backwards, x, 0, False).tolist() == [[0, 1, 2, 3, 4, 5]]
+@pytest.mark.parametrize("name", COUNTED)
+def test_positions_count_anew_in_each_document_and_through_other_masks(
+    name: str, causal: bool
+) -> None:
+    mask, expected = COUNTED[name]
+    for given in (mask, mask.tril()) if causal else (mask,):
+        assert position_index(given[None], torch.zeros(1, 6, 8), 0, causal).tolist() == [expected]
+    backwards = (PLACE[:, None] <= PLACE)[None]
+    assert position_index(backwards, torch.zeros(1, 6, 8), 0).tolist() == [PLACE.tolist()]
 
 
 @pytest.mark.parametrize("past", range(6))
@@ -256,11 +190,12 @@ def test_documents_beside_a_cache_count_as_without(past: int) -> None:
 @pytest.mark.parametrize("positions", get_args(Positions))
 @pytest.mark.parametrize("kind", [Encoder, Decoder])
 def test_a_packed_row_equals_separate_documents(kind: Any, positions: Positions) -> None:
-    """Outputs and gradients, for every kind of positions."""
+    """Outputs and gradients, for every kind of positions, with a window and without."""
     torch.manual_seed(0)
     config = TransformerConfig(
-        width=16, layers=2, heads=2, ffn_width=24, positions=positions, max_length=9
-    )
+        width=16, layers=2, heads=2, ffn_width=24, positions=positions, max_length=9,
+        windows=(3, None),
+    )  # fmt: skip
     stack = kind(config).eval()
     with torch.no_grad():
         for parameter in stack.parameters():
@@ -289,10 +224,6 @@ def test_documents_are_found_in_one_graph(kind: Any) -> None:
     stack, x = kind(config).eval(), torch.randn(1, 6, 16)
     compiled = torch.compile(stack, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x, packed(3, 1, 2)), stack(x, packed(3, 1, 2)))
-
-
-def small(**changes) -> TransformerConfig:
-    return TransformerConfig(**{"width": 32, "heads": 4, "layers": 2, "ffn_width": 48, **changes})
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,8 @@
 """Sublayers and what is in their branches: activations, LayerScale, stochastic depth.
 
-Activations against plain equations, which are written with exp, tanh and erf alone, and against
-transformers: outputs and gradients, of the input and of every weight.
+Against transformers' own: outputs and gradients, of the input and of every weight.
 """
 
-import math
-from collections.abc import Callable
 from typing import get_args
 
 import pytest
@@ -13,13 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from magneto import PLACEMENTS, Encoder, TransformerConfig
-from magneto.nn.block import GATED, PLAIN, DropPath, FeedForward, LayerScale
+from magneto.nn.block import GATED, PLAIN, DropPath, FeedForward
 from magneto.nn.config import Activation
 from magneto.nn.init import FastIdentity
-
-
-def small(**changes) -> TransformerConfig:
-    return TransformerConfig(**{"width": 32, "heads": 4, "layers": 3, "ffn_width": 48, **changes})
+from tests.unit.nn.grids import small
 
 
 def test_drop_path_is_beits() -> None:
@@ -74,74 +68,15 @@ def test_layer_scale_multiplies_each_branch(placement: str) -> None:
         torch.testing.assert_close(part.add(x, y), expected)
 
 
-def test_layer_scale_keeps_the_dtype_and_is_learned() -> None:
-    scale = LayerScale(8, 0.1)
-    x = torch.randn(2, 3, 8)
-    assert scale(x.bfloat16()).dtype == torch.bfloat16
-    scale(x).sum().backward()
-    torch.testing.assert_close(scale.weight.grad, x.sum((0, 1)))
-
-
 WIDTH, INNER = 12, 20
 
 
-def sigmoid(x: Tensor) -> Tensor:
-    return 1 / (1 + torch.exp(-x))
-
-
-def relu(x: Tensor) -> Tensor:
-    return (x + abs(x)) / 2
-
-
-def gelu(x: Tensor) -> Tensor:
-    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def relu2(x: Tensor) -> Tensor:
-    return relu(x) * relu(x)
-
-
-def silu(x: Tensor) -> Tensor:
-    return x * sigmoid(x)
-
-
-EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": relu,
-    "relu2": relu2,
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
-    "silu": silu,
-}
-# Shazeer 2020: the function that the gate of each unit goes through.
-GATES = {"swiglu": silu, "geglu": gelu, "geglu_tanh": gelu_tanh, "reglu": relu, "relu2_glu": relu2}
-
-
-def equations(block: FeedForward, x: Tensor, activation: str, normed: bool) -> Tensor:
-    """Shazeer 2020, equations 2 and 6: W2 (f(W x) * V x), and W2 f(W1 x)."""
-    first, bias = block.fc1.weight, block.fc1.bias
-    if activation in GATES:
-        gate = x @ first[:INNER].T + bias[:INNER]
-        value = x @ first[INNER:].T + bias[INNER:]
-        inner = GATES[activation](gate) * value
-    else:
-        inner = EQUATIONS[activation](x @ first.T + bias)
-    if normed:
-        centred = inner - inner.mean(-1, keepdim=True)
-        inner = centred / ((centred**2).mean(-1, keepdim=True) + 1e-5).sqrt()
-        inner = inner * block.inside.weight + block.inside.bias
-    return inner @ block.fc2.weight.T + block.fc2.bias
-
-
-def made(activation: str, placement: str = "pre", bias: bool = True) -> FeedForward:
-    """Return a block in float64 whose parameters are all random, biases and norms included."""
+def made(activation: str, bias: bool = True) -> FeedForward:
+    """Return a block in float64 whose parameters are all random, biases included."""
     torch.manual_seed(3)
     config = TransformerConfig(
         width=WIDTH, layers=1, heads=2, ffn_width=INNER, bias=bias,
-        activation=activation, placement=placement,
+        activation=activation, placement="pre",
     )  # fmt: skip
     block = FeedForward(config).double()
     for parameter in block.parameters():
@@ -159,16 +94,6 @@ def gradients(y: Tensor, of: list[Tensor]) -> list[Tensor]:
     """Return the gradients of a sum whose terms all weigh differently."""
     weights = torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view_as(y)
     return list(torch.autograd.grad((weights * y).sum(), of))
-
-
-@pytest.mark.parametrize("placement", ["pre", "sub"])
-@pytest.mark.parametrize("activation", [*PLAIN, *GATED])
-def test_activations_are_their_equations(activation: str, placement: str) -> None:
-    block, x = made(activation, placement), inputs()
-    ours, plain = block(x), equations(block, x, activation, normed=placement == "sub")
-    torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
-    of = [x, *block.parameters()]
-    torch.testing.assert_close(gradients(ours, of), gradients(plain, of), rtol=1e-10, atol=1e-10)
 
 
 # transformers' names of the functions in gated units; BitNet's is relu2.
@@ -200,19 +125,16 @@ def test_gated_units_are_the_feed_forward_network_of_llama(bias: bool, activatio
     torch.testing.assert_close(of_ours, [of_x, torch.cat([gate, up]), down], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("activation", "called"),
-    [
-        ("gelu", "gelu"),
-        ("gelu_tanh", "gelu_new"),
-        ("relu", "relu"),
-        ("relu2", "relu2"),
-        ("silu", "silu"),
-    ],
-)
-def test_other_activations_are_those_of_gpt2(activation: str, called: str) -> None:
+# And of the others.
+OTHERS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "relu2": "relu2", "silu": "silu"}
+
+
+@pytest.mark.parametrize("activation", OTHERS)
+def test_other_activations_are_those_of_gpt2(activation: str) -> None:
     modeling = pytest.importorskip("transformers.models.gpt2.modeling_gpt2")
-    config = modeling.GPT2Config(n_embd=WIDTH, activation_function=called, resid_pdrop=0.0)
+    config = modeling.GPT2Config(
+        n_embd=WIDTH, activation_function=OTHERS[activation], resid_pdrop=0.0
+    )
     block, theirs, x = made(activation), modeling.GPT2MLP(INNER, config).double(), inputs()
     with torch.no_grad():
         for one, other in ((block.fc1, theirs.c_fc), (block.fc2, theirs.c_proj)):
@@ -225,17 +147,6 @@ def test_other_activations_are_those_of_gpt2(activation: str, called: str) -> No
     torch.testing.assert_close(of_ours, [of_x, first.T, second.T], rtol=1e-10, atol=1e-10)
 
 
-def test_every_activation_has_an_equation() -> None:
-    assert set(PLAIN) == set(EQUATIONS) and set(GATED) == set(GATES)
+def test_every_activation_is_compared() -> None:
+    assert set(PLAIN) == set(OTHERS) and set(GATED) == set(ACT2FN)
     assert {*PLAIN, *GATED} == set(get_args(Activation))
-
-
-def test_roles_are_views_of_the_gate_the_value_and_the_output() -> None:
-    block = made("swiglu")
-    (role, gate), (same, value), (last, out) = block.roles()
-    assert (role, same, last) == ("fc1", "fc1", "fc2")
-    assert gate.shape == value.shape == (INNER, WIDTH) and out is block.fc2.weight
-    with torch.no_grad():
-        gate.fill_(1.0)
-        value.fill_(2.0)
-    assert block.fc1.weight[:INNER].eq(1).all() and block.fc1.weight[INNER:].eq(2).all()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from magneto import PLACEMENTS, Encoder, TransformerConfig
+from magneto import PLACEMENTS, Encoder
 from magneto.training.model import FillRecorder, draw_parameters, materialize, whole_model_reason
 from tests.unit.nn.grids import small_grid
 
@@ -108,21 +108,3 @@ def test_bf16_autocast_changes_little(option: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         half = model(x, mask)
     assert (half - model(x, mask)).abs().mean() < 0.03
-
-
-def test_an_option_that_is_off_leaves_no_trace() -> None:
-    """The same names and the same draws as a stack that knows of none."""
-    part = ("before.weight", "before.bias")
-    attention = ("qkv_proj.weight", "qkv_proj.bias", "inside.weight", "inside.bias",
-                 "out_proj.weight", "out_proj.bias")  # fmt: skip
-    mlp = ("fc1.weight", "fc1.bias", "inside.weight", "inside.bias", "fc2.weight", "fc2.bias")
-    names = {
-        *(f"layers.0.self_attention.{name}" for name in part),
-        *(f"layers.0.self_attention.attention.{name}" for name in attention),
-        *(f"layers.0.feed_forward.{name}" for name in part),
-        *(f"layers.0.feed_forward.mlp.{name}" for name in mlp),
-        "final_norm.weight",
-        "final_norm.bias",
-    }
-    model = Encoder(TransformerConfig(width=32, heads=4, layers=1, ffn_width=48))
-    assert set(model.state_dict()) == names

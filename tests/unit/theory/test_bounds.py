@@ -83,6 +83,17 @@ def test_two_stacks(layers: int, placement: str) -> None:
             assert terms == tuple(rounded(value) for value in values)
 
 
+@pytest.mark.parametrize("placement", ALIKE)
+def test_two_stacks_first_order(placement: str) -> None:
+    stacks = [derived_scales("sub", Depth(stack, 18, 18)) for stack in ("encoder", "decoder")]
+    for cross, passed_on, total in (("paper", 0.6939, 1.5679), ("second", 0.6568, None)):
+        made = encoder_decoder_bound(
+            placement, *stacks, cross=cross_attentions(18, cross), form="first_order"
+        )
+        assert made.passed_on == rounded(passed_on)
+        assert total is None or made.total == rounded(total)
+
+
 @pytest.mark.parametrize(("layers", "total"), [(6, 5.597), (18, 4.680), (100, 4.072)])
 def test_two_stacks_as_implemented(layers: int, total: float) -> None:
     encoder = derived_scales("sub", Depth("encoder", layers, layers))
@@ -195,6 +206,7 @@ def test_a_row_of_ones_own_has_the_bound_of_its_layout() -> None:
     changes = (
         {"final": "none"},
         {"value_norm": "head"},
+        {"head_scale": "after_out"},
         {"gated": ("self_attention",)},
         {"first": PLACEMENTS["pre"]},
     )
