@@ -44,16 +44,6 @@ def test_there_and_back(sizes: tuple[list[int], list[int]], length: int | None) 
     assert torch.equal(back[0], vision) and torch.equal(back[1], language)
 
 
-@pytest.mark.parametrize("length", [None, 7])
-@pytest.mark.parametrize("sizes", [SIZES, ([3, 3], [0, 0]), ([2, 2], [3, 3])])
-def test_gradients_are_exact(sizes: tuple[list[int], list[int]], length: int | None) -> None:
-    packing = pack(*sizes, length)
-    streams = [torch.randn(sum(of), 2).double().requires_grad_() for of in sizes]
-    rows = torch.randn(packing.rows, packing.length, 2).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda *both: to_rows(*both, packing), streams)
-    assert torch.autograd.gradcheck(lambda rows: from_rows(rows, packing), [rows])
-
-
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
