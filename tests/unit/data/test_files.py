@@ -1,8 +1,5 @@
 """Files are found, unpacked and lose their byte-order mark; what can't be read is named."""
 
-import bz2
-import gzip
-import lzma
 import random
 from pathlib import Path
 
@@ -37,18 +34,6 @@ def test_files_of_a_folder_by_their_endings(tmp_path: Path) -> None:
     assert source_files(str(tmp_path / "d.md"), (".txt",)) == [tmp_path / "d.md"]
     with pytest.raises(ValueError, match=r"none ends in \.csv, \.tsv"):
         source_files(str(tmp_path), (".csv", ".tsv"))
-
-
-@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
-def test_what_is_packed_is_known_by_its_content(tmp_path: Path, pack) -> None:
-    text = "naïve 東京\n" * 100
-    path = tmp_path / "named.txt"
-    path.write_bytes(pack(text.encode()))
-    with open_text(path) as file:
-        assert file.read().decode() == text
-    path.write_bytes(path.read_bytes()[:-12])
-    with pytest.raises(ValueError, match=r"named\.txt: damaged"), open_text(path) as file:
-        file.read()
 
 
 @pytest.mark.parametrize(

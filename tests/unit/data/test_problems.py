@@ -21,18 +21,14 @@ from tests.problems import listed
 from tests.said import Said
 
 
-def test_counts_add_up_and_are_plain_json() -> None:
-    counts = Counts({"rows": 2, MALFORMED: 1})
-    counts.update(Counts({"rows": 3, EMPTY: 1}))
+def test_counts_add_up_are_plain_json_and_words() -> None:
+    counts = Counts({"rows": 1000, MALFORMED: 6})
+    counts.update(Counts({"rows": 234, EMPTY: 1}))
     counts.record(MALFORMED, "a.csv, line 3", "too few cells")
-    assert counts == {"rows": 5, MALFORMED: 2, EMPTY: 1}
+    assert counts == {"rows": 1234, MALFORMED: 7, EMPTY: 1}
     assert Counts(json.loads(json.dumps(counts))) == counts
-    assert counts["never met"] == 0
-
-
-def test_words() -> None:
     assert Counts().describe("rows") == "0 rows"
-    counts = Counts({EMPTY: 1, "rows": 1234, MALFORMED: 7, "long lines cut": 0})
+    counts = Counts(counts | {"long lines cut": 0})
     assert counts.describe("rows") == f"1,234 rows (7 {MALFORMED}, 1 empty text left out)"
     assert counts.describe("rows", EMPTY) == f"1,234 rows, 1 empty text left out (7 {MALFORMED})"
 

@@ -69,14 +69,11 @@ def test_repeats_come_in_one_batch_with_draws_of_their_own() -> None:
 LENGTHS = np.random.default_rng(0).integers(4, 100, 1003)
 
 
-def test_by_length_every_example_comes_once_an_epoch() -> None:
-    for count, size in ((203, 8), (3, 8), (16, 8)):
-        found = [number for _, number in taken(by_length(LENGTHS[:count], size, 1), 5 * count)]
-        for start in range(0, len(found) // count * count, count):
-            assert sorted(found[start : start + count]) == list(range(count))
-
-
 def test_by_length_batches_are_of_like_length_in_every_epoch() -> None:
+    for count in (203, 3, 16):
+        found = [number for _, number in taken(by_length(LENGTHS[:count], 8, 1), 5 * count)]
+        for start in range(0, len(found) // count * count, count):
+            assert sorted(found[start : start + count]) == list(range(count)), "each once"
     plan = by_length(LENGTHS, 8, 1)
     batches = [LENGTHS[plan(step)[:, 1]] for step in range(3 * 1003 // 8)]
     spread = [np.ptp(lengths) for lengths in batches]

@@ -1,4 +1,7 @@
-"""Worker processes change neither order nor content, and end with the main process."""
+"""Worker processes keep structure and order, say what fails, and end with the main process.
+
+That they change no batch is tested for every task in tests/integration/test_batches.py.
+"""
 
 import mmap
 import os
@@ -20,7 +23,6 @@ from magneto.data import workers
 from magneto.data.stream import BatchStream, example_stream, shuffled
 from magneto.data.workers import AHEAD, BatchError, BatchPrefetcher, share
 from tests.unit.data.test_stream import nested
-from tests.unit.translation import test_prepare as translation
 
 BATCH = 8
 SELF = Path("/proc/self/maps")
@@ -37,33 +39,11 @@ def same(first: Any, second: Any) -> bool:
     return first == second
 
 
-def shuffled_rows() -> BatchStream:
-    def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, torch.Tensor]:
-        noise = [
-            np.random.default_rng([3, *key]).random() for key in zip(draws, numbers, strict=True)
-        ]
-        return {"numbers": torch.from_numpy(numbers), "noise": torch.tensor(noise)}
-
-    return example_stream(shuffled(37, BATCH, 1), make)
-
-
 def in_order(count: int, size: int, make: Callable[[list[int]], Any]) -> BatchStream:
     def plan(step: int) -> list[int]:
         return [number % count for number in range(step * size, (step + 1) * size)]
 
     return BatchStream(plan, make, lambda piece: f"examples {', '.join(map(str, piece))}")
-
-
-def groups() -> BatchStream:
-    return translation.stream(batch_size=BATCH, block=500)
-
-
-KINDS = {"shuffled": shuffled_rows, "groups": groups}
-
-
-def take(stream: BatchStream, steps: int, num_workers: int, first: int = 0) -> list:
-    with closing(BatchPrefetcher(stream, 4, [1, 2], num_workers=num_workers)) as batches:
-        return [item for item, _ in zip(batches.start(first), range(steps), strict=False)]
 
 
 def alive(process: int) -> bool:
@@ -72,14 +52,6 @@ def alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_number_of_workers_changes_nothing(kind: str) -> None:
-    expected = [KINDS[kind]().batch(step, 4, [1, 2]) for step in range(12)]
-    for num_workers in (0, 1, 2, 4):
-        assert same(take(KINDS[kind](), 12, num_workers), expected), num_workers
-        assert same(take(KINDS[kind](), 5, num_workers, first=7), expected[7:]), num_workers
 
 
 def test_a_killed_worker_is_an_error_that_names_the_step() -> None:
@@ -187,7 +159,8 @@ def test_memory_is_bounded(num_workers: int) -> None:
 
 
 def test_signals_are_left_to_the_main_process() -> None:
-    with closing(BatchPrefetcher(shuffled_rows(), 1, [0], num_workers=2)) as batches:
+    stream = in_order(37, BATCH, torch.tensor)
+    with closing(BatchPrefetcher(stream, 1, [0], num_workers=2)) as batches:
         taken = batches.start()
         found = [next(taken)]
         processes = [worker.pid for worker in batches.processes]
@@ -197,7 +170,7 @@ def test_signals_are_left_to_the_main_process() -> None:
         found += [next(taken) for _ in range(11)]
         assert len(processes) == 2 and all(map(alive, processes))
     assert not any(map(alive, processes))
-    assert same(found, [shuffled_rows().batch(step) for step in range(12)])
+    assert same(found, [stream.batch(step) for step in range(12)])
 
 
 def test_shared_memory_keeps_structure_types_and_strides() -> None:

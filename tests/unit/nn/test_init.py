@@ -72,16 +72,17 @@ def test_biases_by_projection(unbiased: tuple[str, ...]) -> None:
     sizes = {"q": WIDTH, "k": WIDTH, "v": WIDTH, "out": WIDTH, "fc1": INNER, "fc2": WIDTH}
     stacks = {"encoder_layers": 1, "decoder_layers": 1}
     full, few = (
-        EncoderDecoder(config(**stacks, unbiased=roles)).decoder.state_dict()
-        for roles in ((), unbiased)
+        EncoderDecoder(config(**stacks, unbiased=roles)).decoder for roles in ((), unbiased)
     )
-    saved = sum(tensor.numel() for tensor in full.values()) - sum(
-        tensor.numel() for tensor in few.values()
-    )
+    saved = sum(p.numel() for p in full.parameters()) - sum(p.numel() for p in few.parameters())
     # Attention is there twice.
     assert saved == sum(sizes[role] * (1 if "fc" in role else 2) for role in unbiased)
-    for name in full.keys() - few.keys():
-        assert name.endswith(("proj.bias", *(f"{role}.bias" for role in unbiased)))
+    fused = few.layers[0].self_attention.attention.qkv_proj
+    if fused.bias is not None:
+        nn.init.normal_(fused.bias)
+        added = fused(torch.zeros(WIDTH)).view(3, WIDTH)
+        kept = torch.tensor([role not in unbiased for role in "qkv"])
+        assert torch.equal(added[kept].flatten(), fused.bias) and not added[~kept].any()
 
 
 @pytest.mark.parametrize("gain", [1.0, 1.7827])

@@ -1,5 +1,7 @@
 """Positions against transformers' Llama, T5, Marian, Wav2Vec2-Conformer, Bloom and MPT."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,7 +9,6 @@ from magneto import Decoder, Encoder, TransformerConfig
 from magneto.nn.position import (
     AlibiTable,
     RotaryTable,
-    T5Table,
     rotate,
     sinusoids,
     slopes,
@@ -39,13 +40,14 @@ def test_rotary_positions_are_llamas(base: float) -> None:
     torch.testing.assert_close((turned(query, index, base), turned(key, index, base)), expected)
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-def test_buckets_are_t5s(bidirectional: bool) -> None:
+@pytest.mark.parametrize("kind", [Encoder, Decoder])
+def test_buckets_are_t5s(kind: Any) -> None:
+    """The authors' causal decoder builds them in both directions and never uses half."""
     modeling = pytest.importorskip("transformers.models.t5.modeling_t5")
     distance = torch.arange(-400, 401)[None]
-    ours = T5Table(config(positions="t5"), bidirectional).bucket(distance)
+    ours = kind(config(positions="t5")).position_embedding.bucket(distance)
     theirs = modeling.T5Attention._relative_position_bucket(
-        distance, bidirectional=bidirectional, num_buckets=32, max_distance=128
+        distance, bidirectional=kind is Encoder, num_buckets=32, max_distance=128
     )
     assert torch.equal(ours, theirs) and ours.max() == 31 and ours.min() == 0
 
