@@ -64,7 +64,6 @@ def colour_jitter(image: Any, config: AugmentationConfig, random: np.random.Gene
 
 
 def enhance(image: Any, what: str, factor: float) -> Any:
-    """Apply a class of Pillow's ImageEnhance with a factor."""
     return getattr(pillow("ImageEnhance"), what)(image).enhance(factor)
 
 
@@ -148,7 +147,6 @@ def _solarise(image: Any, strength: float, random: np.random.Generator) -> Any:
 
 
 def _solarise_add(image: Any, strength: float, random: np.random.Generator) -> Any:
-    """Brighten pixels below 128."""
     added = min(128, int(110 * strength))
     table = [min(255, level + added) if level < 128 else level for level in range(256)]
     return image.point(table * len(image.getbands()))
@@ -189,7 +187,6 @@ class Augmentation:
     config: AugmentationConfig
 
     def __call__(self, picture: Picture, random: np.random.Generator) -> np.ndarray:
-        """Augment and normalise a picture."""
         image = self.input_format.normalise(self.pixels(picture, random))
         return random_erasing(image, self.config.erasing, random) if self.config.erasing else image
 
@@ -318,7 +315,6 @@ def photometric_distortion(
 
 
 def scale_saturation(image: Any, factor: float) -> Any:
-    """Multiply the saturation by a factor; a grey image stays as it is."""
     if image.mode == "L" or factor == 1:
         return image
     hue, saturation, value = image.convert("HSV").split()

@@ -44,10 +44,8 @@ def read_or_replace(
 ) -> tuple[dict[str, Any], int]:
     """Return the example of an index, or of a random one if its image is broken, and its index.
 
-    Random numbers are a function of the key (seed and draw) and the index.
-
-    Raises:
-        ValueError: If `TRIES` images in a row are broken.
+    Random numbers are a function of the key (seed and draw) and the index. After `TRIES` broken
+    images in a row the error is a ValueError.
     """
     number, last = index, ""
     for attempt in range(TRIES):

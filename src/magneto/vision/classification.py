@@ -52,12 +52,8 @@ def draw_mixing(
 ) -> Mixing:
     """Draw the mixing of a pair: by mixup or CutMix, each with probability 0.5 if both are on.
 
-    Args:
-        random: Random numbers.
-        mixup: Alpha of mixup's Beta distribution (0.8 in the paper's fine-tuning); 0: off.
-        cutmix: Alpha of CutMix's Beta distribution (1.0 in the paper's fine-tuning); 0: off.
-        height: Height of the images.
-        width: Width of the images.
+    `mixup` and `cutmix` are alphas of Beta distributions (0.8 and 1.0 in the paper's fine-tuning).
+    0 turns one off.
     """
     if not mixup and not cutmix:
         return Mixing()
@@ -100,10 +96,8 @@ def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tenso
 def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Tensor]:
     """Return the sums of a batch from which `classification_scores` makes metrics.
 
-    Args:
-        logits: Logits, float32 (batch, classes); -inf for a class that is not a candidate.
-        labels: Right classes (batch,).
-        broken: True for an image that could not be read, which counts as wrong (batch,).
+    Logits are float32 (batch, classes), with -inf for a class that is not a candidate. A broken
+    image counts as wrong.
     """
     best = logits.topk(min(5, logits.shape[1]), 1).indices
     hits = (best == labels[:, None]) & ~broken[:, None]
@@ -122,11 +116,7 @@ def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Ten
 
 
 def classification_scores(sums: Mapping[str, Any], classes: int) -> dict[str, float]:
-    """Return the metrics, given sums over all images.
-
-    Args:
-        sums: Sums of `answer_sums` over all batches, and of the "loss".
-        classes: Number of classes of the model.
+    """Return the metrics, given sums of `answer_sums` over all images, and of the "loss".
 
     Returns:
         "loss" and "accuracy"; "accuracy_top5" for more than five classes; "calibration_error", the
@@ -154,18 +144,15 @@ class ImageClassification(FineTuning):
 
     @cached_property
     def splits(self) -> ImageSplits:
-        """Training and validation images, with labels numbered in the order of `names`."""
         data = replace(self.data_config, classes=given_names(self.data_config))
         return load_images(data, self.seed, self._progress, self.problems)
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of the classes, in the order of their numbers."""
         return list(given_names(self.data_config) or self.splits.classes)
 
     @property
     def classes(self) -> int:
-        """Number of classes of the model, which is that of the data by default."""
         return self.model_config.classes or len(self.names)
 
     @cached_property
@@ -177,7 +164,6 @@ class ImageClassification(FineTuning):
         return torch.full((size,), -torch.inf).index_fill(0, torch.from_numpy(present), 0.0)
 
     def check(self) -> None:
-        """Check that model, data and the pre-trained run fit together."""
         super().check()
         splits, where = self.splits, self.data_config.source
         classes, known = len(splits.classes), self.classes
@@ -192,7 +178,6 @@ class ImageClassification(FineTuning):
         self.check_pretrained()
 
     def build_model(self) -> ImageClassifier:
-        """Build the model; `initial_weights` returns the encoder of the pre-trained run."""
         return ImageClassifier(replace(self.model_config, classes=self.classes))
 
     def finish(self, seed: int) -> Finish:
@@ -218,7 +203,6 @@ class ImageClassification(FineTuning):
         return mix
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return black images of the first class."""
         targets = torch.zeros(examples, self.classes)
         labels = torch.zeros(examples, dtype=torch.long)
         return {**super().dummy_batch(examples), "targets": targets, "labels": labels}
@@ -240,18 +224,15 @@ class ImageClassification(FineTuning):
         return Loss(objective(logits, targets, reduction="sum"), count, logs)
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Return sums of the cross-entropy, of right answers, and of bins of confidence."""
         logits = model(batch["images"]).float() + self.candidates.to(batch["images"].device)
         sums = answer_sums(logits, batch["labels"], batch["broken"])
         loss = F.cross_entropy(logits, batch["labels"], reduction="sum")
         return Scores({**sums, "loss": loss})
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the metrics of `classification_scores`."""
         return classification_scores(sums, self.classes)
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the loss of the class frequencies and the accuracy of the most frequent class."""
         size, held = self.classes, self.splits.validation
         order = evaluation_order(len(held))[: limit and limit * self.evaluation_batch]
         train = count_numbers(self.splits.train.labels_of(), size)
@@ -267,12 +248,7 @@ class ImageClassification(FineTuning):
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[Picture]) -> list[Prediction]:
-        """Return the classes of images with their probabilities, the most probable first.
-
-        Args:
-            model: Model with a run's weights, in evaluation mode.
-            inputs: Images that can be decoded.
-        """
+        """Return the classes of images with their probabilities, the most probable first."""
         transform = validation_transform(self.data_config, self.input_format_of())
         random = np.random.default_rng(0)
         images = torch.from_numpy(np.stack([transform(p, random) for p in inputs]))
@@ -286,7 +262,6 @@ class ImageClassification(FineTuning):
         ]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of the data; return the sizes of the images and the classes."""
         # The file of names and the pre-trained run may change later.
         named = {"data.classes": self.names, "data.class_names": None, "model.pretrained": None}
         return super().save_assets(directory) | named
@@ -294,7 +269,6 @@ class ImageClassification(FineTuning):
 
 @torch.no_grad()
 def figures(task: ImageClassification, model: Any) -> Sequence[Figure]:
-    """Return the confusion matrix, the most confident mistakes, and the last layer's attention."""
     from magneto.vision import figures as drawn
 
     batches = task.validation_batches()

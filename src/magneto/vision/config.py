@@ -51,8 +51,7 @@ LEAST_PATCH = 2
 def derive_sizes(side: int, image_size: int | None, patch_size: int | None) -> tuple[int, int]:
     """Return image size and patch size for images whose shorter side is `side` pixels.
 
-    A derived image size is at most `LARGEST_SIDE`, with at most `PATCHES` patches per side. A given
-    size is not changed.
+    A derived image size is at most `LARGEST_SIDE`, with at most `PATCHES` patches per side.
     """
     size = image_size or min(side, LARGEST_SIDE)
     patch = patch_size or max(-(-size // PATCHES), min(LEAST_PATCH, size))
@@ -102,7 +101,6 @@ class ImageInputConfig:
 
     @property
     def patches(self) -> int:
-        """Number of patches of one image."""
         size, patch, _ = self.input_sizes
         return (size // patch) ** 2
 
@@ -130,13 +128,11 @@ class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
 
     @property
     def grid(self) -> Grid:
-        """Grid of the patches, row by row, after the class token if there is one."""
         size, patch, _ = self.input_sizes
         return Grid(size // patch, size // patch, self.prefix)
 
     @property
     def prefix(self) -> int:
-        """Number of vectors before the patches: 1 with a class token, else 0."""
         return int(self.class_token == "learned")
 
 
@@ -299,9 +295,7 @@ class ImageClassificationDataConfig(ImageDataConfig):
 def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
     """Return the names of the classes that a recipe sets; None if the data sets them.
 
-    Raises:
-        FileNotFoundError: If the file of names does not exist. The message names the nearest path.
-        ValueError: If two classes have the same name.
+    A missing file raises FileNotFoundError, and a name that occurs twice ValueError.
     """
     if data.class_names is None:
         return data.classes
@@ -446,7 +440,6 @@ class SegmenterConfig(FineTunedImageConfig):
 
     @property
     def read_layers(self) -> tuple[int, ...]:
-        """Layers whose features the heads read: `feature_layers`, or evenly spread ones."""
         return self.feature_layers or tuple(
             max(self.layers * quarter // 4 - 1, 0) for quarter in (1, 2, 3, 4)
         )
@@ -479,5 +472,4 @@ class SegmentationDataConfig(ImageSourceConfig):
 
     @property
     def label_column(self) -> str:
-        """Column of labels of whole images: none is read."""
         return ""

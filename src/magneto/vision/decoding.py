@@ -43,7 +43,6 @@ class PixelPicture:
         self._pixels = pixels
 
     def pixels(self, scale: int = 1) -> np.ndarray:
-        """Return the pixels at full size; the scale is ignored."""
         return self._pixels
 
 
@@ -101,7 +100,6 @@ def pillow(module: str = "Image") -> Any:
 
 @cache
 def simplejpeg() -> Any:
-    """Import simplejpeg; None where it is not installed."""
     try:
         return import_extra("simplejpeg", "vision", "")
     except ModuleNotFoundError:
@@ -123,7 +121,6 @@ def open_by_pillow(content: bytes) -> Any:
 
 
 def orientation(image: Any) -> int:
-    """Return Exif's orientation of an image, 1 to 8; 1 is upright."""
     if image.format == "TIFF":
         return 1  # Pillow applies the orientation itself
     try:
@@ -147,9 +144,7 @@ def apply_orientation(pixels: np.ndarray, way: int) -> np.ndarray:
 def decode_jpeg(content: bytes, scale: int) -> np.ndarray | None:
     """Decode a JPEG by simplejpeg; return None if simplejpeg is not installed.
 
-    Raises:
-        ValueError: If simplejpeg refuses the file. Unlike Pillow, it refuses a stray byte between
-            two markers.
+    Unlike Pillow, simplejpeg refuses a stray byte between two markers (ValueError).
     """
     library = simplejpeg()
     if library is None:
@@ -225,29 +220,23 @@ class Pixels(MediaColumn):
         return PixelPicture(self.all[number])
 
     def key(self, number: int) -> str:
-        """Return the number."""
         return str(number)
 
     def name(self, number: int) -> str:
-        """Return the image's number as text for messages."""
         return f"image {number}"
 
     def sizes(self) -> np.ndarray:
-        """Return the bytes of each image."""
         return np.full(len(self.all), self.all[0].nbytes, np.int64)
 
     def read(self, number: int) -> bytes:
-        """Return the pixels as bytes."""
         return self.all[number].tobytes()
 
 
 def open_image(value: Any, refused: Callable[[str], None]) -> Picture:
-    """Open an image of a column of images; an error is a `BrokenImage`."""
     with guarded(BrokenImage):
         return value if isinstance(value, PixelPicture) else EncodedPicture(value.read(), refused)
 
 
 def open_mask(value: Any) -> np.ndarray:
-    """Decode a mask of a column of masks; see `decode_mask`."""
     with guarded(BrokenImage, "its mask: "):
         return value.pixels() if isinstance(value, PixelPicture) else decode_mask(value.read())

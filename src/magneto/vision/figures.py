@@ -30,7 +30,6 @@ OPACITY, HUE_STEP = 0.55, 0.6180339887498949
 
 
 def readable(batches: Iterable[dict[str, Tensor]], count: int, *names: str) -> list[Tensor]:
-    """Return tensors of the first `count` batches by name, without broken images."""
     kept = [[batch[name][~batch["broken"]] for name in names] for batch in islice(batches, count)]
     return [torch.cat(parts) for parts in zip(*kept, strict=True)]
 
@@ -39,7 +38,6 @@ def readable(batches: Iterable[dict[str, Tensor]], count: int, *names: str) -> l
 def codes_of(
     encode: Callable[[Tensor], Tensor], images: Tensor, device: torch.device, at_once: int = 64
 ) -> Tensor:
-    """Return the codes of images on the CPU."""
     return torch.cat([encode(some.to(device)).cpu() for some in images.split(at_once)])
 
 
@@ -79,7 +77,6 @@ def short(names: Sequence[str], number: int) -> str:
 
 
 def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Figure:
-    """Draw a confusion matrix; `what` names what is counted, such as "images"."""
     words = [short(names, number) for number in range(len(counts))]
     drawn, hidden = confusion_matrix(counts, words)
     right, total = int(np.trace(counts)), int(counts.sum())
@@ -205,15 +202,9 @@ def class_colours(count: int) -> np.ndarray:
 
 
 def overlay(pixels: np.ndarray, classes: np.ndarray, colours: np.ndarray) -> np.ndarray:
-    """Blend the colours of classes with an image.
+    """Blend the colours of classes, (classes, 3), with an image, uint8 (height, width, channels).
 
-    Args:
-        pixels: Pixels of the image, uint8 (height, width, channels).
-        classes: Class of each pixel, uint8 (height, width). `IGNORED` pixels keep their colour.
-        colours: Colours of the classes by `class_colours`.
-
-    Returns:
-        The image with its classes, uint8 (height, width, 3).
+    Pixels whose class is `IGNORED` keep their colour. Returns uint8 (height, width, 3).
     """
     base = with_channels(pixels, 3).astype(np.float32)
     known = classes != IGNORED
@@ -235,7 +226,6 @@ def overlay_panels(
 
 
 def overlay_png(image: np.ndarray, classes: np.ndarray, names: Sequence[str]) -> bytes:
-    """Return a PNG of an image with its segmentation and a legend; see `overlay`."""
     painted = overlay(image, classes, class_colours(len(names)))
     return overlay_panels([Panel(painted)], [classes], names)
 

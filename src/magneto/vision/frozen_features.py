@@ -32,10 +32,8 @@ POOLINGS = {"class_token": "[CLS]", "mean": "mean"}
 class Features:
     """Features of images at every layer.
 
-    Attributes:
-        layers: Features by pooling, float32 (layers + 1, images, width); layer 0 is the embeddings.
-        labels: Classes of the images, (images,).
-        broken: Number of images that could not be read and are left out.
+    Layers are float32 (layers + 1, images, width) by pooling; layer 0 is the embeddings. `broken`
+    images are left out.
     """
 
     layers: dict[str, Tensor]
@@ -66,8 +64,7 @@ def collect_features(
 ) -> list[Features]:
     """Return features of training and validation images, at most `limit` batches of each.
 
-    Raises:
-        ValueError: If an image has no label, or no image can be read.
+    Images without a label raise ValueError.
     """
     device, found = next(model.parameters()).device, []
     for split in (task.splits.train, task.splits.validation):
@@ -129,10 +126,7 @@ def linear_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor
 
 
 def neighbour_accuracy(known: Tensor, labels: Tensor, asked: Tensor, wanted: Tensor) -> float:
-    """Return the accuracy of a weighted vote of the nearest neighbours by cosine similarity.
-
-    Arguments are those of `linear_accuracy`.
-    """
+    """Return the accuracy of a vote of the nearest neighbours by cosine; see `linear_accuracy`."""
     neighbors = import_extra("sklearn.neighbors", "vision", "neighbours need scikit-learn")
     vote = neighbors.KNeighborsClassifier(
         min(NEIGHBOURS, len(known)),

@@ -42,10 +42,6 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
 
     Learned positions are interpolated to the model's grid. The run's head and final norm are left
     out. Only the shapes of `model` are used.
-
-    Raises:
-        FileNotFoundError: If there is no such run, or it has no weights.
-        ValueError: If its weights lack a part of the model's encoder.
     """
     run, held = pretrained_encoder(config)
     stored = open_tensors(find_weights(run))
@@ -61,7 +57,6 @@ def pretrained_encoder(config: Any) -> tuple[Path, Any]:
     """Return the run that `pretrained` names, and its model's configuration.
 
     Raises:
-        FileNotFoundError: If there is no such run.
         ValueError: If the run is not one of an image task.
     """
     run = pretrained_run(config)
@@ -124,20 +119,16 @@ class ImageTask(ImageInputTask):
 
     @cached_property
     def splits(self) -> ImageSplits:
-        """Training and validation images."""
         return load_images(self.data_config, self.seed, self._progress, self.problems)
 
     @property
     def training_images(self) -> ImageSplit:
-        """Training images."""
         return self.splits.train
 
     def describe(self) -> str:
-        """Return the numbers of images, of classes if any, and of problems."""
         return self.splits.describe()
 
     def check(self) -> None:
-        """Raise ValueError if model and data do not fit together."""
         found, where = self.splits, self.data_config.source
         validation_transform(self.data_config, self.input_format)
         if found.train.channels < self.model_config.channels:
@@ -146,17 +137,14 @@ class ImageTask(ImageInputTask):
                              f"--model.channels {found.train.channels}")  # fmt: skip
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return black images of the model's size."""
         broken = torch.zeros(examples, dtype=torch.bool)
         return {"images": self.black_images(examples), "broken": broken}
 
     @cached_property
     def augmentation(self) -> Any:
-        """Augmentation of training images."""
         return Augmentation(self.input_format, self.data_config.augmentation)
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
-        """Return the training example of an image."""
         train = self.splits.train
         image = self.augmentation(train.open(index), random)
         return {"images": image, "labels": train.label(index)}
@@ -166,7 +154,6 @@ class ImageTask(ImageInputTask):
         return lambda batch, numbers, draws: batch
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return augmented examples in random order; "broken" is True for replaced images."""
         train, repeats = self.splits.train, self.data_config.augmentation.repeats
         finish = self.finish(seed)
         return example_stream(
@@ -185,11 +172,9 @@ class ImageTask(ImageInputTask):
         return evaluation_images(split, transform, self.evaluation_batch, input_format.blank)
 
     def validation_batches(self) -> LazyBatches:
-        """Return batches of the validation images, in a fixed random order."""
         return self.fixed_batches(self.splits.validation)
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of the data; return the sizes of the model's images."""
         return super().save_assets(directory) | {"model.max_length": self.model_config.max_length}
 
 
@@ -199,12 +184,10 @@ class FineTuning(ImageTask):
     encoder_fields = SHARED_FIELDS
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return the pre-trained run, if one is named, and its model's configuration."""
         config = self.model_config
         return pretrained_encoder(config) if config.pretrained else None
 
     def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return patch embedding, positions and encoder of the pre-trained run, if one is named."""
         if not self.model_config.pretrained:
             return {}
         with torch.device("meta"):
@@ -218,6 +201,5 @@ class FineTuning(ImageTask):
             warn_unlearnt(pretrained_run(self.model_config), self._progress)
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
-        """Return the layer-wise decay of the learning rate."""
         config = self.model_config
         return layer_decay_multipliers(model, config.layers, config.layer_decay)

@@ -60,11 +60,7 @@ NOT_PAIRED = "images without a mask left out"
 
 
 def digits() -> dict[str, Table]:
-    """Return scikit-learn's digits: 1797 images (8, 8, 1) with labels; 0 is the background.
-
-    Raises:
-        ModuleNotFoundError: If scikit-learn is not installed.
-    """
+    """Return scikit-learn's digits: 1797 images (8, 8, 1) with labels; 0 is the background."""
     pixels, labels = _load_digits()
     classes = Classes(labels, [str(digit) for digit in range(10)])
     columns = {"image": Pixels(pixels, peak=16 * LEVEL), "label": classes}
@@ -83,9 +79,6 @@ def scenes() -> dict[str, Table]:
 
     A mask has 0 for the background and digit + 1 for a digit. One in five of the digits is used for
     validation scenes, the others for training scenes.
-
-    Raises:
-        ModuleNotFoundError: If scikit-learn is not installed.
     """
     pixels, labels = _load_digits()
     held = np.arange(len(pixels)) % 5 == 0
@@ -141,7 +134,6 @@ class ImageSplit:
 
     @property
     def images(self) -> MediaColumn:
-        """Column of images."""
         return self.table.columns["image"]
 
     @property
@@ -151,12 +143,10 @@ class ImageSplit:
 
     @property
     def channels(self) -> int:
-        """Number of channels of every image: 1 or 3."""
         return self.images.all.shape[-1] if isinstance(self.images, Pixels) else 3
 
     @property
     def has_masks(self) -> bool:
-        """Whether images have masks."""
         return "mask" in self.table.columns
 
     def label(self, index: int) -> int:
@@ -170,37 +160,23 @@ class ImageSplit:
         return np.full(rows.shape, UNLABELLED, np.int64) if labels is None else labels[rows]
 
     def name(self, index: int) -> str:
-        """Return an image's path or key for messages."""
         return self.images.name(int(self.table.rows[index]))
 
     def open(self, index: int) -> Picture:
-        """Open an image, without decoding its pixels.
-
-        Raises:
-            BrokenImage: If the file can't be read, or is not an image.
-        """
+        """Open an image without decoding its pixels; raise BrokenImage if it is unreadable."""
         row = int(self.table.rows[index])
         refused = partial(self.problems.record, BY_PILLOW, self.images.name(row))
         return open_image(self.images[row], refused)
 
     def broken(self, index: int, error: BrokenImage) -> None:
-        """Count a broken image."""
         self.problems.record(BROKEN, self.name(index), str(error))
 
     def pixels(self, index: int) -> np.ndarray:
-        """Return an image, uint8 (height, width, channels): RGB, upright.
-
-        Raises:
-            BrokenImage: If the file can't be read or decoded.
-        """
+        """Return an image, uint8 (height, width, channels): RGB, upright."""
         return self.open(index).pixels()
 
     def mask(self, index: int) -> np.ndarray:
-        """Return an image's mask: class numbers as stored, uint8 (height, width).
-
-        Raises:
-            BrokenImage: If the file can't be read or decoded.
-        """
+        """Return an image's mask: class numbers as stored, uint8 (height, width)."""
         return open_mask(self.table.columns["mask"][int(self.table.rows[index])])
 
     @property
@@ -221,11 +197,8 @@ def images_of(
 class ImageSplits:
     """Training and validation images of a source.
 
-    Attributes:
-        train: Training images.
-        validation: Validation images.
-        classes: Names of the classes in the order of their numbers; empty without labels.
-        counts: Counts of problems found while the source was listed.
+    `classes` has the names of the classes in the order of their numbers, and is empty without
+    labels.
     """
 
     train: ImageSplit
@@ -234,7 +207,6 @@ class ImageSplits:
     counts: Counts = field(default_factory=Counts)
 
     def describe(self) -> str:
-        """Return the numbers of images, of classes if any, and of problems."""
         parts = {"training images": len(self.train), "validation images": len(self.validation)}
         if self.classes:
             parts["classes"] = len(self.classes)
@@ -291,9 +263,6 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
     """Return a table with columns "image", "label" and, if there are masks, "mask".
 
     Rows without an image are counted and left out.
-
-    Raises:
-        ValueError: If there is no column of images, or the recipe names a missing one.
     """
     mask = table.find("mask", config.mask_column, media_names_of(table))
     image = find_images(table, config.image_column, mask)
@@ -320,11 +289,8 @@ def image_table(table: Table, config: ImageDataConfig, counts: Counts) -> Table:
 def find_images(table: Table, given: str | None, mask: str | None = None) -> str | None:
     """Return the name of the column of images, or None if there is no such column.
 
-    Args:
-        table: Table of a source. If it has columns of media, as tables of shards and the hub have,
-            one of these has the images.
-        given: Name in the recipe, if any.
-        mask: Name of the column of masks.
+    If a table has columns of media, as tables of shards and the hub have, one of these has the
+    images. `given` is the name in the recipe, if any, and `mask` the column of masks.
     """
     media = media_names_of(table)
     plain = [name for name in media if name != mask]
@@ -333,16 +299,11 @@ def find_images(table: Table, given: str | None, mask: str | None = None) -> str
 
 
 def media_names_of(table: Table) -> list[str]:
-    """Return the names of a table's columns of media."""
     return [name for name, column in table.columns.items() if isinstance(column, MediaColumn)]
 
 
 def with_images(table: Table, column: str, counts: Counts) -> Table:
-    """Return the rows of a table with an image; count the others.
-
-    Raises:
-        ValueError: If no row has an image.
-    """
+    """Return the rows with an image, and count the others; raise ValueError if none is left."""
     images = table.columns.get(column)
     if images is None:
         raise table.no_column(column)
@@ -374,7 +335,6 @@ def as_classes(column: Any) -> Classes:
 
 
 def is_number(word: str) -> bool:
-    """Return whether a label is a whole number below `MOST_CLASSES`."""
     short = len(word) < len(str(MOST_CLASSES))  # Python refuses numbers of thousands of digits
     return short and word.isascii() and word.isdigit()
 
@@ -409,9 +369,6 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     The folder has images/ with annotations/ or masks/, optionally each with training/ and
     validation/ (as ADE20k), or train/ with trainannot/ (as CamVid). A mask has the image's name
     with another file ending. A split without masks, such as a test split, is counted and left out.
-
-    Raises:
-        ValueError: If no image has a mask.
     """
     inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     images = next((inside[name] for name in IMAGE_FOLDERS if name in inside), None)
@@ -435,7 +392,6 @@ def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
 
 
 def _paired(images: Path, masks: Path, counts: Counts) -> Table:
-    """List images that have a mask, with their masks."""
     known = {_stem(name): name for name in media_names(masks, "image", Counts())}
     names = list(media_names(images, "image", counts))
     paired = [name for name in names if _stem(name) in known]

@@ -35,18 +35,14 @@ FIELDS = ("image_size", "patch_size", "channels")
 
 
 def open_sizes(config: Any) -> set[str]:
-    """Return the fields of an `ImageInputConfig` that `resolve_input` derives."""
     return {name for name in FIELDS if getattr(config, name) is None}
 
 
 @dataclass(frozen=True)
 class ImageSample:
-    """Sizes and colours of a sample of images.
+    """Height and width of some images, int64 (images, 2), and whether all are grey.
 
-    Attributes:
-        sizes: Height and width of each image, (images, 2), int64.
-        grey: Whether all images are grey.
-        huge: Name and size of an image with more than `MOST_PIXELS`; "" if there is none.
+    `huge` has name and size of an image with more than `MOST_PIXELS`, or is "".
     """
 
     sizes: np.ndarray
@@ -55,16 +51,11 @@ class ImageSample:
 
     @property
     def median_side(self) -> int:
-        """Median of the shorter sides, in pixels."""
         return int(np.median(self.sizes.min(1)))
 
 
 def sample_images(split: ImageSplit) -> ImageSample:
-    """Open a sample of a split's images.
-
-    Raises:
-        ValueError: If no image of the sample can be read.
-    """
+    """Open a sample of a split's images; ValueError if none can be read."""
     sizes, grey, huge = [], True, ""
     for index in evenly_spaced(len(split), SAMPLE).tolist():
         try:
@@ -108,19 +99,9 @@ def resolve_input(
 ) -> Any:
     """Return a model's configuration with all sizes of its images, and report derived sizes.
 
-    Images that are much larger or smaller than a given size are reported, too.
-
-    Args:
-        config: An `ImageInputConfig`.
-        split: Training images.
-        shared: Function that returns directory and model configuration of a run whose image sizes
-            the model must have, such as a pre-trained run; None if there is no such run.
-        progress: Receiver of the report.
-        compare: Whether to compare the images' sizes with a given size, because whole images are
-            resized to it.
-
-    Raises:
-        ValueError: If a size is open and no image can be read, or if sizes do not fit together.
+    Images that are much larger or smaller than a given size are reported, too, if `compare` says
+    that whole images are resized to it. `shared` returns the run whose image sizes the model must
+    have, such as a pre-trained run, and its model's configuration; None without such a run.
     """
     if not open_sizes(config):
         if compare:
@@ -182,9 +163,7 @@ class ImageInputTask(Task):
     def check_encoder(self) -> None:
         """Compare the configured encoder with that of the pre-trained run; no data is read yet.
 
-        Raises:
-            FileNotFoundError: If there is no such run.
-            ValueError: If the encoders differ. The message names the options that would fit.
+        Encoders that differ raise ValueError. The message names the options that would fit.
         """
         if self.encoder_fields and (found := self.shared_input()):
             # Only tasks that begin with another run load the code that reads runs.
@@ -194,12 +173,7 @@ class ImageInputTask(Task):
             check_same_encoder(*found, self.model_config, names)
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Read the data, derive open sizes, check that model, data and other runs fit; once.
-
-        Raises:
-            FileNotFoundError: If the source or another run does not exist.
-            ValueError: If model, data and other runs do not fit together.
-        """
+        """Read the data, derive open sizes, check that model, data and other runs fit; once."""
         if self._prepared:
             return
         self._progress = progress
@@ -214,7 +188,6 @@ class ImageInputTask(Task):
 
     @cached_property
     def input_format(self) -> InputFormat:
-        """Input format of the source's images."""
         return self.input_format_of(self.training_images.peak)
 
     def input_format_of(self, peak: int = 255) -> InputFormat:
@@ -223,15 +196,12 @@ class ImageInputTask(Task):
         return InputFormat(size, channels, self.data_config.normalisation, peak)
 
     def black_images(self, count: int) -> Tensor:
-        """Return black images of the model's size, (count, channels, height, width)."""
         size, _, channels = self.model_config.input_sizes
         return torch.zeros(count, channels, size, size)
 
     def digests(self) -> list[str]:
-        """Return digests of the training and validation data."""
         return [self.splits.train.digest, self.splits.validation.digest]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of the data; return the sizes of the model's images."""
         (directory / DIGEST_FILE).write_text(" ".join(self.digests()), encoding="utf-8")
         return {f"model.{name}": getattr(self.model_config, name) for name in FIELDS}

@@ -47,7 +47,6 @@ class PatchAggregation(nn.Module):
         self.encoder = Encoder(replace(shape, positions="none", drop_path=0.0))
 
     def forward(self, middle: Tensor, last: Tensor) -> Tensor:
-        """Return the features of the second prediction from those of the middle and last layer."""
         return self.encoder(torch.cat((last[:, :1], middle[:, 1:]), dim=1))
 
 
@@ -117,7 +116,6 @@ class ImageModelling(ImageTask):
 
     @cached_property
     def masking(self) -> BlockMasking:
-        """Sampler of masked patches."""
         grid = self.model_config.grid
         return BlockMasking(grid.rows, grid.columns, self.data_config.mask_ratio)
 
@@ -131,15 +129,12 @@ class ImageModelling(ImageTask):
         )  # fmt: skip
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return the run of the image tokenizer, if there is one, and its model's configuration."""
         return tokenizer_run(self.data_config.image_tokenizer)
 
     def codes(self) -> int:
-        """Return the number of codes of the image tokenizer."""
         return self.targets.agreed_codes(self.model_config.codes)
 
     def check(self) -> None:
-        """Check that images, model and tokenizer fit together."""
         super().check()
         if self.data_config.augmentation.erasing:
             raise ValueError("data.augmentation.erasing must be 0: erased patches have no code")
@@ -148,37 +143,30 @@ class ImageModelling(ImageTask):
                            "patches are masked")  # fmt: skip
 
     def build_model(self) -> MaskedImageModel:
-        """Build the model, with as many codes as the tokenizer has."""
         codes = self.model_config.codes or self.codes()
         return MaskedImageModel(replace(self.model_config, codes=codes))
 
     def companion(self) -> nn.Module:
-        """Return the image tokenizer."""
         return self.targets
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
-        """Return an augmented image and the numbers of its masked patches, both random."""
         image = self.augmentation(self.splits.train.open(index), random)
         return {"images": image, "hidden": self.masking.draw(random)}
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return black images with masked patches."""
         hidden = torch.arange(self.masking.count).repeat(examples, 1)
         return {**super().dummy_batch(examples), "hidden": hidden}
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Return the cross-entropy, and that of patch aggregation, summed over masked patches."""
         found = model(batch["images"], batch["hidden"], self._wanted(batch))
         total = torch.stack([loss.total for loss in found]).sum()
         logs = {"guess": found[0].total.detach()} if len(found) > 1 else {}
         return Loss(total, found[0].count, logs)
 
     def _wanted(self, batch: dict[str, Tensor]) -> Tensor:
-        """Return the codes of the masked patches, (batch, count)."""
         return self.targets(batch["images"]).gather(1, batch["hidden"])
 
     def validation_batches(self) -> LazyBatches:
-        """Return batches of validation images, always in the same order with the same masks."""
         batches = self.fixed_batches(self.splits.validation)
 
         def make(rows: np.ndarray) -> dict[str, Tensor]:
@@ -189,10 +177,7 @@ class ImageModelling(ImageTask):
         return LazyBatches(batches.plans, make)
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Return sums of cross-entropy, of masked patches and of right predictions.
-
-        Broken images are left out. Patch aggregation's predictions are not scored.
-        """
+        """Leave out broken images; the predictions of patch aggregation are not scored."""
         codes = self._wanted(batch)
         logits = model(batch["images"], batch["hidden"]).flatten(0, 1).float()
         there = (~batch["broken"])[:, None].expand_as(codes).flatten()
@@ -203,11 +188,7 @@ class ImageModelling(ImageTask):
         })  # fmt: skip
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return loss (nats per masked patch), perplexity and accuracy.
-
-        Raises:
-            ValueError: If no image could be read.
-        """
+        """Return loss (nats per masked patch), perplexity and accuracy."""
         count = count_patches(sums)
         loss = sums["loss"] / count
         return {
@@ -217,7 +198,6 @@ class ImageModelling(ImageTask):
         }
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of predicting the frequencies of codes in some training images."""
         self.prepare()
         size, targets = self.codes(), self.targets
         device = targets.scale.device
@@ -238,17 +218,14 @@ class ImageModelling(ImageTask):
         return self.summarise(sums, ())
 
     def digests(self) -> list[str]:
-        """Return digests of the images and of the tokenizer."""
         return [*super().digests(), self.targets.digest()]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of images and tokenizer; return image sizes and the number of codes."""
         return super().save_assets(directory) | {"model.codes": self.codes()}
 
 
 @torch.no_grad()
 def figures(task: ImageModelling, model: Any) -> Sequence[Figure]:
-    """Return figures of masked patches with predictions, and of the class token's attention."""
     from magneto.vision import figures as drawn
 
     images, hidden = drawn.readable(task.validation_batches(), SAMPLED_BATCHES, "images", "hidden")

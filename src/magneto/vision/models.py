@@ -96,7 +96,6 @@ class GroupNorm(nn.GroupNorm):
         super().__init__(groups, channels)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise maps (batch, channels, height, width), each image by itself."""
         return super().forward(input).type_as(input)
 
 
@@ -108,7 +107,6 @@ class Convolution(nn.Conv2d):
         super().__init__(inputs, outputs, size, padding=size // 2, bias=False)
 
     def reset_parameters(self) -> None:
-        """Initialise the weights."""
         nn.init.normal_(self.weight, std=self.std)
 
 
@@ -119,7 +117,6 @@ class PixelClassifier(nn.Conv2d):
         super().__init__(inputs, classes, 1)
 
     def reset_parameters(self) -> None:
-        """Initialise the weights; set the bias to zero."""
         nn.init.normal_(self.weight, std=0.01)
         nn.init.zeros_(self.bias)  # type: ignore[arg-type]
 
@@ -130,7 +127,6 @@ def resize(x: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def convolution_block(inputs: int, outputs: int, size: int) -> nn.Sequential:
-    """Return convolution, norm and ReLU."""
     return nn.Sequential(Convolution(inputs, outputs, size), GroupNorm(outputs), nn.ReLU())
 
 
@@ -215,13 +211,7 @@ class FCNHead(nn.Module):
 
 
 class SegmentationLogits(NamedTuple):
-    """Logits of a `Segmenter`.
-
-    Attributes:
-        main: Logits of the UperNet head (batch, classes, height, width), with 4 x 4 points per
-            patch.
-        auxiliary: Logits of the FCN head (batch, classes, rows, columns), used only in the loss.
-    """
+    """Logits of the UperNet head, with 4 x 4 points per patch, and of the auxiliary FCN head."""
 
     main: Tensor
     auxiliary: Tensor
@@ -319,7 +309,6 @@ def mean_of_windows(
 
 
 def at_least(image: Tensor, size: Sequence[int]) -> Tensor:
-    """Pad an image with zeros at the bottom and the right to at least a size."""
     more = [max(wanted - there, 0) for wanted, there in zip(size, image.shape[1:], strict=True)]
     return F.pad(image, (0, more[1], 0, more[0]))
 
@@ -342,7 +331,6 @@ class WholeImageConfig(SegmenterConfig):
 
     @property
     def grid(self) -> Grid:
-        """Grid of the patches, row by row, after the class token if there is one."""
         return Grid(self.rows, self.columns, super().grid.prefix)
 
 

@@ -41,10 +41,8 @@ SHOWN, OVERLAYS = 32, 4
 class MaskClasses:
     """Mapping from the numbers in masks to classes.
 
-    Args:
-        classes: Number of classes.
-        reduce_zero_label: Whether 0 is ignored and all other numbers are reduced by one.
-        ignored: Numbers in masks, before that reduction, that are ignored, too.
+    With `reduce_zero_label` 0 is ignored and all other numbers are reduced by one. `ignored`
+    numbers are those before that reduction.
     """
 
     def __init__(
@@ -57,11 +55,7 @@ class MaskClasses:
         self.table = found.astype(np.uint8)
 
     def __call__(self, stored: np.ndarray) -> np.ndarray:
-        """Return the classes of a stored mask, `IGNORED` for none; both uint8.
-
-        Raises:
-            BrokenImage: If the mask has an unknown class.
-        """
+        """Return the classes of a stored mask; raise BrokenImage for an unknown class."""
         found = self.table[stored]
         unknown = stored[(found >= self.classes) & (found != IGNORED)]
         if unknown.size:
@@ -75,8 +69,7 @@ class MaskClasses:
 def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.ndarray, np.ndarray]:
     """Return an image's pixels, (height, width, channels), and its classes, (height, width).
 
-    Raises:
-        BrokenImage: If the image or the mask can't be read, or their sizes differ.
+    A BrokenImage is raised if one can't be read, or their sizes differ.
     """
     pixels, mask = split.pixels(index), masks(split.mask(index))
     if pixels.shape[:2] != mask.shape:
@@ -88,10 +81,7 @@ def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.nda
 def mask_numbers(splits: Sequence[ImageSplit], masks: MaskClasses) -> np.ndarray:
     """Return the stored numbers with a class in the masks of splits, in ascending order.
 
-    Of a large split a sample of the masks is read.
-
-    Raises:
-        ValueError: If the masks have no class but 0.
+    Of a large split a sample of the masks is read. Masks with class 0 alone raise ValueError.
     """
     occurs = np.zeros(256, np.bool_)
     for split in splits:
@@ -117,13 +107,8 @@ def sparse_numbers(numbers: np.ndarray, classes: int) -> str:
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
     """Return a confusion matrix of pixels, without synchronising with the device.
 
-    Args:
-        labels: Right classes of pixels, `IGNORED` for none, any shape.
-        answers: Predicted classes, of the same shape.
-        classes: Number of classes.
-
-    Returns:
-        int64 (classes, classes): rows are right classes, columns predicted ones.
+    Labels, with `IGNORED` for none, and answers have the same shape. The result is int64 (classes,
+    classes): rows are right classes, columns predicted ones.
     """
     pair = labels.long() * classes + answers
     last = torch.full_like(pair, classes * classes)
@@ -182,13 +167,11 @@ class Segmentation(FineTuning):
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of the classes in the order of their numbers, or the numbers."""
         given = list(self.data_config.classes or self.splits.classes)
         return given or [str(number) for number in range(self.classes)]
 
     @cached_property
     def classes(self) -> int:
-        """Number of classes, which is that of the data by default."""
         data = self.data_config
         if self.model_config.classes is not None:
             return self.model_config.classes
@@ -203,12 +186,10 @@ class Segmentation(FineTuning):
 
     @cached_property
     def masks(self) -> MaskClasses:
-        """Mapping from the numbers in masks to classes."""
         data = self.data_config
         return MaskClasses(self.classes, data.reduce_zero_label, data.ignored)
 
     def check(self) -> None:
-        """Check that model, data and the pre-trained run fit together."""
         where, splits = self.data_config.source, self.splits
         for split in (splits.train, splits.validation):
             if not split.has_masks:
@@ -233,29 +214,24 @@ class Segmentation(FineTuning):
         raise ValueError(f"none of {CHECKED} pairs of image and mask can be read: {problem}")
 
     def build_model(self) -> Segmenter:
-        """Build the model; `initial_weights` returns the encoder of the pre-trained run."""
         return Segmenter(replace(self.model_config, classes=self.classes))
 
     @cached_property
     def augmentation(self) -> PairedAugmentation:
-        """Augmentation of a training image and its mask."""
         data = self.data_config
         return PairedAugmentation(self.input_format, data.augmentation, data.fit)
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
-        """Return an augmented crop of an image and of its mask (uint8)."""
         train = self.splits.train
         mask = self.masks(train.mask(index))
         image, mask = self.augmentation(train.open(index), mask, random)
         return {"images": image, "masks": mask}
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return augmented crops in random order: "images", "masks" and "broken"."""
         train = self.splits.train
         return example_stream(len(train), self.example, batch_size, seed, broken=train.broken)
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return black images of the first class."""
         side = self.model_config.input_sizes[0]
         masks = torch.zeros(examples, side, side, dtype=torch.uint8)
         return {**super().dummy_batch(examples), "masks": masks}
@@ -311,7 +287,6 @@ class Segmentation(FineTuning):
         return LazyBatches(evaluation_plans(len(held), self.evaluation_batch), make)
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Return confusion matrix and sum of the cross-entropy at the masks' sizes."""
         assert isinstance(model, Segmenter)
         counts, loss = [], []
         for logits, mask in zip(pixel_logits(model, batch["images"]), batch["masks"], strict=True):
@@ -325,13 +300,11 @@ class Segmentation(FineTuning):
         })  # fmt: skip
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the loss per pixel, the metrics of all pixels, and "broken" images, if any."""
         found = segmentation_scores(sums["confusion"], self.names)
         loss = sums["loss"] / np.sum(sums["confusion"])
         return {"loss": float(loss)} | found | ({"broken": b} if (b := sums["broken"]) else {})
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the loss of the class frequencies and the metrics of the most frequent class."""
         held = evaluation_order(len(self.splits.validation))[
             : limit and limit * self.evaluation_batch
         ]
@@ -344,7 +317,6 @@ class Segmentation(FineTuning):
         return self.summarise({"confusion": matrix, "loss": nats, "broken": 0}, ())
 
     def _count(self, split: ImageSplit, indices: np.ndarray) -> np.ndarray:
-        """Return the number of pixels of each class in some masks."""
         counts = np.zeros(256, np.int64)
         for index in indices.tolist():
             with suppress(BrokenImage):
@@ -353,12 +325,7 @@ class Segmentation(FineTuning):
 
     @torch.no_grad()
     def segment(self, model: nn.Module, pixels: np.ndarray) -> np.ndarray:
-        """Return the class of each pixel of an image, uint8 (height, width).
-
-        Args:
-            model: Model with a run's weights, in evaluation mode.
-            pixels: Pixels of the image, uint8 (height, width, channels).
-        """
+        """Return classes, uint8 (height, width), of pixels, uint8 (height, width, channels)."""
         assert isinstance(model, Segmenter)
         image = self.input_format_of().normalise(resize_to_fit(pixels, self.data_config.fit))
         device = next(model.parameters()).device
@@ -379,18 +346,15 @@ class Segmentation(FineTuning):
         return found
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of the data; return the sizes of the images and the classes."""
         classes = {"data.classes": self.names, "model.classes": self.classes}
         return super().save_assets(directory) | classes | {"model.pretrained": None}
 
 
 def pixel_loss(logits: Tensor, masks: Tensor) -> Tensor:
-    """Return the summed cross-entropy of logits (batch, classes, height, width) and masks."""
     return F.cross_entropy(logits, masks, ignore_index=IGNORED, reduction="sum")
 
 
 def figures(task: Segmentation, model: nn.Module) -> Sequence[Figure]:
-    """Return figures of segmented validation images, and the confusion matrix."""
     from magneto.vision.figures import confusion_figure, overlay_figure
 
     held, classes, found = task.splits.validation, task.classes, []

@@ -148,7 +148,6 @@ class Codebook(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise with random directions of equal use."""
         nn.init.normal_(self.vectors)
         nn.init.constant_(self.use, 1 / self.codes)
         nn.init.zeros_(self.revived)
@@ -217,7 +216,6 @@ class Codebook(nn.Module):
 
 
 def two_layers(width: int, outputs: int) -> nn.Sequential:
-    """Return a linear layer, tanh and a linear layer, from `width` to `outputs`."""
     return nn.Sequential(
         Projection(width, [("hidden", width)], bias=True),
         nn.Tanh(),
@@ -241,7 +239,6 @@ class ImageTokenizer(ImageEncoder):
             return F.normalize(self.head(x.to(self.codebook.vectors.dtype)), dim=-1)
 
     def quantise(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the code of each feature and its vector; see `Codebook.forward`."""
         with without_autocast(features):
             return self.codebook(features)
 
@@ -287,25 +284,18 @@ class PatchTokenizer(nn.Module):
         return F.normalize(patch_pixels(images, self.config.input_sizes[1]), dim=-1)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Return the codes, int64 (batch, patches), of images in [-1, 1]."""
         with without_autocast(images):
             rows = self.directions(images.to(self.vectors.dtype))
             return nearest(rows.flatten(0, 1), self.vectors).view(rows.shape[:-1])
 
 
 def weights_digest(module: nn.Module) -> str:
-    """Return a digest of a module's tensors."""
     tensors = (tensor for _, tensor in sorted(module.state_dict().items()))
     return content_digest(*(tensor.detach().cpu().reshape(-1).numpy() for tensor in tensors))
 
 
 class CodeTargets(nn.Module):
-    """Frozen image tokenizer that reads a model's input and undoes its normalisation.
-
-    Attributes:
-        codes: Number of codes.
-        patch_size: Patch size of the tokenizer and the model.
-    """
+    """Frozen image tokenizer that reads a model's input and undoes its normalisation."""
 
     scale: Tensor
     shift: Tensor
@@ -333,11 +323,7 @@ class CodeTargets(nn.Module):
         return self.tokenizer.encode(self.view(images))
 
     def agreed_codes(self, wanted: int | None) -> int:
-        """Return the number of codes.
-
-        Raises:
-            ValueError: If the recipe sets another number.
-        """
+        """Return the number of codes; ValueError if the recipe sets another number."""
         if wanted not in (None, self.codes):
             raise ValueError(
                 f"model.codes is {wanted}, but the image tokenizer has {self.codes} codes: "
@@ -346,7 +332,6 @@ class CodeTargets(nn.Module):
         return self.codes
 
     def digest(self) -> str:
-        """Return a digest of the tokenizer's weights."""
         return weights_digest(self.tokenizer)
 
 

@@ -87,7 +87,6 @@ class HogTeacher(nn.Module):
         self.width = (ORIENTATIONS + 1) * self.cells**2
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return features (batch, patches, width) of images (batch, channels, height, width)."""
         with without_autocast(images):
             found = gradient_histograms((images + 1) / 2, self.cell)
             directed = F.normalize(F.pad(found, (0, 0, 0, 0, 0, 1), value=FLAT), dim=1)
@@ -103,19 +102,14 @@ class PixelTeacher(nn.Module):
         self.width = channels * self.patch_size**2 + 1
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return features (batch, patches, width) of images (batch, channels, height, width)."""
         return patch_pixels(images, self.patch_size)
 
 
 class PretrainedTeacher(nn.Module):
     """Teacher from transformers, with its own image size and normalisation.
 
-    Features are those of the patches. CLIP's features (arXiv 2103.00020) are read after the final
-    norm and the projection. Features of DINO and DINOv2 (arXiv 2104.14294, 2304.07193) are read
-    after the final norm.
-
-    Raises:
-        ValueError: If the model does not exist, or its grid of patches differs from `config`'s.
+    Features are those of the patches: CLIP's (arXiv 2103.00020) after final norm and projection,
+    those of DINO and DINOv2 (arXiv 2104.14294, 2304.07193) after the final norm.
     """
 
     image_mean: Tensor
@@ -158,7 +152,6 @@ class PretrainedTeacher(nn.Module):
         return self.model.visual_projection(vision.post_layernorm(features))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return features (batch, patches, width) of images (batch, channels, height, width)."""
         size = (self.image_size, self.image_size)
         if images.shape[-2:] != size:
             images = F.interpolate(images, size, mode="bicubic", antialias=True)
@@ -167,7 +160,6 @@ class PretrainedTeacher(nn.Module):
 
 
 def build_teacher(config: ImageTokenizerConfig) -> Any:
-    """Return the teacher that a configuration names."""
     kind, _, path = config.teacher.partition(":")
     if path:
         return PretrainedTeacher(kind, path, config)
@@ -232,11 +224,9 @@ class ImageTokenization(ImageTask):
 
     @cached_property
     def teacher(self) -> Any:
-        """Frozen teacher, on the CPU until training moves it."""
         return build_teacher(self.model_config).requires_grad_(False).eval()
 
     def check(self) -> None:
-        """Check that images, model and teacher fit together; warn of too few patches."""
         super().check()
         config = self.model_config
         if self.data_config.normalisation != "half":
@@ -253,12 +243,10 @@ class ImageTokenization(ImageTask):
                                f"so some stay unused: try --model.codes {proposed}")  # fmt: skip
 
     def build_model(self) -> TokenizerDistillation:
-        """Build the model; its decoder predicts features of the teacher's width."""
         width = self.model_config.target_width or self.teacher.width
         return TokenizerDistillation(replace(self.model_config, target_width=width))
 
     def companion(self) -> nn.Module:
-        """Return the teacher."""
         return self.teacher
 
     @torch.no_grad()
@@ -268,7 +256,6 @@ class ImageTokenization(ImageTask):
         batches: Iterator[Sequence[Any]],
         gather: Callable[[Tensor], Tensor],
     ) -> None:
-        """Initialise the codebook by k-means of the first batches' features, equal on all ranks."""
         config, rows = self.model_config, []
         while sum(map(len, rows)) < config.codes * K_MEANS_PATCHES:
             pieces = [model.tokenizer.features(piece["images"]) for piece in next(batches)]
@@ -278,11 +265,9 @@ class ImageTokenization(ImageTask):
         model.tokenizer.codebook.vectors.copy_(gather(found)[: config.codes])
 
     def end_step(self, model: Any, add_up: Callable[[Tensor], Tensor]) -> None:
-        """Update the codebook, once for all micro-batches and ranks."""
         model.tokenizer.codebook.end_step(add_up)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Return 1 - cosine and the weighted commitment loss, summed over patches."""
         apart, distance, codes = self._measure(model, batch)
         total = apart.sum() + self.model_config.commitment * distance.sum()
         count = torch.ones_like(codes).sum()
@@ -301,7 +286,6 @@ class ImageTokenization(ImageTask):
         return 1 - cosine, distances, codes
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Return sums of the losses and of the use of each code, without broken images."""
         apart, distance, codes = self._measure(model, batch)
         there = (~batch["broken"])[:, None].expand_as(codes).to(apart.dtype)
         used = torch.zeros(self.model_config.codes, dtype=apart.dtype, device=apart.device)
@@ -317,9 +301,6 @@ class ImageTokenization(ImageTask):
 
         "codebook_use" is the share of codes that occur; "codebook_perplexity" is the exponential of
         the entropy of their frequencies.
-
-        Raises:
-            ValueError: If no image could be read.
         """
         count, used = count_patches(sums), [share for share in sums["used"] if share]
         apart = sums["apart"] / count
@@ -332,7 +313,6 @@ class ImageTokenization(ImageTask):
         }
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of predicting the mean of the teacher's features for every patch."""
         self.prepare()
         with torch.no_grad():
             some = islice(self.fixed_batches(self.splits.train), BASELINE_BATCHES)
@@ -349,17 +329,14 @@ class ImageTokenization(ImageTask):
         return F.normalize(self.teacher(images), dim=-1).flatten(0, 1).cpu()
 
     def digests(self) -> list[str]:
-        """Return digests of the images and of the teacher."""
         kind = self.model_config.teacher.partition(":")[0]
         return [*super().digests(), kind, weights_digest(self.teacher)]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write a digest of data and teacher; return image sizes and target width."""
         return super().save_assets(directory) | {"model.target_width": self.teacher.width}
 
 
 def figures(task: ImageTokenization, model: Any) -> Sequence[Figure]:
-    """Return figures of patches that share a code, and of reconstructions from codes."""
     from magneto.vision.figures import codes_figure, codes_of, readable, reconstruction_figure
 
     (images,) = readable(task.validation_batches(), BASELINE_BATCHES, "images")
