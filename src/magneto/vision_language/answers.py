@@ -131,7 +131,6 @@ def answerable(
 
 
 def tidy(answer: str) -> str:
-    """Replace line ends and tabs by spaces, and strip both ends."""
     return answer.replace("\n", " ").replace("\t", " ").strip()
 
 
@@ -160,7 +159,6 @@ def known_answers(majorities: Iterable[str], least: int) -> list[str]:
 
 
 def for_lookup(annotators: Sequence[str], lookup: Lookup) -> Sequence[str]:
-    """Return the annotators' answers, normalised if the look-up is "normalised"."""
     return annotators if lookup == "raw" else [normalise_answer(one) for one in annotators]
 
 
@@ -177,11 +175,8 @@ def read_answers(name: str) -> list[str]:
     """Read an answer list.
 
     The file has a JSON list (as in a run's assets), an answer in each line, or lines of JSON with
-    "answer" and "label" (BEiT-3's answer2label.txt).
-
-    Raises:
-        FileNotFoundError: If the file does not exist. The message names the nearest path.
-        ValueError: If the list is empty, has duplicates, or has labels out of order.
+    "answer" and "label" (BEiT-3's answer2label.txt). A list that is empty, has duplicates, or has
+    labels out of order raises ValueError.
     """
     path = existing_path(name)
     with guarded(prefix=f"{path} is not an answer list: "):
@@ -211,12 +206,8 @@ def _lines(text: str) -> list[Any]:
 class Targets:
     """Training targets of a split's questions, as a sparse matrix.
 
-    Attributes:
-        starts: Index of each question's first target, and the number of targets, int64 (questions +
-            1,).
-        numbers: Number of each target's answer, int64.
-        credits: Values of the targets, above 0 and at most 1, float32.
-        size: Number of answers in the list.
+    `starts` has the index of each question's first target, and the number of targets. Each target
+    has the number of its answer and a credit, above 0 and at most 1. The list has `size` answers.
     """
 
     starts: np.ndarray
@@ -226,7 +217,6 @@ class Targets:
 
     @property
     def known(self) -> np.ndarray:
-        """Whether each question has a target above 0, boolean (questions,)."""
         return np.diff(self.starts) > 0
 
     def dense(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:

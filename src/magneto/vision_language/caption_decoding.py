@@ -77,13 +77,11 @@ class CaptionWriter:
         return logits.log_softmax(-1)
 
     def forbidden_tokens(self) -> list[int]:
-        """Return the special tokens that a caption cannot have."""
         special = {self.tokenizer.begin, self.tokenizer.pad, self.tokenizer.mask}
         return sorted(token for token in special - {self.tokenizer.end} if token is not None)
 
     @torch.no_grad()
     def search(self, images: Tensor, how: CaptionSearch) -> list[list[int]]:
-        """Return the best caption of each image by beam search, without special tokens."""
         return [self._search_one(image[None], how) for image in images]
 
     def _search_one(self, image: Tensor, how: CaptionSearch) -> list[int]:
@@ -135,7 +133,6 @@ def samples_of_equal_length(tokens: Tensor, image_tokens: int) -> Samples:
     row = image_tokens + length
 
     def spread(each: int, step: int, first: int) -> Tensor:
-        """Return `each` consecutive numbers for every pair; pair i begins at first + i * step."""
         starts = torch.arange(count, device=tokens.device)[:, None] * step + first
         return (starts + torch.arange(each, device=tokens.device)).flatten()
 

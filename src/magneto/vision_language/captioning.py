@@ -49,12 +49,10 @@ class ImageCaptioning(CaptionedTask):
     data_config: CaptioningDataConfig
 
     def build_model(self) -> ImageCaptioner:
-        """Build the model; `initial_weights` returns the encoder of the pre-trained run."""
         return ImageCaptioner(self.sized_config())
 
     @cached_property
     def masking(self) -> Masking:
-        """Masking of tokens: 80 % mask token, 10 % another token, 10 % unchanged."""
         return Masking(MaskedTextDataConfig(corruption="bert"), self.tokenizer)
 
     def hidden(self, row: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -107,7 +105,6 @@ class ImageCaptioning(CaptionedTask):
         return self.shuffled_rows(batch_size, seed, finish, self.pairs[:, 0])
 
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add the first caption of each image, with the same masked words every time."""
         rows = batch["rows"].tolist()
         texts = [self.validation_tokens[row][0] for row in rows]
         keys = [(EVALUATION_SEED, row) for row in rows]
@@ -115,23 +112,17 @@ class ImageCaptioning(CaptionedTask):
         return {**batch, **hidden}
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images with masked captions of the largest length."""
         texts = self.longest_texts(examples)
         keys = [(self.seed, number) for number in range(examples)]
         hidden, _ = self.mask_words(texts, keys)
         return {"images": self.black_images(examples), **hidden, "broken": torch.tensor(0)}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the cross-entropy of masked words with label smoothing.
-
-        The logs are "nll", the cross-entropy without smoothing, and "broken", the share of words in
-        pairs that replace unreadable ones.
-        """
+        """Log "nll", the loss without smoothing, and the share of words in "broken" pairs."""
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         return Loss(found.total, found.count, {"nll": found.nll, "broken": batch["broken"]})
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Return the loss of masked words, and a greedy caption of each image as prediction."""
         found = model(batch["images"], batch["samples"], batch["words"], batch["targets"])
         written = CaptionWriter(model, self.model_config, self.tokenizer).greedy(batch["images"])
         sums = {"loss": found.nll, "count": found.count, "broken": batch["broken"].sum()}
@@ -153,7 +144,6 @@ class ImageCaptioning(CaptionedTask):
         return found | ({"broken": sums["broken"]} if sums["broken"] else {})
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Decode tokens up to the first `</s>`."""
         end = self.tokenizer.end
         stop = tokens.index(end) if end in tokens else len(tokens)
         return self.tokenizer.decode(list(tokens[:stop])).strip()
@@ -163,7 +153,6 @@ class ImageCaptioning(CaptionedTask):
         return [captions[row] for row in rows]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the loss of word frequencies, and the CIDEr of the most frequent caption."""
         self.prepare()  # the length of captions may depend on the data
         size = self.tokenizer.vocab_size
         train = np.concatenate([text[1:] for texts in self.train_tokens for text in texts])
@@ -176,7 +165,6 @@ class ImageCaptioning(CaptionedTask):
         return {"loss": nats / len(asked), "cider": float(np.mean(scores))}
 
     def caption(self, model: Any, pictures: Sequence[Picture], how: CaptionSearch) -> list[str]:
-        """Return a caption of each image by beam search."""
         images = self.read_pictures(pictures)
         writer = CaptionWriter(model, self.model_config, self.tokenizer)
         found = writer.search(images.to(next(model.parameters()).device), how)
@@ -185,7 +173,6 @@ class ImageCaptioning(CaptionedTask):
 
 @torch.no_grad()
 def figures(task: ImageCaptioning, model: nn.Module) -> Sequence[Figure]:
-    """Return a figure of validation images with the model's captions."""
     from magneto.vision_language.figures import captions_figure, readable_rows
 
     held = task.splits.validation
@@ -267,13 +254,11 @@ def caption_words(text: str) -> list[str]:
 
 
 def treebank_form(word: str) -> str:
-    """Return a word in Treebank's form: straight apostrophes, escaped "/" and "*"."""
     word = word.replace("\u2019", "'").replace("\u00b4", "'").replace("\u00a0", " ")
     return word.replace("/", "\\/").replace("*", "\\*")
 
 
 def ngrams(words: Sequence[str]) -> Counter[Ngram]:
-    """Count the n-grams of up to `LONGEST` words."""
     return Counter(
         tuple(words[start : start + size])
         for size in range(1, LONGEST + 1)
@@ -290,7 +275,6 @@ def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[
     rarity = math.log(len(references))
 
     def weight_vectors(counts: Counter[Ngram]) -> list[Vector]:
-        """Return a caption's vector of weights for each n."""
         made: list[Vector] = [{} for _ in range(LONGEST)]
         for ngram, count in counts.items():
             rare = rarity - math.log(max(1.0, images_with[ngram]))
@@ -313,7 +297,6 @@ def count_bigrams(counts: Counter[Ngram]) -> int:
 
 
 def similarity(mine: Sequence[Vector], other: Sequence[Vector], longer: int) -> float:
-    """Return the similarity of a caption to a reference, averaged over n."""
     total = 0.0
     for left, right in zip(mine, other, strict=True):
         product = sum(min(w, right[n]) * right[n] for n, w in left.items() if n in right)

@@ -64,12 +64,10 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
 
     @property
     def image_tokens(self) -> int:
-        """Number of vision tokens of one image: class token and patches."""
         return 1 + self.patches
 
     @property
     def image_grid(self) -> Grid:
-        """The patches row by row, after the class token."""
         size, patch, _ = self.input_sizes
         return Grid(size // patch, size // patch, prefix=1)
 
@@ -89,7 +87,6 @@ class FineTunedConfig(VisionLanguageConfig):
 
     @property
     def longest_text(self) -> int:
-        """`max_length`, or if it is None the largest length that is derived."""
         return self.max_length or LONGEST_TEXT
 
 
@@ -110,7 +107,6 @@ class PairPoolingConfig(FineTunedConfig):
 
     @property
     def ends_in_mask(self) -> bool:
-        """Whether a `<mask>` follows each text's words, for the head to read."""
         return self.pooling == "mask_token"
 
 

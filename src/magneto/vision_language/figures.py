@@ -51,12 +51,8 @@ def attention_figure(
 ) -> list[Figure]:
     """Draw the attention of some texts' words to the images; return [] if there are no texts.
 
-    Args:
-        task: The prepared task.
-        model: Its model.
-        heading: Function that returns a heading, given a validation row and the model's answer
-            number.
-        sides: Names of the images in each row.
+    `heading` returns a heading, given a validation row and the number of the model's answer.
+    `sides` are the names of the images in each row.
     """
     rows, config = some_rows(task), model.config
     if not len(rows):
@@ -111,7 +107,6 @@ def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def pixels_of(rows: ImageRows, row: int) -> np.ndarray:
-    """Return the image of a row, uint8 (height, width, channels)."""
     return rows.open(row)[0].pixels()
 
 
@@ -128,7 +123,6 @@ def readable_rows(rows: ImageRows) -> list[int]:
 
 
 def captions_figure(rows: ImageRows, chosen: Sequence[int], written: Sequence[str]) -> Figure:
-    """Draw images with the model's captions and their reference captions."""
     given = rows.values("captions")
     panels = [Panel(pixels_of(rows, row), f"model: {said}\nreference: {given[row][0]}")
               for row, said in zip(chosen, written, strict=True)]  # fmt: skip
@@ -142,7 +136,6 @@ def captions_figure(rows: ImageRows, chosen: Sequence[int], written: Sequence[st
 def searches_figure(
     rows: ImageRows, chosen: Sequence[int], images: Tensor, texts: Tensor
 ) -> Figure:
-    """Draw the top retrieved images of some captions."""
     given, panels = rows.values("captions"), list[Panel]()
     shown, found, right = min(QUERIES, len(chosen)), min(RETRIEVED, len(chosen)), 0
     for asked, likeness in enumerate((texts @ images.T)[:shown]):

@@ -61,12 +61,7 @@ NO_ANSWER = -1
 
 
 def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
-    """Return the directory of the pre-trained run's tokenizer, and its normalisation of images.
-
-    Raises:
-        FileNotFoundError: If the run or its tokenizer does not exist.
-        ValueError: If the run is not a vision-language run.
-    """
+    """Return the path of the pre-trained run's tokenizer, and its normalisation."""
     run = pretrained_run(config)
     if not is_exported(run):
         held_config(run)
@@ -86,12 +81,9 @@ def load_pretrained(
 ) -> tuple[dict[str, StoredTensor], str]:
     """Return the pre-trained run's encoder weights by the model's names, and a summary of them.
 
-    Positions are interpolated. The model has a `VisionLanguageEncoder` called `encoder`; only its
-    shapes are used, so it may be on the "meta" device.
-
-    Raises:
-        FileNotFoundError: If the run or its weights do not exist.
-        ValueError: If the run has no encoder, or other positions or tensors than the model.
+    Positions are interpolated. Only the shapes of the model, whose encoder is called `encoder`, are
+    used, so it may be on the "meta" device. A run with no encoder, or another one, raises
+    ValueError.
     """
     run = pretrained_run(config)
     held = held_config(run)
@@ -122,11 +114,7 @@ def is_exported(folder: Path) -> bool:
 
 
 def held_config(run: Path) -> Any:
-    """Return the configuration of a run's model, or of an exported encoder.
-
-    Raises:
-        ValueError: If the run or exported encoder is not a vision-language model.
-    """
+    """Return the configuration of a run's model, or of an exported encoder."""
     if not is_exported(run):
         held = resolved_recipe(run, {}).model
         if getattr(held, "image_grid", None) is None:
@@ -140,7 +128,6 @@ def held_config(run: Path) -> Any:
 
 
 def exported_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Open an exported model's tensors without reading them; return them by Magneto's names."""
     found = {name.removeprefix(CORE): t for name, t in open_tensors(folder).items()}
     bare = any(name.startswith(EMBEDDING) for name in found)
     return {f"{PREFIX}{name}": t for name, t in found.items()} if bare else found
@@ -166,14 +153,12 @@ class FineTunedTask(ImageTextTask):
         return name
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return the pre-trained run, if one is named, and its model's configuration."""
         if not self.model_config.pretrained:
             return None
         run = pretrained_run(self.model_config)
         return run, held_config(run)
 
     def check(self) -> None:
-        """Derive an open `max_length`; check the pre-trained run, and report what it gives."""
         super().check()
         if self.model_config.max_length is None:
             self.model_config = replace(self.model_config, max_length=self._derived_length())
@@ -200,17 +185,14 @@ class FineTunedTask(ImageTextTask):
         return load_pretrained(model, self.model_config)
 
     def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return the encoder's weights of the pre-trained run, if one is named."""
         return self._pretrained()[0] if self.model_config.pretrained else {}
 
     @cached_property
     def train_tokens(self) -> Any:
-        """Tokens of the training rows; see `tokenise`."""
         return self.tokenise("training", self.splits.train)
 
     @cached_property
     def validation_tokens(self) -> Any:
-        """Tokens of the validation rows; see `tokenise`."""
         return self.tokenise("validation", self.splits.validation)
 
     @abstractmethod
@@ -223,7 +205,6 @@ class FineTunedTask(ImageTextTask):
         return True
 
     def _read(self, rows: ImageRows, transform: Transform, row: int, random: Any) -> np.ndarray:
-        """Return the model's input for the image or images of a row."""
         pictures = rows.open(row)
         if not self.sees_images:
             images = [self.input_format.blank] * len(pictures)
@@ -254,7 +235,6 @@ class FineTunedTask(ImageTextTask):
         return example_stream(len(numbers), example, batch_size, seed, finish=finish, broken=broken)
 
     def validation_batches(self) -> LazyBatches:
-        """Return batches of validation rows, shuffled once; blank images replace broken ones."""
         plans = evaluation_plans(len(self.splits.validation), EVALUATION_BATCH)
         return LazyBatches(plans, self.fixed_rows)
 
@@ -291,7 +271,6 @@ class FineTunedTask(ImageTextTask):
 
     @property
     def max_text_tokens(self) -> int:
-        """Largest number of tokens of a text, without special tokens."""
         return self.model_config.max_length - 2 - len(self.suffix)
 
     def framed(self, split: str, texts: Sequence[str]) -> list[np.ndarray]:
@@ -307,16 +286,13 @@ class FineTunedTask(ImageTextTask):
         return [known[text] for text in texts]
 
     def read_pictures(self, pictures: Sequence[Picture]) -> Tensor:
-        """Return the model's input for images, (images, channels, side, side)."""
         transform, random = WholeImage(self.input_format_of()), np.random.default_rng(0)
         return torch.from_numpy(np.stack([transform(each, random) for each in pictures]))
 
     def longest_texts(self, count: int) -> list[np.ndarray]:
-        """Return texts of the largest length, for `dummy_batch`."""
         return [np.zeros(self.model_config.max_length, np.int64)] * count
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer and a digest of the data; return tokenizer, sizes and length."""
         length = self.model_config.max_length
         found = super().save_assets(directory)
         return {**found, "model.max_length": length, "model.pretrained": None}
@@ -335,16 +311,13 @@ class PairTask(FineTunedTask):
     credit: ClassVar[str]
 
     def training_texts(self) -> Iterable[str]:
-        """Return the training texts."""
         return self.splits.train.values(self.column)
 
     @property
     def sees_images(self) -> bool:
-        """Whether the model reads images, not only texts."""
         return self.data_config.input != self.column
 
     def tokenise(self, split: str, rows: ImageRows) -> list[np.ndarray]:
-        """Return the tokens of each text, without its words if only images are read."""
         alone = self.data_config.input not in ("both", self.column)
         return self.framed(split, [""] * len(rows) if alone else rows.values(self.column))
 
@@ -365,7 +338,6 @@ class PairTask(FineTunedTask):
         """Return the score of the most probable answer of each row, (rows,)."""
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return training rows in random order with augmented images."""
         tokens = self.train_tokens
 
         def finish(batch: dict[str, Any], *_: np.ndarray) -> dict[str, Any]:
@@ -375,7 +347,6 @@ class PairTask(FineTunedTask):
         return self.shuffled_rows(batch_size, seed, finish)
 
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add the texts and their targets to images of validation rows."""
         rows = batch["rows"].numpy()
         texts = [self.validation_tokens[row] for row in rows]
         return self._beside(batch, texts, self.targets(True, rows))
@@ -396,7 +367,6 @@ class PairTask(FineTunedTask):
         }
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images with texts of the largest length."""
         batch = {
             "images": self.black_images(examples * self.images_together),
             "rows": torch.zeros(examples, dtype=torch.long),
@@ -405,10 +375,7 @@ class PairTask(FineTunedTask):
         return self._beside(batch, self.longest_texts(examples), self.blank_targets(examples))
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the loss summed over rows.
-
-        The logs are the credit, and "broken", the share of rows that replace unreadable ones.
-        """
+        """Log the credit, and the share of rows that replace "broken" ones."""
         logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
         logs = {self.credit: self.credits(logits.detach(), targets).sum(),
                 "broken": batch["broken"].sum()}  # fmt: skip
@@ -416,7 +383,6 @@ class PairTask(FineTunedTask):
         return Loss(self.nats(logits, targets), count, logs, units=len(targets))
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Return sums of loss and credit (0 for unreadable images), and the answers."""
         logits, targets = model(batch["images"], batch["samples"]).float(), batch["targets"]
         broken = batch["broken"]
         sums = {
@@ -443,14 +409,8 @@ class PairTask(FineTunedTask):
     def predict(self, model: nn.Module, inputs: Sequence[tuple[Picture, str]]) -> list[Prediction]:
         """Return the labels of images with texts, the most probable first.
 
-        Args:
-            model: Model with a run's weights, in evaluation mode.
-            inputs: Images that can be decoded, each with its text. The `images_together` images of
-                a text follow each other, left before right, and each gets the prediction of the
-                text.
-
-        Raises:
-            ValueError: If a text is longer than the model allows.
+        The `images_together` images of a text follow each other, left before right, and each gets
+        the prediction of the text. A text that is longer than the model allows raises ValueError.
         """
         texts = [self.framed_whole(text) for _, text in inputs]
         samples = join_samples(self.model_config.image_tokens, paired=texts)
@@ -471,21 +431,16 @@ class CaptionedTask(FineTunedTask):
     words, rows = "captions", "images"
 
     def read_splits(self) -> RowSplits:
-        """Read training and validation images with their captions.
-
-        Of several rendered scenes with the same caption only one is kept.
-        """
+        """Read captioned images; of rendered scenes with the same caption, keep one."""
         found = load_captions(self.data_config, self.problems, self._progress)
         if parse_source(self.data_config.source).kind != "builtin":
             return found
         return RowSplits(distinct(found.train), distinct(found.validation), found.counts)
 
     def training_texts(self) -> Iterable[str]:
-        """Return the training captions."""
         return (text for own in self.splits.train.values("captions") for text in own)
 
     def tokenise(self, split: str, rows: ImageRows) -> list[list[np.ndarray]]:
-        """Return the tokens of each image's captions."""
         captions = rows.values("captions")
         texts = iter(self.framed(split, [text for own in captions for text in own]))
         return [[next(texts) for _ in own] for own in captions]
@@ -497,7 +452,6 @@ class CaptionedTask(FineTunedTask):
                          for caption in range(len(texts))], np.int64)  # fmt: skip
 
     def captions(self, pairs: np.ndarray) -> list[np.ndarray]:
-        """Return the tokens of the captions of training pairs, given the pairs' indices."""
         return [self.train_tokens[row][own] for row, own in self.pairs[pairs].tolist()]
 
 

@@ -22,9 +22,7 @@ EVALUATION_BATCH = 64
 class ImageTextTask(ImageInputTask):
     """Task over images with texts: a `VisionLanguageConfig` and an `ImageTextDataConfig`.
 
-    Attributes:
-        words: Plural noun for the texts in messages.
-        rows: Plural noun for the rows in messages.
+    `words` and `rows` are plural nouns for the texts and the rows in messages.
     """
 
     words: ClassVar[str] = "texts"
@@ -32,7 +30,6 @@ class ImageTextTask(ImageInputTask):
 
     @cached_property
     def splits(self) -> Any:
-        """Training and validation rows, read on first use."""
         return self.read_splits()
 
     @abstractmethod
@@ -41,7 +38,6 @@ class ImageTextTask(ImageInputTask):
 
     @property
     def training_images(self) -> ImageSplit:
-        """Training images; of rows with several images, the first image of each row."""
         return self.splits.train.images[0]
 
     @abstractmethod
@@ -50,34 +46,28 @@ class ImageTextTask(ImageInputTask):
 
     @property
     def tokenizer_name(self) -> str:
-        """Name of the tokenizer, as in a recipe."""
         return self.data_config.tokenizer
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The named tokenizer, or one trained on the training texts."""
         name, size = self.tokenizer_name, self.data_config.vocab_size
         texts = self.training_texts() if name == "bpe" else ()
         return build_tokenizer(name, size, texts, self._progress)
 
     def describe(self) -> str:
-        """Return the numbers of rows and of problems."""
         found = self.splits
         parts = {f"training {self.rows}": len(found.train),
                  f"validation {self.rows}": len(found.validation)}  # fmt: skip
         return Counts(found.counts).describe_amounts(parts)
 
     def check(self) -> None:
-        """Raise ValueError if the vocabulary is too small for the tokenizer."""
         vocabulary_size(self.model_config.vocab_size, self.tokenizer)
 
     def sized_config(self) -> Any:
-        """Return the model's configuration with the size of the vocabulary."""
         size = self.model_config.vocab_size or self.tokenizer.vocab_size
         return replace(self.model_config, vocab_size=size)
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer and a digest of the data; return tokenizer and image sizes."""
         (directory / "tokenizer").mkdir()
         self.tokenizer.save(directory / "tokenizer")
         return {"data.tokenizer": directory / "tokenizer", **super().save_assets(directory)}

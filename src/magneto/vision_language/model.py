@@ -85,7 +85,6 @@ class PackedTextEmbedding(nn.Module):
         self.positions = VectorTable(config.max_length, width, std=width**-0.5)
 
     def forward(self, samples: Samples) -> Tensor:
-        """Return the vectors of the samples' language tokens (language tokens, width)."""
         return self.words(samples.token_ids) + self.positions(samples.token_positions)
 
 
@@ -285,7 +284,6 @@ class QuestionAnswerer(nn.Module):
         self.head = AnswerHead(config, config.answers)
 
     def forward(self, images: Tensor, samples: Samples) -> Tensor:
-        """Return logits (questions, answers) of questions with their images."""
         read = pool_pairs(self.parts, self.encoder(images, samples), samples)
         return self.head(self.pooler(read))
 
@@ -335,7 +333,6 @@ class SimilarityScale(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set the initial value."""
         nn.init.constant_(self.logarithm, -math.log(self.temperature))
 
     def forward(self) -> Tensor:

@@ -69,14 +69,8 @@ class MaskedDataModelling(ImageTextTask):
     """Masked data modelling with a `MaskedDataModel`; losses are in nats per masked patch or word.
 
     The codes of patches come from a frozen image tokenizer, which reads the unmasked images. Data
-    of each kind is listed and tokenised on first use.
-
-    Attributes:
-        text_length: Length of a text without an image, in tokens.
-        paired_text_length: Largest length of a text with an image, in tokens.
-
-    Raises:
-        ValueError: If one of these lengths is above the model's `max_length`.
+    of each kind is listed and tokenised on first use. `text_length` is the length in tokens of a
+    text without an image, and `paired_text_length` the largest of a text with one.
     """
 
     unit = "tokens"
@@ -97,12 +91,10 @@ class MaskedDataModelling(ImageTextTask):
         return wanted or most
 
     def read_splits(self) -> RowSplits:
-        """Read images with all of their captions."""
         return load_captions(self.data_config, self.problems, self._progress)
 
     @cached_property
     def pairs(self) -> tuple[ImageRows, ImageRows]:
-        """Training and validation pairs of an image and a text."""
         rows = (self.splits.train, self.splits.validation)
         counts = ([*map(len, part.values("captions"))] for part in rows)
         train, validation = (part.take(np.arange(len(part)).repeat(count))
@@ -111,7 +103,6 @@ class MaskedDataModelling(ImageTextTask):
 
     @cached_property
     def images(self) -> tuple[ImageSplit, ImageSplit]:
-        """Training and validation images without a text."""
         data = self.data_config
         if data.image_source is None:
             return self.splits.train.images[0], self.splits.validation.images[0]
@@ -127,7 +118,6 @@ class MaskedDataModelling(ImageTextTask):
         return splits.train, splits.validation
 
     def training_texts(self) -> Iterator[str]:
-        """Yield all training texts, on which a tokenizer may be trained."""
         yield from all_captions(self.splits.train)
         if self.data_config.text_source == BUILTIN:
             yield from scene_texts()["train"]
@@ -135,7 +125,6 @@ class MaskedDataModelling(ImageTextTask):
             yield from split_documents(self._text_config("bytes", 2), "train", Counts())
 
     def _text_config(self, tokenizer: str, length: int) -> TextDataConfig:
-        """Return the data configuration of texts without an image."""
         data = self.data_config
         assert data.text_source is not None
         return TextDataConfig(
@@ -145,18 +134,13 @@ class MaskedDataModelling(ImageTextTask):
 
     @cached_property
     def paired_texts(self) -> tuple[ClosedTexts, ClosedTexts]:
-        """Tokens of the training and validation texts of pairs."""
         rows = (self.splits.train, self.splits.validation)
         train, validation = (close_texts(all_captions(part), self.tokenizer) for part in rows)
         return train, validation
 
     @cached_property
     def texts(self) -> tuple[ClosedTexts, ClosedTexts]:
-        """Tokens of training and validation texts without an image.
-
-        Raises:
-            ValueError: If there are too few tokens for a sequence.
-        """
+        """Tokens of training and validation texts without an image."""
         data, tokenizer, length = self.data_config, self.tokenizer, self.text_length
         if data.text_source is None:
             train, validation = self.paired_texts
@@ -180,17 +164,12 @@ class MaskedDataModelling(ImageTextTask):
 
     @cached_property
     def patches(self) -> BlockMasking:
-        """Sampler of masked patches."""
         grid = self.model_config.image_grid
         return BlockMasking(grid.rows, grid.columns, self.data_config.image_mask_ratio)
 
     @cached_property
     def masking(self) -> Masking:
-        """Masking of words.
-
-        Raises:
-            ValueError: If the tokenizer has no mask token.
-        """
+        """Masking of words; ValueError if the tokenizer has no mask token."""
         from magneto.language.masked_lm import Masking
 
         data = self.data_config
@@ -202,12 +181,7 @@ class MaskedDataModelling(ImageTextTask):
 
     @cached_property
     def targets(self) -> CodeTargets:
-        """Frozen image tokenizer, on the CPU until training moves it.
-
-        Raises:
-            FileNotFoundError: If the run does not exist.
-            ValueError: If its image sizes differ from the model's, or `codes` is not set.
-        """
+        """Frozen image tokenizer, on the CPU until training moves it."""
         model, data = self.model_config, self.data_config
         shape = ImageModelConfig(
             image_size=model.image_size, patch_size=model.patch_size, channels=model.channels,
@@ -222,7 +196,6 @@ class MaskedDataModelling(ImageTextTask):
         return load_targets(data.image_tokenizer, shape, data.normalisation, self.seed, batches)
 
     def crop(self, split: ImageSplit, normalisation: str | None = None) -> CentreCrop:
-        """Return the transform of validation images; `normalisation` replaces the model's."""
         input_format = self.input_format_of(split.peak)
         input_format = replace(
             input_format, normalisation=normalisation or input_format.normalisation
@@ -230,7 +203,6 @@ class MaskedDataModelling(ImageTextTask):
         return CentreCrop(input_format, self.data_config.resize or input_format.size)
 
     def describe(self) -> str:
-        """Return the numbers of pairs, images, tokens and problems."""
         self.masking  # noqa: B018  raises before long work if the tokenizer has no mask token
         ends = self.paired_texts[TRAIN].ends
         cut = int((np.diff(ends, prepend=-1) - 1 > self.paired_text_length - 2).sum())
@@ -244,31 +216,25 @@ class MaskedDataModelling(ImageTextTask):
                 f"{len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
 
     def codes(self) -> int:
-        """Return the number of codes of the image tokenizer."""
         return self.targets.agreed_codes(self.model_config.codes)
 
     def check(self) -> None:
-        """Report the number of masked patches; check that the image tokenizer fits."""
         super().check()
         where, config = self.data_config.image_tokenizer, self.model_config
         self._progress.say(f"{where}: {self.codes()} codes; {self.patches.count} of "
                            f"{config.patches} patches are masked")  # fmt: skip
 
     def build_model(self) -> MaskedDataModel:
-        """Build the model, with the sizes of both tokenizers."""
         config = self.sized_config()
         return MaskedDataModel(replace(config, codes=config.codes or self.codes()))
 
     def shared_input(self) -> tuple[Path, Any] | None:
-        """Return the image tokenizer's run, if there is one, and its model's configuration."""
         return tokenizer_run(self.data_config.image_tokenizer)
 
     def companion(self) -> nn.Module:
-        """Return the image tokenizer."""
         return self.targets
 
     def word_masking(self, name: str) -> MaskWords:
-        """Return the masking function for words of "texts" or "pairs"."""
         config = self.data_config
         alone = name == "texts"
         ratio = config.text_mask_ratio if alone else config.paired_text_mask_ratio
@@ -279,10 +245,8 @@ class MaskedDataModelling(ImageTextTask):
     ) -> dict[str, tuple[int, Example, OnBroken]]:
         """Return number of examples, example function and error callback of each stream.
 
-        Args:
-            split: `TRAIN` or `VALIDATION`.
-            transform: Function from a stream's name to the transform of its images.
-            fixed: Whether a blank image replaces a broken one.
+        `transform` returns the transform of a stream's images, given its name. If the examples are
+        `fixed`, a blank image replaces a broken one.
         """
         begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
         splits = {"images": self.images[split], "pairs": self.pairs[split].images[0]}
@@ -305,11 +269,7 @@ class MaskedDataModelling(ImageTextTask):
         }
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return images, texts and pairs, each shuffled separately and masked anew each time.
-
-        Raises:
-            ValueError: If the batch size is not a multiple of the sum of `batch_shares`.
-        """
+        """Return images, texts and pairs, each shuffled by itself and masked anew."""
         config = self.data_config
         sizes = stream_sizes(batch_size, config.batch_shares)
         augmented = {"images": config.image_augmentation, "pairs": config.augmentation}
@@ -347,7 +307,6 @@ class MaskedDataModelling(ImageTextTask):
         return LazyBatches(list(zip(*orders, strict=True)), make)
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images, texts of the largest length, and pairs of both."""
         shares = self.data_config.batch_shares
         lengths = {"texts": self.text_length, "pairs": self.paired_text_length}
         word = int(np.flatnonzero(self.masking.maskable)[0])
@@ -365,7 +324,6 @@ class MaskedDataModelling(ImageTextTask):
         return join_examples(self.model_config.image_tokens, pieces)
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the cross-entropy summed over masked patches and masked words."""
         images, masked = batch["images"], batch["masked"]
         codes = hidden_codes(self.targets, images, masked.patches)
         patches, words = model(images, masked, codes, batch["words"])
@@ -374,11 +332,9 @@ class MaskedDataModelling(ImageTextTask):
         return Loss(patches.total + words.total, patches.count + words.count, units=units)
 
     def validation_batches(self) -> Sequence[dict[str, Any]]:
-        """Return batches of validation images, texts and pairs, with the same masks every time."""
         return self.fixed_batches(VALIDATION)
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Return sums of cross-entropy, predictions and right predictions of each kind."""
         masked = batch["masked"]
         patches, words = model(batch["images"], masked)
         guesses = by_kind(patches, words, masked)
@@ -392,7 +348,6 @@ class MaskedDataModelling(ImageTextTask):
         return Scores(sums)
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the loss of all predictions, and loss and accuracy of each kind that occurs."""
         total = sum(sums[f"{kind}_nats"] for kind in KINDS)
         found = {"loss": total / max(sum(sums[f"{kind}_count"] for kind in KINDS), 1)}
         for kind in KINDS:
@@ -402,7 +357,6 @@ class MaskedDataModelling(ImageTextTask):
         return {**found, "unreadable_images": float(sums.get("unreadable", 0))}
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of predicting the frequencies of codes and tokens of each kind."""
         self.prepare()
         device, words = self.targets.scale.device, self.sized_config().vocab_size
         size = {kind: self.codes() if "image" in kind else words for kind in KINDS}
@@ -430,28 +384,23 @@ class MaskedDataModelling(ImageTextTask):
         return self.summarise(sums, ())
 
     def digests(self) -> list[str]:
-        """Return digests of the data and of the image tokenizer."""
         texts = [np.asarray(texts.tokens) for texts in (*self.texts, *self.paired_texts)]
         images = [split.digest for split in self.images]
         return [*super().digests(), *images, self.targets.digest(), content_digest(*texts)]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer and a digest of the data; return image sizes and number of codes."""
         return {**super().save_assets(directory), "model.codes": self.codes()}
 
 
 def all_captions(rows: ImageRows) -> Iterator[str]:
-    """Yield all captions, image by image."""
     return (text for own in rows.values("captions") for text in own)
 
 
 def by_kind(patches: Tensor, words: Tensor, masked: MaskedSamples) -> dict[str, Tensor]:
-    """Split rows of masked patches and of masked words by kind."""
     first, second = masked.alone_patches, masked.paired_words
     parts = (patches[:first], patches[first:], words[:second], words[second:])
     return dict(zip(KINDS, parts, strict=True))
 
 
 def hidden_codes(targets: nn.Module, images: Tensor, patches: Tensor) -> Tensor:
-    """Return the codes of masked patches; a validation batch may have none."""
     return targets(images).flatten().index_select(0, patches) if len(images) else patches

@@ -30,13 +30,7 @@ PARTS = ("images", "texts", "pairs")
 
 @dataclass(frozen=True)
 class ClosedTexts:
-    """Concatenated tokens of texts, each followed by the end token.
-
-    Attributes:
-        tokens: Tokens of all texts (tokens,), in the smallest type for the vocabulary; they may be
-            mapped from disk.
-        end: End token.
-    """
+    """Concatenated tokens of texts, maybe mapped from disk, each followed by the end token."""
 
     tokens: np.ndarray
     end: int
@@ -47,13 +41,11 @@ class ClosedTexts:
         return np.flatnonzero(self.tokens == self.end)
 
     def text(self, number: int) -> np.ndarray:
-        """Return the tokens of a text, without the end token."""
         start = self.ends[number - 1] + 1 if number else 0
         return self.tokens[start : self.ends[number]]
 
 
 def close_texts(texts: Iterable[str], tokenizer: Tokenizer) -> ClosedTexts:
-    """Tokenise texts in memory."""
     kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     parts = [part.astype(kind) for part, _ in tokenize_documents(texts, tokenizer)]
     return ClosedTexts(np.concatenate([np.zeros(0, kind), *parts]), tokenizer.end)
@@ -64,8 +56,7 @@ def mask_words(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mask a share of a text's tokens, at least one token and no special token.
 
-    Returns:
-        The masked text, and the target of each position or `IGNORED`, both (length,).
+    Returns the masked text, and the target of each position or `IGNORED`, both (length,).
     """
     most = max(1, round(ratio * int(masking.maskable[row].sum())))
     chosen = masking.choose(row, draw, most)
@@ -171,10 +162,7 @@ def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> di
 
 
 def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, Tensor]:
-    """Stack the examples of some indices, with the same randomness in every run.
-
-    Without indices the tensors have no rows.
-    """
+    """Stack the examples of some indices, maybe none, with the same randomness in every run."""
     rows = [
         make(number, np.random.default_rng([EVALUATION_SEED, which, number]))
         for number in (numbers.tolist() or [0])
@@ -183,11 +171,7 @@ def fixed_examples(make: Example, numbers: np.ndarray, which: int) -> dict[str, 
 
 
 def stream_sizes(batch_size: int, shares: Sequence[int]) -> dict[str, int]:
-    """Return the numbers of images, texts and pairs in a batch.
-
-    Raises:
-        ValueError: If the batch size is not a multiple of the sum of the shares.
-    """
+    """Return the numbers of images, texts and pairs in a batch, which the shares must divide."""
     whole = sum(shares)
     if batch_size % whole:
         nearest = max(whole, round(batch_size / whole) * whole)

@@ -42,27 +42,22 @@ class QuestionAnswering(PairTask):
     data_config: QuestionAnsweringDataConfig
 
     def read_splits(self) -> Questions:
-        """Read training and validation questions."""
         return load_questions(self.data_config, self.problems, self._progress)
 
     @cached_property
     def answers(self) -> list[str]:
-        """Answer list; a list that the recipe names is read without the data."""
         named = self.data_config.answers
         return self.splits.answers if named is None else read_answers(named)
 
     def training_texts(self) -> Iterable[str]:
-        """Return the training questions."""
         self._check_answered()
         return super().training_texts()
 
     def _check_answered(self) -> None:
-        """Raise ValueError for a test split, which has no training questions."""
         if not self.splits.answered:
             raise ValueError(without_answers(self.data_config.validation_split))
 
     def describe(self) -> str:
-        """Return the numbers of questions and problems, and the coverage of the answer list."""
         return self.splits.describe()
 
     def check(self) -> None:
@@ -77,22 +72,15 @@ class QuestionAnswering(PairTask):
         super().check()
 
     def build_model(self) -> QuestionAnswerer:
-        """Build the model; `initial_weights` returns the encoder of the pre-trained run."""
         config = self.sized_config()
         return QuestionAnswerer(replace(config, answers=config.answers or len(self.answers)))
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
-        """Return `head_rate` for the parameters above the pooler, or {} if it is 1."""
         rate = self.model_config.head_rate
         names = (name for name, _ in model.named_parameters() if name.startswith("head."))
         return {} if rate == 1 else dict.fromkeys(names, rate)
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return shuffled questions.
-
-        Raises:
-            ValueError: If the validation questions have no answers.
-        """
         self._check_answered()
         return super().train_stream(batch_size, seed)
 
@@ -102,15 +90,12 @@ class QuestionAnswering(PairTask):
         return torch.from_numpy(split.dense(rows))
 
     def blank_targets(self, count: int) -> Tensor:
-        """Return targets for `dummy_batch`."""
         return torch.zeros(count, self.model_config.answers or len(self.answers))
 
     def nats(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the binary cross-entropy of all answers, summed over the questions."""
         return F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
 
     def credits(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the target of each question's most probable answer, as in the released code."""
         return targets.gather(1, logits.argmax(1, keepdim=True))[:, 0]
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
@@ -139,15 +124,13 @@ class QuestionAnswering(PairTask):
         return [(ids[row], answer or "") for row, answer in pairs]
 
     def _given(self, predictions: Sequence[Any]) -> tuple[list[int], list[str | None]]:
-        """Return rows and answers of scored batches."""
         rows, numbers = (torch.cat(part).tolist() for part in zip(*predictions, strict=True))
         return rows, [None if n == NO_ANSWER else self.answers[n] for n in numbers]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the question-only baseline; none for a test split.
+        """Return the metrics of the most frequent answer to the same words; none for a test split.
 
-        The baseline predicts the answer that is most frequent among training questions of the same
-        words. The baseline's loss is that of predicting the mean targets.
+        The loss is that of predicting the mean targets.
         """
         found = self.splits
         if not found.answered:
@@ -174,7 +157,6 @@ class QuestionAnswering(PairTask):
         return self.answers, logits.softmax(-1)
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer, the answer list, and the names of the validation images."""
         write_json(directory / ANSWERS_FILE, self.answers)
         write_json(directory / HELD_OUT_FILE, image_keys(self.splits.validation))
         kept = super().save_assets(directory)
@@ -183,7 +165,6 @@ class QuestionAnswering(PairTask):
 
 
 def figures(task: QuestionAnswering, model: nn.Module) -> Sequence[Figure]:
-    """Return a figure of the attention of some questions' words to their images."""
     from magneto.vision_language.figures import attention_figure
 
     held = task.splits.validation

@@ -79,14 +79,10 @@ UNKNOWN_VALIDATION = "validation questions without a right answer in the list (t
 class Questions:
     """Questions with columns "question", "answers", "majority", "kind" and "id".
 
-    Attributes:
-        train: Training questions with an answer in the list and an image.
-        validation: All validation questions.
-        answers: Answer list, in the order of the answers' numbers.
-        answerable: Whether an answer of the list scores above 0 for a question, boolean (validation
-            questions,).
-        coverage: Shares of the annotators' answers to training questions that are in the list, by
-            the look-ups "raw" and "normalised".
+    Training questions have an image and an answer in the list. `answerable` is True for a
+    validation question for which an answer of the list scores above 0. `coverage` has the shares of
+    the annotators' answers to training questions that are in the list, by the look-ups "raw" and
+    "normalised".
     """
 
     train: ImageRows
@@ -104,7 +100,6 @@ class Questions:
         return any(self.validation.values("answers"))
 
     def describe(self) -> str:
-        """Return the numbers of questions and problems, and the coverage of the answer list."""
         if not self.answered:
             alone = {"questions without public answers": len(self.validation),
                      "answers in the list": len(self.answers)}  # fmt: skip
@@ -123,10 +118,6 @@ def load_questions(
     """Read training and validation questions, choose the answer list, make the targets.
 
     With a validation split without public answers there are no training questions.
-
-    Raises:
-        FileNotFoundError: If the path or a file of VQA v2 does not exist.
-        ValueError: If there are no questions to train on, or too few answers.
     """
     counts, lookup, tables = Counts(), config.answer_lookup, dict[str, Mapping[str, Table]]()
 
@@ -250,13 +241,11 @@ def too_few(
 
 
 def without_answers(split: str) -> str:
-    """Return the message for a split without public answers."""
     return (f"{split} has no public answers to validate on: train with --data.validation_split "
             "held_out")  # fmt: skip
 
 
 def file_of(folder: Path, pattern: str, split: str) -> Path:
-    """Return the path of a split's questions or annotations, which may not exist."""
     name = pattern.format(split=split)
     places = (folder / inner / packed for inner in INNER for packed in (name, f"{name}.gz"))
     return next((place for place in places if place.is_file()), folder / name)
@@ -363,7 +352,6 @@ def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
 
 
 def image_keys(rows: ImageRows) -> list[str]:
-    """Return the distinct names of the questions' images within the set."""
     store = rows.table.columns["image"]
     return list(dict.fromkeys(store.key(number) for number in rows.table.rows.tolist()))
 
@@ -394,7 +382,6 @@ def check_held_out(
 
 
 def trained_on(measured: Sequence[str], held: Sequence[str], split: str) -> list[str]:
-    """Return the evaluated images of VQA v2 that a run may have been trained on."""
     if split != "held_out" or not any(name.startswith(DIVIDED) for name in held):
         return []  # it was trained on no image of val2014
     left_out = set(held)

@@ -65,34 +65,27 @@ class VisualReasoning(PairTask):
     data_config: StatementDataConfig
 
     def read_splits(self) -> RowSplits:
-        """Read training and validation statements."""
         return load_statements(self.data_config, self.problems, self._progress)
 
     def build_model(self) -> VisualReasoner:
-        """Build the model; `initial_weights` returns the encoder of the pre-trained run."""
         return VisualReasoner(self.sized_config())
 
     @cached_property
     def truths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Labels of the training and validation statements, int64."""
         splits = (self.splits.train, self.splits.validation)
         train, validation = (np.array(rows.values("truth"), np.int64) for rows in splits)
         return train, validation
 
     def targets(self, validation: bool, rows: np.ndarray) -> Tensor:
-        """Return the labels of statements."""
         return torch.from_numpy(self.truths[validation][rows])
 
     def blank_targets(self, count: int) -> Tensor:
-        """Return labels for `dummy_batch`."""
         return torch.zeros(count, dtype=torch.long)
 
     def nats(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross-entropy, summed over the statements."""
         return F.cross_entropy(logits, targets, reduction="sum")
 
     def credits(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return which statements are classified correctly."""
         return logits.argmax(-1) == targets
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
@@ -110,7 +103,6 @@ class VisualReasoning(PairTask):
         return found | ({"broken": sums["broken"]} if sums["broken"] else {})
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the loss of the label frequencies and the metrics of the most frequent label."""
         truths, held = self.truths
         train, rows = count_numbers(truths, len(ANSWERS)), self.validation_rows(limit)
         labels, given = held[rows], np.full(len(rows), train.argmax())
@@ -120,12 +112,10 @@ class VisualReasoning(PairTask):
         return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(given))])
 
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:
-        """Return the probabilities that statements are false and true."""
         return ANSWERS, logits.softmax(1)
 
 
 def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
-    """Return a figure of the attention of some statements' words to their images."""
     from magneto.vision_language.figures import attention_figure
 
     texts, (_, truths) = task.splits.validation.values("statement"), task.truths
@@ -139,9 +129,7 @@ def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
 def consistency(said: Sequence[str], right: np.ndarray) -> float:
     """Return the share of sentences whose statements are all classified correctly.
 
-    Args:
-        said: Sentence of each statement.
-        right: Whether its classification is right, boolean.
+    `said` has the sentence of each statement, and `right` whether its classification is right.
     """
     _, number = np.unique(np.array(said), return_inverse=True)
     wrong = np.bincount(number, weights=~right)
@@ -155,10 +143,6 @@ def load_statements(
 
     Statements that share an image have the same "group", which is held out as a whole. Statements
     of the same sentence have the same "said", for `consistency`.
-
-    Raises:
-        FileNotFoundError: If the path does not exist.
-        ValueError: If there are no statements, no images, or no such split.
     """
     counts = Counts()
 

@@ -47,7 +47,6 @@ class WholeBatchStream(BatchStream):
     """
 
     def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
-        """Return the pieces `wanted` of a step's global batch."""
         total = len(self.plan(step))
         made = [
             {**piece, "start": piece_start(number, total, parts), "total": total}
@@ -71,7 +70,6 @@ class ImageTextRetrieval(CaptionedTask):
         self._everything: tuple[Tensor, Tensor] | None = None
 
     def build_model(self) -> ImageTextRetriever:
-        """Build the model; `initial_weights` returns the encoder of the pre-trained run."""
         return ImageTextRetriever(self.sized_config())
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
@@ -87,7 +85,6 @@ class ImageTextRetrieval(CaptionedTask):
         return WholeBatchStream(made.plan, made.make, made.describe)
 
     def _apart(self, batch: dict[str, Any], texts: Sequence[np.ndarray]) -> dict[str, Any]:
-        """Return a batch with "samples": its images alone, then texts alone."""
         images = len(batch["images"])
         samples = join_samples(self.model_config.image_tokens, images=images, alone=texts)
         return {**batch, "samples": samples}
@@ -108,16 +105,12 @@ class ImageTextRetrieval(CaptionedTask):
         }
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
-        """Return black images and captions of the largest length."""
         broken = torch.zeros(examples, dtype=torch.bool)
         batch = {"images": self.black_images(examples), "broken": broken}
         return {**self._apart(batch, self.longest_texts(examples)), "start": 0, "total": examples}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
-        """Return the summed contrastive loss of the pairs, with negatives of the global batch.
-
-        The log "broken" is the share of pairs that replace unreadable ones.
-        """
+        """Log the share of "broken" pairs; negatives are those of the global batch."""
         everything = self._embed_all(model, batch)
         images, texts, scale = model(batch["images"], batch["samples"])
         if everything is None:
@@ -145,11 +138,9 @@ class ImageTextRetrieval(CaptionedTask):
         return self._everything
 
     def end_step(self, model: nn.Module, add_up: Callable[[Tensor], Tensor]) -> None:
-        """Delete the embeddings of the step, since the weights have changed."""
         self._everything = None
 
     def score(self, model: nn.Module, batch: dict[str, Any]) -> Scores:
-        """Return the loss of images with their first captions, and the embeddings."""
         images, texts, scale = model(batch["images"], batch["samples"])
         sums = {
             "loss": contrastive_losses(images, texts[batch["first"]], scale).sum(),
@@ -176,11 +167,7 @@ class ImageTextRetrieval(CaptionedTask):
     def predict(self, model: nn.Module, inputs: Sequence[Picture | str]) -> list[Tensor]:
         """Return the embedding of each image and text, of length 1 and shape (width,).
 
-        Texts are truncated to the model's `max_length`.
-
-        Args:
-            model: Model with a run's weights, in evaluation mode.
-            inputs: Images that can be decoded, and texts, in any order.
+        Texts are truncated to the model's `max_length`. Images and texts may be in any order.
         """
         texts = [n for n, each in enumerate(inputs) if isinstance(each, str)]
         images = [n for n, each in enumerate(inputs) if not isinstance(each, str)]
@@ -195,7 +182,6 @@ class ImageTextRetrieval(CaptionedTask):
         return [*torch.cat(parts).cpu()[np.argsort([*images, *texts])]]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the recalls of a random order, and the loss of equal similarities."""
         plans = list(islice(self.validation_batches().plans, limit))
         rows = np.concatenate(plans)
         given = self.splits.validation.values("captions")
@@ -210,7 +196,6 @@ class ImageTextRetrieval(CaptionedTask):
 
 @torch.no_grad()
 def figures(task: ImageTextRetrieval, model: nn.Module) -> Sequence[Figure]:
-    """Return a figure of the validation images that some captions retrieve."""
     from magneto.vision_language.figures import searches_figure
 
     batch, device = task.validation_batches()[0], next(model.parameters()).device
@@ -228,13 +213,8 @@ def recalls(images: Tensor, texts: Tensor, owners: Tensor, broken: Tensor) -> di
 
     Among equal similarities the right answer counts as the last one, so that constant or non-finite
     embeddings score 0. "text_recall_at_1" is the recall of texts for an image, "image_recall_at_1"
-    that of the image for a text.
-
-    Args:
-        images: Embeddings of images (images, width), of length 1.
-        texts: Embeddings of texts (texts, width), of length 1.
-        owners: Index of each text's image (texts,). Every image has at least one text.
-        broken: True for an unreadable image (images,), whose queries fail.
+    that of the image for a text. Embeddings have length 1. `owners` has the index of each text's
+    image (texts,), and every image has a text. Queries of a broken image fail.
     """
     numbers = torch.arange(len(images))
     found = {}
@@ -279,12 +259,9 @@ def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
 
 
 def gather_at(part: Tensor, start: int, total: int) -> Tensor:
-    """Return a tensor with the rows of all ranks, detached from the graph.
+    """Return a tensor (total, width) with the rows of all ranks, detached from the graph.
 
-    Args:
-        part: This rank's rows.
-        start: Index of the first of them among all rows.
-        total: Number of all rows.
+    `start` is the index of this rank's first row among all rows.
     """
     whole = part.new_zeros(total, part.shape[1])
     whole[start : start + len(part)] = part.detach()

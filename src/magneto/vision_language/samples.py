@@ -109,7 +109,6 @@ def join_samples(
 
 
 def concatenated(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Concatenate any number of arrays as int64."""
     return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64, copy=False)
 
 
@@ -128,7 +127,6 @@ def frame_text(
 
 
 def resize_to_square(picture: Picture, size: int) -> np.ndarray:
-    """Resize a whole picture to a square, uint8 (size, size, channels)."""
     return crop_and_resize(picture, Box(0, 0, picture.height, picture.width), size)
 
 
@@ -136,10 +134,7 @@ def resize_to_square(picture: Picture, size: int) -> np.ndarray:
 class WholeImage:
     """Transform of images with texts, without a centre crop.
 
-    Attributes:
-        input_format: Input format of the model.
-        augmentation: Augmentation of training images; its crop "centre" is the whole image here.
-            None: no augmentation.
+    The crop "centre" of the augmentation is the whole image here. None: no augmentation.
     """
 
     input_format: InputFormat

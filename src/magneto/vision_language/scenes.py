@@ -146,7 +146,6 @@ def scene_statements() -> dict[str, Table]:
 
 
 def statements() -> list[str]:
-    """Return all statements about two images."""
     return [f"{words} {thing}" for words in STATEMENT_KINDS for thing, _ in conditions()]
 
 
@@ -181,12 +180,10 @@ def conditions() -> list[tuple[str, Condition]]:
 
 
 def alone(feature: Callable[[np.ndarray], np.ndarray], value: int, thing: int) -> Condition:
-    """Return the condition that a thing is the only one with its shape or colour."""
     return lambda scenes: ((feature(scenes) == value).sum(1) == 1) & (scenes == thing).any(1)
 
 
 def apart(shape: int, colour: int, thing: int) -> Condition:
-    """Return the condition that a shape and a colour occur, but not in one thing."""
     return lambda scenes: (
         (shapes_of(scenes) == shape).any(1)
         & (colours_of(scenes) == colour).any(1)
@@ -195,12 +192,10 @@ def apart(shape: int, colour: int, thing: int) -> Condition:
 
 
 def generator(split: str, which: int) -> np.random.Generator:
-    """Return the random generator of a split of a set."""
     return np.random.default_rng([SPLITS[split], which])
 
 
 def draw_where(holds: Condition, count: int, random: np.random.Generator) -> np.ndarray:
-    """Return random scenes (count, CELLS) that meet a condition."""
     found = np.zeros((0, CELLS), np.int64)
     while len(found) < count:
         scenes = draw_scenes(DRAWN, random)
@@ -222,7 +217,6 @@ def shapes_of(scenes: np.ndarray) -> np.ndarray:
 
 
 def colours_of(scenes: np.ndarray) -> np.ndarray:
-    """Return the colour in each cell, or `EMPTY`."""
     return np.where(scenes == EMPTY, EMPTY, scenes % len(COLOURS))
 
 

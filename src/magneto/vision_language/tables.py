@@ -72,28 +72,22 @@ class ImageRows:
 
     @cached_property
     def images(self) -> tuple[ImageSplit, ...]:
-        """Images of each column, by index of the row."""
         columns = (self.table.columns[name] for name in self.names)
         return tuple(images_of(column, self.table.rows, self.problems) for column in columns)
 
     def values(self, name: str) -> Any:
-        """Return the values of a column."""
         return self.table.values(name)
 
     def open(self, index: int) -> list[Picture]:
-        """Open the images of a row; raise BrokenImage if one can't be read."""
         return [images.open(index) for images in self.images]
 
     def name(self, index: int) -> str:
-        """Return the paths of the images of a row, for messages."""
         return ", ".join(images.name(index) for images in self.images)
 
     def broken(self, index: int, error: BrokenImage) -> None:
-        """Count a broken or missing image of a row."""
         self.problems.record(BROKEN, self.name(index), str(error))
 
     def take(self, indices: np.ndarray) -> ImageRows:
-        """Return the rows that indices or a mask select."""
         return replace(self, table=self.table.take(indices))
 
     @property
@@ -199,12 +193,8 @@ def find_columns(
 ) -> Table:
     """Return a table with a task's names of columns, without rows that lack an image.
 
-    Args:
-        table: Rows of a source.
-        images: Task's names of the columns of images, with the names in the recipe.
-        words: Task's names of the columns of texts, with the names in the recipe.
-        folder: Folder to which paths are relative. None: the table's folder.
-        counts: Counter of rows without an image.
+    `images` and `words` map the task's names to those in the recipe. `folder` is that to which
+    paths are relative (None: the table's).
 
     Raises:
         ValueError: If a column is missing, or no row has an image.
@@ -242,9 +232,8 @@ def with_words(
 def image_files(folder: Path, counts: Counts) -> dict[str, str]:
     """Return the paths of all images below a folder by file name.
 
-    Archives may be unpacked in different ways. For example, NLVR2's training images are in a
-    hundred folders or in one. Of two files with the same name, the first in alphabetical order is
-    used.
+    Archives may be unpacked in different ways: NLVR2's training images are in a hundred folders or
+    in one. Of two files with the same name, the first in alphabetical order is used.
     """
     root = folder if folder.is_dir() else folder.parent
     found: dict[str, str] = {}
@@ -257,7 +246,6 @@ def image_files(folder: Path, counts: Counts) -> dict[str, str]:
 
 
 def named_images(names: Sequence[str], folder: Path, known: Mapping[str, str]) -> MediaColumn:
-    """Return a column of images given by file name; see `image_files`."""
     return Files(folder if folder.is_dir() else folder.parent,
                  [known.get(name, name) for name in names])  # fmt: skip
 
@@ -265,12 +253,7 @@ def named_images(names: Sequence[str], folder: Path, known: Mapping[str, str]) -
 def load_captions(
     config: CaptionDataConfig, problems: DataProblems, progress: Progress = SILENT
 ) -> RowSplits:
-    """Return rows, each with an image and all of its "captions".
-
-    Raises:
-        FileNotFoundError: If the path does not exist.
-        ValueError: If there are no images with captions, or no such split.
-    """
+    """Return rows, each with an image and all of its "captions"."""
     counts = Counts()
 
     def tables(source: str) -> dict[str, Table]:
