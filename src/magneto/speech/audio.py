@@ -96,18 +96,12 @@ NO_WAVEFORM = np.zeros(0, np.float32)
 
 @cache
 def soundfile() -> Any:
-    """Import soundfile; raise ModuleNotFoundError with the extra to install."""
     return import_extra("soundfile", "speech", "recordings need soundfile")
 
 
 @contextmanager
 def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
-    """Open a recording as a `soundfile.SoundFile` and read its header.
-
-    Raises:
-        AudioError: If the recording is unusable, or reading it fails.
-        ModuleNotFoundError: If soundfile is not installed.
-    """
+    """Open a recording as a `soundfile.SoundFile`; AudioError if it is unusable."""
     library, size, wrong = soundfile(), 0, MISSING
     try:
         with guarded():
@@ -146,10 +140,7 @@ def header_seconds(file: File, segment: Segment = FULL) -> tuple[float, str]:
 def read_sound(file: File, sample_rate: int, segment: Segment = FULL) -> Waveform:
     """Read a segment of a recording (.wav, .flac, .ogg, .mp3 and other formats of libsndfile).
 
-    Args:
-        file: Path or content.
-        sample_rate: Sample rate of the result in Hz.
-        segment: Segment to read.
+    The result has this sample rate in Hz.
 
     Raises:
         ModuleNotFoundError: If soundfile, or soxr for resampling, is not installed.
@@ -210,10 +201,7 @@ def sound_pieces(
 ) -> Iterator[np.ndarray]:
     """Yield the samples of a file in pieces of a few seconds; see `read_sound`.
 
-    Args:
-        path: Path of the file.
-        sample_rate: Sample rate of the result in Hz.
-        report: Function that is called with a problem of the file.
+    `report` is called with a problem of the file.
     """
     has_samples = False
     try:
@@ -250,11 +238,8 @@ def raw_pieces(source: Any, rate: int, sample_rate: int) -> Iterator[np.ndarray]
 def stream_resampler(rate: int, sample_rate: int) -> Callable[[np.ndarray, bool], np.ndarray]:
     """Return a function that resamples a stream piece by piece.
 
-    The arguments of the returned function are a piece and whether the piece is the last. The
-    returned function gives the resampled samples that are available so far.
-
-    Raises:
-        ModuleNotFoundError: If soxr is needed and not installed.
+    Its arguments are a piece and whether the piece is the last. It returns the resampled samples
+    that are available so far.
     """
     if rate == sample_rate:
         return lambda samples, last: samples

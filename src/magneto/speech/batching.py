@@ -79,7 +79,6 @@ class SpeechVocabulary:
         self.size = tokenizer.vocab_size + 1
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the labels of each text, int32, without blank."""
         return [np.array(t, np.int32) + 1 for t in self.tokenizer.encode(list(texts))]
 
     def decode(self, labels: Iterable[int]) -> str:
@@ -155,9 +154,7 @@ class SpeechBatch:
         target_lengths: Number of labels, (batch,), int64.
         sizes: Numbers of frames and labels of each utterance, as integers.
         weights: Weights (batch,), float32: 1, or 0 for an unusable utterance.
-        ids: Ids of the utterances.
         problems: Problem of each utterance; "" without a problem.
-        texts: Transcripts.
         frames: Total number of frames without padding, for throughput and the share of padding.
     """
 
@@ -174,18 +171,11 @@ class SpeechBatch:
 
     @property
     def cells(self) -> int:
-        """Total number of frames with padding."""
         return self.features.shape[0] * self.features.shape[1]
 
 
 class BatchMaker:
-    """Builder of padded groups from a split's utterances.
-
-    Args:
-        source: Features of the utterances.
-        labels: Labels of each utterance.
-        normaliser: Normaliser of the features.
-    """
+    """Builder of padded groups from a split's utterances."""
 
     def __init__(
         self, source: Features, labels: Sequence[np.ndarray], normaliser: Normalise
@@ -200,13 +190,10 @@ class BatchMaker:
         random: np.random.Generator,
         speeds: np.ndarray | float = 1.0,
     ) -> list[np.ndarray]:
-        """Sort utterances by length and cut them into groups, short utterances first.
+        """Sort utterances, given by index, into groups of similar length, short utterances first.
 
-        Args:
-            numbers: Indices of the utterances in the split.
-            config: Data configuration, for the size of groups.
-            random: Random number generator that orders utterances of equal length.
-            speeds: Speed factor of every utterance of the split.
+        `speeds` has the speed factor of every utterance of the split. Utterances of equal length
+        are in random order.
         """
         shuffled = numbers[random.permutation(len(numbers))]
         frames = np.maximum(self.source.frames(speeds), MIN_FRAMES)
@@ -219,10 +206,7 @@ class BatchMaker:
         return cut_groups(order, np.stack([frames, labels + 1], 1), budgets)
 
     def evaluation_batch(self, numbers: np.ndarray) -> SpeechBatch:
-        """Return a group of unaugmented utterances.
-
-        Of broken utterances, the readable part is used.
-        """
+        """Return a group of unaugmented utterances, with the readable part of broken ones."""
         source, normaliser = self.source, self.normaliser
         return self._padded(numbers, [source.normalised(n, normaliser) for n in numbers.tolist()])
 
@@ -235,8 +219,8 @@ class BatchMaker:
     ) -> SpeechBatch:
         """Return a group of augmented utterances; broken utterances get weight 0.
 
-        `speeds` contains the speed factors of all utterances of the split. `seed` contains the seed
-        of the run and the epoch.
+        `speeds` has the factors of all utterances of the split, and `seed` the seed of the run and
+        the epoch.
         """
         vary = partial(augmentation.utterance, self.source, self.normaliser)
         found = [vary(n, float(speeds[n]), (*seed, n)) for n in numbers.tolist()]
@@ -269,14 +253,7 @@ class BatchMaker:
 class PreparedSpeech:
     """Splits, vocabulary, features and normaliser of a data configuration.
 
-    Args:
-        config: Data configuration.
-        seed: Seed of built-in training sets.
-        progress: Reports the slow steps, whose results are cached.
-
-    Raises:
-        FileNotFoundError: If there is no such source, tokenizer or normaliser.
-        ValueError: If there are no training utterances.
+    `seed` is that of built-in training sets. The results of slow steps are cached.
     """
 
     def __init__(self, config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> None:
@@ -325,14 +302,12 @@ class PreparedSpeech:
         return group_stream(groups, batch_size, make, lambda row: f"utterance {maker.ids[row[1]]}")
 
     def validation_batches(self) -> Sequence[SpeechBatch]:
-        """Return the groups of the validation split, in random order."""
         maker, random = self.validation_maker, np.random.default_rng(0)
         groups = maker.groups(np.arange(len(maker.ids)), self.config, random)
         plans = [groups[number] for number in evaluation_order(len(groups))]
         return LazyBatches(plans, maker.evaluation_batch)
 
     def save(self, directory: Path) -> None:
-        """Write tokenizer and normaliser, which a run's model needs."""
         (directory / "tokenizer").mkdir()
         self.vocabulary.tokenizer.save(directory / "tokenizer")
         if isinstance(self.normaliser, Normaliser):

@@ -111,7 +111,6 @@ class SyntheticConfig:
 
 
 def falling(name: str, values: tuple[float, float]) -> Iterator[str]:
-    """Yield an error for a range whose minimum exceeds its maximum."""
     low, high = values
     if low > high:
         yield f"{name} must be a minimum and a maximum, not {low}, {high}"
@@ -209,7 +208,6 @@ class SpeechDataConfig:
 
     @property
     def mel_range(self) -> tuple[float, float]:
-        """Lower and upper edge of the filters in Hz."""
         high = self.features.high_frequency
         return self.features.low_frequency, high if high > 0 else self.sample_rate / 2 + high
 

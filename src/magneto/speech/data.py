@@ -117,17 +117,14 @@ class Utterances:
 
     @cached_property
     def ids(self) -> list[str]:
-        """Ids of the utterances."""
         return self.table.values("id")
 
     @cached_property
     def texts(self) -> list[str]:
-        """Transcripts of the utterances."""
         return self.table.values("text")
 
     @property
     def seconds(self) -> np.ndarray:
-        """Durations in seconds according to the headers."""
         return self.table.values("seconds")
 
     def sound(self, number: int) -> Waveform:
@@ -143,11 +140,8 @@ class Utterances:
 class SpeechSplits:
     """Training and validation utterances of a recipe.
 
-    Attributes:
-        train: Training utterances that neither header nor transcript excludes.
-        validation: All validation utterances.
-        counts: Counters of each split, by its name.
-        excluded: Id and reason of each utterance left out of training.
+    Neither header nor transcript excludes a training utterance. `excluded` has id and reason of
+    each utterance left out of training.
     """
 
     train: Utterances
@@ -157,13 +151,11 @@ class SpeechSplits:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the content of the training and validation splits."""
         return content_digest(
             *(each.table.digest.encode() for each in (self.train, self.validation))
         )
 
     def describe(self, source: str) -> list[str]:
-        """Return a line per non-empty split with its counters and duration."""
         splits = {"train": self.train, "validation": self.validation}
         return [
             f"{source}, {name}: {self.counts[name].describe(KEPT, READ)}, "
@@ -176,11 +168,8 @@ class SpeechSplits:
 def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> SpeechSplits:
     """Find the utterances of a source and split them.
 
-    Args:
-        config: Data configuration. If `source` and `validation_source` are the same, there is no
-            training split.
-        seed: Seed of built-in training sets.
-        progress: Reports the reading of headers, whose result is cached.
+    If `source` and `validation_source` are the same, there is no training split. `seed` is that of
+    built-in training sets. The result of reading headers is cached.
 
     Raises:
         FileNotFoundError: If there is no such source.
@@ -244,11 +233,7 @@ def splits_of_kind(names: Iterable[str], kind: str) -> tuple[str, ...]:
 def read_utterances(
     readers: Mapping[str, Reader], names: Sequence[str], config: SpeechDataConfig, counts: Counts
 ) -> Table:
-    """Return the utterances of some splits of a source as one table.
-
-    Raises:
-        ValueError: If a split is missing, or the splits have no utterances.
-    """
+    """Return the utterances of some splits of a source as one table."""
     for name in names:
         if name not in readers:
             known = ", ".join(readers)
@@ -270,9 +255,6 @@ def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> T
     """Return the utterances of a table with columns "audio" and `COLUMNS`.
 
     Malformed records are counted and left out.
-
-    Raises:
-        ValueError: If there is no column of audio or of text.
     """
     media = [name for name, column in table.columns.items() if isinstance(column, MediaColumn)]
     audio = table.find("audio", config.audio_column, media) or next(iter(media), None)
@@ -312,13 +294,9 @@ def utterance_table(table: Table, config: SpeechDataConfig, counts: Counts) -> T
 
 
 def parse_segment(values: Mapping[str, Any]) -> Segment:
-    """Return the segment given by start, stop, duration and channel of a record.
+    """Return the segment given by start, stop (in seconds), duration and channel of a record.
 
     A duration without start and stop is that of the whole file and is ignored.
-
-    Raises:
-        BadRecord: If start and stop (in seconds) or the channel are invalid.
-        ValueError: If start or stop is not a number.
     """
     start, stop, duration, channel = (
         None if values.get(what) in (None, "") else values[what]
@@ -405,12 +383,7 @@ def _fit_to_train(
 def open_source(
     source: str, config: SpeechDataConfig, seed: int, progress: Progress
 ) -> dict[str, Reader]:
-    """Return a reader for each split of a source, by the split's name; no split is read yet.
-
-    Raises:
-        FileNotFoundError: If there is no such path. The message suggests the nearest path.
-        ValueError: If a name is unknown, or the path has no speech corpus.
-    """
+    """Return a reader for each split of a source, by the split's name; no split is read yet."""
     found = find_source(source)
     if found.kind == "builtin":
         check_builtin(found, NAMES, "speech")
@@ -531,9 +504,6 @@ def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
 
     Commands in wav.scp (`flac -c -d -s FILE |`) are not run. The file named in the command is read
     instead.
-
-    Raises:
-        ValueError: If the folder has no file "text".
     """
     if not (folder / "text").is_file():
         raise ValueError(f"{folder} has a {WAV_SCP} but no file named text")

@@ -93,13 +93,10 @@ class Search(ABC):
 class GreedyState:
     """State of greedy decoding.
 
-    Attributes:
-        predicted: Projected predictor output after the last label, (batch, joint).
-        state: State of the predictor.
-        emitted: Number of labels at the current frame, (batch,).
-        frames: Number of processed frames, (batch,).
-        score: Log-probability of the path so far, (batch,), float32.
-        found: Utterances, labels and frames of the emitted labels, in the order of emission.
+    `predicted` is the projected predictor output after the last label, (batch, joint), `emitted`
+    the number of labels at the current frame, `frames` that of processed frames, and `score` the
+    log-probability of the path, each (batch,). `found` has utterances, labels and frames of the
+    emitted labels, in the order of emission.
     """
 
     predicted: Tensor
@@ -124,7 +121,6 @@ class GreedySearch(Search):
 
     @torch.no_grad()
     def begin(self, model: Transducer, frames: Tensor) -> GreedyState:
-        """Return the initial state."""
         start = torch.full_like(frames, BLANK)
         output, state = model.predictor.step(
             start, model.predictor.begin(len(start), start.device)
@@ -166,7 +162,6 @@ class GreedySearch(Search):
         return GreedyState(predicted, inner, emitted, state.frames + lengths, score, tuple(found))
 
     def finish(self, model: Transducer, state: GreedyState) -> list[list[Hypothesis]]:
-        """Return one hypothesis per utterance."""
         labels: list[list[int]] = [[] for _ in state.score]
         frames: list[list[int]] = [[] for _ in state.score]
         if state.found:
@@ -188,13 +183,9 @@ class GreedySearch(Search):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return each row's next label, number of blanks before it, and log-probability of these.
 
-        Args:
-            model: Transducer.
-            frames: Projected encoder outputs, (batch, frames, joint).
-            lengths: Number of frames, (batch,).
-            rows: Indices of the unfinished utterances, (rows,).
-            place: Current frame of each utterance, (rows,).
-            labels: Projected predictor outputs, (rows, joint).
+        `frames` are projected encoder outputs, (batch, frames, joint), of `lengths` (batch,).
+        `rows` are the unfinished utterances, with their current frames `place` and their projected
+        predictor outputs `labels`, (rows, joint).
         """
         label, passed = torch.full_like(place, BLANK), torch.zeros_like(place)
         gained = frames.new_zeros(len(rows), dtype=torch.float32)
@@ -307,7 +298,6 @@ class ModifiedBeamSearch(Search):
 
     @torch.no_grad()
     def begin(self, model: Transducer, frames: Tensor) -> Beam:
-        """Return a beam of one empty hypothesis per utterance."""
         batch, width, predictor = len(frames), self.width, model.predictor
         start = torch.full_like(frames, BLANK)
         output, state = predictor.step(start, predictor.begin(batch, frames.device))
@@ -329,7 +319,6 @@ class ModifiedBeamSearch(Search):
 
     @torch.no_grad()
     def advance(self, model: Transducer, state: Beam, encoded: Tensor, lengths: Tensor) -> Beam:
-        """Return the beam after further frames."""
         beam, frames = state, model.joiner.encoder_proj(encoded)
         for number in range(int(lengths.max()) if len(lengths) else 0):
             logits = model.joiner.logits(frames[:, number, None], beam.predicted).float()
@@ -362,12 +351,8 @@ class ModifiedBeamSearch(Search):
     ) -> Beam:
         """Keep the best candidates, merge equal candidates, and update the predictor.
 
-        Args:
-            model: Transducer.
-            beam: Hypotheses before the frame.
-            candidates: Scores of the hypotheses with each next symbol, (batch, width, vocabulary).
-            times: Current frame, (batch,).
-            going: False for a finished utterance, (batch,).
+        `candidates` are scores of the hypotheses with each next symbol, (batch, width, vocabulary),
+        `times` the current frames (batch,). `going` is False for a finished utterance, (batch,).
         """
         _, width, vocabulary = candidates.shape
         scores, index = candidates.flatten(1).topk(width)

@@ -76,7 +76,6 @@ class FilterBank:
         return np.pad(weights, ((0, 1), (0, 0))).astype(np.float32)
 
     def frames(self, samples: int | np.ndarray) -> int | np.ndarray:
-        """Return the number of frames for a number of samples."""
         return np.maximum((samples - self.window) // self.shift + 1, 0)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
@@ -100,7 +99,6 @@ class FilterBank:
 
 
 def mel(frequency: np.ndarray) -> np.ndarray:
-    """Convert frequencies from Hz to mel."""
     return 1127.0 * np.log1p(frequency / 700.0)
 
 
@@ -119,11 +117,9 @@ class Normaliser:
     frames: int = 0
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
-        """Normalise features (frames, mel bins)."""
         return (features - self.mean) / self.deviation
 
     def save(self, path: Path) -> None:
-        """Write a JSON file."""
         values = {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
         write_json(path, values | {"frames": self.frames})
 
@@ -143,12 +139,7 @@ UTTERANCE_NORMALISERS: dict[str, Normalise] = {"utterance": normalise_utterance,
 
 
 def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
-    """Load a saved normaliser.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file is malformed, or has another number of features.
-    """
+    """Load a saved normaliser; ValueError if it is malformed or has other features."""
     if not path.is_file():
         raise FileNotFoundError(
             f'no {path}. data.cmvn must be "global", "utterance", "none" or the path of a run\'s '
@@ -165,12 +156,7 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
 
 
 def stored_normaliser(config: SpeechDataConfig) -> Normalise:
-    """Return the normaliser of `data.cmvn`, without access to training data.
-
-    Raises:
-        FileNotFoundError: If `data.cmvn` names a missing file.
-        ValueError: If `data.cmvn` is "global".
-    """
+    """Return the normaliser of `data.cmvn`, which must not be "global", without training data."""
     if config.cmvn in UTTERANCE_NORMALISERS:
         return UTTERANCE_NORMALISERS[config.cmvn]
     if config.cmvn == "global":
@@ -190,7 +176,6 @@ class SpeechFeatures:
         self.filter_bank, self.normaliser = FilterBank(config), stored_normaliser(config)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
-        """Return features (frames, mel bins) of mono samples at the data's sample rate."""
         return self.normaliser(self.filter_bank(samples))
 
 
@@ -223,7 +208,6 @@ class Features:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of recordings and settings, for the cache."""
         config = self.filter_bank.config
         return fingerprint(
             recording_states(self.utterances.table), repr(config.features), config.sample_rate
@@ -271,12 +255,7 @@ class Features:
 
 
 def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progress) -> Normalise:
-    """Return the normaliser of `data.cmvn`; a global normaliser is computed once and cached.
-
-    Raises:
-        FileNotFoundError: If `data.cmvn` names a missing file.
-        ValueError: If no training utterance is readable.
-    """
+    """Return the normaliser of `data.cmvn`; a global normaliser is computed once and cached."""
     if config.cmvn != "global":
         return stored_normaliser(config)
     cache = cache_directory() / f"speech-cmvn-{source.fingerprint}"
@@ -333,7 +312,6 @@ class Augmentation:
         return np.array(self.config.speeds)[drawn]
 
     def sound(self, samples: np.ndarray, speed: float, seed: Sequence[int]) -> np.ndarray:
-        """Change speed and loudness of samples and add noise."""
         config = self.config
         random = np.random.default_rng([*seed, SOUND])
         if speed != 1:
@@ -370,7 +348,6 @@ class Augmentation:
         return result
 
     def time_masks(self, frames: int) -> int:
-        """Return the number of time masks of an utterance."""
         config = self.config
         if config.time_masks_ratio == 0:
             return config.time_masks

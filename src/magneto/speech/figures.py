@@ -106,7 +106,6 @@ def find_example(task: SpeechRecognition, model: Transducer, batch: Any) -> Exam
 
 
 def draw_spectrogram(task: SpeechRecognition, example: Example) -> Figure:
-    """Draw the features with the recognised words at their times."""
     shift = task.speech.filter_bank.shift_seconds
     words = timed_words(example.hypothesis, task.vocabulary, SUBSAMPLING * shift)
     figure, axes = canvas(WIDTH, 3.2)
@@ -170,11 +169,9 @@ def best_path_line(frames: Sequence[int], count: int) -> tuple[list[float], list
 
 
 def draw_errors(words: Mapping[str, Counter[str]], utterances: int) -> Figure:
-    """Draw a table of the words with the most errors.
+    """Draw a table of the words with the most errors, from `recognised_words`.
 
-    Args:
-        words: Result of `recognised_words`.
-        utterances: Number of utterances whose words are counted.
+    `utterances` is the number of utterances whose words are counted.
     """
     total = {word: found.total() for word, found in words.items() if word}
     correct = {word: words[word][word] for word in total}

@@ -33,7 +33,6 @@ class Word:
 
     @property
     def middle(self) -> float:
-        """Middle of start and end in seconds."""
         return (self.start + self.end) / 2
 
 
@@ -42,13 +41,8 @@ def timed_words(
 ) -> list[Word]:
     """Return the words of a hypothesis with their times.
 
-    Labels are assigned to words by decoding prefixes, which works with any tokenizer.
-
-    Args:
-        hypothesis: Result of a search.
-        vocabulary: Vocabulary of its labels.
-        seconds: Duration of an encoder frame in seconds.
-        start: Time of the first frame in seconds.
+    Labels are assigned to words by decoding prefixes, which works with any tokenizer. An encoder
+    frame lasts `seconds`, and the first one begins at `start` seconds.
     """
     texts = vocabulary.decode(hypothesis.labels).split()
     spans: list[list[int]] = [[] for _ in texts]
@@ -75,13 +69,7 @@ EDGE = 0.1
 
 @dataclass(frozen=True)
 class Window:
-    """Window of a recording.
-
-    Attributes:
-        start: First sample in the recording.
-        samples: Mono samples, float32.
-        last: Whether it is the last window of the recording.
-    """
+    """Window of a recording: its first sample in the recording, and mono samples, float32."""
 
     start: int
     samples: np.ndarray
@@ -106,13 +94,10 @@ def split_windows(pieces: Iterable[np.ndarray], size: int, overlap: int) -> Iter
 
 
 class TranscriptMerger:
-    """Merger of the words of overlapping windows into one transcript.
+    """Merger of the words of windows that overlap by some seconds into one transcript.
 
     Two windows are joined at the common word nearest to the middle of their overlap, or in the
     middle if they have no common word.
-
-    Args:
-        overlap: Overlap in seconds.
     """
 
     def __init__(self, overlap: float) -> None:
@@ -123,11 +108,8 @@ class TranscriptMerger:
     def add(self, words: Sequence[Word], start: float, stop: float, last: bool) -> list[Word]:
         """Add the words of the next window; return the words that no later window changes.
 
-        Args:
-            words: Words of the window, with times relative to the start of the recording.
-            start: Start of the window in seconds.
-            stop: End of the window in seconds.
-            last: Whether it is the last window.
+        The window lasts from `start` to `stop`, and its words have times, in seconds from the start
+        of the recording. `last` says whether it is the last window.
         """
         merge_equal = list(words)
         if start > 0:
@@ -198,13 +180,8 @@ def _nearness(one: Word, other: Word) -> float:
 class TranscriptPart:
     """Next words of a recording's transcript.
 
-    Attributes:
-        recording: Number of the recording.
-        words: Words that follow the words of earlier parts.
-        seconds: Processed duration of the recording.
-        last: Whether it is the last part.
-        texts: All hypotheses of a recording of a single window, as texts with log-probabilities in
-            nats, best first.
+    `seconds` is the processed duration. If the recording has a single window, `texts` has all
+    hypotheses with log-probabilities in nats, best first.
     """
 
     recording: int
@@ -258,8 +235,7 @@ class Transcriber:
     def transcribe(self, recordings: Sequence[Iterable[np.ndarray]]) -> Iterator[TranscriptPart]:
         """Yield parts of the transcripts, one recording after another.
 
-        Args:
-            recordings: Samples of each recording at the data's sample rate, in pieces of any size.
+        A recording has its samples at the data's sample rate, in pieces of any size.
         """
         windows = (
             (number, window)
@@ -282,7 +258,6 @@ class Transcriber:
                 yield TranscriptPart(number, final, stop / self.rate, window.last, texts)
 
     def hypotheses(self, windows: Sequence[Window]) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each window."""
         features = [self.features(window.samples) for window in windows]
         padded = pad_features(features, self.model.config.mel_bins)
         frames = torch.tensor([padded_frames(len(each)) for each in features])

@@ -38,7 +38,6 @@ class Convolution(nn.Conv2d):
         super().__init__(inputs, channels, 3, padding=1)
 
     def reset_parameters(self) -> None:
-        """Initialise weights and bias."""
         nn.init.kaiming_normal_(self.weight, nonlinearity="relu")
         nn.init.zeros_(self.bias)  # type: ignore[arg-type]
 
@@ -85,7 +84,6 @@ class FrontEnd(nn.Module):
 
 
 def frame_mask(lengths: Tensor, frames: int) -> Tensor:
-    """Return a mask (batch, frames) that is False for padding."""
     return torch.arange(frames, device=lengths.device) < lengths[:, None]
 
 
@@ -116,7 +114,6 @@ class LSTMPredictor(nn.Module):
             return self.lstm(x)[0]
 
     def begin(self, batch: int, device: torch.device) -> State:
-        """Return the initial state of zeros."""
         shape = (batch, self.lstm.num_layers, self.lstm.hidden_size)
         zeros = torch.zeros(shape, dtype=self.embedding.weight.dtype, device=device)
         return zeros, zeros.clone()
@@ -142,15 +139,12 @@ class StatelessPredictor(nn.Module):
         self.conv = nn.Conv1d(width, width, self.context, groups=width)
 
     def forward(self, labels: Tensor) -> Tensor:
-        """Map labels (batch, labels) to outputs (batch, labels + 1, width)."""
         return self._read(F.pad(labels, (self.context, 0), value=BLANK))
 
     def begin(self, batch: int, device: torch.device) -> State:
-        """Return the initial state of blank labels."""
         return (torch.full((batch, self.context), BLANK, device=device),)
 
     def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
-        """Process a label per row, (batch,); return the output (batch, width) and the new state."""
         known = torch.cat((state[0][:, 1:], labels[:, None]), 1)
         return self._read(known)[:, 0], (known,)
 
@@ -160,7 +154,6 @@ class StatelessPredictor(nn.Module):
 
 
 def build_predictor(config: TransducerConfig) -> LSTMPredictor | StatelessPredictor:
-    """Build the configured predictor."""
     return {"lstm": LSTMPredictor, "stateless": StatelessPredictor}[config.predictor](config)
 
 
@@ -193,11 +186,7 @@ def ctc_loss(
 def label_loss(logits: Tensor, targets: Tensor, lengths: Tensor, smoothing: float) -> Tensor:
     """Return the summed cross-entropy of each utterance's labels in nats, (batch,).
 
-    Args:
-        logits: Logits of the next label, (batch, labels, vocabulary).
-        targets: Next labels, (batch, labels).
-        lengths: Number of labels, (batch,).
-        smoothing: Label smoothing.
+    Logits are (batch, labels, vocabulary), next labels (batch, labels) and their lengths (batch,).
     """
     each = F.cross_entropy(
         logits.float().transpose(1, 2), targets, reduction="none", label_smoothing=smoothing
@@ -216,16 +205,11 @@ def symmetric_divergence(
 ) -> Tensor:
     """Return KL(p|q) + KL(q|p) of two joiners' posteriors, averaged over each lattice, (batch,).
 
-    Logits are computed for some frames at a time, and recomputed in the backward pass.
-
-    Args:
-        first: Projected features of the last layer, (batch, time, joint), for p.
-        second: Projected features of an intermediate layer, for q.
-        predictor: Projected predictor outputs, (batch, labels + 1, joint).
-        weight: Weight of the output layer, (vocabulary, joint).
-        bias: Bias of the output layer, (vocabulary,).
-        frames: Number of frames, (batch,).
-        labels: Number of labels, (batch,).
+    `first` (for p) are projected features of the last layer, (batch, time, joint), `second` (for q)
+    those of an intermediate layer, and `predictor` the projected predictor outputs, (batch, labels
+    + 1, joint). The output layer has `weight` (vocabulary, joint) and `bias`. Utterances have so
+    many `frames` and `labels`, each (batch,). Logits are computed for some frames at a time, and
+    recomputed in the backward pass.
     """
     batch, time, _ = first.shape
     step = max(1, CELLS // (batch * predictor.shape[1]))
@@ -245,7 +229,6 @@ def symmetric_divergence(
 def _divergence(
     first: Tensor, second: Tensor, predictor: Tensor, weight: Tensor, bias: Tensor, inside: Tensor
 ) -> Tensor:
-    """Return the divergence summed over some frames, (batch,)."""
     one, other = (
         F.linear(torch.tanh(x[:, :, None] + predictor[:, None]), weight, bias).float()
         for x in (first, second)
@@ -401,7 +384,6 @@ class Transducer(nn.Module):
 
 
 def _summed(total: Tensor, losses: dict[str, Tensor], weights: Tensor) -> TransducerLoss:
-    """Sum the losses of usable utterances with finite losses."""
     usable = weights > 0
     finite = total.detach().isfinite()
     counted = usable & finite

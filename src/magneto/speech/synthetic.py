@@ -18,14 +18,10 @@ from magneto.speech.config import SpeechDataConfig, SyntheticConfig
 class Phone:
     """Acoustic parameters of a phone.
 
-    Attributes:
-        voice: Strength of the voice, 0 to 1.
-        noise: Strength of the noise, 0 to 1.
-        formants: First three formants at the start in Hz.
-        seconds: Duration at the average speaking rate in seconds.
-        end: First three formants at the end, for diphthongs; None for no change.
-        hiss: Centre and width of the noise band in Hz.
-        closure: Share of the duration that is silent, at the start, for stops.
+    Voice and noise have strengths from 0 to 1. `formants` are the first three at the start in Hz,
+    `end` those at the end of a diphthong, `hiss` centre and width of the noise band in Hz.
+    `seconds` is the duration at the average rate. The share `closure` at its start is silent, for
+    stops.
     """
 
     voice: float
@@ -113,12 +109,9 @@ SILENT = Phone(0.0, 0.0, (500, 1500, 2500), 0.0)
 class Speaker:
     """Voice of a speaker.
 
-    Attributes:
-        pitch: Pitch in Hz.
-        tract: Factor of the formants' frequencies, below 1 for a long vocal tract.
-        rate: Factor of the speaking rate.
-        breath: Amount of noise in the voice.
-        tilt: Spectral tilt, an exponent of the frequency.
+    `pitch` is in Hz, `tract` a factor of the formants' frequencies, below 1 for a long vocal tract,
+    `rate` a factor of the speaking rate, `breath` the amount of noise in the voice, and `tilt` an
+    exponent of the frequency.
     """
 
     pitch: float
@@ -129,7 +122,6 @@ class Speaker:
 
 
 def draw_speaker(seed: Sequence[int]) -> Speaker:
-    """Return the random speaker of a seed."""
     random = np.random.default_rng(seed)
     high = random.random()  # high voices have short vocal tracts
     return Speaker(
@@ -203,7 +195,6 @@ def _phone_rows(name: str, frames: int, random: np.random.Generator) -> np.ndarr
 def _pulses(
     frames: int, hop: int, speaker: Speaker, sample_rate: int, random: np.random.Generator
 ) -> np.ndarray:
-    """Return glottal pulses with a random intonation."""
     way = np.linspace(0, 1, frames)
     melody = 1 + random.uniform(-0.05, 0.2) * (0.5 - way)
     melody += 0.06 * np.sin(2 * np.pi * (random.uniform(0.5, 2) * way + random.random()))
@@ -248,17 +239,7 @@ SPEAKERS = 200
 
 @dataclass(frozen=True)
 class Spoken:
-    """Synthetic utterance.
-
-    Attributes:
-        id: Id of the utterance.
-        seed: Seed of the utterance.
-        words: Spoken words.
-        lexicon: Phones of the words.
-        speaker: Seed of the speaker.
-        config: Configuration of synthetic utterances.
-        sample_rate: Sample rate in Hz.
-    """
+    """Synthetic utterance of a seed, with the phones of its words and the seed of its speaker."""
 
     id: str
     seed: tuple[int, ...]
@@ -269,12 +250,10 @@ class Spoken:
     sample_rate: int
 
     def seconds(self) -> float:
-        """Return the duration in seconds."""
         planned, _ = self._plan(draw_speaker(self.speaker))
         return sum(frames for _, frames in planned) * int(HOP * self.sample_rate) / self.sample_rate
 
     def sound(self, sample_rate: int) -> Waveform:
-        """Synthesise the utterance with background noise."""
         speaker = draw_speaker(self.speaker)
         planned, random = self._plan(speaker)
         samples = speak(planned, speaker, sample_rate, random)
@@ -300,26 +279,19 @@ class SpokenColumn(MediaColumn):
         return self.spoken[number]
 
     def key(self, number: int) -> str:
-        """Return the id of an utterance."""
         return self.spoken[number].id
 
     def read(self, number: int) -> bytes:
-        """Return the parameters of an utterance as bytes."""
         return repr(self.spoken[number]).encode()
 
     def state(self) -> Any:
-        """Return the parameters of all utterances."""
         return list(map(repr, self.spoken))
 
 
 def synthetic_table(name: str, config: SpeechDataConfig, seed: int, train: bool) -> Table:
     """Return a built-in data set with columns "audio", "text", "id" and "speaker".
 
-    Args:
-        name: "spoken-digits" or "spoken-commands".
-        config: Data configuration.
-        seed: Seed of the training set; the validation set is always the same.
-        train: Whether to return the training set or the validation set.
+    `seed` is that of the training set; the validation set is always the same.
     """
     synthetic = config.synthetic
     count = synthetic.train_utterances if train else synthetic.validation_utterances
@@ -338,7 +310,6 @@ def synthetic_table(name: str, config: SpeechDataConfig, seed: int, train: bool)
 def draw_utterance(
     lexicon: Mapping[str, str], config: SpeechDataConfig, seed: tuple[int, ...]
 ) -> Spoken:
-    """Return the utterance of a seed, with random words and a random speaker."""
     random = np.random.default_rng([*seed, WHAT])
     synthetic, known = config.synthetic, list(lexicon)
     chosen = random.integers(len(known), size=random.integers(*synthetic.words, endpoint=True))

@@ -82,22 +82,16 @@ class SpeechRecognition(Task):
 
     @cached_property
     def speech(self) -> PreparedSpeech:
-        """Splits, vocabulary, features and normaliser."""
         return PreparedSpeech(self.data_config, self.seed, self._progress)
 
     @cached_property
     def vocabulary(self) -> SpeechVocabulary:
-        """Vocabulary of transcripts; a run's tokenizer is loaded without reading recordings."""
         if self.data_config.tokenizer not in TRAINED:
             return build_vocabulary(self.data_config, ())
         return self.speech.vocabulary
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Find the recordings; train tokenizer and normaliser, unless they are cached.
-
-        Raises:
-            ValueError: If `model.vocab_size` is smaller than the vocabulary.
-        """
+        """Find the recordings; train tokenizer and normaliser, unless they are cached."""
         if "speech" in self.__dict__:
             return
         self._progress = progress
@@ -110,17 +104,11 @@ class SpeechRecognition(Task):
             self.problems.record(LEFT_OUT, name, why)
 
     def build_model(self) -> Transducer:
-        """Build the model, by default with the data's vocabulary."""
         size = self.model_config.vocab_size or self.vocabulary.size
         return Transducer(replace(self.model_config, vocab_size=size))
 
     def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return the weights of `model.pretrained`; report missing weights.
-
-        Raises:
-            FileNotFoundError: If the run does not exist or has no weights.
-            ValueError: If the run has no weights of this model.
-        """
+        """Return the weights of `model.pretrained`; report missing ones, refuse another model."""
         run = self.model_config.pretrained
         if not run:
             return {}
@@ -137,17 +125,14 @@ class SpeechRecognition(Task):
         return weights
 
     def with_search(self, search: Search) -> SpeechRecognition:
-        """Return a copy of the task that evaluates with another search."""
         task = copy(self)
         task.search = search
         return task
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return batches of `batch_size` groups of utterances of similar length."""
         return self.speech.train_stream(batch_size, seed)
 
     def dummy_batch(self, examples: int) -> list[SpeechBatch]:
-        """Return full groups of utterances of the maximum length, with many labels."""
         data = self.data_config
         frames = int(data.max_duration * 1000 / data.features.frame_shift)
         count = max(data.max_frames // frames, 1)
@@ -168,12 +153,11 @@ class SpeechRecognition(Task):
         return [group] * examples
 
     def loss(self, model: nn.Module, batch: list[SpeechBatch]) -> Loss:
-        """Return the summed losses of the utterances of a list of groups.
+        """Log each loss without its weight, and shares of utterances and frames.
 
-        The log contains each loss without its weight. `non_finite` is the number of utterances
-        without a finite loss, divided by the number of counted utterances. `padding` is the share
-        of frames that are padding. `padding` is averaged over groups, weighted by their numbers of
-        counted utterances.
+        `non_finite` is the number of utterances without a finite loss, divided by the number of
+        counted utterances. `padding` is the share of frames that are padding, averaged over groups,
+        weighted by their numbers of counted utterances.
         """
         losses = [run(model, group) for group in batch]
         for group, each in zip(batch, losses, strict=True):
@@ -196,11 +180,10 @@ class SpeechRecognition(Task):
         )
 
     def validation_batches(self) -> Sequence[SpeechBatch]:
-        """Return the groups of the validation split, in random order."""
         return self.speech.validation_batches()
 
     def score(self, model: nn.Module, batch: SpeechBatch) -> Scores:
-        """Return the summed loss and the transcripts; decoding waits for the device.
+        """Decode too, which waits for the device.
 
         Every utterance has a transcript, which is empty for an unusable utterance. The loss is
         summed over utterances with a finite loss.
@@ -248,7 +231,6 @@ class SpeechRecognition(Task):
                     self.problems.record(NO_FINITE_LOSS, ids[number], "in at least one step")
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the error rates of always predicting the most frequent word."""
         words = Counter(word for text in self.speech.splits.train.texts for word in text.split())
         word = words.most_common(1)[0][0]
         batches = islice(self.validation_batches(), limit)
@@ -257,7 +239,6 @@ class SpeechRecognition(Task):
         )
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write tokenizer, normaliser and digest."""
         self.speech.save(directory)
         (directory / DIGEST_FILE).write_text(self.speech.splits.digest, encoding="utf-8")
         path = directory / CMVN_FILE
@@ -266,7 +247,6 @@ class SpeechRecognition(Task):
 
 
 def run(model: nn.Module, group: SpeechBatch) -> Any:
-    """Return the `TransducerLoss` of a group."""
     return model(
         group.features, group.feature_lengths, group.targets, group.target_lengths,
         group.weights, group.sizes,
@@ -284,12 +264,10 @@ class ErrorCounts:
 
     @property
     def units(self) -> int:
-        """Number of units of the references."""
         return self.hits + self.substitutions + self.deletions
 
     @property
     def errors(self) -> int:
-        """Number of substitutions, deletions and insertions."""
         return self.substitutions + self.deletions + self.insertions
 
     @property
@@ -326,12 +304,10 @@ def _errors(
 
 
 def import_jiwer() -> Any:
-    """Import jiwer; raise ModuleNotFoundError with the extra to install."""
     return import_extra("jiwer", "speech", "word error rates need jiwer")
 
 
 def error_rates(answers: Sequence[Answer]) -> dict[str, float]:
-    """Return the error rates of utterances; see `SpeechRecognition.summarise`."""
     references, hypotheses = ([answer[place] for answer in answers] for place in (1, 2))
     words = word_errors(references, hypotheses)
     count = max(words.units, 1)
@@ -369,12 +345,7 @@ class TextNormaliser:
 
 
 def text_normaliser(name: str) -> TextNormaliser:
-    """Return one of `NORMALISERS` by name.
-
-    Raises:
-        ConfigError: If there is no such normaliser.
-        ModuleNotFoundError: If transformers is not installed.
-    """
+    """Return one of `NORMALISERS` by name; ConfigError if there is none."""
     if name not in NORMALISERS:
         raise ConfigError([f"no normaliser {name!r}{nearest(name, list(NORMALISERS))}"])
     kind, arguments, note = NORMALISERS[name]
@@ -402,7 +373,6 @@ def normalised_rates(
 
 
 def figures(task: SpeechRecognition, model: nn.Module) -> Sequence[Figure]:
-    """Return the figures of a run's report; see `magneto.speech.figures.draw_figures`."""
     from magneto.speech.figures import draw_figures
 
     transducer: Any = model
