@@ -53,22 +53,16 @@ class TextTask(Task):
 
     @cached_property
     def text(self) -> PreparedText:
-        """Tokenised corpus."""
         return prepare_text(self.data_config, self._progress)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the corpus. Only the training of a tokenizer reads the corpus."""
         if self.data_config.tokenizer == "bpe":
             return self.text.tokenizer
         return load_tokenizer(self.data_config.tokenizer)
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Tokenise the source, unless it is cached.
-
-        Raises:
-            ValueError: If `model.vocab_size` is smaller than the tokenizer's vocabulary.
-        """
+        """Tokenise the source, unless it is cached."""
         if "text" in self.__dict__:
             return
         self._progress = progress
@@ -77,26 +71,20 @@ class TextTask(Task):
         progress.say(f"{self.data_config.source}: {counts.describe(DOCUMENTS)}, {tokens}")
 
     def vocabulary(self) -> int:
-        """Return the model's configured vocabulary size, by default the tokenizer's."""
         return self.model_config.vocab_size or self.tokenizer.vocab_size
 
     @property
     def length(self) -> int:
-        """Number of tokens of a window, without the next token after it."""
         return self.data_config.max_length
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return a batch.
+        """Return a batch of windows, with the next token after each, (batch, length + 1).
 
-        Args:
-            windows: Tokens of each window and the next token, (batch, length + 1).
-            seeds: Random seed of each row.
+        `seeds` has a random seed for each row.
         """
         raise NotImplementedError
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return packed windows in random order."""
-
         def make(windows: np.ndarray, numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
             seeds = map(lambda draw, number: (seed, int(draw), int(number)), draws, numbers)
             return self.make(windows, seeds)
@@ -132,10 +120,7 @@ class TextTask(Task):
         return np.concatenate([part for part, _ in tokenize_documents(texts, self.tokenizer)])
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
-        """Return the windows of the validation split, in order.
-
-        If a task masks tokens, the masking does not depend on the recipe's seed.
-        """
+        """Return windows in order; the masking of tokens does not depend on the seed."""
         tokens, length = self.text.validation.tokens, self.length
         numbers = np.arange(count_windows(tokens, length))
         plans = np.array_split(numbers, math.ceil(len(numbers) / EVALUATION_BATCH))
@@ -158,14 +143,12 @@ class TextTask(Task):
         return document[:, :, None] == document[:, None]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer and the digest of the tokens."""
         (directory / "tokenizer").mkdir()
         self.tokenizer.save(directory / "tokenizer")
         (directory / DIGEST_FILE).write_text(self.text.digest, encoding="utf-8")
         return {"data.tokenizer": directory / "tokenizer"}
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the training split's unigram baseline; {} for streamed text."""
         if self.data_config.streaming:
             return {}
         size, allowed = self.tokenizer.vocab_size, self.predictable
@@ -178,11 +161,9 @@ class TextTask(Task):
 
     @property
     def predictable(self) -> np.ndarray:
-        """Whether each token can be a target, as an array (vocabulary,)."""
         return np.ones(self.tokenizer.vocab_size, bool)
 
     def documents(self, split: str) -> list[str]:
-        """Return the documents of "train" or "validation"."""
         return list(split_documents(self.data_config, split, Counts()))
 
 
@@ -190,20 +171,16 @@ class CausalLanguageModeling(TextTask):
     """Next-token prediction by a `LanguageModel`; the loss is in nats per token."""
 
     def build_model(self) -> LanguageModel:
-        """Build the model, by default with the tokenizer's vocabulary."""
         return LanguageModel(replace(self.model_config, vocab_size=self.vocabulary()))
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return "tokens" and "targets", which are the next tokens."""
         return next_token_batch(windows)
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return windows of zeros."""
         windows = np.zeros((examples, self.data_config.max_length + 1), np.int64)
         return next_token_batch(windows)
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Return the summed cross-entropy of the batch's tokens."""
         loss = model(batch["tokens"], self.attention_mask(batch["tokens"]), batch["targets"])
         return Loss(loss.total, loss.count, units=batch["tokens"].numel())
 

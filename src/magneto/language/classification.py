@@ -60,12 +60,9 @@ SMALLEST = 10
 
 @dataclass(frozen=True)
 class TextPrediction:
-    """Prediction for one text or pair.
+    """Most probable class or number as text, and the probability of each class, for a text or pair.
 
-    Attributes:
-        label: Most probable class, or the predicted number as text; "" for an empty text.
-        probabilities: Probability of each class, in the order of the classes; empty for regression.
-        truncated: Whether the text is longer than `data.max_length`.
+    The label of an empty text is "".
     """
 
     label: str
@@ -93,12 +90,10 @@ class TextClassification(Task):
 
     @cached_property
     def texts(self) -> LabelledTexts:
-        """Training and validation rows."""
         return read_texts(self.data_config)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """Class names from `data.labels`, by default from the texts."""
         return () if self.data_config.regression else self.data_config.labels or self.texts.labels
 
     @cached_property
@@ -114,12 +109,10 @@ class TextClassification(Task):
 
     @cached_property
     def train(self) -> EncodedTexts:
-        """Tokenised training texts."""
         return self._encode("training", pairs_of(self.texts.train))
 
     @cached_property
     def validation(self) -> EncodedTexts:
-        """Tokenised texts of all validation sets, one set after the other."""
         sets = self.texts.validation.values()
         return self._encode("validation", [row for rows in sets for row in pairs_of(rows)])
 
@@ -132,11 +125,7 @@ class TextClassification(Task):
         return encoded
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Read the texts, derive an open length, check that model, data and other run match; once.
-
-        Raises:
-            ValueError: If model, data and pre-training run do not match.
-        """
+        """Read the texts, derive an open length, check that model, data and other run fit; once."""
         if self._prepared:
             return
         self._prepared, self._progress = True, progress
@@ -161,7 +150,6 @@ class TextClassification(Task):
         vocabulary_size(self.model_config.vocab_size, self.tokenizer)
 
     def _derived_length(self, most: int) -> int:
-        """Return the length of inputs for a recipe that leaves it open, at most `most` tokens."""
         rows = pairs_of(self.texts.train)
         sample = [rows[number] for number in evenly_spaced(len(rows), LENGTH_SAMPLE)]
         longer = replace(self.data_config, max_length=most + 1)
@@ -179,12 +167,10 @@ class TextClassification(Task):
         return classes
 
     def build_model(self) -> TextClassifier:
-        """Build the model; `initial_weights` loads a pre-trained encoder."""
         size = self.model_config.vocab_size or self.tokenizer.vocab_size
         return TextClassifier(replace(self.model_config, vocab_size=size, classes=self._classes()))
 
     def initial_weights(self) -> dict[str, StoredTensor]:
-        """Return the encoder weights of the pre-training run; {} without such a run."""
         if not self.model_config.pretrained:
             return {}
         with torch.device("meta"):
@@ -192,7 +178,6 @@ class TextClassification(Task):
         return pretrained_weights(encoder, pretrained_run(self.model_config))
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return texts in random order; texts of a batch have similar lengths."""
         train, labels = self.train, label_values(self.texts.train, self.labels)
         share, mask = self.data_config.token_dropout, self.tokenizer.mask
 
@@ -213,7 +198,6 @@ class TextClassification(Task):
         row[drawn] = mask
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return inputs of the maximum length."""
         longest, numbers = self.data_config.input_length, np.arange(examples)
         rows = [np.zeros(longest, np.int64)] * examples
         inputs = EncodedTexts(rows, np.full(examples, longest), []).batch(numbers, pad=0)
@@ -223,11 +207,7 @@ class TextClassification(Task):
     def _batch(
         self, inputs: EncodedTexts, labels: np.ndarray, numbers: np.ndarray
     ) -> dict[str, Tensor]:
-        """Return a padded batch of the inputs with these numbers.
-
-        The batch's tokens, mask and token_types have shape (batch, length). The labels have shape
-        (batch,).
-        """
+        """Return tokens, mask and token_types, each (batch, length), and labels, (batch,)."""
         batch = inputs.batch(numbers, self.tokenizer.pad)
         return batch | {"labels": torch.from_numpy(labels[numbers])}
 
@@ -242,7 +222,6 @@ class TextClassification(Task):
         return F.cross_entropy(outputs, labels, reduction="none")
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Return the summed loss and, for classes, the number of correct texts ("accuracy")."""
         outputs, labels = self.outputs(model, batch), batch["labels"]
         total = self._losses(outputs, labels).sum()
         count = torch.ones_like(labels).sum()
@@ -251,7 +230,6 @@ class TextClassification(Task):
         return Loss(total, count, {"accuracy": (outputs.detach().argmax(-1) == labels).sum()})
 
     def validation_batches(self) -> Sequence[dict[str, Tensor]]:
-        """Return the texts of all validation sets; each batch contains texts of each set."""
         plans, sets, labels = self._validation_plans()
         held = self.validation
 
@@ -271,7 +249,6 @@ class TextClassification(Task):
         return np.split(order, np.cumsum(np.bincount(turns))[:-1]), sets, labels
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Return the summed loss of each validation set, and predictions with labels."""
         outputs, labels, sets = self.outputs(model, batch), batch["labels"], batch["sets"]
         losses = self._losses(outputs, labels).double()
         sums = {
@@ -306,10 +283,7 @@ class TextClassification(Task):
         return metrics
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the loss of the class frequencies and the scores of the majority class.
-
-        For regression, return the squared error and the scores of the training mean.
-        """
+        """Predict the class frequencies and the majority class, or the mean for regression."""
         train, sums, predictions = label_values(self.texts.train, self.labels), {}, []
         plans, sets, labels = self._validation_plans()
         rows = np.concatenate(plans[:limit])
@@ -323,7 +297,6 @@ class TextClassification(Task):
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[TextPair]) -> list[TextPrediction]:
-        """Return predictions of texts or pairs; the label of an empty text is ""."""
         nonempty = [number for number, row in enumerate(inputs) if not is_empty(row)]
         predictions = [TextPrediction("")] * len(inputs)
         if not nonempty:
@@ -347,7 +320,6 @@ class TextClassification(Task):
         return predictions
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write the tokenizer and the digests; return class names and length of inputs."""
         (directory / "tokenizer").mkdir()
         self.tokenizer.save(directory / "tokenizer")
         (directory / DIGEST_FILE).write_text(self.texts.train.digest, encoding="utf-8")
@@ -368,9 +340,8 @@ def check_pretrained(config: Any) -> None:
     """Check that a pre-training run exists and has the configured encoder.
 
     Raises:
-        FileNotFoundError: If there is no such run. The message suggests the run with the nearest
-            name.
-        ValueError: If the run's encoder has another shape. The message names the options to change.
+        FileNotFoundError: If there is no such run. The message suggests the nearest name.
+        ValueError: If the encoder has another shape. The message names the options to change.
     """
     run = pretrained_run(config)
     names = (field.name for field in fields(TextEncoderConfig))
@@ -381,13 +352,8 @@ def check_pretrained(config: Any) -> None:
 def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTensor]:
     """Return the encoder's tensors, by name, from a run's best, final or last weights.
 
-    Args:
-        encoder: Module whose shapes are compared; its values are not used.
-        run: Directory of the run.
-
-    Raises:
-        FileNotFoundError: If the run has no weights.
-        ValueError: If the weights are damaged, or have no text encoder of the same shape.
+    Only the shapes of `encoder` are used. A run without a text encoder of the same shape raises
+    ValueError.
     """
     stored = open_tensors(find_weights(run))
     tensors = {name: tensor for name, tensor in stored.items() if name.startswith(PREFIX)}
@@ -405,11 +371,6 @@ def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTenso
 
 def class_scores(predicted: np.ndarray, labels: np.ndarray, classes: int) -> dict[str, float]:
     """Score predicted classes.
-
-    Args:
-        predicted: Class numbers, (count).
-        labels: True class numbers, (count).
-        classes: Number of classes.
 
     Returns:
         The scores "accuracy", "f1" and "matthews". "f1" is the F1 of class 1 for two classes, as in
@@ -431,11 +392,7 @@ def class_scores(predicted: np.ndarray, labels: np.ndarray, classes: int) -> dic
 
 
 def number_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return "pearson" and "spearman" correlations; 0 if predictions or labels are constant.
-
-    Raises:
-        ValueError: If there are fewer than two numbers.
-    """
+    """Return "pearson" and "spearman" correlations; 0 if one side is constant."""
     if len(labels) < 2:
         raise ValueError(f"a correlation needs two predictions or more, not {len(labels)}")
     stats = import_extra("scipy.stats", "text", "correlations need scipy")
@@ -451,12 +408,7 @@ def number_scores(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]
 
 
 def imbalance_warning(values: np.ndarray, labels: Sequence[str]) -> str:
-    """Return a warning of class imbalance; "" if classes are balanced enough.
-
-    Args:
-        values: Class numbers of the training texts.
-        labels: Class names.
-    """
+    """Return a warning of class imbalance; "" if classes are balanced enough."""
     shares = np.bincount(values, minlength=len(labels)) / max(len(values), 1)
     large, small = int(shares.argmax()), int(shares.argmin())
     if shares[large] < LARGEST and shares[small] * len(labels) * SMALLEST >= 1:
@@ -482,12 +434,7 @@ def score_warnings(metrics: Mapping[str, float], labels: Sequence[str]) -> list[
 def constant_prediction(
     train: np.ndarray, held: np.ndarray, classes: int
 ) -> tuple[np.ndarray, float]:
-    """Predict the majority class of the training labels, or their mean for regression.
-
-    Args:
-        train: Training labels as returned by `label_values`.
-        held: Validation labels.
-        classes: Number of classes; 0 for regression.
+    """Predict the majority class of the training labels, or their mean without classes.
 
     Returns:
         The prediction for each validation label, (len(held),), and the summed loss. The loss is the
@@ -504,13 +451,9 @@ def constant_prediction(
 def suffixed_scores(
     predicted: np.ndarray, labels: np.ndarray, classes: int, name: str
 ) -> dict[str, float]:
-    """Return the scores of a validation set, with the set's name as a suffix.
+    """Return the scores of a validation set, with its name ("mismatched") as a suffix.
 
-    Args:
-        predicted: Predicted class numbers, or predicted numbers for regression, (count).
-        labels: True values, (count).
-        classes: Number of classes; 0 for regression.
-        name: Name of the set, such as "mismatched"; "" for the first set.
+    Predictions and labels are class numbers, or numbers if there are no classes.
     """
     score = (
         class_scores(predicted, labels, classes) if classes else number_scores(predicted, labels)

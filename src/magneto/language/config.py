@@ -264,11 +264,7 @@ class ClassificationDataConfig:
 
     @property
     def input_length(self) -> int:
-        """`max_length`.
-
-        Raises:
-            ValueError: If it is None, which the task derives when it is prepared.
-        """
+        """`max_length`; ValueError if it is None, which the task derives when it is prepared."""
         if self.max_length is None:
             raise ValueError("data.max_length is null: prepare the task, which derives it from the "
                              "data, or set it")  # fmt: skip
@@ -276,12 +272,10 @@ class ClassificationDataConfig:
 
     @property
     def regression(self) -> bool:
-        """Whether the label is a number."""
         return GLUE[self.glue].regression if self.glue in GLUE else self.target == "number"
 
     @property
     def primary_metric(self) -> str:
-        """Metric that selects checkpoints and that comparisons report."""
         if self.metric != "auto":
             return self.metric
         if self.glue in GLUE:
@@ -290,5 +284,4 @@ class ClassificationDataConfig:
 
     @property
     def paired(self) -> bool:
-        """Whether each example has two texts."""
         return bool(GLUE[self.glue].pair) if self.glue in GLUE else bool(self.pair_column)

@@ -34,12 +34,7 @@ ENOUGH, PADDED = 512, 1.15
 
 @dataclass(frozen=True)
 class OptionTokens:
-    """Token sequences of a question's options.
-
-    Attributes:
-        sequences: Tokens of each option.
-        scored: Number of scored tokens at the end of each sequence.
-    """
+    """Tokens of a question's options, and how many at the end of each are scored."""
 
     sequences: tuple[list[int], ...]
     scored: tuple[int, ...]
@@ -92,10 +87,7 @@ class SuiteScore:
     """Accuracy of a model on a suite with a given number of demonstrations.
 
     Attributes:
-        suite: Name of the suite.
-        num_fewshot: Requested number of demonstrations.
         seeds: Seeds of the demonstrations; only the first seed if there are no demonstrations.
-        items: Number of questions.
         by_sum: Accuracy by summed log-likelihoods.
         by_mean: Accuracy by mean log-likelihoods per token.
         partial: Whether the text after a blank is scored; the paper's accuracy is then `by_sum`,
@@ -196,9 +188,6 @@ def draw_demonstrations(
 
     The demonstrations depend only on the seed and the question's number, so a limit on the number
     of questions does not change them.
-
-    Raises:
-        ValueError: If fewer than `num_fewshot` demonstrations are available.
     """
     available = size - (excluded is not None)
     if num_fewshot > available:
@@ -237,9 +226,8 @@ def prepend_demonstrations(
 ) -> tuple[OptionTokens, int, bool]:
     """Put the same demonstrations before each option of a question.
 
-    Returns:
-        The sequences to score, the number of demonstrations that fit, and whether the question is
-        complete.
+    Returns the sequences to score, the number of demonstrations that fit, and whether the question
+    is complete.
     """
     if max(item.scored) > length:
         endings = tuple(sequence[-length - 1 :] for sequence in item.sequences)
@@ -270,12 +258,10 @@ class PrefixedQuestion:
 
     @property
     def longest(self) -> int:
-        """Number of input tokens of the longest option after the shared prefix."""
         return max(map(len, self.options.sequences)) - 1 - self.shared
 
     @property
     def inputs(self) -> int:
-        """Number of input tokens of prefix and options, without padding."""
         return self.shared + sum(len(s) - 1 - self.shared for s in self.options.sequences)
 
 
@@ -334,9 +320,8 @@ def shared_prefix(options: OptionTokens) -> int:
 def _batches(questions: list[PrefixedQuestion], tokens: int) -> Iterator[list[PrefixedQuestion]]:
     """Yield batches of questions of similar length, longest first.
 
-    If memory does not suffice, it runs out in the first batch.
-
-    A batch ends before it exceeds `tokens` or has too much padding.
+    If memory does not suffice, it runs out in the first batch. A batch ends before it exceeds
+    `tokens` or has too much padding.
     """
     ordered = sorted(questions, key=lambda each: (each.shared, each.longest), reverse=True)
     batch: list[PrefixedQuestion] = []
@@ -386,10 +371,7 @@ def _score(model: LanguageModel, batch: list[PrefixedQuestion]) -> list[list[flo
 
 
 def _log_probabilities(model: LanguageModel, features: Tensor, targets: Tensor) -> Tensor:
-    """Return each target's log-probability in float64.
-
-    Logits are computed `LOGITS` rows at a time.
-    """
+    """Return each target's log-probability in float64, from `LOGITS` rows at a time."""
     parts = [
         -F.cross_entropy(model.logits(rows).float(), answers, reduction="none").double()
         for rows, answers in zip(features.split(LOGITS), targets.split(LOGITS), strict=True)
@@ -398,10 +380,7 @@ def _log_probabilities(model: LanguageModel, features: Tensor, targets: Tensor) 
 
 
 def _padded(sequences: list[list[int]], device: torch.device, left: bool) -> tuple[Tensor, Tensor]:
-    """Return tokens padded with zeros, and their mask, both of shape (rows, longest).
-
-    The mask is False for padding.
-    """
+    """Return tokens padded with zeros, and their mask, which is False for padding."""
     longest = max(map(len, sequences))
     filled = [
         [0] * (longest - len(s)) + s if left else s + [0] * (longest - len(s)) for s in sequences

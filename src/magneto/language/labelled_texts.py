@@ -149,15 +149,7 @@ def read_tables(
 ) -> dict[str, Table]:
     """Return the labelled texts of a source by split; a single file is the split "train".
 
-    Args:
-        source: Source, as in `ClassificationDataConfig.source`.
-        splits: Accepted names of each split to read, for files and on the hub.
-        config: Names of the columns.
-        counts: Counter of the rows that are read and of the rows that are left out.
-
-    Raises:
-        FileNotFoundError: If there is no such path.
-        ValueError: If a folder lacks a split, or a table lacks a column.
+    `splits` has the accepted names of each split to read, for files and on the hub.
     """
     named, task = parse_source(source), GLUE.get(config.glue)
     if named.kind == "builtin":
@@ -178,11 +170,7 @@ def read_tables(
 
 
 def table_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, Path]:
-    """Return a folder's table files by split, or a single file as "train"; {} without tables.
-
-    Raises:
-        ValueError: If the folder has tables, but none has the name of a split.
-    """
+    """Return table files by split, or a single file as "train"; {} without tables."""
     endings = (*RECORDS, ".txt") if task else RECORDS
     if not path.is_dir():
         return {"train": path} if has_ending(path, endings) else {}
@@ -240,11 +228,7 @@ def read_table(path: Path, task: GlueTask | None, counts: Counts) -> Table:
 
 
 def find_columns(table: Table, config: ClassificationDataConfig, *wanted: str) -> list[str | None]:
-    """Return the table's names for the columns "text", "pair" or "label"; None without a pair.
-
-    Raises:
-        ValueError: If the table lacks a wanted column. The message names the table's columns.
-    """
+    """Return the names of the columns "text", "pair" or "label"; None without a pair."""
     found: list[str | None] = []
     for what in wanted:
         if task := GLUE.get(config.glue):
@@ -277,11 +261,7 @@ def labelled_rows(
 ) -> Table:
     """Return the rows that have text and label, as columns "text", "label" and, for pairs, "pair".
 
-    Args:
-        table: Table with the columns of its source.
-        config: Names of the columns.
-        unknown: Words for an unknown label, except those that `config.labels` contains.
-        counts: Counter of the rows that are read and of the rows that are left out.
+    `unknown` are words for an unknown label, except those that `config.labels` contains.
     """
     unknown = [word for word in unknown if word not in (config.labels or ())]
 
@@ -327,7 +307,6 @@ def is_empty(row: TextPair) -> bool:
 
 
 def is_finite(word: str) -> bool:
-    """Whether a word is a finite number."""
     try:
         return math.isfinite(float(word))
     except ValueError:
@@ -335,7 +314,6 @@ def is_finite(word: str) -> bool:
 
 
 def pairs_of(table: Table) -> list[TextPair]:
-    """Return the texts of labelled rows."""
     texts = table.values("text")
     pairs = table.values("pair") if "pair" in table.columns else [None] * len(table)
     return list(map(TextPair, texts, pairs))
@@ -346,16 +324,8 @@ def read_unlabelled(
 ) -> Iterator[TextPair]:
     """Yield the texts of a file without labels.
 
-    Empty texts are included, so that the n-th text belongs to the n-th line.
-
-    Args:
-        path: Table (.csv, .tsv, .jsonl or .json), or another file with one text per line;
-            compressed or not.
-        config: Names of the columns.
-        counts: Counter of malformed records.
-
-    Raises:
-        ValueError: If the file lacks a configured column. The message names the file's columns.
+    The file is a table (.csv, .tsv, .jsonl or .json), or has one text per line. Empty texts are
+    included, so that the n-th text belongs to the n-th line.
     """
     if not has_ending(path, RECORDS):
         yield from line_pairs(read_lines(path, counts), config.paired)
@@ -417,7 +387,6 @@ class EncodedTexts:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Length of each input in tokens."""
         return np.array([len(row) for row in self.tokens])
 
     def batch(self, numbers: Sequence[int] | np.ndarray, pad: int) -> dict[str, Tensor]:
@@ -447,7 +416,6 @@ def encode(
     config: ClassificationDataConfig,
     progress: Progress,
 ) -> EncodedTexts:
-    """Tokenise texts or pairs."""
     tokens, second, truncated = [], [], []
     for start in range(0, len(rows), BATCH):
         piece = rows[start : start + BATCH]

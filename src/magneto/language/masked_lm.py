@@ -38,31 +38,22 @@ class MaskedLanguageModeling(TextTask):
     data_config: MaskedTextDataConfig
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Tokenise the source.
-
-        Raises:
-            ValueError: If the tokenizer has no mask token.
-        """
         if self.data_config.tokenizer != "bpe":  # raise before the work
             Masking(self.data_config, load_tokenizer(self.data_config.tokenizer))
         super().prepare(progress)
 
     @cached_property
     def masking(self) -> Masking:
-        """Masking of the training and validation windows."""
         return Masking(self.data_config, self.tokenizer)
 
     def build_model(self) -> MaskedLanguageModel:
-        """Build the model, by default with the tokenizer's vocabulary."""
         return MaskedLanguageModel(replace(self.model_config, vocab_size=self.vocabulary()))
 
     @property
     def length(self) -> int:
-        """Number of tokens of a window, without the `<s>` before the window."""
         return self.data_config.max_length - 1
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return the masked windows, each preceded by `<s>`; see `Masking.batch`."""
         begin = np.full((len(windows), 1), self.tokenizer.begin, windows.dtype)
         return self.masking.batch(np.concatenate([begin, windows[:, :-1]], axis=1), seeds)
 
@@ -72,7 +63,6 @@ class MaskedLanguageModeling(TextTask):
         return self.masking.maskable
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
-        """Return rows of zeros with the largest number of masked tokens."""
         shapes = {"tokens": self.data_config.max_length, "positions": self.masking.max_masked,
                   "targets": self.masking.max_masked}  # fmt: skip
         return {
@@ -80,13 +70,11 @@ class MaskedLanguageModeling(TextTask):
         }
 
     def loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Loss:
-        """Return the summed cross-entropy of the masked tokens."""
         mask = self.attention_mask(batch["tokens"])
         loss = model(batch["tokens"], mask, batch["positions"], batch["targets"])
         return Loss(loss.total, loss.count, units=batch["tokens"].numel())
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
-        """Return the summed cross-entropy, and the numbers of masked and of correct tokens."""
         mask = self.attention_mask(batch["tokens"])
         logits = model(batch["tokens"], mask, batch["positions"]).flatten(0, 1).float()
         answers = batch["targets"].flatten()
@@ -95,7 +83,6 @@ class MaskedLanguageModeling(TextTask):
         return Scores({"loss": total, "right": right, "count": (answers != IGNORED).sum()})
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return loss (nats per masked token), perplexity and accuracy on masked tokens."""
         loss = sums["loss"] / sums["count"]
         return {
             "loss": loss,
@@ -132,10 +119,6 @@ class Masking:
     def batch(self, rows: np.ndarray, seeds: Iterable[Sequence[int]]) -> dict[str, Tensor]:
         """Mask tokens of each row, with a seed for each row.
 
-        Args:
-            rows: Tokens, (batch, length).
-            seeds: Seed of each row, a sequence of integers.
-
         Returns:
             "tokens" are the masked input, (batch, length). "positions" are the masked positions in
             ascending order, (batch, max_masked). "targets" are the original tokens at the masked
@@ -157,12 +140,9 @@ class Masking:
     def choose(
         self, row: np.ndarray, draw: np.random.Generator, most: int | None = None
     ) -> np.ndarray:
-        """Return the positions to mask in a row, in ascending order.
+        """Return the positions to mask in a row of tokens, in ascending order.
 
-        Args:
-            row: Tokens, (length,).
-            draw: Random number generator.
-            most: Maximum number of positions; by default the configured share of `max_length`.
+        There are at most `most`, by default the configured share of `max_length`.
         """
         maskable = self.maskable[row]
         most = min(self.max_masked if most is None else most, int(maskable.sum()))
@@ -189,7 +169,6 @@ class Masking:
         return np.flatnonzero(chosen)
 
     def _words(self, row: np.ndarray, maskable: np.ndarray) -> list[np.ndarray]:
-        """Return the positions of each word's tokens."""
         starts = maskable.copy()
         starts[1:] &= ~(
             maskable[1:] & maskable[:-1] & self.joins_left[row[1:]] & self.joins_right[row[:-1]]
@@ -200,7 +179,6 @@ class Masking:
         return np.split(places, np.flatnonzero(starts[places])[1:])
 
     def corrupt(self, tokens: np.ndarray, draw: np.random.Generator) -> np.ndarray:
-        """Return the replacements of selected tokens."""
         masked = np.full_like(tokens, self.mask)
         if self.config.corruption == "mask":
             return masked

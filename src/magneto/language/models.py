@@ -204,7 +204,6 @@ class ClassificationHead(nn.Module):
 
 
 def mean_feature(features: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean over unpadded positions, (batch, width); see `ClassificationHead.forward`."""
     if mask is None:
         return features.mean(1)
     real = mask[..., None].to(features.dtype)
@@ -234,11 +233,5 @@ class TextClassifier(nn.Module):
         attention_mask: Tensor | None = None,
         token_types: Tensor | None = None,
     ) -> Tensor:
-        """Return logits, or predicted numbers for regression, (batch, classes).
-
-        Args:
-            tokens: Tokens of shape (batch, length); each row begins with `<s>`.
-            attention_mask: Boolean mask (batch, length), False for padding.
-            token_types: Token types of shape (batch, length); by default all 0.
-        """
+        """Return logits, or numbers for regression, (batch, classes); see `TextEncoder`."""
         return self.head(self.text_encoder(tokens, attention_mask, token_types), attention_mask)

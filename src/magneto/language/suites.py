@@ -60,7 +60,6 @@ class Suite:
     """Definition of a suite: its sources and its record format.
 
     Attributes:
-        name: Name for `--tasks`.
         aliases: Words in the names of the suite's files or folders.
         parse: Function that converts a record to an item; it raises KeyError or ValueError.
         partial: Whether the text after a blank is scored; the paper's accuracy then compares summed
@@ -82,7 +81,6 @@ class Suite:
 
 
 def options_item(context: str, options: list[str], answer: int) -> Item:
-    """Return an item whose options follow a common context."""
     endings = tuple(f" {option.strip()}" for option in options)
     return Item((context.strip(),) * len(options), endings, answer)
 
@@ -223,14 +221,9 @@ SUITES = {
 
 @dataclass(frozen=True)
 class SuiteQuestions:
-    """Questions and demonstrations of a suite.
+    """Questions and demonstrations of a suite, with their sources for messages.
 
-    Attributes:
-        suite: Definition of the suite.
-        items: Questions in the order of their source.
-        pool: Candidates for demonstrations; None for the other questions.
-        source: Source of the questions, for messages.
-        pool_source: Source of the demonstrations, for messages.
+    `pool` are the candidates for demonstrations; None for the other questions.
     """
 
     suite: Suite
@@ -243,10 +236,8 @@ class SuiteQuestions:
 def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
     """Read a suite.
 
-    Args:
-        suite: One of `SUITES`.
-        data: A file of questions, hf:NAME[:CONFIG[:SPLIT]], or a folder, which is searched
-            recursively for files with the suite's name. None is the suite's data set on the hub.
+    `data` is a file of questions, hf:NAME[:CONFIG[:SPLIT]], or a folder, which is searched
+    recursively for files with the suite's name. None is the suite's data set on the hub.
 
     Raises:
         ConfigError: If no file matches, or several files of one split match.
@@ -304,7 +295,6 @@ def _folder_splits(suite: Suite, folder: Path) -> Splits:
 
 
 def _no_questions(suite: Suite, data: str | None) -> ConfigError:
-    """Return the error for a source that has no questions of the suite."""
     folder = user_path(data or "")
     others = [name for name, other in SUITES.items()
               if data and os.path.isdir(folder) and _folder_splits(other, folder)]  # fmt: skip
@@ -318,10 +308,7 @@ def _no_questions(suite: Suite, data: str | None) -> ConfigError:
 
 
 def parse_records(suite: Suite, records: Iterable[Record], source: Any) -> list[Item]:
-    """Convert records to items; raise ValueError for a malformed record.
-
-    Skipping a record would change the score.
-    """
+    """Convert records to items. Skipping a malformed one would change the score: it raises."""
     items = []
     for number, record in enumerate(records, 1):
         try:

@@ -59,12 +59,8 @@ class Split:
 class PreparedText:
     """Tokenised corpus.
 
-    Attributes:
-        tokenizer: Tokenizer of both splits.
-        train: Training split; empty if streamed.
-        validation: Validation split.
-        counts: Documents and malformed records of the source.
-        digest: Hash of all tokens, computed when they are cached and checked when a run resumes.
+    `digest` is a hash of all tokens, computed when they are cached and checked when a run resumes.
+    A streamed training split is empty.
     """
 
     tokenizer: Tokenizer
@@ -95,12 +91,7 @@ def split_documents(config: TextDataConfig, split: str, counts: Counts) -> Itera
 
 
 def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
-    """Tokenise a source, or open its cache.
-
-    Raises:
-        FileNotFoundError: If source or tokenizer does not exist.
-        ValueError: If a split has too few tokens for one sequence.
-    """
+    """Tokenise a source, or open its cache; ValueError if a split is shorter than a sequence."""
     if config.streaming:
         return _prepare_stream(config, progress)
     cache = _cache_path(config, "text", _tokenizer_name(config))
@@ -115,7 +106,6 @@ def prepare_text(config: TextDataConfig, progress: Progress) -> PreparedText:
 
 
 def _cache_path(config: TextDataConfig, kind: str, *settings: Any) -> Path:
-    """Return a cache path that contains a fingerprint of sources, split and settings."""
     sources = [config.source, config.validation_source or config.source]
     name = fingerprint(
         [documents_fingerprint(source, config.text_field, config.document) for source in sources],
@@ -133,7 +123,6 @@ def _tokenizer_name(config: TextDataConfig) -> Any:
 
 
 def _write_cache(config: TextDataConfig, directory: Path, progress: Progress) -> None:
-    """Write tokenizer, token files and index."""
     if config.tokenizer == "bpe":
         texts, path = split_documents(config, "train", Counts()), directory / "tokenizer.json"
         train_bpe(texts, config.vocab_size, path, config.special, progress)
@@ -194,7 +183,6 @@ def _open(directory: Path, config: TextDataConfig) -> PreparedText:
 
 
 def _remedy(config: TextDataConfig, counts: Counts, split: str) -> str:
-    """Return advice on a split that is too small."""
     if not counts[DOCUMENTS]:
         return f"The source has {counts.describe(DOCUMENTS)}."
     few = counts[DOCUMENTS] * config.validation_fraction < 1
@@ -212,7 +200,6 @@ STREAM_HEAD = 20_000
 
 
 def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
-    """Prepare tokenizer and validation split from the head of a stream."""
     cache = _cache_path(config, "tokenizer", config.vocab_size, STREAM_HEAD, *config.special[1:])
     if config.tokenizer == "bpe" and not is_cached(cache, progress):
         with create_cached(cache) as directory:
@@ -236,7 +223,6 @@ def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
 
 
 def window_count_file(config: TextDataConfig, length: int) -> Path:
-    """Return the path of the file with the number of windows in each block of a stream."""
     ensure_writable(cache_directory())
     return _cache_path(config, "blocks", _tokenizer_name(config), length).with_suffix(".jsonl")
 
@@ -267,10 +253,7 @@ def build_tokenizer(
 def derive_length(lengths: Any, most: int, progress: Progress = SILENT) -> int:
     """Return a length that 99 % of texts do not exceed, rounded up to a multiple of 8; report it.
 
-    Args:
-        lengths: Number of tokens of each text, with special tokens.
-        most: Largest length to return.
-        progress: Receiver of the report.
+    `lengths` include special tokens. The result is at most `most`.
     """
     # The quantile is the length of a text: one between two texts would truncate the longer one.
     longest = int(np.quantile(lengths, UNCUT_SHARE, method="inverted_cdf"))
@@ -367,7 +350,6 @@ class StreamedBlocks:
                              "or lower data.max_length")  # fmt: skip
 
     def _read(self, block: int) -> list[str]:
-        """Read a block's documents, skipping the documents before the block."""
         if self._next > block:
             self._next, self._source = 0, self.documents()
         for _ in islice(self._source, (block - self._next) * self.size):
