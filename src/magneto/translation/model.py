@@ -32,7 +32,6 @@ class TranslationModel(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Set the logits' bias to zero."""
         nn.init.zeros_(self.logits_bias)
 
     def encode(self, source: Tensor, source_mask: Tensor | None = None) -> Tensor:
@@ -54,7 +53,6 @@ class TranslationModel(nn.Module):
         return self.project(features)
 
     def project(self, features: Tensor) -> Tensor:
-        """Return the logits of features (..., width)."""
         return self.head(features) + self.logits_bias
 
     def forward(

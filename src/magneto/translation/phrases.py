@@ -158,7 +158,6 @@ def _join(locale: Any, parts: list[str | None], style: str) -> str | None:
 
 @cache
 def import_babel() -> Any:
-    """Import Babel; raise ModuleNotFoundError with the extra to install."""
     needs = "builtin:phrases needs Babel"
     for name in ("dates", "lists", "localedata", "numbers", "units"):
         import_extra(f"babel.{name}", "text", needs)

@@ -75,14 +75,8 @@ those positions that are not padding."""
 class TranslationVocabulary:
     """Joint tokenizer with a tag for each target language.
 
-    Tags are numbered after the tokenizer's tokens, in the order of `languages`. No text can
-    contain a tag.
-
-    Attributes:
-        tokenizer: Joint tokenizer.
-        languages: Codes of the languages.
-        size: Number of tokens and tags.
-        end: End token, which is also the decoder's first input.
+    Tags are numbered after the tokenizer's tokens, in the order of `languages`. No text can contain
+    a tag. `end` is also the decoder's first input.
     """
 
     def __init__(self, tokenizer: Tokenizer, languages: Sequence[str]) -> None:
@@ -114,13 +108,11 @@ class TranslationVocabulary:
         return self.tokenizer.decode(kept)
 
     def save(self, directory: Path) -> None:
-        """Write tokenizer and languages into an existing directory."""
         self.tokenizer.save(directory)
         (directory / TAGS_FILE).write_text("\n".join(self.languages) + "\n", encoding="utf-8")
 
 
 def load_vocabulary(directory: Path) -> TranslationVocabulary:
-    """Load a saved vocabulary; raise FileNotFoundError if a file is missing."""
     return TranslationVocabulary(load_tokenizer(directory), read_tags(directory))
 
 
@@ -136,10 +128,8 @@ def read_tags(directory: Path) -> list[str]:
 class ParallelSplit:
     """Tokenised split, with the examples of a language pair in one range.
 
-    Attributes:
-        tokens: Concatenated tokens of all sentences, without tags and end tokens.
-        offsets: Start of each sentence in `tokens`, (2 x examples + 1,).
-        ranges: Range of examples of each language pair, (start, stop).
+    `tokens` are those of all sentences, without tags and end tokens, and `offsets` the start of
+    each sentence, (2 x examples + 1,).
     """
 
     tokens: np.ndarray
@@ -156,13 +146,8 @@ class ParallelSplit:
 class PreparedParallel:
     """Filtered and tokenised corpus.
 
-    Attributes:
-        vocabulary: Tokenizer and tags.
-        directions: Translation directions.
-        train: Training split.
-        validation: Validation split.
-        counts: Sentence pairs kept and left out, by split and language pair.
-        digest: Hash of all tokens, computed when they are cached and checked when a run resumes.
+    `counts` are those of sentence pairs kept and left out, by split and language pair. `digest` is
+    a hash of all tokens, computed when they are cached and checked when a run resumes.
     """
 
     vocabulary: TranslationVocabulary
@@ -243,7 +228,6 @@ class CacheWriter:
         self.text = TrainingText(config)
 
     def write(self, directory: Path) -> None:
-        """Write vocabulary, both splits and index."""
         tokenizer, text = self._tokenizer(directory), self.text
         languages = stored_languages(self.config) or sorted({n for p in text.pairs for n in p})
         vocabulary = TranslationVocabulary(tokenizer, languages)
@@ -379,16 +363,10 @@ def repeated_permutations(count: int, start: int, stop: int, seed: Sequence[int]
 def length_groups(
     lengths: np.ndarray, budget: int, random: np.random.Generator
 ) -> list[np.ndarray]:
-    """Sort examples by length and cut them into groups.
+    """Sort examples by length and cut them into groups; return their indices, short ones first.
 
-    Args:
-        lengths: Lengths of source and target, (examples, 2).
-        budget: Maximum padded size of a group, which is the number of examples times the longest
-            length.
-        random: Random number generator that orders examples of equal length.
-
-    Returns:
-        Indices of the examples of each group, short examples first.
+    Lengths are those of source and target, (examples, 2). The padded size of a group, its examples
+    times the longest length, is at most `budget`. Examples of equal length are in random order.
     """
     shuffled = random.permutation(len(lengths))
     source, target = lengths[shuffled].T

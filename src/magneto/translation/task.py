@@ -62,7 +62,6 @@ class Translation(Task):
 
     @cached_property
     def text(self) -> PreparedParallel:
-        """Filtered and tokenised corpus."""
         return prepare_parallel(self.data_config, self._progress)
 
     @cached_property
@@ -74,11 +73,7 @@ class Translation(Task):
         return self.text.vocabulary
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Filter and tokenise the source, unless it is cached; report how many pairs are left out.
-
-        Raises:
-            ValueError: If `model.vocab_size` is smaller than the vocabulary.
-        """
+        """Filter and tokenise the source, unless it is cached; report the pairs left out."""
         if "text" in self.__dict__:
             return
         self._progress = progress
@@ -93,17 +88,14 @@ class Translation(Task):
             )
 
     def build_model(self) -> TranslationModel:
-        """Build the model, by default with the data's vocabulary."""
         size = self.model_config.vocab_size or self.vocabulary.size
         return TranslationModel(replace(self.model_config, vocab_size=size))
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return batches of `batch_size` groups of sentences of similar length."""
         maker = GroupMaker(self.text.train, self.vocabulary, self.text.directions)
         return training_stream(maker, batch_size, self.data_config, seed)
 
     def dummy_batch(self, examples: int) -> list[Group]:
-        """Return full groups of sentences of the maximum length, with zeros for tokens."""
         data = self.data_config
         tokens = torch.zeros(data.max_tokens // data.max_length, data.max_length, dtype=torch.long)
         count, cells = tokens.numel(), 2 * tokens.numel()
@@ -112,10 +104,9 @@ class Translation(Task):
         return [group | mask | {"predicted": count, "real": cells, "cells": cells}] * examples
 
     def loss(self, model: nn.Module, batch: list[Group]) -> Loss:
-        """Return the summed cross-entropy of the target tokens.
+        """Log `nll`, the cross-entropy without label smoothing, and `padding`, its share.
 
-        The log contains `nll`, the cross-entropy without label smoothing, and `padding`, the share
-        of padding. `padding` is averaged over groups, weighted by their numbers of target tokens.
+        `padding` is averaged over groups, weighted by their numbers of target tokens.
         """
         parts = [
             model(g["source"], g["target"], g["source_mask"], targets=g["targets"]) for g in batch
@@ -132,7 +123,6 @@ class Translation(Task):
 
     @cached_property
     def validation_groups(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Directions and sentence numbers of each evaluation batch, in random order."""
         maker = self._validation_maker
         examples = [np.arange(size) for size in maker.sizes]
         directions, numbers = (
@@ -150,11 +140,7 @@ class Translation(Task):
         return GroupMaker(self.text.validation, self.vocabulary, self.text.directions)
 
     def validation_batches(self) -> Sequence[Group]:
-        """Return the groups of the validation split, in random order.
-
-        With `select_by: bleu`, "texts" contains a direction, and its sentences to translate with
-        their references.
-        """
+        """With `select_by: bleu`, "texts" has a direction, and its sentences with references."""
         count = len(self.validation_groups)
 
         def make(number: int) -> Group:
@@ -164,10 +150,7 @@ class Translation(Task):
         return LazyBatches(range(count), make)
 
     def score(self, model: nn.Module, batch: Group) -> Scores:
-        """Return the summed cross-entropy without label smoothing, and translations for BLEU.
-
-        Translation waits for the device.
-        """
+        """Return the loss without label smoothing, and translations, which wait for the device."""
         part = model(
             batch["source"], batch["target"], batch["source_mask"], targets=batch["targets"]
         )
@@ -213,7 +196,6 @@ class Translation(Task):
         return [part for turn in zip_longest(*parts) for part in turn if part is not None]
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        """Return the metrics of the unigram baseline, estimated on training targets."""
         # Tags are never targets.
         size, text = self.vocabulary.tokenizer.vocab_size, self.text
         train = GroupMaker(text.train, self.vocabulary, text.directions).target_counts(size)
@@ -222,7 +204,6 @@ class Translation(Task):
         return self.summarise(sums, ())
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        """Write tokenizer, languages and digest."""
         (directory / "tokenizer").mkdir()
         self.vocabulary.save(directory / "tokenizer")
         (directory / DIGEST_FILE).write_text(self.text.digest, encoding="utf-8")

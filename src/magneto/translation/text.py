@@ -98,19 +98,13 @@ class Part:
 
 @dataclass(frozen=True)
 class ParallelText:
-    """All text of a source.
-
-    Attributes:
-        parts: Parts of the source.
-        selected: Languages to use; None for all.
-    """
+    """All parts of a source, and the languages to use; None for all."""
 
     parts: list[Part]
     selected: tuple[str, ...] | None = None
 
     @property
     def languages(self) -> list[str]:
-        """Codes of all languages of the source, sorted."""
         return sorted({name for part in self.parts for name in part.languages})
 
     def pairs(self, split: str) -> set[LanguagePair]:
@@ -120,11 +114,7 @@ class ParallelText:
         return {pair for names in used for pair in combinations(sorted(names), 2)}
 
     def read(self, first: str, second: str, split: str, counts: Counts) -> Iterator[SentencePair]:
-        """Yield the sentences of two languages in that order; malformed records are counted.
-
-        Raises:
-            ValueError: If two files have different numbers of lines, or a file is damaged.
-        """
+        """Yield the sentences of two languages in that order; malformed records are counted."""
         for part in self.parts:
             if part.split == split and {first, second} <= part.languages:
                 yield from part.read(first, second, counts)
@@ -133,12 +123,10 @@ class ParallelText:
 def open_parallel(
     source: str, selected: tuple[str, ...] | None, required: frozenset[str] = frozenset()
 ) -> ParallelText:
-    """Open a source of parallel text.
+    """Open a source of parallel text: PATH, hf:NAME or builtin:phrases[:CODES].
 
-    Args:
-        source: PATH, hf:NAME or builtin:phrases[:CODES].
-        selected: Codes of the languages to use, or None for all.
-        required: If no aligned file is in one of these languages, record files are read instead.
+    `selected` are the languages to use, or None for all. If no aligned file is in one of the
+    languages of `required`, record files are read instead.
 
     Raises:
         FileNotFoundError: If there is no such path. The message suggests the nearest path.
@@ -183,7 +171,6 @@ def parallel_fingerprint(
 
 
 def builtin_phrases(selected: tuple[str, ...] | None) -> ParallelText:
-    """Return Babel's phrases as a training split."""
     known = phrase_languages()
     if unknown := sorted(set(selected or ()) - set(known)):
         hint = nearest(unknown[0], known)
@@ -199,10 +186,6 @@ def find_files(
 
     Record files are used if no aligned file exists, or no aligned file is in a language of
     `required`.
-
-    Raises:
-        FileNotFoundError: If there is no such path. The message suggests the nearest path.
-        ValueError: If no file is parallel text, or a text has two files.
     """
     path = user_path(source)
     folder, parent = os.path.isdir(path), path.parent if os.path.isdir(path.parent) else Path(".")
@@ -231,13 +214,7 @@ def aligned_files(files: Iterable[Path], languages: frozenset[str]) -> dict[str,
     """Return files with one sentence per line, STEM.LANGUAGE[.txt], by stem and language.
 
     If the stem ends in "src" or "ref", as in WMT's test sets, this last word is ignored.
-
-    Args:
-        files: Candidates.
-        languages: File endings that are languages even if they do not look like language codes.
-
-    Raises:
-        ValueError: If a text has two files, such as a.en and a.en.gz.
+    `languages` are file endings that are languages even if they do not look like language codes.
     """
     groups: dict[str, dict[str, list[Path]]] = {}
     for file in files:
@@ -274,9 +251,6 @@ def record_parts(path: Path, split: str) -> list[Part]:
     """Return the parts of a record file, which is read once to find its languages.
 
     If the file's name indicates the split "train" or no split, each split of its records is a part.
-
-    Raises:
-        ValueError: If the header of a table lacks two languages.
     """
     if is_table(path):
         names = set(sentences(next(stream_records(path, Counts()), {})))
@@ -436,14 +410,8 @@ def training_directions(
 ) -> list[LanguagePair]:
     """Return the configured directions, by default all directions with the pivot language.
 
-    Args:
-        config: Data configuration.
-        available: Pairs of selected languages in the text, each sorted.
-        languages: All languages of the text.
-
-    Raises:
-        ValueError: If the text lacks a direction or a language. The message names the text's
-            language pairs.
+    `available` are sorted pairs of selected languages, and `languages` all languages of the text.
+    If the text lacks a direction or a language, the ValueError names its languages.
     """
     pivot, has = config.pivot_language, f"It has {', '.join(languages)}."
     if config.directions:
@@ -487,13 +455,9 @@ def lengths_mismatch(texts: SentencePair, ratio: float) -> bool:
 
 @dataclass(frozen=True)
 class ReferenceTexts:
-    """Source sentences with reference translations, for scoring.
+    """Source sentences with reference translations of each direction, for scoring.
 
-    Attributes:
-        split: Split of the source.
-        texts: Source sentences and references of each direction.
-        unknown: Languages of the source that the model lacks; they are left out.
-        counts: Malformed lines and records.
+    `unknown` are languages of the source that the model lacks; they are left out.
     """
 
     split: str
@@ -533,12 +497,9 @@ def read_test_texts(
 ) -> ReferenceTexts:
     """Read a complete test set in its order, without filters.
 
-    Args:
-        source: Source, as in `ParallelDataConfig`.
-        config: Data configuration of the recipe, for the pivot language and the directions.
-        known: Languages of the model.
-        directions: Directions such as en-de, instead of the recipe's.
-        limit: Maximum number of sentences per direction.
+    `config` is that of the recipe, for the pivot language and the directions, in whose place
+    `directions` such as en-de may be given. `known` are the languages of the model. `limit` is the
+    maximum number of sentences per direction.
 
     Raises:
         FileNotFoundError: If there is no such source.

@@ -33,12 +33,7 @@ class TranslationScores:
 
 
 def score_translations(translations: Sequence[str], references: Sequence[str]) -> TranslationScores:
-    """Score translations against one reference each.
-
-    Raises:
-        ValueError: If there are no translations, or the number of references differs from theirs.
-        ModuleNotFoundError: If sacrebleu is not installed.
-    """
+    """Score translations against one reference each; ValueError if there are none."""
     if len(translations) != len(references):
         raise ValueError(f"{len(translations)} translations and {len(references)} references")
     if not translations:
@@ -50,12 +45,10 @@ def score_translations(translations: Sequence[str], references: Sequence[str]) -
 
 
 def import_metrics() -> Any:
-    """Import sacrebleu's metrics; raise ModuleNotFoundError with the extra to install."""
     return import_extra("sacrebleu", "text", "scoring needs sacrebleu").metrics
 
 
 def signatures() -> dict[str, str]:
-    """Return sacreBLEU's signatures of BLEU and chrF."""
     metrics = import_metrics()
     used = {"bleu": metrics.BLEU(), "chrf": metrics.CHRF()}
     for metric in used.values():
@@ -67,10 +60,6 @@ def average_directions(
     values: Mapping[LanguagePair, float], pivot_language: str
 ) -> dict[str, float]:
     """Average a score over directions, with equal weight for each direction.
-
-    Args:
-        values: Score of each direction; directions without `pivot_language` are ignored.
-        pivot_language: Language of the averages, English in the paper.
 
     Returns:
         The averages of the paper's table. "out" averages the directions from the pivot language (En
@@ -100,7 +89,6 @@ def describe_scores(
 
 
 def score_lines(result: dict[str, Any], scores: dict[LanguagePair, TranslationScores]) -> list[str]:
-    """Return the scores as a table."""
     lines = [f"{result['weights']} on {result['data']} ({result['split']}):"]
     lines += [
         f"  {name:<16}{result[name]:.4f}" for name in ("loss", "perplexity") if name in result
@@ -122,12 +110,10 @@ def score_lines(result: dict[str, Any], scores: dict[LanguagePair, TranslationSc
 
 @dataclass(frozen=True)
 class TranslationResult:
-    """Translations of one text.
+    """Translations of one text, best first; one empty text for an empty source.
 
-    Attributes:
-        texts: Translations, best first; one empty text for an empty source.
-        scores: Log-probability of each translation divided by its length; empty unless requested.
-        truncated: Whether the source was truncated to the maximum length.
+    Scores are log-probabilities divided by length, and empty unless requested. A `truncated` source
+    was cut to the maximum length.
     """
 
     texts: list[str]
@@ -203,7 +189,6 @@ class TextTranslator:
     def translate_pairs(
         self, direction: LanguagePair, texts: Sequence[tuple[str, str]]
     ) -> tuple[LanguagePair, list[tuple[str, str]]]:
-        """Return the direction, and the translation and reference of each of its sentences."""
         results = self.translate([source for source, _ in texts], direction[1])
         pairs = zip(results, texts, strict=True)
         return direction, [(each.texts[0], reference) for each, (_, reference) in pairs]
@@ -219,7 +204,6 @@ def score_directions(
     texts: Mapping[LanguagePair, Sequence[tuple[str, str]]],
     progress: Progress,
 ) -> tuple[dict[LanguagePair, TranslationScores], dict[LanguagePair, list[str]]]:
-    """Translate sentences with references; return scores and translations of each direction."""
     scores: dict[LanguagePair, TranslationScores] = {}
     written: dict[LanguagePair, list[str]] = {}
     for direction, pairs in texts.items():
