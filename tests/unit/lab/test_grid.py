@@ -100,13 +100,6 @@ def digits(**changes: object) -> Sweep:
     return Sweep("image-classification/tiny", changes, {**GRID, RATE: [1e-3, 1e-2]})
 
 
-def test_cells_are_the_product() -> None:
-    names = [cell.name for cell in digits().cells()]
-    assert len(names) == len(set(names)) == 4
-    assert names[1] == "placement=pre,learning_rate=0.01,seed=1"
-    assert "/" not in Cell({"data.source": "a/b"}).name
-
-
 def test_a_grid_may_grow_and_no_other_one_takes_its_folder(tmp_path: Path) -> None:
     open_sweep(tmp_path, digits())
     larger = replace(digits(), grid={**GRID, RATE: [1e-3, 3e-3, 1e-2]})
@@ -130,5 +123,6 @@ def test_further_fields_are_rows_of_their_own() -> None:
     assert len(wide.cells()) == 4 and wide.load(wide.cells()[-1]).model.layers == 24
     rows = {cell.row for cell in wide.cells()}
     assert rows == {f"{name},layers={n}" for name in ("pre", "sub") for n in (6, 24)}
+    assert "/" not in Cell({"data.source": "a/b"}).name
     assert title_of("sub,layers=6") == "Sub-LN, layers=6" and title_of("sub") == "Sub-LN"
     assert Cell({"training.learning_rate": 1e-3, "seed": 1}).row == "Recipe"

@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 
 from benchmarks.check_ladder import check_folder
-from benchmarks.ladders import LADDERS, summary, widening
-from benchmarks.probe_ladders import table
+from benchmarks.ladders import summary, widening
 from magneto.cli import main
 from magneto.commands import plan
 from magneto.commands.ladder import (
     EVALUATION_SHARE,
     OVERHEAD_SECONDS,
-    parser,
-    read_ladder_options,
     time_cell,
 )
 from magneto.config import ConfigError
@@ -294,40 +291,6 @@ def test_the_evidence_says_how_often_intervals_held_and_by_what_they_must_widen(
     said = summary([*rows, rows[2] | {"priors": "today's"}])
     assert "| best rate | two or more | earlier | 5 | 3 | 1.50 | 1.866 | 3.00 | 4.00 |" in said
     assert "| best rate | two or more | today's | 1 | 1 | 0.90 | 1.866 | 3.00 | 4.00 |" in said
-    pairs = [(1.1, 1.05, 1.2, 1.3), (0.9, 0.8, 1.01, 1.1), (1.1, 1.05, 1.2, 0.99)]
-    gaps = [{"what": "gap", "from": "64", "value": value, "low": low, "high": high,
-             "measured": measured, "holds": low <= measured <= high, "off": 1.1,
-             "priors": "earlier"}
-            for value, low, high, measured in pairs]  # fmt: skip
-    said = summary(gaps)
-    assert "right in 1 of 3 pairs" in said
-    assert "it was right in 1 of 2." in said
-
-
-def test_the_probes_verdicts_are_held_against_outcomes_and_trivial_rules() -> None:
-    rows = [
-        {"placement": placement, "layers": layers, "learning_rate": rate, "verdict": verdict,
-         "outcome": outcome}
-        for placement, layers, rate, verdict, outcome in (
-            ("pre", "24", "0.001", "sound", "finished"),
-            ("post", "24", "0.001", "likely to fail", "did not learn"),
-            ("pre", "24", "0.1", "sound", "diverged"),
-            ("sub", "24", "0.1", "not decided", "diverged"),
-        )
-    ]  # fmt: skip
-    said = table(rows)
-    assert "| sound | 1 | 0 | 1 |" in said and "| the probe | 2 | – |" in said
-    assert "| a rate below 0.012 | 2 | 3 of 4 |" in said
-    assert "deeper than 12 layers | 2 | 2 of 4 |" in said
-
-
-@pytest.mark.parametrize("name", LADDERS)
-def test_ladders_of_the_evidence_are_taken(name: str) -> None:
-    given, overrides = parser().parse_with_overrides(LADDERS[name].split())
-    ladder = read_ladder_options(given, overrides)
-    first = ladder.first_recipe(ladder.sizes[-1]).model
-    depth = first.encoder_layers or first.layers
-    assert (first.width if ladder.axis == "width" else depth) == ladder.sizes[-1]
 
 
 def test_sensitivity_is_the_mean_excess_over_rates_uniform_in_their_logarithm() -> None:
@@ -356,12 +319,9 @@ def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
     [
         (["--widths", "32,64"], "--target"),
         (["--target", "128"], "either --widths or --depths"),
-        (["--widths", "32", "--target", "128"], "two or more sizes"),
         (["--widths", "32,64", "--target", "64"], "above the largest rung, 64"),
         (["--widths", "32,48", "--target", "128"], "other sizes: heads would be 1.5"),
         (["--widths", "32,64", "--target", "128", "--budget", "soon"], "--budget takes a duration"),
-        (["--widths", "32,64", "--target", "128", "--placements", "pre,subln"], "'sub'"),
-        (["--widths", "32,64", "--target", "128", "--lrs", "0,1"], "--lrs must be above 0"),
         (["--depths", "2,4", "--target", "8", "--model.layers", "9"], "--model.layers"),
     ],
 )  # fmt: skip

@@ -18,7 +18,6 @@ from magneto.lab.probe import (
 from magneto.lab.update import effective_scales, theory_of
 from magneto.nn.attention import build_mask
 from magneto.nn.config import TransformerConfig
-from magneto.nn.multiway import pack
 from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
 from tests.unit.nn.test_multiway import (
     DESIGNS,
@@ -255,15 +254,6 @@ def test_attention_of_one_sample_of_each_kind(sizes: list[tuple[int, int]]) -> N
             shares.append(entropy / math.log(length))
         assert reading.attention_entropy == pytest.approx(torch.cat(entropies).mean().item(), 1e-4)
         assert reading.entropy_share == pytest.approx(torch.cat(shares).mean().item(), 1e-4)
-
-
-def test_a_modality_whose_tokens_are_the_same_has_collapsed() -> None:
-    """A vector per modality, as from experts, is not variation between tokens."""
-    model = multiway("decoupled")
-    packing = pack([5, 5], [3, 6])
-    streams = (torch.ones(10, 32), -torch.ones(9, 32))
-    every = model.tokens(streams)
-    assert torch.equal(model.position_means(every, (streams, packing, packing.mask())), every)
 
 
 def test_a_modality_that_is_not_there() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from magneto.lab.diagnosis import diagnose
 from magneto.lab.short_run import ShortRun, initial_model, short_run, steps_at_peak
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, recipe_names
@@ -72,24 +71,18 @@ def test_every_tiny_recipe_can_be_probed(
 
 
 def test_the_first_try_at_the_peak_updates_weights_as_the_first_step_there(small: Small) -> None:
-    made = small(training__warmup_steps=0)
+    """Steps at the peak have neither warm-up nor decay."""
+    made = small(training__warmup_steps=0, training__steps=3)
     task = made.build_task()
     task.prepare()
     run = run_of(made, 1)
-    steps = steps_at_peak(task, made.training, seed=made.seed, steps=3)
+    steps = steps_at_peak(task, made.training, seed=made.seed, steps=4)
+    assert [step.learning_rate for step in steps] == [made.training.learning_rate] * 4
     tried = run.at_rate(run.peak)
     assert tried is not None and run.peak == made.training.learning_rate
     ratios = [layer.update_ratio or 0.0 for layer in steps[0].layers]
     assert tried.update == pytest.approx(sum(ratios) / len(ratios)) and tried.update > 0
     assert [step.loss for step in steps[:1]] == [step.loss for step in run.steps]
-
-
-def test_steps_at_the_peak_have_neither_warmup_nor_decay(small: Small) -> None:
-    made = small(training__warmup_steps=3, training__steps=5)
-    task = made.build_task()
-    task.prepare()
-    steps = steps_at_peak(task, made.training, seed=made.seed, steps=6)
-    assert [step.learning_rate for step in steps] == [made.training.learning_rate] * 6
 
 
 def test_a_run_that_breaks_ends_there_and_names_the_layer(small: Small) -> None:
@@ -98,8 +91,3 @@ def test_a_run_that_breaks_ends_there_and_names_the_layer(small: Small) -> None:
     assert len(run.steps) < 6
     found = run.trouble("bf16")
     assert found is not None and found[1].layer.startswith("decoder.layers.")
-
-
-def test_a_shallow_stack_of_the_same_placement_passes(small: Small) -> None:
-    made = small(model__layers=2, model__placement="post")
-    assert diagnose(made, steps=1, seeds=0).verdict.findings[0].level == "sound"

@@ -16,8 +16,6 @@ from magneto.lab.verdict import (
     Threshold,
     judge,
     kept_share,
-    move_at,
-    rate_of_move,
 )
 
 CALIBRATION = Path(__file__).parents[3] / "benchmarks" / "results" / "probe-calibration.csv"
@@ -138,12 +136,6 @@ def test_what_is_not_finite_is_no_crash() -> None:
     assert judge(broken).level == "likely to fail"
     bare = ShortRun([StepReading(1, 1.0, 0.0, 1.0, [LayerReading("layers.0")])], [])
     assert judge(bare).level == "likely to fail"
-
-
-def test_between_the_tried_rates() -> None:
-    assert move_at(TRIES, 1e-3) == pytest.approx(0.1)
-    assert rate_of_move(TRIES, 0.1) == pytest.approx(1e-3)
-    assert move_at(TRIES, 1e-5) is None and rate_of_move(TRIES, 2.0) is None
 
 
 @pytest.mark.parametrize(

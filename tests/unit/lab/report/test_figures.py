@@ -88,16 +88,3 @@ def test_a_loss_that_is_not_finite_breaks_the_line() -> None:
     steps, losses = thinned(curve)
     assert len(steps) < 300 and steps[-1] == 999
     assert [step for step, loss in zip(steps, losses, strict=True) if math.isnan(loss)] == [333]
-
-
-@pytest.mark.parametrize(
-    ("kinds", "axis"),
-    [
-        (["validation", "validation"], "validation loss"),
-        (["training", "training"], "training loss"),
-        (["validation", "training"], ">loss<"),
-    ],
-)
-def test_curves_say_of_what_they_are(kinds: list[str], axis: str) -> None:
-    cells = [run(1e-3, 4.0, seed, curve_of=kind) for seed, kind in enumerate(kinds)]
-    assert axis in curves_of(assemble(cells, Judge("loss", False)))[0].svg

@@ -43,13 +43,6 @@ def test_pictures_lie_beside_the_page(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "curve-loss.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_a_run_of_which_nothing_is_known(tmp_path: Path) -> None:
-    text = write_run_page(page(metrics=[], rows=[], figures=[]), tmp_path).read_text()
-    assert (
-        "Curves" not in text and "Predictions of the model" not in text and "It finished." in text
-    )
-
-
 ROWS = [
     {"step": 10, "loss": 3.0, "gradient_norm": 1.0, "learning_rate": 1e-3},
     {"step": 20, "loss": math.nan, "gradient_norm": 2.0, "learning_rate": 1e-3},
