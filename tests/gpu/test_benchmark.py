@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -47,40 +46,6 @@ def test_the_operations_of_a_step_are_counted_right() -> None:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         take()
     assert counter.get_total_flops() == step_flops(shape)
-
-
-def sections(**measures: Any) -> dict[str, gpu.Section]:
-    return {
-        name: gpu.Section(name, 1.0, measure, lambda found: [f"found {found['value']}"])
-        for name, measure in measures.items()
-    }
-
-
-def test_what_fails_or_finds_no_time_is_said_and_the_rest_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr(gpu.time, "monotonic", lambda: clock[0])
-    bench = gpu.Bench(torch.device("cpu"), gpu.SCALES["tiny"])
-    kept = []
-
-    def fails(bench: gpu.Bench) -> dict:
-        raise RuntimeError("the device is gone")
-
-    def late(bench: gpu.Bench) -> dict:
-        clock[0] += bench.left() + 100
-        return {"value": 1}
-
-    chosen = sections(fails=fails, late=late, never=late)
-    assert not gpu.run(bench, chosen, 60.0, lambda: kept.append(len(bench.found)))
-    assert kept == [1, 2, 3]
-    where = {"accelerator": "GPU", "cores": 1, "threads": 1, "python": "3", "date": "today",
-             "packages": {}}  # fmt: skip
-    result = {"name": "x", "scale": "tiny", "commit": "c", "machine": where,
-              "sections": bench.found}  # fmt: skip
-    page = gpu.markdown(result, chosen)
-    assert "RuntimeError: the device is gone" in page and "found 1" in page
-    assert "Left out: everything: no time remained" in page
 
 
 def test_a_machine_without_a_gpu_is_told_so(capsys: pytest.CaptureFixture) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from magneto.data.stream import map_tensors, to_device
 from magneto.training.optimizer import build_optimizer
-from tests.gpu.tiny import FAMILIES, TINY, batches, build, cases, distance, gradients, tiny
+from tests.gpu.tiny import FAMILIES, batches, build, cases, distance, gradients, tiny
 
 CPU = torch.device("cpu")
 # Relative errors allowed: of the loss, of all gradients together, of all changes of the weights.
@@ -54,11 +54,3 @@ def check(name: str, precision: str, device: torch.device) -> None:
     )
     assert all(a < most for a, most in zip(apart, allowed, strict=True)), apart
     assert precision == "fp32" or apart[1] > 1e-4, "nothing was computed in bf16"
-
-
-@pytest.mark.parametrize("name", TINY[:1])
-def test_a_wrong_gradient_is_found(name: str) -> None:
-    task, model = build(name, CPU)
-    _, gradient = gradients(task, model, batches(name, CPU, 1)[0])
-    wrong = {n: g * (1.001 if g.ndim == 1 else 1.0) for n, g in gradient.items()}
-    assert distance(gradient, gradient) == 0 < 1e-6 < distance(wrong, gradient)

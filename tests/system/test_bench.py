@@ -20,7 +20,6 @@ from benchmarks.bench_cases import ANSWERS, FIELDS, case_of
 from benchmarks.bench_contenders import LIMIT, PEERS, contenders
 from benchmarks.bench_product import build_task, product_batch
 from benchmarks.bench_speech_peers import plain_loss
-from benchmarks.bench_tables import goals
 from benchmarks.products import products_of, replay
 from magneto.functional.transducer import transducer_loss
 from magneto.training.model import count_flops
@@ -133,26 +132,3 @@ def test_a_run_measures_says_what_is_missing_and_goes_on(
     monkeypatch.setattr(bench, "take_turns", lambda *given, **named: pytest.fail("measured again"))
     again = run(tmp_path, *only, "--profile")["cells"]["causal-lm, tiny"]
     assert again["rows"] == cell["rows"] and again["profile"]["ms"] > 0
-
-
-def result(times: dict[str, float], shape: str = "6 x 256", outputs: int = 8192) -> Any:
-    row = {"quartile_1_ms": 1.0, "quartile_3_ms": 2.0, "peak_mib": None, "parameters": 3,
-           "steps": 4}  # fmt: skip
-    cell = {
-        "field": "causal-lm", "shape": shape, "sizes": "small", "outputs": outputs,
-        "rows": [{"contender": name, "median_ms": ms, **row} for name, ms in times.items()],
-        "peers": ["a", "b"], "left_out": {}, "load": [0.0, 0.0],
-    }  # fmt: skip
-    where = {"processor": "P", "cores": 2, "threads": 2, "python": "3", "packages": {},
-             "date": "today"}  # fmt: skip
-    return {"name": "bench", "commit": "c", "machine": where, "limit": LIMIT, "notes": {},
-            "reference": "magneto sub", "cells": {"one": cell}}  # fmt: skip
-
-
-def test_goals_are_met_or_missed_by_the_medians() -> None:
-    missed = list(goals(result({LIMIT: 10, "magneto sub": 12.6, "a": 13, "b": 20})))
-    assert "| 1.26 | missed |" in missed[2] and "| 1.03 (a) | missed |" in missed[3]
-    met = list(goals(result({LIMIT: 10, "magneto sub": 12, "magneto pre": 11, "a": 14})))
-    assert "| 1.20 | met |" in met[2] and "| 1.17 (a) | met |" in met[3]
-    small = list(goals(result({LIMIT: 10, "magneto sub": 12, "a": 13}, "24 x 64", 1000)))
-    assert len(small) == 2

@@ -200,12 +200,3 @@ def command_lines(text: str) -> list[str]:
     inside = "\n".join(re.findall(r"```\n(.*?)```", joined, re.DOTALL))
     names = "|".join(COMMANDS)
     return re.findall(rf"(?:^|^\$ |-m )(magneto (?:{names})\b.*)$", inside, re.MULTILINE)
-
-
-def test_the_checks_can_fail() -> None:
-    assert not exists("magneto.language.nothing") and not exists("magneto.nothing")
-    assert exists("magneto.nn.config.TransformerConfig")
-    assert "data.max_length" in known_keys() and "data.length" not in known_keys()
-    assert command_lines("```\ntorchrun -m magneto train a \\\n  --x y  # why\n```") == [
-        "magneto train a --x y  # why"
-    ]

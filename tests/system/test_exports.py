@@ -21,24 +21,11 @@ Image: Any = pytest.importorskip("PIL.Image")
 
 from magneto import hf  # noqa: E402
 from magneto.cli import main  # noqa: E402
-from magneto.data.tokenizer import (  # noqa: E402
-    SPECIAL,
-    load_tokenizer,
-    train_bpe,
-    train_sentencepiece,
-)
+from magneto.data import tokenizer as tokenizers  # noqa: E402
 from magneto.hf.configuration import MODULE, MODULE_SOURCE  # noqa: E402
-from magneto.hf.export import export_model, whole_directory, wrap  # noqa: E402
-from magneto.language.config import (  # noqa: E402
-    LanguageModelConfig,
-    MaskedLanguageModelConfig,
-    TextClassifierConfig,
-)
-from magneto.language.models import (  # noqa: E402
-    LanguageModel,
-    MaskedLanguageModel,
-    TextClassifier,
-)
+from magneto.hf.export import export_model, wrap  # noqa: E402
+from magneto.language import config as text_config  # noqa: E402
+from magneto.language import models as text_models  # noqa: E402
 from magneto.runs import load_run  # noqa: E402
 from magneto.speech.decoding import GreedySearch  # noqa: E402
 from magneto.speech.features import SpeechFeatures  # noqa: E402
@@ -48,21 +35,9 @@ from magneto.vision.config import ImageClassificationDataConfig, ImageClassifier
 from magneto.vision.decoding import EncodedPicture  # noqa: E402
 from magneto.vision.models import ImageClassifier  # noqa: E402
 from magneto.vision.transforms import CentreCrop, InputFormat, validation_transform  # noqa: E402
+from magneto.vision_language import config as pair_config  # noqa: E402
+from magneto.vision_language import model as pair_model  # noqa: E402
 from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWriter  # noqa: E402
-from magneto.vision_language.config import (  # noqa: E402
-    ImageCaptionerConfig,
-    ImageTextRetrieverConfig,
-    MaskedDataModelConfig,
-    QuestionAnsweringConfig,
-    VisualReasonerConfig,
-)
-from magneto.vision_language.model import (  # noqa: E402
-    ImageCaptioner,
-    ImageTextRetriever,
-    MaskedDataModel,
-    QuestionAnswerer,
-    VisualReasoner,
-)
 from magneto.vision_language.samples import WholeImage, frame_text, join_samples  # noqa: E402
 from tests.unit.hf.kinds import export_text  # noqa: E402
 from tests.unit.hf.test_segmentation import exported  # noqa: E402
@@ -169,8 +144,8 @@ def filled(model: Any) -> Any:
 @pytest.fixture(scope="module")
 def bpe(tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("words") / "tokenizer.json"
-    train_bpe([TEXT * 3], 300, path, SPECIAL)
-    return load_tokenizer(path)
+    tokenizers.train_bpe([TEXT * 3], 300, path, tokenizers.SPECIAL)
+    return tokenizers.load_tokenizer(path)
 
 
 def test_every_kind_of_text_model_loads_by_its_auto_class(
@@ -178,9 +153,9 @@ def test_every_kind_of_text_model_loads_by_its_auto_class(
 ) -> None:
     text: dict[str, Any] = {**STACK, "vocab_size": bpe.vocab_size, "positions": "rotary"}
     made: dict[str, Any] = {
-        "causal": LanguageModel(LanguageModelConfig(**text)),
-        "masked": MaskedLanguageModel(MaskedLanguageModelConfig(**text)),
-        "classes": TextClassifier(TextClassifierConfig(**text, classes=2)),
+        "causal": text_models.LanguageModel(text_config.LanguageModelConfig(**text)),
+        "masked": text_models.MaskedLanguageModel(text_config.MaskedLanguageModelConfig(**text)),
+        "classes": text_models.TextClassifier(text_config.TextClassifierConfig(**text, classes=2)),
         "seq2seq": TranslationModel(TranslationConfig(**text, encoder_layers=1, decoder_layers=1)),
     }
     how = {"masked": hf.MASKED, "classes": hf.EncoderInput("$A", "$A $B", 0, ["a", "b"])}
@@ -219,11 +194,11 @@ def test_tokenizers_load_by_their_auto_class(tmp_path: Path, newcomer: Newcomer,
     """That of a BPE needs no code; SentencePiece's does."""
     pytest.importorskip("sentencepiece")
     lines = [f"The quick brown fox {number} jumps over the lazy dog." for number in range(200)]
-    (tmp_path / "sp.model").write_bytes(train_sentencepiece(lines, "bpe", 300, 200))
-    pieces = load_tokenizer(tmp_path / "sp.model")
+    (tmp_path / "sp.model").write_bytes(tokenizers.train_sentencepiece(lines, "bpe", 300, 200))
+    pieces = tokenizers.load_tokenizer(tmp_path / "sp.model")
     for tokenizer, name in ((bpe, "out"), (pieces, "pieces")):
-        config = LanguageModelConfig(**STACK, vocab_size=tokenizer.vocab_size)
-        export_text(LanguageModel(config), tokenizer, tmp_path / name, 32)
+        config = text_config.LanguageModelConfig(**STACK, vocab_size=tokenizer.vocab_size)
+        export_text(text_models.LanguageModel(config), tokenizer, tmp_path / name, 32)
     (tmp_path / "out" / f"{MODULE}.py").write_text("raise RuntimeError('it was run')")
     said = newcomer.run(tmp_path, NO_CODE)
     assert said.count(f"transformers {bpe.encode(['A function'])[0]}") == 2
@@ -242,17 +217,6 @@ def test_as_many_labels_as_classes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="2 class names for 3 classes"):
         hf.save_export(model, tmp_path / "out", hf.Assets(hf.class_names(["a", "b"])))
     assert not (tmp_path / "out").exists()
-
-
-def test_who_comes_second_is_told_so(tmp_path: Path) -> None:
-    """Two exports to one place at once: the first that is done stays, whole."""
-    place = tmp_path / "out"
-    place.mkdir()
-    with pytest.raises(OSError, match="not empty"), whole_directory(place) as second:
-        (second / "config.json").write_text("second")
-        (place / "config.json").write_text("first")
-    assert (place / "config.json").read_text() == "first"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 # What a newcomer runs; nothing of ours is imported by name.
@@ -338,17 +302,19 @@ PAIRS: dict[str, Any] = {
     **STACK, "image_size": 16, "patch_size": 8, "max_length": 12, "vocab_size": 300,
 }  # fmt: skip
 # Of each: its task, its model and configuration, and what it has besides.
+QUESTIONS = ("visual-question-answering", pair_model.QuestionAnswerer,
+             pair_config.QuestionAnsweringConfig)  # fmt: skip
 MODELS: dict[str, tuple[str, Any, Any, dict[str, Any]]] = {
-    "questions": (
-        "visual-question-answering", QuestionAnswerer, QuestionAnsweringConfig, {"answers": 3}),
-    "masked-questions": (
-        "visual-question-answering", QuestionAnswerer, QuestionAnsweringConfig,
-        {"answers": 3, "pooling": "mask_token"}),
-    "statements": ("visual-reasoning", VisualReasoner, VisualReasonerConfig, {}),
-    "retrieval": ("image-text-retrieval", ImageTextRetriever, ImageTextRetrieverConfig, {}),
-    "captions": ("image-captioning", ImageCaptioner, ImageCaptionerConfig, {}),
-    "pretraining": (
-        "vision-language-modelling", MaskedDataModel, MaskedDataModelConfig, {"codes": 6}),
+    "questions": (*QUESTIONS, {"answers": 3}),
+    "masked-questions": (*QUESTIONS, {"answers": 3, "pooling": "mask_token"}),
+    "statements": (
+        "visual-reasoning", pair_model.VisualReasoner, pair_config.VisualReasonerConfig, {}),
+    "retrieval": ("image-text-retrieval", pair_model.ImageTextRetriever,
+                  pair_config.ImageTextRetrieverConfig, {}),
+    "captions": (
+        "image-captioning", pair_model.ImageCaptioner, pair_config.ImageCaptionerConfig, {}),
+    "pretraining": ("vision-language-modelling", pair_model.MaskedDataModel,
+                    pair_config.MaskedDataModelConfig, {"codes": 6}),
 }  # fmt: skip
 ANSWERS = ["blue", "red", "two"]
 TEXTS = ["what is a function", "a file or an error"]

@@ -10,6 +10,7 @@ import torch
 from magneto.cli import main
 from magneto.runs import load_run
 from magneto.vision.classification import ImageClassification
+from tests.commands import answer, refused
 from tests.ranks import run_ranks
 from tests.unit.vision.image_files import write_colours
 from tests.unit.vision.small import COLOURS, SMALL, striped, tensors, train_classifier, train_small
@@ -20,14 +21,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     return train_classifier(tmp_path_factory.mktemp("colours"))
 
 
-def scores(run: Path, capsys: pytest.CaptureFixture, *words: str) -> dict[str, float]:
-    capsys.readouterr()
-    assert main(["evaluate", str(run), "--json", *words]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 def test_it_learns_colours(run: Path, capsys) -> None:
-    found = scores(run, capsys)
+    found = answer(capsys, "evaluate", run)
     assert found["accuracy"] == 1 and found["accuracy_top5"] == 1
 
 
@@ -35,30 +30,29 @@ def test_some_of_the_classes(run: Path, tmp_path: Path, capsys) -> None:
     """Images of two classes that look like others: right only where these are no candidates."""
     wrong = {"n01000002": "red", "n01000003": "blue"}
     other = write_colours(tmp_path / "other", wrong, 3)
-    found = scores(run, capsys, "--data", str(other))
+    found = answer(capsys, "evaluate", run, "--data", str(other))
     assert found["accuracy"] == 0.5
     present = ["--data", str(other), "--data.candidates", "present"]
     task = load_run(run, "auto", {"data.source": str(other), "data.validation_source": str(other),
                                   "data.candidates": "present"}).task  # fmt: skip
     assert isinstance(task, ImageClassification)
     assert task.candidates.isfinite().nonzero()[:, 0].tolist() == [1, 2]
-    restricted = scores(run, capsys, *present, "--keep", "colours-a")
+    restricted = answer(capsys, "evaluate", run, *present, "--keep", "colours-a")
     assert restricted["calibration_error"] != found["calibration_error"]
     kept = json.loads((run / "scores" / "colours-a.json").read_text())
     assert kept["metrics"]["accuracy"] == restricted["accuracy"]
     assert kept["overrides"]["data.source"] == str(other)
-    assert main(["evaluate", str(run), "--keep", "a/b"]) == 2
-    assert "letters, digits" in capsys.readouterr().err
+    assert "letters, digits" in refused(capsys, "evaluate", run, "--keep", "a/b")
 
 
 def test_folders_that_are_numbers(run: Path, tmp_path: Path, capsys) -> None:
     """Of ImageNet-V2, where 10 is the eleventh class, not the third."""
     numbers = {str(n): colour for n, colour in enumerate(COLOURS.values())}
     v2 = write_colours(tmp_path / "v2", numbers, 2)
-    assert scores(run, capsys, "--data", str(v2))["accuracy"] == 1
+    assert answer(capsys, "evaluate", run, "--data", str(v2))["accuracy"] == 1
     (v2 / "0").rename(v2 / "6")
-    assert main(["evaluate", str(run), "--data", str(v2)]) == 2
-    assert "class '1' is not one of the 6 known classes" in capsys.readouterr().err
+    line = refused(capsys, "evaluate", run, "--data", v2)
+    assert "class '1' is not one of the 6 known classes" in line
 
 
 def test_a_run_keeps_the_names_that_a_file_gave(run: Path, tmp_path: Path) -> None:
@@ -79,9 +73,7 @@ def test_a_run_keeps_the_names_that_a_file_gave(run: Path, tmp_path: Path) -> No
 
 def test_frozen_features_of_a_run(run: Path, tmp_path: Path, capsys) -> None:
     pytest.importorskip("sklearn")
-    capsys.readouterr()
-    assert main(["evaluate", str(run), "--features", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answer(capsys, "evaluate", run, "--features")
     assert (found["training_images"], found["validation_images"]) == (36, 12)
     assert len(found["scores"]) == 6
     assert max(score["linear"] for score in found["scores"]) > 0.9
@@ -92,8 +84,8 @@ def test_frozen_features_of_a_run(run: Path, tmp_path: Path, capsys) -> None:
     assert [line.split()[0] for line in lines] == ["embeddings", "1", "2"]
     for path in (other / "red").iterdir():
         path.rename(other / path.name)
-    assert main(["evaluate", str(run), "--features", "--data", str(other)]) == 2
-    assert "some images have no label" in capsys.readouterr().err
+    line = refused(capsys, "evaluate", run, "--features", "--data", other)
+    assert "some images have no label" in line
 
 
 @pytest.mark.distributed

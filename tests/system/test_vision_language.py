@@ -18,6 +18,7 @@ from magneto.vision_language.finetuning import (
     pretrained_inputs,
 )
 from magneto.vision_language.model import MaskedDataModel, VisionLanguageEncoder
+from tests.commands import answer, refused
 from tests.unit.vision_language.folders import COLOURS, png
 from tests.unit.vision_language.small_tasks import (
     caption_task,
@@ -48,24 +49,10 @@ def statements(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place(tmp_path_factory, "statements", statement_task)
 
 
-def said(capsys: Capture, *words: object) -> Any:
-    """What a command says as JSON."""
-    capsys.readouterr()
-    assert main([*map(str, words), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys: Capture, *words: object) -> str:
-    """The last line of what a command says that ends with 2."""
-    capsys.readouterr()
-    assert main([*map(str, words)]) == 2
-    return capsys.readouterr().err.splitlines()[-1]
-
-
 def test_predict_answers_a_question(questions: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "red.png").write_bytes(png(COLOURS["red"]))
     words = ["predict", questions / "run", tmp_path / "red.png"]
-    (found,) = said(capsys, *words, "What colour is it?")["images"]
+    (found,) = answer(capsys, *words, "What colour is it?")["images"]
     assert {row["label"] for row in found["labels"]} == {"blue", "no", "red", "yes"}
     shares = [row["share"] for row in found["labels"]]
     assert shares == sorted(shares, reverse=True) and all(0 < share < 1 for share in shares)
@@ -80,7 +67,7 @@ def test_the_leaderboards_file(questions: Path, tmp_path: Path, capsys: Capture)
     file = tmp_path / "answers.json"
     asked = ["evaluate", questions / "run", "--data", tmp_path / "test",
              "--data.validation_split", "test-dev2015", "--answers", file]  # fmt: skip
-    metrics = said(capsys, *asked)
+    metrics = answer(capsys, *asked)
     assert metrics["questions"] == 12 and "accuracy" not in metrics
     rows = json.loads(file.read_text())
     assert [row["question_id"] for row in rows] == sorted(
@@ -130,18 +117,18 @@ def test_other_data_is_measured(questions: Path, tmp_path: Path, capsys: Capture
 def test_predict_judges_a_statement_about_two_images(statements: Path, capsys: Capture) -> None:
     images = [str(statements / "data" / "dev" / f"dev-0-0-img{side}.png") for side in (0, 1)]
     text, words = "the left one is darker", ["predict", statements / "run"]
-    found = said(capsys, *words, *images, text)["images"]
+    found = answer(capsys, *words, *images, text)["images"]
     assert found[0]["labels"] == found[1]["labels"]
     assert {one["label"] for one in found[0]["labels"]} == {"True", "False"}
     assert sum(one["share"] for one in found[0]["labels"]) == pytest.approx(1.0)
-    for given, answer in (
+    for given, said in (
         ([images[0], text], "needs 2 images, but 1 are given"),
         ([*images, ""], 'img0.png "..."'),
         ([*images, "other.png"], "add the statement in quotes after the images"),
         ([text, *images], 'img0.png "..."'),
         ([*images, "word " * 30], "the statement has 149 tokens, more than the model's 22"),
     ):
-        assert answer in refused(capsys, *words, *given)
+        assert said in refused(capsys, *words, *given)
 
 
 def test_predict_pairs_no_image_with_that_of_another_statement(
@@ -153,10 +140,10 @@ def test_predict_pairs_no_image_with_that_of_another_statement(
         images.append(tmp_path / f"{name}.png")
         shutil.copy(statements / "data" / "dev" / f"dev-{name}.png", images[-1])
     words = ["predict", statements / "run", *images, "the left one is darker"]
-    whole = said(capsys, *words)["images"]
+    whole = answer(capsys, *words)["images"]
     for number in (1, 2):
         images[number].write_bytes(b"no image")
-    found = said(capsys, *words)
+    found = answer(capsys, *words)
     # A batch of another size is multiplied in another order on some processors.
     for image, other in zip(found["images"], whole[4:], strict=True):
         assert image["path"] == other["path"]
@@ -240,7 +227,7 @@ def test_fine_tuning_begins_with_converted_weights(released: Path) -> None:
     assert torch.equal(vision[0], state["beit3.encoder.embed_positions.A.weight"][2])
 
 
-def test_an_encoder_without_a_head(released: Path, tmp_path: Path) -> None:
+def test_an_encoder_without_a_head(released: Path) -> None:
     """torchscale's BEiT3 by itself: its tensors get the encoder's prefix."""
     state = torch.load(released / "beit3_small_patch16_32.pth")["model"]
     bare = {n.removeprefix("beit3."): t for n, t in state.items() if n.startswith("beit3.")}
@@ -253,7 +240,3 @@ def test_an_encoder_without_a_head(released: Path, tmp_path: Path) -> None:
     assert "initialised randomly: none" in load_pretrained(model, config)[1]
     with pytest.raises(FileNotFoundError, match=r"has no tokenizer: .* --tokenizer beit3\.spm"):
         pretrained_inputs(config)
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    config = FineTunedConfig(**SIZES, vocab_size=PIECES, pretrained=str(tmp_path))
-    with pytest.raises(ValueError, match="is not a vision-language model"):
-        load_pretrained(torch.nn.Linear(1, 1), config)

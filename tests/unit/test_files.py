@@ -90,18 +90,6 @@ def test_damage_is_found_by_size_or_checksum(tmp_path: Path, content: str) -> No
         check_directory(tmp_path / "step")
 
 
-def test_what_a_kill_left_is_cleared_and_a_replacement_undone(tmp_path: Path) -> None:
-    fill(tmp_path / "best", "old")
-    (tmp_path / "best").rename(tmp_path / ".best.old")  # killed between two renames
-    (tmp_path / ".best.4711").mkdir()
-    (tmp_path / ".result.json.4711").write_text("{")
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".hidden").write_text("the user's own")
-    clear_aside(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"best", ".git", ".hidden"}
-    check_directory(tmp_path / "best")
-
-
 def test_a_file_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.txt"
     write_text(path, "ö\r\n")

@@ -139,55 +139,6 @@ def test_optional_packages_are_imported_inside_functions() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Return a chain of modules for each one that imports itself by way of others."""
-    found = []
-    for start in graph:
-        ways, seen = [[start]], set()
-        while ways:
-            way = ways.pop()
-            if start in graph[way[-1]]:
-                found.append(way)
-                break
-            fresh = graph[way[-1]] & graph.keys() - seen
-            seen |= fresh
-            ways += [[*way, name] for name in fresh]
-    return found
-
-
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Not for a type checker either; what a function imports when it runs is left out."""
-    assert not cycles(module_graph())
-
-
-def module_graph() -> dict[str, set[str]]:
-    """Return which of our modules each one imports at its top, of those in its own room."""
-    imported = {
-        module_name(path).removesuffix(".__init__"): {
-            name for name, lazily in imports(path) if not lazily
-        }
-        for path in FILES
-    }
-    # Of `from magneto.nn import mask` and `... import Mask` only the first names a module.
-    return {
-        name: {other for other in imported.keys() & found if unit_of(other) == unit_of(name)}
-        for name, found in imported.items()
-    }
-
-
-def test_the_checks_can_fail() -> None:
-    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) != []
-    assert cycles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
-    assert not permitted("nn", "magneto.language.models", False)
-    assert not permitted("training", "magneto.language.causal_lm", False)
-    assert permitted("training", "magneto.training.task", False)
-    assert not permitted("language", "magneto.hf.language", False)
-    assert not permitted("language", "magneto.hf.language", True)
-    assert permitted("translation", "magneto.hf.BeamSearch", True)
-    assert not permitted("translation", "magneto.hf.export_model", True)
-    assert unit_of("magneto") == "__init__"
-
-
 CONFIGURATIONS = [module_name(path) for path in FILES if path.name == "config.py"]
 
 

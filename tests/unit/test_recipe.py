@@ -220,27 +220,3 @@ def test_an_edited_recipe_of_a_run_says_what_can_be_done(tmp_path: Path, capsys)
     assert capsys.readouterr().err.splitlines() == [
         "magneto: unknown key model.widht; did you mean model.width?"
     ]
-
-
-def test_odd_values_of_a_recipe_and_of_a_run_are_one_line(tmp_path: Path, capsys) -> None:
-    path = tmp_path / "run" / "recipe.yaml"
-    path.parent.mkdir()
-    train = ["train", str(path), "--out", str(tmp_path / "new")]
-    for name, right, wrong, answer in (
-        ("causal-lm/tiny", "compile: false", "compile: !!bool maybe", "tags (!)"),
-        ("causal-lm/tiny", "seed: 1", "seed: 1\n1: 2", "unknown key 1"),
-        ("transducer/tiny", "frame_shift: 10.0", "frame_shift: 1e-320", "must be 1 or more"),
-        ("transducer/tiny", "max_duration: ", "max_duration: .inf #", "must be a finite number"),
-        ("transducer/tiny", "max_duration: ", "max_duration: 1e+307 #", "must be in (0, 86400]"),
-    ):
-        load_recipe(name).save(path)
-        text = path.read_text()
-        assert right in text
-        path.write_text(text.replace(right, wrong))
-        for words in (train, ["evaluate", str(path.parent)]):
-            assert main(words) == 2
-            first, *rest = capsys.readouterr().err.splitlines()
-            assert answer in first and all("was edited" in line for line in rest)
-    assert not (tmp_path / "new").exists()
-    assert main(["train", "transducer/tiny", "--data.max_duration", "nan"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1

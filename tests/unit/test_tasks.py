@@ -83,17 +83,5 @@ def test_digits_are_learnt() -> None:
         ImageClassificationDataConfig(source="builtin:digit")
 
 
-def test_too_few_classes_are_refused() -> None:
-    pytest.importorskip("sklearn")
-    model = ImageClassifierConfig(**SIZES, image_size=8, patch_size=2, channels=1, classes=9)
-    with pytest.raises(ValueError, match=r"10 classes.*model\.classes"):
-        ImageClassification(model, ImageClassificationDataConfig(), 1).prepare()
-
-
 def test_scoring_reads_nothing_from_the_device(text: Path, monkeypatch) -> None:
     assert not reads_while_scoring(language_task(text), monkeypatch)
-    pytest.importorskip("sklearn")
-    model = ImageClassifierConfig(**SIZES, image_size=8, patch_size=2, channels=1, classes=10)
-    assert not reads_while_scoring(
-        ImageClassification(model, ImageClassificationDataConfig(), 1), monkeypatch
-    )

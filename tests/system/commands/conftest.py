@@ -1,4 +1,4 @@
-"""Finished runs, shared by the tests of commands, and a helper that runs a command."""
+"""Finished runs, shared by the tests of commands, and what makes runs small."""
 
 from pathlib import Path
 
@@ -29,10 +29,3 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("digits") / "run"
     assert main([*NEW, "--out", str(run)]) == 0
     return run
-
-
-def outcome(capsys: pytest.CaptureFixture, *words: object) -> tuple[int, str, str]:
-    capsys.readouterr()  # what a fixture's training said
-    code = main([str(word) for word in words])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err

@@ -14,6 +14,7 @@ from magneto.files import fingerprint
 from magneto.progress import ProgressBars
 from magneto.training.loop import train
 from magneto.training.state import Hook, TrainingState
+from tests.commands import refused
 from tests.system.commands.conftest import SMALL
 from tests.unit.training.toy import Toy, config
 
@@ -22,14 +23,6 @@ def flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-
-
-def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
-    capsys.readouterr()
-    assert main([str(word) for word in words]) == 2
-    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("magneto:")]
-    assert len(lines) == 1
-    return lines[0]
 
 
 def test_no_command_uses_weights_with_a_flipped_bit(language_run, tmp_path, capsys) -> None:

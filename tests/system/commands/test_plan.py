@@ -2,7 +2,6 @@
 
 import json
 import math
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from magneto.lab.plan import without_data
 from magneto.recipe import load_recipe, recipe_names
 from magneto.training.model import count_flops
 from magneto.training.task import Task, place_companion
+from tests.commands import answer, refused
 
 TINY = [name for name in recipe_names() if name.endswith("/tiny")]
 SMALL = ["plan", "causal-lm/small", "--model.layers", "2", "--model.width", "64",
@@ -80,28 +80,6 @@ def test_every_recipe_is_planned_or_says_what_it_needs(name: str, capsys: Any) -
     assert len(found["ways"]) in (2, 6)
 
 
-def test_what_data_would_tell_is_taken_from_the_configuration() -> None:
-    def fields(name: str, **changes: Any) -> dict[str, Any]:
-        return without_data(load_recipe(f"{name}/tiny", changes))
-
-    assert fields("causal-lm", **{"data.tokenizer": "bpe", "data.vocab_size": 900}) == {
-        "model.vocab_size": 900, "data.tokenizer": "bytes",
-    }  # fmt: skip
-    assert fields("causal-lm", **{"data.tokenizer": "nowhere.json"}) == {}
-    named = {"data.tokenizer": "nowhere.json", "model.vocab_size": 700}
-    assert fields("causal-lm", **named) == {"data.tokenizer": "bytes"}
-    assert fields("text-classification", **{"model.classes": 5})["data.labels"] == [*"01234"]
-    assert (
-        fields("text-classification", **{"data.labels": ["no", "yes"]}).get("data.labels") is None
-    )
-    assert fields("visual-question-answering")["model.answers"] == 3129
-    assert (
-        fields("visual-question-answering", **{"model.max_length": None})["model.max_length"] == 128
-    )
-    texts = fields("text-classification", **{"data.max_length": None})
-    assert texts["data.max_length"] == 512
-
-
 def test_a_group_of_utterances_is_as_full_as_it_may_be() -> None:
     """10 s are 1000 frames: 5 fit, and 50,000 cells are 10 for each frame, one the end's."""
     most = {"data.max_duration": 10.0, "data.max_frames": 5000, "data.max_cells": 50_000.0}
@@ -112,8 +90,7 @@ def test_a_group_of_utterances_is_as_full_as_it_may_be() -> None:
 
 def test_a_plan(capsys: Any) -> None:
     words = ["--gpus", "16", "--gpu-memory", "1", "--training.batch_size", "64"]
-    assert main([*SMALL, *words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answer(capsys, *SMALL, *words)
     # Embeddings; per layer four square matrices with biases, two of the network with theirs, and
     # the norms' scales and shifts (three of the width, one of the network's); the last norm.
     width, inner = 64, 128
@@ -131,8 +108,7 @@ def test_a_plan(capsys: Any) -> None:
         "--training.gradient_accumulation_steps 1"
     )
     epochs = [*SMALL, "--training.epochs", "2", "--training.steps", "1"]
-    assert main([*epochs, "--examples", "6400", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["steps"] == 200
+    assert answer(capsys, *epochs, "--examples", "6400")["steps"] == 200
     assert main([*epochs, "--gpus", "64", "--gpu-memory", "0.001"]) == 0
     said = capsys.readouterr().out
     for words in ("assumed", "hybrid", "nothing fits in 0.001 GB", "give --examples N"):
@@ -152,32 +128,15 @@ def test_assumed_sizes_are_printed(capsys: Any) -> None:
 
 def test_mistakes_are_named(capsys: Any) -> None:
     for words, said in (
-        ("--gpus 0", "--gpus must be above 0"),
         ("--utilisation 40", "--utilisation must be above 0 and at most 1"),
-        ("--gpu X", "invalid choice"),
         ("--gpus 128", "a batch of 64 cannot be divided among 128 GPUs"),
     ):
-        assert main([*SMALL, *words.split()]) == 2
-        assert said in capsys.readouterr().err
+        assert said in refused(capsys, *SMALL, *words.split())
 
 
 WORDS = ["train", "text-classification/tiny", "--data.tokenizer", "bytes", "--model.width", "16",
          "--model.layers", "1", "--model.heads", "2", "--training.device", "cpu", "--dry-run",
          "--training.batch_size", "8", "--training.steps", "50"]  # fmt: skip
-
-
-def test_control_c_ends_it_at_once(rows: Path, monkeypatch, capsys) -> None:
-    """A dry run has no checkpoint to write."""
-    steps = []
-
-    def step(*given: Any) -> None:
-        steps.append(given)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr("magneto.training.loop.train_step", step)
-    assert main([*WORDS, "--data", str(rows)]) == 130
-    err = capsys.readouterr().err
-    assert len(steps) == 1 and "magneto: stopped" in err and "checkpoint" not in err
 
 
 @pytest.fixture
@@ -191,8 +150,7 @@ def test_it_says_what_a_training_takes_and_writes_nothing(
     rows: Path, tmp_path: Path, monkeypatch, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main([*WORDS, "--data", str(rows), "--out", "runs/x", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answer(capsys, *WORDS, "--data", rows, "--out", "runs/x")
     assert (found["steps"], found["batch_size"], found["unit"]) == (50, 8, "texts")
     assert (found["units_per_step"], found["units"]) == (8, 400)
     assert found["peak_bytes"] > found["state_bytes"] == 16 * found["parameters"] > 0
@@ -207,5 +165,4 @@ def test_it_says_what_a_training_takes_and_writes_nothing(
 
 def test_what_fills_the_memory_is_not_tried(rows: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("magneto.training.model.memory_of", lambda device: 1000)
-    assert main([*WORDS, "--data", str(rows)]) == 2
-    assert "this cpu has 1e-06 GB" in capsys.readouterr().err
+    assert "this cpu has 1e-06 GB" in refused(capsys, *WORDS, "--data", rows)

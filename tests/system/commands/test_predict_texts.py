@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from magneto.cli import main
+from tests.commands import answer, refused
 
 MODEL = ["--model.width", "32", "--model.layers", "1", "--model.heads", "2",
          "--data.tokenizer", "bytes", "--training.tensorboard", "false"]  # fmt: skip
@@ -65,13 +66,11 @@ def test_evaluation_on_a_table_from_standard_input(
     found = []
     for name in (str(tmp_path / "rows.jsonl"), "-"):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
-        assert main(["evaluate", str(run), "--data", name, "--json"]) == 0
-        found.append(json.loads(capsys.readouterr().out))
+        found.append(answer(capsys, "evaluate", run, "--data", name))
     assert found[0] == found[1]
-    for content, answer in ((b"", "is empty"), (b'{"a": 1}\n', "has no column")):
+    for content, said in ((b"", "is empty"), (b'{"a": 1}\n', "has no column")):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-        assert main(["evaluate", str(run), "--data", "-"]) == 2
-        assert f"standard input (-) {answer}" in capsys.readouterr().err
+        assert f"standard input (-) {said}" in refused(capsys, "evaluate", run, "--data", "-")
 
 
 class Typed:
@@ -103,11 +102,10 @@ def test_one_json_object_and_mistakes(run: Path, tmp_path: Path, capsys, monkeyp
     assert "1 of 2 texts were truncated to" in captured.err
     (tmp_path / "empty.txt").write_text("")
     monkeypatch.setattr("sys.stdin", None)
-    for words, answer in (
+    for words, said in (
         (["lines.txt"], "no file or folder lines.txt"),
-        ([str(tmp_path)], "is a folder"),
-        ([str(tmp_path / "empty.txt")], "no text in"),
+        ([tmp_path], "is a folder"),
+        ([tmp_path / "empty.txt"], "no text in"),
         ([], "standard input is closed"),
     ):
-        assert main(["predict", str(run), *words]) == 2
-        assert answer in capsys.readouterr().err
+        assert said in refused(capsys, "predict", run, *words)

@@ -12,6 +12,7 @@ from magneto.cli import main
 from magneto.commands.transcribe import as_srt
 from magneto.speech.long_audio import Word
 from magneto.speech.model import Joiner
+from tests.commands import answer, refused
 from tests.unit.speech.small_run import train_small
 from tests.unit.speech.wavs import write
 
@@ -131,10 +132,9 @@ def test_a_recording_that_is_piped_in_is_decoded(
 
 
 def test_samples_alone_are_not_taken_for_a_recording(run: Path, capsys, monkeypatch) -> None:
-    for samples in (np.full(9, -1, "<i2"), np.zeros(9, "<i2"), np.arange(9, dtype="<i2")):
+    for samples in (np.full(9, -1, "<i2"), np.arange(9, dtype="<i2")):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(samples.tobytes())))
-        assert main(["transcribe", str(run), "-"]) == 2
-        assert "use --raw" in capsys.readouterr().err
+        assert "use --raw" in refused(capsys, "transcribe", run, "-")
 
 
 def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
@@ -142,26 +142,19 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
     for words, said in (
         ([str(run.parent / "c.wav")], "did you mean"),
         (["-", file], "omit the other recordings"),
-        ([file, "--raw"], "--raw needs standard input"),
         ([file, other, "--srt"], "--out DIR"),
-        ([file, "--beams", "0"], "beams must be 1 to"),
-        ([file, "--window", "-1"], "--window must be above 0"),
         ([str(tmp_path)], "is a folder; name a recording in it"),
-        ([file, *BEAM, "--n-best", "4"], "1 to --beams (3)"),
         ([file, *BEAM, "--search", "greedy"], "needs beam search"),
         ([file, *BEAM, "--srt"], "omit --raw and --srt"),
         ([file, *BEAM, "--window", "1.5"], f"{file} is longer than a window of 1.5 s"),
     ):
-        assert main(["transcribe", str(run), *words]) == 2
-        error = capsys.readouterr().err
-        assert said in error and error.count("\n") == 1, error
+        assert said in refused(capsys, "transcribe", run, *words)
     # Of standard output it is said before hours of sound are heard for nobody.
     for name, word, said in (("stdin", "-", "input"), ("stdout", file, "output")):
         with monkeypatch.context() as patch:
             patch.setattr(f"sys.{name}", None)
             assert main(["transcribe", str(run), word]) == 2
-        err = capsys.readouterr().err
-        assert err.count("\n") == 1 and said in err
+        assert said in capsys.readouterr().err
 
 
 def test_a_recording_without_sound(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
@@ -193,11 +186,6 @@ def test_subtitles_can_be_read_at_once() -> None:
     assert [line.count("a") for line in as_srt(slow).splitlines()[2::4]] == [7, 3]
 
 
-def evaluated(run: Path, capsys, *words: str) -> dict:
-    assert main(["evaluate", str(run), *words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 def test_splits_are_measured_written_kept_and_tabulated(run: Path, capsys, tmp_path: Path) -> None:
     words = ["--splits", "validation,train", "--write", str(tmp_path), "--keep", "greedy"]
     assert main(["evaluate", str(run), *words]) == 0
@@ -220,13 +208,11 @@ def test_splits_are_measured_written_kept_and_tabulated(run: Path, capsys, tmp_p
 
 def test_rates_of_normalised_texts(run: Path, capsys) -> None:
     pytest.importorskip("transformers")
-    plain = evaluated(run, capsys)
+    plain = answer(capsys, "evaluate", run)
     assert plain["utterances"] == 5 and plain["wer"] >= 0 and plain["search"] == "greedy"
-    found = evaluated(run, capsys, "--normaliser", "whisper-english")
+    found = answer(capsys, "evaluate", run, "--normaliser", "whisper-english")
     assert found["wer"] == plain["wer"] and found["wer_normalised"] >= 0
     assert found["normaliser"].startswith("whisper-english (transformers ")
-    for words in (["--normaliser", "wisper"], ["--splits", "tests"]):
-        assert main(["evaluate", str(run), *words]) == 2
 
 
 def test_a_split_is_measured_whole_and_its_name_may_be_a_path(
@@ -245,5 +231,5 @@ def test_a_split_is_measured_whole_and_its_name_may_be_a_path(
     text = text.replace("validation_limit: null", "validation_limit: 2")
     (limited / "recipe.yaml").write_text(text)
     words = ["--data", str(tmp_path / "k"), "--splits", "data/dev", "--write", str(tmp_path / "o")]
-    assert evaluated(limited, capsys, *words)["splits"]["data/dev"]["utterances"] == 3
+    assert answer(capsys, "evaluate", limited, *words)["splits"]["data/dev"]["utterances"] == 3
     assert len((tmp_path / "o" / "data" / "dev.jsonl").read_text().splitlines()) == 3

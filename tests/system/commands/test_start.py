@@ -1,6 +1,5 @@
 """`magneto start`: its output is right, and the printed command trains."""
 
-import json
 import shlex
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from sklearn.datasets import load_digits
 
 from magneto.cli import main
 from magneto.commands.start import name_of
+from tests.commands import answer, refused
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_from_images_to_a_run(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "run"
     small = ["--training.steps", "2", "--model.layers", "1", "--model.width", "32"]
-    assert main(["start", str(digits), "--json", "--out", str(out), *small]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answer(capsys, "start", digits, "--out", out, *small)
     assert found["task"] == "image-classification" and found["steps"] == 2
     assert found["options"]["model.image_size"] == 16 and found["options"]["model.channels"] == 1
     assert found["facts"]["classes"].startswith("3: ")
@@ -41,13 +40,12 @@ def test_from_images_to_a_run(digits: Path, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_what_is_given_is_fitted_to(digits: Path, capsys: pytest.CaptureFixture) -> None:
-    words = ["--json", "--training.steps", "2", "--model.layers", "1", "--model.width", "32"]
+    words = ["--training.steps", "2", "--model.layers", "1", "--model.width", "32"]
     for given, size, patch, places in (
         (["--model.patch_size", "8"], 16, 8, 4),
         (["--model.image_size", "64"], 64, 8, 64),
     ):
-        assert main(["start", str(digits), *words, *given]) == 0
-        options = json.loads(capsys.readouterr().out)["options"]
+        options = answer(capsys, "start", digits, *words, *given)["options"]
         found = [int(options[f"model.{name}"]) for name in ("image_size", "patch_size")]
         assert [*found, options["model.max_length"]] == [size, patch, places]
 
@@ -75,5 +73,4 @@ def test_mistakes(digits: Path, capsys: pytest.CaptureFixture) -> None:
         ([str(digits), "--as", "causal-lm"], "suits image-classification"),
         ([str(digits), "--model.widht", "3"], "did you mean model.width?"),
     ):
-        assert main(["start", *words]) == 2
-        assert expected in capsys.readouterr().err
+        assert expected in refused(capsys, "start", *words)

@@ -16,10 +16,10 @@ from magneto.commands.train import LOCK_TIMEOUT, lock_of
 from magneto.files import LOCK_FILE, acquire_lock
 from magneto.progress import SILENT
 from magneto.recipe import open_run
-from magneto.training.logging import read_metrics
 from magneto.training.loop import log
 from magneto.training.state import TrainingState
-from tests.system.commands.conftest import NEW, outcome
+from tests.commands import outcome, refused
+from tests.system.commands.conftest import NEW
 
 pytest.importorskip("sklearn")
 
@@ -32,14 +32,6 @@ def run(digits_run: Path, tmp_path: Path) -> Path:
 
 def everything(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
-    """Return the one line of a refused command."""
-    code, out, err = outcome(capsys, *words)
-    lines = [line for line in err.splitlines() if line.startswith("magneto:")]
-    assert code == 2 and out == "" and len(lines) == 1, err
-    return lines[0]
 
 
 def test_a_diverged_run_has_an_exit_code_of_its_own(tmp_path: Path, capsys) -> None:
@@ -149,17 +141,6 @@ def test_a_recipe_that_was_damaged_or_changed_by_hand_is_refused(run: Path, caps
     assert "model.heads is 4 (was 2)" in refused(capsys, "train", "--resume", run)
 
 
-def test_a_run_killed_before_its_end_was_written_ends_again(run: Path, capsys) -> None:
-    before = everything(run)
-    code, out, err = outcome(capsys, "train", "--resume", run, "--json")
-    assert code == 0 and f"{run} already finished at step 6" in err
-    assert json.loads(out)["metrics"] == json.loads(before["result.json"])["metrics"]
-    assert everything(run) == before
-    shutil.rmtree(run / "final")
-    assert outcome(capsys, "train", "--resume", run)[0] == 0
-    assert everything(run / "final")["model.safetensors"] == before["final/model.safetensors"]
-
-
 def test_a_folder_with_other_things_is_not_taken(tmp_path: Path, capsys) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     assert "not empty" in refused(capsys, *NEW, "--out", tmp_path)
@@ -190,34 +171,6 @@ def test_a_run_whose_folder_vanishes_ends_with_an_error(
     assert "metrics.jsonl is gone" in refused(capsys, *NEW, "--out", run)
     assert not (tmp_path / "elsewhere" / "result.json").exists()
     assert everything(run) == (other if replaced else {})
-
-
-@pytest.mark.distributed
-def test_two_that_are_started_together_make_one_run(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "magneto", *NEW, "--training.steps", "40", "--out"]
-    two = [
-        subprocess.Popen([*words, str(tmp_path / "run")], stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    said = [process.communicate()[1] for process in two]
-    assert sorted(process.returncode for process in two) == [0, 2], said
-    lines = said[two.index(next(p for p in two if p.returncode))].splitlines()
-    assert len(lines) == 1 and lines[0].startswith("magneto:")
-    rows = [row["step"] for row in read_metrics(tmp_path / "run") if "loss" in row]
-    assert rows == list(range(1, 41))
-
-
-@pytest.mark.distributed
-def test_a_kill_before_the_recipe_is_written_leaves_the_place_free(tmp_path: Path, capsys) -> None:
-    program = (
-        "import os, sys; from magneto.recipe import Recipe; from magneto.cli import main; "
-        "Recipe.save = lambda self, path: os.kill(os.getpid(), 9); main(sys.argv[1:])"
-    )
-    out = tmp_path / "run"
-    words = [*NEW, "--out", str(out)]
-    assert subprocess.run([sys.executable, "-c", program, *words], check=False).returncode == -9
-    assert (out / LOCK_FILE).exists()
-    assert outcome(capsys, *words)[0] == 0
 
 
 @pytest.mark.distributed

@@ -112,29 +112,3 @@ def test_equal_rows_seldom_differ_significantly(seeds: int) -> None:
         text = " ".join(answer(rows, False, "loss"))
         differences += "Significantly worse" in text or "is significantly" in text
     assert differences <= 8
-
-
-def test_a_run_without_a_result_is_none_that_learned() -> None:
-    """With one result of three seeds, 0.01 is neither the best rate nor known to be stable."""
-    sub = cells("sub", {1e-3: [4.0, 4.1, 4.2], 1e-2: [3.0]})
-    sub += [Scored("sub", 1e-2, seed, "missing") for seed in (1, 2)]
-    found = summarise(sub, "sub", False)
-    assert (found.best_learning_rate, found.largest_stable_rate, found.missing) == (1e-3, 1e-3, 2)
-    assert (found.next_rate, found.failed_there, found.sensitivity) == (
-        1e-2, (0, 1), pytest.approx(1 / 6)
-    )  # fmt: skip
-    words = said(sub, "sub")
-    assert words[1] == "2 of 6 runs have no result yet."
-    assert "Sub-LN 0.001 (results missing at 0.01)" in " ".join(words)
-
-
-def test_what_did_not_learn_is_not_stable() -> None:
-    """Post-LN stays at the unigram loss at every rate."""
-    post = cells("post", {1e-3: [BASELINE] * 2, 1e-2: [BASELINE] * 2, 1e-1: [BASELINE] * 2})
-    sub = cells("sub", {1e-3: [4.0, 4.1], 1e-2: [BASELINE, 3.9], 1e-1: [3.0, 3.1]})
-    none, some = (summarise(post + sub, name, False) for name in ("post", "sub"))
-    assert none.largest_stable_rate is None and none.sensitivity is None and none.score is None
-    assert (some.largest_stable_rate, some.next_rate, some.failed_there) == (1e-3, 1e-2, (1, 2))
-    assert some.best_learning_rate == 1e-1 and some.best_beyond_stable
-    words = said(post + sub, "post", "sub")
-    assert "Sub-LN has its best score at 0.1, above its largest stable rate." in words

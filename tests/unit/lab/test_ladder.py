@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks.check_ladder import check_folder
 from benchmarks.ladders import summary, widening
-from magneto.cli import main
 from magneto.commands import plan
 from magneto.commands.ladder import (
     EVALUATION_SHARE,
@@ -20,7 +19,7 @@ from magneto.commands.ladder import (
 from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.lab import ladder as ladders
-from magneto.lab.forecast import PLATEAU, PRIORS, sensitivity, sum_up
+from magneto.lab.forecast import PLATEAU, PRIORS, sum_up
 from magneto.lab.grid import PLACEMENT, RATE, SEED, read_sweep
 from magneto.lab.ladder import (
     LEAST_STEPS,
@@ -40,6 +39,7 @@ from magneto.lab.outcome import Scored
 from magneto.lab.report.ladder import write_ladder
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
+from tests.commands import refused
 from tests.unit.lab.invented import cells
 
 QUIET = ProgressBars(quiet=True)
@@ -293,15 +293,6 @@ def test_the_evidence_says_how_often_intervals_held_and_by_what_they_must_widen(
     assert "| best rate | two or more | today's | 1 | 1 | 0.90 | 1.866 | 3.00 | 4.00 |" in said
 
 
-def test_sensitivity_is_the_mean_excess_over_rates_uniform_in_their_logarithm() -> None:
-    cells = [{"seed": 1, "status": status, "learning_rate": rate, "loss": loss, "initial_loss": 6.0}
-             for rate, loss, status in ((1e-3, 3.0, "finished"), (1e-2, 2.0, "finished"),
-                                        (1e-1, None, "diverged"))]  # fmt: skip
-    # Trapezia: (3 + 2) / 2 and (2 + 6) / 2, in the mean, less 2.
-    assert sensitivity(cells, 1, 1e-4, 1.0) == pytest.approx((2.5 + 4.0) / 2 - 2.0)
-    assert sensitivity(cells, 1, 1e-3, 1e-2) == pytest.approx(0.5)
-
-
 def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
                                       monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setitem(TRUTH, "sub", (5e-3, (1 - PLATEAU / 2) * BASELINE, 1.0, 1.0, 1.1))
@@ -328,9 +319,7 @@ def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
 def test_mistakes_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture, words: list[str], answer: str
 ) -> None:
-    assert main(["ladder", "causal-lm/tiny", "--out", str(tmp_path / "x"), *words]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and answer in lines[0]
+    assert answer in refused(capsys, "ladder", "causal-lm/tiny", "--out", tmp_path / "x", *words)
     assert not (tmp_path / "x").exists()
 
 

@@ -9,7 +9,6 @@ from magneto.lab.answer import answer
 from magneto.lab.outcome import (
     Judge,
     Scored,
-    everywhere,
     summarise,
     verdict,
 )
@@ -76,25 +75,6 @@ def test_overfitting_is_no_divergence(last: float, validation: float, status: st
     assert alone == ("finished" if validation < 0.7 else "diverged")
 
 
-def test_best_rate_needs_every_seed() -> None:
-    pre, sub = (summarise(PRE + SUB, name, False) for name in ("pre", "sub"))
-    assert (pre.best_learning_rate, pre.largest_stable_rate) == (1e-3, 1e-3)
-    assert (sub.best_learning_rate, sub.largest_stable_rate) == (1e-2, 1e-1)
-    assert (pre.finished, pre.diverged) == (3, 3)
-    assert summarise(SUB, "sub", True).best_learning_rate == 1e-1  # where higher is better
-    lucky = cells("post", {1e-3: [4.0], 1e-2: [None], 1e-1: [6.2]})
-    assert summarise(lucky, "post", False).largest_stable_rate == 1e-3
-    assert sub.score == pytest.approx(3.1)
-    assert sub.interval == pytest.approx(12.71 * 0.1 * math.sqrt(2) / math.sqrt(2), rel=1e-3)
-
-
-def test_sensitivity_by_hand() -> None:
-    """Seed 0 of pre: losses 4.0, 3.9, 8 (capped), best 3.9; seed 1: 4.2, 8, 8, best 4.2."""
-    pre = summarise(PRE, "pre", False)
-    seeds = ((0.1 + 0 + 4.1) / 3, (0 + 3.8 + 3.8) / 3)
-    assert pre.sensitivity == pytest.approx(sum(seeds) / 2)
-
-
 def test_sensitivity_is_capped_at_the_loss_at_initialisation() -> None:
     """A run that diverged before its first logged row does not raise the others' cap."""
     table = cells("sub", {1e-3: [4.0], 1e-2: [None]}, first=6.0)
@@ -102,14 +82,6 @@ def test_sensitivity_is_capped_at_the_loss_at_initialisation() -> None:
     assert summarise(overfit, "sub", False).sensitivity == 0
     blown = [c if c.score else Scored("sub", 1e-2, 0, "diverged", initial_loss=6.0) for c in table]
     assert summarise(blown, "sub", False).sensitivity == pytest.approx((0 + 2.0) / 2)
-
-
-def test_a_seed_of_a_part_of_the_rates_does_not_change_the_sensitivity() -> None:
-    whole = cells("pre", {1e-3: [4.0], 1e-2: [3.9], 1e-1: [None]})
-    more = [replace(cell, seed=9, score=0.5, loss=0.5) for cell in whole[:2]]
-    every = [*whole, *more]
-    assert everywhere(every) == everywhere(whole) == [0]
-    assert summarise(every, "pre", False).sensitivity == summarise(whole, "pre", False).sensitivity
 
 
 def test_rows_are_judged_as_stable_by_the_same_seeds() -> None:

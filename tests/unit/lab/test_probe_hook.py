@@ -12,7 +12,7 @@ from magneto.lab.probe import PROBE_FILE, ProbeHook
 from magneto.lab.short_run import initial_model, short_run
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe
-from magneto.training.logging import read_rows
+from magneto.training.logging import TrainingResult, read_rows
 from magneto.training.loop import train
 from magneto.training.state import Hook
 from tests.ranks import run_alone, run_ranks
@@ -20,16 +20,17 @@ from tests.ranks import run_alone, run_ranks
 Small = Callable[..., Recipe]
 
 
+def go(made: Recipe, run: Path, *hooks: Hook, resume: bool = False) -> TrainingResult:
+    return train(
+        made.build_task(), made.training, run, seed=made.seed, resume=resume, hooks=list(hooks),
+        report=ProgressBars(quiet=True),
+    )  # fmt: skip
+
+
 def test_the_hook_writes_every_period_and_changes_nothing(small: Small, tmp_path: Path) -> None:
     made = small(training__save_every=4)
-    results = []
-    for name, hooks in (("plain", []), ("watched", [ProbeHook(3).hook])):
-        done = train(
-            made.build_task(), made.training, tmp_path / name, seed=made.seed, hooks=hooks,
-            report=ProgressBars(quiet=True),
-        )  # fmt: skip
-        results.append(done.metrics)
-    assert results[0] == results[1]
+    plain = go(made, tmp_path / "plain")
+    assert go(made, tmp_path / "watched", ProbeHook(3).hook).metrics == plain.metrics
     rows = read_rows(tmp_path / "watched" / PROBE_FILE)
     assert [row["step"] for row in rows] == [3, 6]
     task = made.build_task()
@@ -53,12 +54,6 @@ def test_the_hook_writes_every_period_and_changes_nothing(small: Small, tmp_path
 def test_a_resumed_run_has_each_row_once(small: Small, tmp_path: Path) -> None:
     made = small(training__save_every=4)
 
-    def go(resume: bool, hooks: list) -> None:
-        train(
-            made.build_task(), made.training, tmp_path, seed=made.seed, resume=resume, hooks=hooks,
-            report=ProgressBars(quiet=True),
-        )  # fmt: skip
-
     class Killed(Exception):
         pass
 
@@ -67,9 +62,9 @@ def test_a_resumed_run_has_each_row_once(small: Small, tmp_path: Path) -> None:
             raise Killed
 
     with pytest.raises(Killed):
-        go(False, [ProbeHook(2).hook, Hook(1, kill)])
+        go(made, tmp_path, ProbeHook(2).hook, Hook(1, kill))
     assert [row["step"] for row in read_rows(tmp_path / PROBE_FILE)] == [2, 4, 6]
-    go(True, [ProbeHook(2).hook])
+    go(made, tmp_path, ProbeHook(2).hook, resume=True)
     assert [row["step"] for row in read_rows(tmp_path / PROBE_FILE)] == [2, 4, 6, 8]
 
 
@@ -86,8 +81,7 @@ def test_a_trouble_is_said_once(
                     trainer.model.decoder.layers[1].feed_forward.mlp.fc2.weight.mul_(1e6)
             super().__call__(trainer)
 
-    hooks, report = [Large(2).hook], ProgressBars(quiet=True)
-    train(made.build_task(), made.training, tmp_path, seed=1, hooks=hooks, report=report)
+    go(made, tmp_path, Large(2).hook)
     said = [line for line in lines if "exceeds half of fp16" in line]
     assert len(said) == 1 and said[0].startswith("step 2: decoder.layers.1:")
 
@@ -96,12 +90,8 @@ def test_a_watched_step_multiplies_little_more(small: Small, tmp_path: Path) -> 
     """Its matrix products cost less than one further step."""
     counted = []
     for name, hooks in (("plain", []), ("watched", [ProbeHook(2).hook])):
-        made = small(training__steps=4)
         with FlopCounterMode(display=False) as counter:
-            train(
-                made.build_task(), made.training, tmp_path / name, seed=made.seed, hooks=hooks,
-                report=ProgressBars(quiet=True),
-            )  # fmt: skip
+            go(small(training__steps=4), tmp_path / name, *hooks)
         counted.append(counter.get_total_flops())
     plain, watched = counted
     assert 0 < watched - plain < 2 / 4 * plain
@@ -131,10 +121,8 @@ def test_a_compiled_model_is_watched_as_it_is(small: Small, tmp_path: Path) -> N
     """The first measured step is compared; later ones differ by rounding, which Adam enlarges."""
     rows = []
     for compiled in (False, True):
-        made = small(training__compile=str(compiled).lower())
         run = tmp_path / str(compiled)
-        hooks, report = [ProbeHook(2).hook], ProgressBars(quiet=True)
-        train(made.build_task(), made.training, run, seed=1, hooks=hooks, report=report)
+        go(small(training__compile=str(compiled).lower()), run, ProbeHook(2).hook)
         rows.append(read_rows(run / PROBE_FILE)[0])
     for plain, compiled in zip(rows[0]["layers"], rows[1]["layers"], strict=True):
         assert plain.pop("name") == compiled.pop("name")

@@ -135,13 +135,6 @@ def test_lines_without_a_blank_one_are_documents(tmp_path: Path) -> None:
         assert candidates(str(path))[0].options == expected
 
 
-def test_text_in_a_column_of_another_name(tmp_path: Path) -> None:
-    path = table(tmp_path / "rows.csv", "review", separator=";")
-    assert candidates(str(path))[0].options == {"data.text_field": "review"}
-    path = table(tmp_path / "rows.csv", "review", "label", separator=";")
-    assert candidates(str(path))[0].options == {"data.text_column": "review"}
-
-
 def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'A new task'"):
         candidates(str(table(tmp_path / "numbers.csv", "age", "score")))

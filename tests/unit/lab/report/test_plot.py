@@ -2,13 +2,11 @@
 
 import itertools
 import math
-import re
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from magneto.lab.report.plot import ROWS, Plot, Series, series_of
+from magneto.lab.report.plot import ROWS, Series, series_of
 from magneto.theory.placement import PLACEMENTS
 
 PAGES = {"light": "#ffffff", "dark": "#161616"}
@@ -121,32 +119,3 @@ def test_every_colour_stands_out_from_its_page(theme: str) -> None:
 
 def test_every_placement_that_is_compared_has_a_row() -> None:
     assert set(PLACEMENTS) | {"hybrid-star"} <= set(ROWS)
-
-
-def test_a_figure_holds_its_legend_of_what_it_shows() -> None:
-    series = series_of(["sub", "pre"], {"sub": "Sub-LN", "pre": "Pre-LN"})
-    plot = Plot("one", (3, 2), title="learning rate 1")
-    before = plot.figure.get_figheight()
-    plot.line(series["sub"], [1, 2], [1, 2])
-    drawing = plot.finish()
-    assert drawing.title == "learning rate 1"
-    assert plot.figure.get_figheight() > before
-    assert "Sub-LN" in drawing.svg and "Pre-LN" not in drawing.svg
-    # The curve, and the legend's line and text: all are hidden together.
-    assert drawing.svg.count('data-series="0"') == 3
-    assert drawing.pdf().startswith(b"%PDF")
-
-
-def test_a_figure_is_a_file_of_its_own_whose_ids_are_no_other_figures() -> None:
-    series = series_of(["sub"], {})
-    found = []
-    for name in ("one", "two"):
-        plot = Plot(name, (3, 2))
-        plot.line(series["sub"], [1, 2], [1, 2])
-        svg = plot.finish().svg
-        root = ElementTree.fromstring(svg)
-        ids = {node.get("id") for node in root.iter()} - {None}
-        assert {link for link in re.findall(r'(?:href="#|url\(#)([^")]+)', svg)} <= ids
-        assert "#0067b1" in svg and "#ffffff" in svg
-        found.append(ids)
-    assert found[0] and not found[0] & found[1]

@@ -1,0 +1,31 @@
+"""Commands in this process: what they answer, and the one line with which they refuse."""
+
+import json
+from typing import Any
+
+import pytest
+
+from magneto.cli import main
+
+
+def outcome(capsys: pytest.CaptureFixture, *words: object) -> tuple[int, str, str]:
+    """Run a command; return its exit code and what it printed."""
+    capsys.readouterr()  # what a fixture's training said
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def answer(capsys: pytest.CaptureFixture, *words: object) -> Any:
+    """Run a command with --json; return its one line."""
+    code, out, err = outcome(capsys, *words, "--json")
+    assert code == 0 and out.count("\n") == 1, err
+    return json.loads(out)
+
+
+def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
+    """Run a command that a user got wrong; return the one line that says so."""
+    code, out, err = outcome(capsys, *words)
+    lines = [line for line in err.splitlines() if line.startswith("magneto:")]
+    assert code == 2 and out == "" and len(lines) == 1 and "Traceback" not in err, err
+    return lines[0]
