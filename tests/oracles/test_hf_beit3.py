@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.hf.weights.conversion import FILE_FORMATS, load_weights, write_weights
+from magneto.hf.conversion import FILE_FORMATS, load_weights, write_weights
 from magneto.vision_language.caption_decoding import left_to_right
 from magneto.vision_language.config import (
     ImageCaptionerConfig,

@@ -8,7 +8,7 @@ import pytest
 spm = pytest.importorskip("sentencepiece")
 
 from magneto.data.tokenizer import load_tokenizer  # noqa: E402
-from magneto.hf.weights.torchscale import write_fairseq_order  # noqa: E402
+from magneto.hf.torchscale import write_fairseq_order  # noqa: E402
 
 TEXT = "a red circle at the top left and a blue cross at the right of a green square"
 TEXTS = ["what colour is the circle?", "a blue cross", "übermut 7", "  spaces  between ", ""]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.hf.weights.families import LLAMA  # noqa: E402
-from magneto.hf.weights.layout import (  # noqa: E402
+from magneto.hf.families import LLAMA  # noqa: E402
+from magneto.hf.layout import (  # noqa: E402
     fill,
     read_state,
     tensor_pairs,

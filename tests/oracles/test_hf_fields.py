@@ -12,8 +12,8 @@ from torch import Tensor, nn
 transformers = pytest.importorskip("transformers")
 
 from magneto import PLACEMENTS, Placement, hf  # noqa: E402
-from magneto.hf.weights.conversion import load_weights, write_weights  # noqa: E402
-from magneto.hf.weights.layout import not_held  # noqa: E402
+from magneto.hf.conversion import load_weights, write_weights  # noqa: E402
+from magneto.hf.layout import not_held  # noqa: E402
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.theory.placement import VARIANTS  # noqa: E402

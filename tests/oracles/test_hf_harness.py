@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 
 from magneto.cli import main
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe
-from magneto.hf import harness
+from magneto.hf.export import check_tasks, harness_model, harness_scores, task_manager
 from magneto.language.config import LanguageModelConfig
 from magneto.language.in_context import (
     answer_credit,
@@ -119,11 +119,11 @@ def test_scores_are_the_harness_s_own(
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     rows = made_up(name, 14)
     items = parse_records(SUITES[name], rows, "test")
-    manager = harness.task_manager(write(tmp_path, name, rows), builtin=False)
-    wrapped = harness.harness_model(model, tokenizer, LENGTH)
+    manager = task_manager(write(tmp_path, name, rows), builtin=False)
+    wrapped = harness_model(model, tokenizer, LENGTH)
     task = f"local_{name}"
     for num_fewshot in SHOTS:
-        found = harness.harness_scores(wrapped, [task], num_fewshot, 1, manager, samples=True)
+        found = harness_scores(wrapped, [task], num_fewshot, 1, manager, samples=True)
         samples = sorted(found["samples"][task], key=lambda sample: sample["doc_id"])
         theirs = [[float(r[0][0]) for r in sample["resps"]] for sample in samples]
         mine = ours(model, tokenizer, items, num_fewshot)
@@ -141,7 +141,7 @@ def test_scores_are_the_harness_s_own(
 def test_a_text_that_begins_with_the_separator_gets_no_second(
     model: LanguageModel, tokenizer: Any
 ) -> None:
-    wrapped = harness.harness_model(model, tokenizer, LENGTH)
+    wrapped = harness_model(model, tokenizer, LENGTH)
     end = tokenizer.end
     assert wrapped.tok_encode("a</s>b")[0] == end
     assert wrapped.tok_encode("a</s>b").count(end) == 2
@@ -152,16 +152,16 @@ def test_unknown_tasks_and_missing_data(
     tmp_path: Path, model: LanguageModel, tokenizer: Any
 ) -> None:
     folder = write(tmp_path, "winogrande", made_up("winogrande", 14))
-    manager = harness.task_manager(folder, builtin=False)
+    manager = task_manager(folder, builtin=False)
     with pytest.raises(ValueError, match=r"no task 'local_winogrand', .* did you mean local"):
-        harness.check_tasks(["local_winogrand"], manager)
-    harness.check_tasks(["local_winogrande"], manager)
+        check_tasks(["local_winogrand"], manager)
+    check_tasks(["local_winogrande"], manager)
     with pytest.raises(ValueError, match=r"tokenizer\.json"):
-        harness.harness_model(model, ByteTokenizer(), LENGTH)
+        harness_model(model, ByteTokenizer(), LENGTH)
     (tmp_path / "questions.jsonl").unlink()
-    wrapped = harness.harness_model(model, tokenizer, LENGTH)
+    wrapped = harness_model(model, tokenizer, LENGTH)
     with pytest.raises(ValueError, match="cannot run local_winogrande: "):
-        harness.harness_scores(wrapped, ["local_winogrande"], 0, 1, manager)
+        harness_scores(wrapped, ["local_winogrande"], 0, 1, manager)
 
 
 def test_questions_are_what_the_harness_s_winogrande_has() -> None:

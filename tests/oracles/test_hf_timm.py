@@ -8,8 +8,8 @@ import torch
 
 pytest.importorskip("transformers")
 
-from magneto.hf.weights.conversion import load_weight_file, save_weight_file
-from magneto.hf.weights.timm import FORMATS, TABLE
+from magneto.hf.conversion import load_weight_file, save_weight_file
+from magneto.hf.timm import FORMATS, TABLE
 from magneto.vision.config import ImageClassifierConfig
 from magneto.vision.models import ImageClassifier
 from tests.oracles.hf_models import shaken

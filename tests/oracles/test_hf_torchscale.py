@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
 
-from magneto.hf.weights.conversion import load_weights, write_weights  # noqa: E402
+from magneto.hf.conversion import load_weights, write_weights  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel, TextEncoder  # noqa: E402
 from magneto.translation.model import TranslationModel  # noqa: E402

@@ -22,8 +22,8 @@ Image: Any = pytest.importorskip("PIL.Image")
 from magneto import hf  # noqa: E402
 from magneto.cli import main  # noqa: E402
 from magneto.data import tokenizer as tokenizers  # noqa: E402
-from magneto.hf.configuration import MODULE, MODULE_SOURCE  # noqa: E402
 from magneto.hf.export import export_model, wrap  # noqa: E402
+from magneto.hf.wrapper import MODULE, MODULE_SOURCE  # noqa: E402
 from magneto.language import config as text_config  # noqa: E402
 from magneto.language import models as text_models  # noqa: E402
 from magneto.runs import load_run  # noqa: E402

@@ -175,7 +175,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with small weights of pre-training, by their authors' names, and beit3.spm."""
     pytest.importorskip("transformers")
     pytest.importorskip("sentencepiece")
-    from magneto.hf.weights.conversion import write_weights
+    from magneto.hf.conversion import write_weights
     from tests.oracles.test_hf_beit3_tokenizer import train as train_spm
 
     folder = tmp_path_factory.mktemp("released")

@@ -78,8 +78,8 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     args = parser().parse(words)
+    from magneto.hf.conversion import WRITTEN
     from magneto.hf.export import whole_directory
-    from magneto.hf.weights.conversion import WRITTEN
     from magneto.weights import check_finite
 
     hf.register()
@@ -142,7 +142,7 @@ def local(source: str) -> Path:
     path = user_path(source)
     if path.exists():
         return path
-    from magneto.hf.weights.conversion import SUFFIXES
+    from magneto.hf.conversion import SUFFIXES
 
     if path.suffix in SUFFIXES or source.count("/") > 1 or source.startswith((".", "/", "~")):
         raise FileNotFoundError(f"no file or directory {source}")
@@ -162,14 +162,14 @@ def download(source: str, *patterns: str) -> Path:
 
 def read(name: str, source: Path, settings: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
     """Return a model in Magneto's format, and its configuration's token ids and labels."""
-    from magneto.hf.export import auto_class
-    from magneto.hf.weights.conversion import (
+    from magneto.hf.conversion import (
         WEIGHTS,
         is_weight_directory,
         load_weight_file,
         load_with_config,
         read_config,
     )
+    from magneto.hf.export import auto_class
 
     if source.is_file():
         return load_weight_file(source, settings), {}
@@ -194,8 +194,8 @@ def read(name: str, source: Path, settings: dict[str, Any]) -> tuple[nn.Module, 
 
 def write(model: nn.Module, to: str | None, directory: Path, values: dict[str, Any]) -> str:
     """Write a model in a format (None: Magneto's); return the call that loads it."""
+    from magneto.hf.conversion import WEIGHTS, WRITTEN, save_weight_file
     from magneto.hf.export import auto_class
-    from magneto.hf.weights.conversion import WEIGHTS, WRITTEN, save_weight_file
 
     if to is not None and to in WRITTEN:
         save_weight_file(model, to, directory)
@@ -226,7 +226,7 @@ def check_beit3(model: nn.Module, to: str | None) -> None:
 def write_tokenizer(model: Any, source: Path, directory: Path) -> dict[str, Any]:
     """Write BEiT-3's tokenizer and processor; return the ids of its special tokens."""
     from magneto.hf.export import save_processors, vision_language_assets
-    from magneto.hf.weights.torchscale import write_fairseq_order
+    from magneto.hf.torchscale import write_fairseq_order
 
     config, target = model.config, directory / "tokenizer.model"
     write_fairseq_order(user_path(source), target, config.vocab_size)

@@ -368,13 +368,11 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
     ]
     others: dict[str, dict[str, dict[str, float]]] = {}
     if theirs:
-        from magneto.hf import harness
+        from magneto.hf.export import harness_model, harness_scores
 
-        wrapped = harness.harness_model(model, tokenizer, length)
+        wrapped = harness_model(model, tokenizer, length)
         for count in num_fewshot:
-            found = harness.harness_scores(
-                wrapped, theirs, count, seeds[0], manager, limit=args.limit
-            )
+            found = harness_scores(wrapped, theirs, count, seeds[0], manager, limit=args.limit)
             others[str(count)] = {
                 task: {
                     key: value for key, value in metrics.items() if isinstance(value, int | float)
@@ -411,8 +409,8 @@ def harness_manager(names: Sequence[str], include: Path | None) -> Any:
             f"--tasks: unknown task {theirs[0]!r}{hint} (for lm-evaluation-harness: "
             "pip install 'foundation-transformers[eval]')"
         ])  # fmt: skip
-    from magneto.hf import harness
+    from magneto.hf.export import check_tasks, task_manager
 
-    manager = harness.task_manager(include)
-    harness.check_tasks(theirs, manager, list(SUITES))
+    manager = task_manager(include)
+    check_tasks(theirs, manager, list(SUITES))
     return manager

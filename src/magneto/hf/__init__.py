@@ -10,27 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from magneto.hf.configuration import *  # noqa: F403
+    from magneto.hf.conversion import *  # noqa: F403
     from magneto.hf.export import *  # noqa: F403
     from magneto.hf.generation import *  # noqa: F403
     from magneto.hf.language import *  # noqa: F403
     from magneto.hf.perception import *  # noqa: F403
     from magneto.hf.processors import *  # noqa: F403
-    from magneto.hf.tokenizer import *  # noqa: F403
-    from magneto.hf.weights.conversion import *  # noqa: F403
+    from magneto.hf.wrapper import *  # noqa: F403
 
 HOME = {
-    "configuration": (
-        "MagnetoConfig", "MagnetoEncoderConfig", "MagnetoImageCaptioningConfig",
-        "MagnetoImageConfig", "MagnetoImageTextRetrievalConfig", "MagnetoMaskedDataConfig",
-        "MagnetoQuestionAnsweringConfig", "MagnetoSegmentationConfig",
-        "MagnetoSeq2SeqConfig", "MagnetoTransducerConfig", "MagnetoVisionLanguageConfig",
-        "MagnetoVisualReasoningConfig", "register",
-    ),
     "export": (
         "Assets", "decoder_assets", "encoder_assets", "export_model", "save_export", "wrap",
     ),
-    "weights.conversion": ("from_torch", "load", "to_transformers"),
+    "conversion": ("from_torch", "load", "to_transformers"),
     "generation": ("BeamSearch", "Sampling", "Translator", "generate"),
     "language": (
         "MagnetoEncoderModel", "MagnetoForCausalLM", "MagnetoForMaskedLM", "MagnetoForSeq2SeqLM",
@@ -44,10 +36,15 @@ HOME = {
         "MagnetoVisionLanguageModel",
     ),
     "processors": (
-        "MagnetoImageProcessor", "MagnetoSpeechFeatureExtractor", "MagnetoVisionLanguageProcessor",
+        "MASKED", "EncoderInput", "MagnetoImageProcessor", "MagnetoSentencePieceTokenizer",
+        "MagnetoSpeechFeatureExtractor", "MagnetoVisionLanguageProcessor", "class_names",
     ),
-    "tokenizer": (
-        "MASKED", "EncoderInput", "MagnetoSentencePieceTokenizer", "class_names",
+    "wrapper": (
+        "MagnetoConfig", "MagnetoEncoderConfig", "MagnetoImageCaptioningConfig",
+        "MagnetoImageConfig", "MagnetoImageTextRetrievalConfig", "MagnetoMaskedDataConfig",
+        "MagnetoQuestionAnsweringConfig", "MagnetoSegmentationConfig", "MagnetoSeq2SeqConfig",
+        "MagnetoTransducerConfig", "MagnetoVisionLanguageConfig", "MagnetoVisualReasoningConfig",
+        "register",
     ),
 }  # fmt: skip
 """Public names of this package, grouped by the module that defines them."""

@@ -1,18 +1,10 @@
 """Text generation and beam search for translation, by transformers' `generate`.
 
-Beam search follows fairseq. Both fairseq and transformers divide a hypothesis's summed
-log-probability by its number of tokens to the power of the length penalty. The number of tokens
-includes the end token and excludes the start token. Where transformers differs from fairseq, the
-search follows fairseq:
-
-- At the length limit fairseq adds the end token and its log-probability. Transformers stops without
-  an end token.
-- fairseq finishes a sentence when as many hypotheses are finished as there are beams
-  (`early_stopping=True`). By default, transformers continues while a better hypothesis is possible.
-- fairseq allows neither an empty translation nor a padding token in a translation.
-
-The last hypotheses of an n-best list may still differ from fairseq's. If more hypotheses end in a
-step than are needed, fairseq takes the first ones and transformers takes the best ones.
+Beam search follows fairseq in three rules. At the length limit, the end token is added with its
+log-probability. A sentence is finished when as many hypotheses have ended as there are beams. A
+translation is not empty and has no padding token. The last hypotheses of an n-best list may still
+differ from fairseq's: if more hypotheses end in a step than are needed, fairseq takes the first
+ones and transformers takes the best ones.
 """
 
 from __future__ import annotations
@@ -35,8 +27,8 @@ from magneto.fields import (
     rule,
 )
 from magneto.functional.cross_entropy import IGNORED
-from magneto.hf.configuration import MagnetoConfig, MagnetoSeq2SeqConfig
 from magneto.hf.language import MagnetoForCausalLM, MagnetoForSeq2SeqLM
+from magneto.hf.wrapper import MagnetoConfig, MagnetoSeq2SeqConfig
 from magneto.language.models import LanguageModel
 from magneto.nn.config import BEAMS, Beams, Width
 from magneto.translation.model import TranslationModel

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import GenerationMixin
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -27,13 +29,13 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils.generic import can_return_tuple
 
 from magneto.functional.cross_entropy import IGNORED
-from magneto.hf.configuration import MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig
 from magneto.hf.wrapper import (
-    MagnetoGenerationModel,
-    MagnetoTextModel,
+    MagnetoConfig,
+    MagnetoEncoderConfig,
+    MagnetoPreTrainedModel,
+    MagnetoSeq2SeqConfig,
     as_mask,
     classification_loss,
-    growing_cache,
     hidden_states,
     token_loss,
 )
@@ -47,6 +49,74 @@ from magneto.language.models import (
 )
 from magneto.nn.config import RELATIVE_POSITIONS
 from magneto.translation.model import TranslationModel
+
+
+class MagnetoTextModel(MagnetoPreTrainedModel):
+    """Base class of models with a token embedding."""
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.core.embedding.table
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.core.embedding.table = value
+
+
+class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
+    """Base class of models that generate text."""
+
+    _tied_weights_keys = {"core.head.weight": "core.embedding.table.weight"}  # noqa: RUF012
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.core.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        self.core.head = new_embeddings
+
+    def _valid_auto_compile_criteria(
+        self, model_kwargs: dict[str, Any], generation_config: Any
+    ) -> bool:
+        """Compile `generate` only if there is a `compile_config`.
+
+        On a GPU, transformers compiles `generate` for every static cache. Magneto's attention reads
+        only the filled part of a cache. The filled part grows by a token per step, so each step
+        would need its own CUDA graph.
+        """
+        if generation_config.compile_config is None:
+            return False
+        return super()._valid_auto_compile_criteria(  # type: ignore[attr-defined]
+            model_kwargs, generation_config
+        )
+
+    @staticmethod
+    def create_masks_for_generate(*, attention_mask: Tensor | None, **_: Any) -> Tensor | None:
+        return attention_mask
+
+
+class GrowingView:
+    """View of a preallocated cache that returns only the filled part."""
+
+    def __init__(self, cache: Any) -> None:
+        self.cache = cache
+        self.past = int(cache.get_seq_length())
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Append keys and values (batch, heads, length, head width); return the filled part."""
+        keys, values = self.cache.update(key, value, layer)
+        end = self.past + key.shape[2]
+        return keys[:, :, :end], values[:, :, :end]
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return self.past
+
+
+def growing_cache(cache: Any) -> Any:
+    """Return a view of a cache that returns only the filled part; None stays None."""
+    if isinstance(cache, EncoderDecoderCache):  # the cross-attention part is filled once
+        return SimpleNamespace(
+            self_attention_cache=growing_cache(cache.self_attention_cache),
+            cross_attention_cache=cache.cross_attention_cache, is_updated=cache.is_updated,
+        )  # fmt: skip
+    return GrowingView(cache) if getattr(cache, "is_compileable", False) else cache
 
 
 class MagnetoForCausalLM(MagnetoGenerationModel):
@@ -80,23 +150,19 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         """Return logits, and the loss if labels are given.
 
         Args:
-            input_ids: Tokens of shape (batch, length).
+            input_ids: Tokens.
             attention_mask: Mask of shape (batch, cached + length), or (batch, length, cached +
                 length) to count positions within each document.
             past_key_values: Dynamic or static cache of transformers.
             labels: Labels of shape (batch, length), which this method shifts.
             use_cache: Whether to create a cache if none is given.
-            num_items_in_batch: Divisor of the summed loss (default: the number of labels).
+            num_items_in_batch: Divisor of the summed loss.
             logits_to_keep: Positions whose logits are computed: the last N for an integer N, or the
                 positions in a tensor. All positions have logits for 0 or if labels are given.
             inputs_embeds: Alternative to `input_ids`: rows of the embedding table, not yet
                 multiplied by `embedding_scale`, of shape (batch, length, width).
-            **others: Further arguments. `shift_labels` are shifted labels of shape (batch, length),
-                which take precedence over `labels`. `position_ids` have shape (batch or 1, length);
-                see `resolve_positions`.
-
-        Raises:
-            ValueError: If the input is missing or an argument is not supported.
+            **others: `shift_labels` are shifted labels, which take precedence over `labels`.
+                `position_ids` have shape (batch or 1, length); see `resolve_positions`.
         """
         # As named parameters, Trainer or `generate` would pass these with every batch.
         shift_labels = others.pop("shift_labels", None)
@@ -143,9 +209,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         the position of the previous unpadded token.
 
         Raises:
-            ValueError: If the positions have a wrong shape. Also if the model has relative
-                positions, and either a cache is given or a padding mask whose rows contain one
-                document each.
+            ValueError: If the shape is wrong, or if the model has relative positions and a cache,
+                or a padding mask whose rows contain one document each.
         """
         if position_ids is None:
             return mask, None
@@ -271,10 +336,7 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> MaskedLMOutput:
-        """Return the logits of every position, and the loss if labels are given.
-
-        `token_type_ids` are 0 by default.
-        """
+        """Return the logits of every position, and the loss; `token_type_ids` are 0 by default."""
         encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
         logits = self.head(encoded.last_hidden_state)
         loss = token_loss(logits, labels, num_items_in_batch)
@@ -308,10 +370,7 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> SequenceClassifierOutput:
-        """Return logits (batch, num_labels), and the mean loss if labels are given.
-
-        Labels depend on `config.problem_type`; see `classification_loss`.
-        """
+        """Return logits (batch, num_labels), and the loss of `classification_loss`."""
         encoded = self.encode(input_ids, attention_mask, token_type_ids, others)
         mask = None
         if self.classifier.pooling == "mean":
@@ -407,11 +466,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         return past_key_values
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shift labels (batch, length) to decoder inputs.
-
-        Raises:
-            ValueError: If the configuration has no `decoder_start_token_id`.
-        """
+        """Shift labels (batch, length) to decoder inputs."""
         start, padding = self.config.decoder_start_token_id, self.config.pad_token_id
         if start is None:
             raise ValueError("labels need decoder_start_token_id in the configuration")
@@ -435,9 +490,8 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         """Return logits, and the loss if labels are given.
 
         Args:
-            input_ids: Source tokens of shape (batch, source length); optional with
-                `encoder_outputs`.
-            attention_mask: Mask of the source, (batch, source length).
+            input_ids: Source tokens; optional with `encoder_outputs`.
+            attention_mask: Mask of the source.
             decoder_input_ids: Target tokens of shape (batch, target length); by default the shifted
                 labels.
             decoder_attention_mask: Mask of the target, (batch, cached + target length).
@@ -445,11 +499,8 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
             past_key_values: An `EncoderDecoderCache` of transformers.
             labels: Labels of shape (batch, target length), not shifted.
             use_cache: Whether to create a cache if none is given.
-            num_items_in_batch: Divisor of the summed loss (default: the number of labels).
-            **others: Further arguments, such as `output_hidden_states`.
-
-        Raises:
-            ValueError: If the input is missing or an argument is not supported.
+            num_items_in_batch: Divisor of the summed loss.
+            **others: See the module.
         """
         self.check_arguments(others)
         enabled, target = self.wants_hidden_states(others), decoder_input_ids

@@ -27,19 +27,17 @@ from transformers.models.clip.modeling_clip import CLIPOutput
 from transformers.utils.generic import ModelOutput, can_return_tuple
 
 from magneto.functional.cross_entropy import IGNORED as TRAINERS_IGNORED
-from magneto.hf.configuration import (
+from magneto.hf.wrapper import (
     MagnetoImageCaptioningConfig,
     MagnetoImageConfig,
     MagnetoImageTextRetrievalConfig,
     MagnetoMaskedDataConfig,
+    MagnetoPreTrainedModel,
     MagnetoQuestionAnsweringConfig,
     MagnetoSegmentationConfig,
     MagnetoTransducerConfig,
     MagnetoVisionLanguageConfig,
     MagnetoVisualReasoningConfig,
-)
-from magneto.hf.wrapper import (
-    MagnetoPreTrainedModel,
     as_mask,
     cast_like_weights,
     classification_loss,
@@ -82,14 +80,7 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
         num_items_in_batch: Tensor | int | None = None,
         **others: Any,
     ) -> ImageClassifierOutput:
-        """Return logits, and the mean loss if labels are given.
-
-        Args:
-            pixel_values: Images of shape (images, channels, height, width).
-            labels: Labels, which depend on `config.problem_type`; see `classification_loss`.
-            num_items_in_batch: Divisor of the summed loss; by default the number of labels.
-            **others: Further arguments, such as `output_hidden_states`.
-        """
+        """Return logits, and the mean loss if labels are given; see `classification_loss`."""
         self.check_arguments(others)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
             logits = self.core(cast_like_weights(self.core, pixel_values))
@@ -120,22 +111,18 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
         """Return logits of every pixel, and the mean loss if labels are given.
 
         Args:
-            pixel_values: Images of shape (images, channels, height, width). Images with labels must
-                have the size `image_size`. Images without labels may have any size; the
-                configuration's `inference` says how they are processed.
+            pixel_values: Images. Images with labels must have the size `image_size`. Images without
+                labels may have any size; the configuration's `inference` says how they are
+                processed.
             labels: Class of each pixel, (images, height, width); 255 and -100 are ignored.
             num_items_in_batch: Trainer's number of labels other than -100. The summed loss is
                 divided by `num_items_in_batch` minus the number of pixels with label 255 in the
                 batch. By default, it is divided by the number of labelled pixels. With gradient
                 accumulation, use -100 for ignored pixels, because 255 makes the divisor inexact.
-            **others: Further arguments; hidden states are not supported.
+            **others: Hidden states are not supported.
 
         Returns:
             Logits (images, num_labels, height, width).
-
-        Raises:
-            ValueError: If the size of images with labels is not `image_size`, or if weights are
-                offloaded and `inference` is "whole".
         """
         self.check_arguments(others)
         pixel_values = cast_like_weights(self.core, pixel_values)
@@ -186,10 +173,7 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
     ) -> BaseModelOutput:
         """Return encoder outputs (batch, frames // 4, width).
 
-        Args:
-            input_features: Features of shape (batch, frames, mel bins).
-            attention_mask: Mask of shape (batch, frames), 1 for frames and 0 for padding.
-            **others: Further arguments, such as `output_hidden_states`.
+        Features have shape (batch, frames, mel bins); the mask (batch, frames) is 0 for padding.
         """
         self.check_arguments(others)
         lengths = frame_counts(input_features, attention_mask)
@@ -265,11 +249,7 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
         """Return images in the weights' dtype, packed samples, and the mask of tokens.
 
         Images may also have shape (texts, images per text, channels, height, width). If `paired`,
-        images and texts form pairs.
-
-        Raises:
-            ValueError: If there is neither image nor text, or the numbers of images and texts of
-                pairs differ, or a text lacks the mask token that the head reads.
+        images and texts form pairs, whose numbers must agree.
         """
         config, images = self.core.config, pixel_values
         if input_ids is None:
@@ -313,11 +293,7 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
         attention_mask: Tensor | None,
         hidden: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Encode images, texts, or pairs of both.
-
-        Returns features of images (images, 1 + patches, width) and of texts (texts, length, width);
-        None for missing input.
-        """
+        """Encode images, texts, or pairs of both, as in `VisionLanguageOutput`."""
         images, samples, mask = self.read(pixel_values, input_ids, attention_mask)
         vision, language = encoder(images, samples, hidden)
         return (
@@ -444,11 +420,7 @@ class MagnetoForVisualReasoning(MagnetoVisionLanguagePreTrainedModel):
         """Return logits of the classes false and true.
 
         `pixel_values` have shape (statements, 2, channels, height, width). `labels` have shape
-        (statements,) and are 1 for true statements. The summed loss is divided by
-        `num_items_in_batch`, by default by the number of statements.
-
-        Raises:
-            ValueError: If there are not two images per statement.
+        (statements,) and are 1 for true statements; see `classification_loss`.
         """
         self.check_arguments(others)
         if pixel_values.ndim != 5 or pixel_values.shape[1] != IMAGES:
@@ -518,18 +490,10 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
     def generate(
         self, pixel_values: Tensor, num_beams: int = 3, length_penalty: float = 0.6
     ) -> Tensor:
-        """Generate a caption for each image by beam search.
+        """Generate captions by beam search, as padded tokens (images, longest).
 
-        Args:
-            pixel_values: Images.
-            num_beams: Number of beams.
-            length_penalty: Log-probabilities are divided by the length to this power.
-
-        Returns:
-            Padded tokens (images, longest) for the tokenizer's `batch_decode`.
-
-        Raises:
-            ValueError: If the configuration lacks a special token.
+        Log-probabilities are divided by the length to the power of `length_penalty`. The
+        tokenizer's `batch_decode` returns the texts.
         """
         names = {"begin": "bos", "end": "eos", "pad": "pad", "mask": "mask"}
         special: Any = SimpleNamespace(

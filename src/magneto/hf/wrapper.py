@@ -1,4 +1,8 @@
-"""Base classes of the models for transformers: initialisation, caches, losses, arguments.
+"""Configurations and base class of Magneto's models for transformers, and their registration.
+
+An Auto class also loads an exported directory without `register()`, by `from_pretrained(DIR,
+trust_remote_code=True)`. The directory's `auto_map` names a short module in the directory, which
+imports the classes from the installed package.
 
 The wrapped Magneto model, called the core, does the computation. The core is initialised when it is
 built. The initialisation of transformers would erase the placement's gains, so `_init_weights`
@@ -7,44 +11,350 @@ initialises new weights only.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from types import SimpleNamespace
+from dataclasses import asdict, fields, replace
+from inspect import signature
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from transformers import GenerationMixin, PreTrainedModel
-from transformers.cache_utils import EncoderDecoderCache
+from transformers import PretrainedConfig, PreTrainedModel
 
+from magneto.config import nearest
 from magneto.functional.cross_entropy import IGNORED
-from magneto.hf.configuration import MagnetoConfig, WithoutCopies
+from magneto.language.config import (
+    LanguageModelConfig,
+    MaskedLanguageModelConfig,
+    TextClassifierConfig,
+)
+from magneto.nn.config import TransformerConfig
 from magneto.nn.multiway import MultiwayEncoder
 from magneto.nn.transformer import LayerStack
+from magneto.speech.config import TransducerConfig
+from magneto.translation.config import TranslationConfig
+from magneto.vision.config import ImageClassifierConfig, SegmenterConfig
+from magneto.vision_language.config import (
+    ImageCaptionerConfig,
+    ImageTextRetrieverConfig,
+    MaskedDataModelConfig,
+    QuestionAnsweringConfig,
+    VisionLanguageConfig,
+    VisualReasonerConfig,
+)
 
-_POSITIONS = "positions are computed from attention_mask"
-_EMBEDDINGS = "give input_ids, which the model embeds"
-_PACKED = "separate packed texts by an attention_mask of shape (batch, length, length)"
-_HEADS = "heads cannot be masked"
+MODULE = "magneto_classes"
+MODULE_SOURCE = '''"""Classes of this directory, imported from the package magneto."""
+
+try:
+    from magneto import hf
+except ModuleNotFoundError as error:
+    if error.name != "magneto":
+        raise
+    message = "this model needs magneto: pip install 'foundation-transformers[hf]'"
+    raise ModuleNotFoundError(message, name=error.name) from error
+
+
+def __getattr__(name):
+    return getattr(hf, name)
+'''
+
+
+def auto_map(classes: Mapping[str, str]) -> dict[str, str]:
+    return {auto: f"{MODULE}.{name}" for auto, name in classes.items()}
+
+
+def write_module(directory: str | os.PathLike[str]) -> None:
+    """Write the module that an `auto_map` names."""
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    Path(directory, f"{MODULE}.py").write_text(MODULE_SOURCE, encoding="utf-8")
+
+
+class WithoutCopies:
+    """Mix-in for classes whose source code must not be copied into a directory by transformers."""
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "") -> None:
+        """Do nothing, although transformers calls this method for every class in an `auto_map`."""
+
+
+class SavedWithModule(WithoutCopies):
+    """Mix-in for classes that are saved with an `auto_map` and its module."""
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], push_to_hub: bool = False, **kwargs: Any
+    ) -> Any:
+        write_module(save_directory)
+        return super().save_pretrained(save_directory, push_to_hub, **kwargs)  # type: ignore[misc]
+
+
+SHARED = {"vocab_size", "max_length", "head_dim"}
+"""Field names that occur both in Magneto's and in transformers' configurations."""
+
+ALSO_TRANSFORMERS = {
+    "attn_implementation", "auto_map", "name_or_path", "num_labels", "output_attentions",
+    "tie_word_embeddings", "torch_dtype", "use_cache",
+}  # fmt: skip
+"""Keyword arguments of transformers' configurations that are not in their signature."""
+
+TOKENIZER = {"AutoTokenizer": "MagnetoSentencePieceTokenizer"}
+IMAGE_PROCESSOR = {"AutoImageProcessor": "MagnetoImageProcessor"}
+PROCESSOR = {**TOKENIZER, **IMAGE_PROCESSOR, "AutoProcessor": "MagnetoVisionLanguageProcessor"}
+"""Magneto's processor classes of vision-language models, by Auto class."""
+
+
+def transformers_sizes(config: TransformerConfig) -> dict[str, int]:
+    return {
+        "hidden_size": config.width,
+        "num_hidden_layers": config.decoder_layers or config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.key_value_heads or config.heads,
+        "head_dim": config.head_width,
+    }
+
+
+def placement_name(config: TransformerConfig) -> str:
+    """Return the placement's name; raise ValueError if the placement is not in the table."""
+    name = config.row.name
+    if replace(config, placement=name).row != config.row:
+        raise ValueError(f"placement {name!r} differs from the row of that name in the placement "
+                         "table, so it cannot be saved by its name")  # fmt: skip
+    return name
+
+
+class MagnetoConfig(SavedWithModule, PretrainedConfig):
+    """Transformers configuration of language models, and base class of the other configurations.
+
+    `core` contains the fields of Magneto's configuration, because some of their names
+    (`max_length`) have another meaning in transformers. The model's sizes are repeated under
+    transformers' names.
+
+    Attributes:
+        model_type: Name of the class in config.json.
+        shape: Magneto's configuration class.
+        classes: Magneto's classes by the Auto class that loads them.
+        num_labels_field: Field of `shape` that corresponds to transformers' `num_labels`.
+        defaults: Values of required fields of `shape`.
+        values: Default values of transformers' own fields.
+    """
+
+    model_type = "magneto"
+    shape: ClassVar[Any] = LanguageModelConfig
+    classes: ClassVar = {"AutoModelForCausalLM": "MagnetoForCausalLM", **TOKENIZER}
+    num_labels_field: ClassVar[str] = ""
+    defaults: ClassVar[Mapping[str, Any]] = {"vocab_size": 32768}
+    values: ClassVar[Mapping[str, Any]] = {}
+    # A list, because Trainer adds it to a list.
+    keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]  # noqa: RUF012
+
+    def __init_subclass__(cls) -> None:
+        """Do nothing, because transformers' method would convert a subclass to a dataclass."""
+
+    def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
+        if (name := self.num_labels_field) and "id2label" not in values:
+            usual = self.defaults.get(name, getattr(self.shape, name, None))
+            values.setdefault("num_labels", (core or values).get(name, usual))
+        if core is None:
+            core = self._new_core(values)
+        elif beside := {field.name for field in fields(self.shape)} & set(values) - SHARED:
+            raise ValueError(f"{', '.join(sorted(beside))} must be given in core, not separately")
+        # Reading a directory must run no code of its author's: an import path would.
+        if ":" in str(core.get("placement", "")):
+            raise ValueError(f"placement {core['placement']!r} is not in the table of placements, "
+                             "so it cannot be saved or loaded")  # fmt: skip
+        self.core = core | {"placement": placement_name(self.shape(**core))}
+        values = {**transformers_sizes(self.shape(**core)), **self.values, **values}
+        # transformers changes this copy when it resizes the vocabulary.
+        self.vocab_size = values.pop("vocab_size", self.core.get("vocab_size"))
+        values.setdefault("tie_word_embeddings", self.core.get("tie_embeddings", False))
+        if values.get("is_encoder_decoder"):
+            values.setdefault("decoder_start_token_id", values.get("bos_token_id"))
+        super().__init__(**values)
+        models = {auto: name for auto, name in self.classes.items() if "AutoModel" in auto}
+        self.auto_map = auto_map({"AutoConfig": type(self).__name__, **models})
+
+    def _new_core(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Move the core's fields out of `values`; raise ValueError for an unknown field."""
+        own = {field.name for field in fields(self.shape)}
+        known = set(signature(PretrainedConfig.__init__).parameters) | ALSO_TRANSFORMERS
+        for name in values:
+            if name in own | known or name.startswith("_") or name.endswith("_token_id"):
+                continue
+            raise ValueError(f"{type(self).__name__} has no {name}{nearest(name, sorted(own))}")
+        given = {name: values.pop(name) for name in own & set(values)}
+        config = self.shape(**{**self.defaults, **given})
+        return asdict(config) | {"placement": placement_name(config)}
+
+    @classmethod
+    def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
+        """Return the transformers configuration of a model, without the field `pretrained`.
+
+        Args:
+            config: Magneto's configuration; its placement must be in the placement table.
+            end: End token, also used as begin and padding token.
+            **values: Further fields of transformers' configuration, such as `id2label`.
+
+        Raises:
+            ValueError: If the placement is not in the placement table.
+        """
+        held = {field.name for field in fields(config)} - {"pretrained"}
+        names = [field.name for field in fields(cls.shape) if field.name in held]
+        shape = cls.shape(**{name: getattr(config, name) for name in names})
+        ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
+        return cls(asdict(shape) | {"placement": placement_name(config)}, **(ends | values))
+
+    def core_config(self) -> Any:
+        """Return Magneto's configuration, with this object's `vocab_size` and `num_labels`.
+
+        Raises:
+            ValueError: If a size was changed under its transformers name but not in `core`.
+        """
+        size = {} if self.vocab_size is None else {"vocab_size": self.vocab_size}
+        count = {self.num_labels_field: self.num_labels} if self.num_labels_field else {}
+        config = self.shape(**{**self.core, **size, **count})
+        for name, held in transformers_sizes(config).items():
+            if getattr(self, name) != held:
+                raise ValueError(f"{name} is {getattr(self, name)}, but core has {held}. "
+                                 "Change core instead.")  # fmt: skip
+        return config
+
+
+class MagnetoEncoderConfig(MagnetoConfig):
+    """Transformers configuration of text encoders with or without a head."""
+
+    model_type = "magneto-encoder"
+    shape = MaskedLanguageModelConfig
+    classes: ClassVar = {
+        "AutoModel": "MagnetoEncoderModel",
+        "AutoModelForMaskedLM": "MagnetoForMaskedLM",
+        "AutoModelForSequenceClassification": "MagnetoForSequenceClassification",
+        **TOKENIZER,
+    }
+
+    def __init__(self, core: dict[str, Any] | None = None, **values: Any) -> None:
+        self.classifier_dropout = values.pop("classifier_dropout", 0.1)
+        self.classifier_pooling = values.pop("classifier_pooling", "first")
+        super().__init__(core, **values)
+
+    @classmethod
+    def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
+        if isinstance(config, TextClassifierConfig):
+            values.setdefault("classifier_dropout", config.head_dropout)
+            values.setdefault("classifier_pooling", config.pooling)
+            if "id2label" not in values:
+                values.setdefault("num_labels", config.classes)
+        return super().of(config, end, **values)
+
+    def classifier_config(self) -> TextClassifierConfig:
+        names = TextClassifierConfig.__dataclass_fields__
+        given = {k: v for k, v in vars(self.core_config()).items() if k in names}
+        head = {"classes": self.num_labels, "head_dropout": self.classifier_dropout,
+                "pooling": self.classifier_pooling}  # fmt: skip
+        return TextClassifierConfig(**given, **head)
+
+
+def configuration(
+    kind: str, shape: type[TransformerConfig], classes: Mapping[str, str], **others: Any
+) -> type[MagnetoConfig]:
+    """Make the class Magneto{kind}Config; its `model_type` is "magneto-" and the kind's words."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower()
+    body = {"__doc__": f"Configuration with a `{shape.__name__}`.", "__module__": __name__,
+            "model_type": f"magneto-{words}", "shape": shape, "classes": classes}  # fmt: skip
+    return type(f"Magneto{kind}Config", (MagnetoConfig,), body | others)
+
+
+MagnetoSeq2SeqConfig = configuration(
+    "Seq2Seq", TranslationConfig, {"AutoModelForSeq2SeqLM": "MagnetoForSeq2SeqLM", **TOKENIZER},
+    defaults={"vocab_size": 32768, "encoder_layers": 6, "decoder_layers": 6},
+    values={"is_encoder_decoder": True, "tie_word_embeddings": True},
+)  # fmt: skip
+MagnetoTransducerConfig = configuration(
+    "Transducer", TransducerConfig,
+    {
+        "AutoModel": "MagnetoForTransducer",
+        "AutoFeatureExtractor": "MagnetoSpeechFeatureExtractor", **TOKENIZER,
+    },
+)  # fmt: skip
+MagnetoImageConfig = configuration(
+    "Image", ImageClassifierConfig,
+    {"AutoModelForImageClassification": "MagnetoForImageClassification", **IMAGE_PROCESSOR},
+    num_labels_field="classes", defaults={},
+)  # fmt: skip
+MagnetoSegmentationConfig = configuration(
+    "Segmentation", SegmenterConfig,
+    {"AutoModelForSemanticSegmentation": "MagnetoForSemanticSegmentation", **IMAGE_PROCESSOR},
+    num_labels_field="classes", defaults={},
+)  # fmt: skip
+MagnetoVisionLanguageConfig = configuration(
+    "VisionLanguage", VisionLanguageConfig, {"AutoModel": "MagnetoVisionLanguageModel", **PROCESSOR}
+)
+MagnetoMaskedDataConfig = configuration(
+    "MaskedData", MaskedDataModelConfig,
+    {"AutoModelForPreTraining": "MagnetoForMaskedDataModelling", **PROCESSOR},
+    defaults={"vocab_size": 64010, "codes": 8192},
+)  # fmt: skip
+MagnetoQuestionAnsweringConfig = configuration(
+    "QuestionAnswering", QuestionAnsweringConfig,
+    {"AutoModelForVisualQuestionAnswering": "MagnetoForVisualQuestionAnswering", **PROCESSOR},
+    num_labels_field="answers", defaults={"vocab_size": 64010, "answers": 3129},
+)  # fmt: skip
+MagnetoVisualReasoningConfig = configuration(
+    "VisualReasoning", VisualReasonerConfig, {"AutoModel": "MagnetoForVisualReasoning", **PROCESSOR}
+)
+MagnetoImageTextRetrievalConfig = configuration(
+    "ImageTextRetrieval", ImageTextRetrieverConfig,
+    {
+        "AutoModel": "MagnetoForImageTextRetrieval",
+        "AutoModelForZeroShotImageClassification": "MagnetoForImageTextRetrieval", **PROCESSOR,
+    },
+)  # fmt: skip
+MagnetoImageCaptioningConfig = configuration(
+    "ImageCaptioning", ImageCaptionerConfig,
+    {"AutoModelForImageTextToText": "MagnetoForImageCaptioning", **PROCESSOR},
+)  # fmt: skip
+
+CONFIGURATIONS: tuple[type[MagnetoConfig], ...] = (
+    MagnetoConfig, MagnetoEncoderConfig, MagnetoSeq2SeqConfig, MagnetoTransducerConfig,
+    MagnetoImageConfig, MagnetoSegmentationConfig, MagnetoVisionLanguageConfig,
+    MagnetoMaskedDataConfig, MagnetoQuestionAnsweringConfig, MagnetoVisualReasoningConfig,
+    MagnetoImageTextRetrievalConfig, MagnetoImageCaptioningConfig,
+)  # fmt: skip
+"""All configuration classes, for registration and export."""
+
+
+def register() -> None:
+    """Register Magneto's classes with transformers' Auto classes; repeated calls are allowed."""
+    import transformers
+
+    from magneto import hf
+
+    for config in CONFIGURATIONS:
+        transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
+        for auto, name in config.classes.items():
+            loads: Any = getattr(transformers, auto)
+            if auto == "AutoImageProcessor":
+                loads.register(config, slow_image_processor_class=getattr(hf, name), exist_ok=True)
+            else:  # a directory's own tokenizer_config.json goes before
+                loads.register(config, getattr(hf, name), exist_ok=True)
+
+
 UNSUPPORTED_ARGUMENTS = {
-    "position_ids": _POSITIONS,
-    "decoder_position_ids": _POSITIONS,
-    "inputs_embeds": _EMBEDDINGS,
-    "decoder_inputs_embeds": _EMBEDDINGS,
-    "head_mask": _HEADS,
-    "decoder_head_mask": _HEADS,
-    "cross_attn_head_mask": _HEADS,
-    "cu_seq_lens_q": _PACKED,
-    "cu_seq_lens_k": _PACKED,
-    "seq_idx": _PACKED,
-    "encoder_hidden_states": "the model has no cross-attention",
-    "shift_labels": "only causal language models shift labels",
-    "output_attentions": "attention weights are not returned",
-}
-"""Reasons for refusing arguments of transformers' models that would change the result."""
+    "positions are computed from attention_mask": ("position_ids", "decoder_position_ids"),
+    "give input_ids, which the model embeds": ("inputs_embeds", "decoder_inputs_embeds"),
+    "heads cannot be masked": ("head_mask", "decoder_head_mask", "cross_attn_head_mask"),
+    "separate packed texts by an attention_mask of shape (batch, length, length)": (
+        "cu_seq_lens_q", "cu_seq_lens_k", "seq_idx",
+    ),
+    "the model has no cross-attention": ("encoder_hidden_states",),
+    "only causal language models shift labels": ("shift_labels",),
+    "attention weights are not returned": ("output_attentions",),
+}  # fmt: skip
+"""Arguments of transformers' models that would change the result, by reason of the refusal."""
 
 
 class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
@@ -98,7 +408,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
             return
         if all(module is not own for own in self.modules()):
             self._draw_table(module)
-        tied = {id(parameter) for parameter in self._tied_parameters()}
+        tied = {id(self.get_parameter(name)) for name in self.all_tied_weights_keys}
         lacking = {
             name: parameter
             for name, parameter in module.named_parameters(recurse=False)
@@ -122,9 +432,6 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
                 parameter, std=parameter.shape[-1] ** -0.5
             )
             parameter._is_hf_initialized = True  # type: ignore[attr-defined]
-
-    def _tied_parameters(self) -> Iterator[nn.Parameter]:
-        return (self.get_parameter(name) for name in self.all_tied_weights_keys)
 
     def set_attn_implementation(
         self, attn_implementation: str | dict[str, str], allow_all_kernels: bool = False
@@ -153,10 +460,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     def is_activation_checkpointing(self) -> bool:
         return any(stack.config.checkpoint_activations for stack in self._stacks())
 
-    @property
-    def is_gradient_checkpointing(self) -> bool:
-        """Older name of `is_activation_checkpointing`."""
-        return self.is_activation_checkpointing
+    is_gradient_checkpointing = is_activation_checkpointing  # type: ignore[assignment]
 
     def _stacks(self) -> Iterator[LayerStack | MultiwayEncoder]:
         kinds = (LayerStack, MultiwayEncoder)
@@ -170,51 +474,10 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         """Raise ValueError for an unsupported argument that would change the result."""
         if self.hidden_states_advice and self.wants_hidden_states(others):
             raise ValueError(f"output_hidden_states is not supported: {self.hidden_states_advice}")
-        for name, why in UNSUPPORTED_ARGUMENTS.items():
-            given = others.get(name)
-            if given is not None and given is not False:
+        given = {name for name, value in others.items() if value is not None and value is not False}
+        for why, names in UNSUPPORTED_ARGUMENTS.items():
+            for name in sorted(given.intersection(names)):
                 raise ValueError(f"{name} is not supported: {why}")
-
-
-class MagnetoTextModel(MagnetoPreTrainedModel):
-    """Base class of models with a token embedding."""
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.core.embedding.table
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.core.embedding.table = value
-
-
-class MagnetoGenerationModel(MagnetoTextModel, GenerationMixin):
-    """Base class of models that generate text."""
-
-    _tied_weights_keys = {"core.head.weight": "core.embedding.table.weight"}  # noqa: RUF012
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.core.head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.core.head = new_embeddings
-
-    def _valid_auto_compile_criteria(
-        self, model_kwargs: dict[str, Any], generation_config: Any
-    ) -> bool:
-        """Compile `generate` only if there is a `compile_config`.
-
-        On a GPU, transformers compiles `generate` for every static cache. Magneto's attention reads
-        only the filled part of a cache. The filled part grows by a token per step, so each step
-        would need its own CUDA graph.
-        """
-        if generation_config.compile_config is None:
-            return False
-        return super()._valid_auto_compile_criteria(  # type: ignore[attr-defined]
-            model_kwargs, generation_config
-        )
-
-    @staticmethod
-    def create_masks_for_generate(*, attention_mask: Tensor | None, **_: Any) -> Tensor | None:
-        return attention_mask
 
 
 @contextmanager
@@ -256,33 +519,6 @@ def as_mask(attention_mask: Tensor | None, *shapes: tuple[int, ...]) -> Tensor |
     return attention_mask.bool()
 
 
-class GrowingView:
-    """View of a preallocated cache that returns only the filled part."""
-
-    def __init__(self, cache: Any) -> None:
-        self.cache = cache
-        self.past = int(cache.get_seq_length())
-
-    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Append keys and values (batch, heads, length, head width); return the filled part."""
-        keys, values = self.cache.update(key, value, layer)
-        end = self.past + key.shape[2]
-        return keys[:, :, :end], values[:, :, :end]
-
-    def get_seq_length(self, layer: int = 0) -> int:
-        return self.past
-
-
-def growing_cache(cache: Any) -> Any:
-    """Return a view of a cache that returns only the filled part; None stays None."""
-    if isinstance(cache, EncoderDecoderCache):  # the cross-attention part is filled once
-        return SimpleNamespace(
-            self_attention_cache=growing_cache(cache.self_attention_cache),
-            cross_attention_cache=cache.cross_attention_cache, is_updated=cache.is_updated,
-        )  # fmt: skip
-    return GrowingView(cache) if getattr(cache, "is_compileable", False) else cache
-
-
 def mean_loss(total: Tensor, count: Tensor | int, number: Tensor | int | None) -> Tensor:
     """Divide a summed loss by `number`, or by `count` if `number` is None.
 
@@ -304,7 +540,7 @@ def token_loss(logits: Tensor, labels: Tensor | None, number: Tensor | int | Non
 def classification_loss(
     logits: Tensor, labels: Tensor | None, config: Any, number: Tensor | int | None
 ) -> Tensor | None:
-    """Return the mean loss of inputs with one prediction each.
+    """Return the mean loss of inputs with one prediction each; see `mean_loss`.
 
     Args:
         logits: Logits of shape (batch, num_labels).
@@ -313,8 +549,7 @@ def classification_loss(
             "multi_label_classification" (binary cross-entropy) needs 0 or 1 for each class, (batch,
             num_labels). "regression" (squared error) needs numbers (batch, num_labels) or (batch,).
         config: Configuration of the model; a missing `problem_type` is derived from the labels.
-        number: Divisor of the summed loss, Trainer's `num_items_in_batch`; None for the number of
-            labels.
+        number: Divisor of the summed loss; None for the number of labels.
 
     Raises:
         ValueError: If the shapes of labels and logits do not match.

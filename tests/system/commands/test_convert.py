@@ -15,9 +15,9 @@ transformers = pytest.importorskip("transformers")
 
 from magneto.cli import main  # noqa: E402
 from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
+from magneto.hf.conversion import save_weight_file, write_weights  # noqa: E402
 from magneto.hf.export import wrap  # noqa: E402
-from magneto.hf.tokenizer import transformers_tokenizer  # noqa: E402
-from magneto.hf.weights.conversion import save_weight_file, write_weights  # noqa: E402
+from magneto.hf.processors import transformers_tokenizer  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402

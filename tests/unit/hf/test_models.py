@@ -12,8 +12,8 @@ from torch.nn import functional as F
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.hf.configuration import CONFIGURATIONS  # noqa: E402
 from magneto.hf.export import auto_class  # noqa: E402
+from magneto.hf.wrapper import CONFIGURATIONS  # noqa: E402
 from tests.unit.hf.kinds import IDS, KINDS, MASK, PIXELS, SEEN, TEXTS, inputs, says, wrapped  # noqa: E402
 
 

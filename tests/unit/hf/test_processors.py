@@ -15,7 +15,7 @@ Image: Any = pytest.importorskip("PIL.Image")
 from magneto import hf  # noqa: E402
 from magneto.data.tokenizer import SPECIAL, load_tokenizer, train_bpe  # noqa: E402
 from magneto.hf.export import save_processors, vision_language_assets  # noqa: E402
-from magneto.hf.tokenizer import FRAMED, encoder_tokenizer  # noqa: E402
+from magneto.hf.processors import FRAMED, encoder_tokenizer  # noqa: E402
 from magneto.vision.decoding import EncodedPicture, PixelPicture  # noqa: E402
 from magneto.vision.transforms import InputFormat  # noqa: E402
 from magneto.vision_language.config import VisionLanguageConfig  # noqa: E402

@@ -18,8 +18,8 @@ from magneto.data.tokenizer import (  # noqa: E402
     train_bpe,
     train_sentencepiece,
 )
-from magneto.hf.tokenizer import encoder_tokenizer, transformers_tokenizer  # noqa: E402
-from magneto.hf.tokenizer import translation_tokenizer as for_translation  # noqa: E402
+from magneto.hf.processors import encoder_tokenizer, transformers_tokenizer  # noqa: E402
+from magneto.hf.processors import translation_tokenizer as for_translation  # noqa: E402
 from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig  # noqa: E402
 from magneto.language.models import MaskedLanguageModel  # noqa: E402
 from magneto.translation.prepare import TranslationVocabulary  # noqa: E402

@@ -2,21 +2,12 @@
 
 torchscale's models are Sub-LN, DeepNorm, Pre-LN and Post-LN. The number of heads, DeepNorm and the
 scaling of embeddings come from the arguments of torchscale's configuration, because the weights do
-not determine them. Known deviations of torchscale are handled as follows:
+not determine them. What torchscale can build and no placement describes raises ValueError.
 
-- torchscale's initialisation scales biases with the weights and uses another gain than the paper
-  for a DeepNorm encoder with a decoder. Weights are converted unchanged, so the initialisation does
-  not matter.
-- A DeepNorm decoder that torchscale built as Pre-LN, or a Sub-LN decoder that it built as Post-LN,
-  has no placement and raises ValueError.
-- Relative positions of a decoder raise ValueError, because half of their buckets are never used.
-
-Supported BEiT-3 weights are the authors' image classifiers, their pre-trained models of images and
-texts, and torchscale's BEiT3. Models fine-tuned on VQA v2, NLVR2, retrieval and captioning are also
-supported. Tensor names are those of unilm's beit3/modeling_finetune.py and of the pre-trained
-weights (`mlm_head`, `mim_head`). In tensor names, "A" means vision and "B" means language. The
-first two rows of position tables are unused and written as zeros. The text half of an image
-classifier is ignored and not written. The module `timm` converts timm's BEiT-3.
+BEiT-3's tensor names are those of unilm's beit3/modeling_finetune.py and of the pre-trained weights
+(`mlm_head`, `mim_head`). In these names, "A" means vision and "B" means language. The first two
+rows of position tables are unused and written as zeros. The text half of an image classifier is
+ignored and not written. The module `timm` converts timm's BEiT-3.
 """
 
 from __future__ import annotations
@@ -31,8 +22,8 @@ import torch
 from torch import Tensor
 
 from magneto.files import import_extra
-from magneto.hf.weights.families import fairseq_sinusoids, layers
-from magneto.hf.weights.layout import (
+from magneto.hf.families import fairseq_decoder_layer, fairseq_layer, fairseq_sinusoids, layers
+from magneto.hf.layout import (
     FROM_TWO,
     TOKEN,
     Fields,
@@ -45,7 +36,7 @@ from magneto.hf.weights.layout import (
     tensor,
     write_fields,
 )
-from magneto.hf.weights.timm import head_count
+from magneto.hf.timm import head_count
 from magneto.language.config import LanguageModelConfig, TextEncoderConfig
 from magneto.language.models import LanguageModel, TextEncoder
 from magneto.translation.config import TranslationConfig
@@ -142,19 +133,6 @@ class _Torchscale(WeightFormat):
     def names(self, config: Any, state: State | None) -> Names:
         """Return the name map; the placement determines the position of the outer norms."""
         outer = "before" if "before" in config.row.self_attention else "after"
-        layer: dict[str, str | tuple[str, ...]] = {
-            "self_attention.attention.qkv_proj": tuple(f"self_attn.{part}_proj" for part in "qkv"),
-            "self_attention.attention.inside": "self_attn.inner_attn_ln",
-            "self_attention.attention.out_proj": "self_attn.out_proj",
-            f"self_attention.{outer}": "self_attn_layer_norm",
-            f"cross_attention.{outer}": "encoder_attn_layer_norm",
-            "feed_forward.mlp.fc1": "ffn.fc1",
-            "feed_forward.mlp.inside": "ffn.ffn_layernorm",
-            "feed_forward.mlp.fc2": "ffn.fc2",
-            f"feed_forward.{outer}": "final_layer_norm",
-        }
-        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            layer[f"cross_attention.attention.{part}"] = f"encoder_attn.{part}"
         names: dict[str, Any] = {"embedding.table": f"{self.stacks[0]}.embed_tokens"}
         if not getattr(config, "tie_embeddings", True):
             names["head"] = "decoder.output_projection"
@@ -166,7 +144,7 @@ class _Torchscale(WeightFormat):
                 f"{table}.bias": f"{biases}.relative_attention_bias",
                 f"{mine}.input_norm": f"{stack}.layernorm_embedding",
                 f"{mine}.final_norm": f"{stack}.layer_norm",
-                **layers(f"{mine}.layers", f"{stack}.layers", layer),
+                **layers(f"{mine}.layers", f"{stack}.layers", fairseq_decoder_layer(outer)),
             }
         return names
 
@@ -300,18 +278,8 @@ BEIT3_FIELDS: Fields = {**FIELDS, "activation": activation("activation_fn")}
 
 def layer_names(ours: str, letter: str, expert: str = "") -> Names:
     """Return a layer's name map; BEiT-3 has a `letter`, and Magneto an `expert`, for a modality."""
-    attention, mlp = f"{ours}.*.self_attention{expert}.", f"{ours}.*.feed_forward{expert}."
-    theirs, ffn = f"{BLOCKS}.*.self_attn", f"{BLOCKS}.*.ffn.{letter}"
-    return {
-        f"{attention}before": f"{theirs}_layer_norm.{letter}",
-        f"{attention}attention.qkv_proj": tuple(f"{theirs}.{p}_proj.{letter}" for p in "qkv"),
-        f"{attention}attention.inside": f"{theirs}.inner_attn_ln.{letter}",
-        f"{attention}attention.out_proj": f"{theirs}.out_proj.{letter}",
-        f"{mlp}before": f"{BLOCKS}.*.final_layer_norm.{letter}",
-        f"{mlp}mlp.fc1": f"{ffn}.fc1",
-        f"{mlp}mlp.inside": f"{ffn}.ffn_layernorm",
-        f"{mlp}mlp.fc2": f"{ffn}.fc2",
-    }
+    names = fairseq_layer("before", f"ffn.{letter}.", expert, f".{letter}")
+    return layers(ours, BLOCKS, names)
 
 
 class _Beit3(WeightFormat):

@@ -21,10 +21,9 @@ from torch.nn import functional as F
 
 from magneto.config import error_line, nearest
 from magneto.files import read_object
-from magneto.hf.configuration import register
-from magneto.hf.weights import timm, torchscale
-from magneto.hf.weights.families import FORMATS, KOSMOS2
-from magneto.hf.weights.layout import (
+from magneto.hf import timm, torchscale
+from magneto.hf.families import FORMATS, KOSMOS2
+from magneto.hf.layout import (
     ModelFormat,
     Names,
     State,
@@ -37,6 +36,7 @@ from magneto.hf.weights.layout import (
     without_prefix,
     write_state,
 )
+from magneto.hf.wrapper import register
 from magneto.nn.config import Activation, TransformerConfig
 from magneto.nn.transformer import Encoder
 

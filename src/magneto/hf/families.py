@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from magneto.hf.weights.layout import (
+from magneto.hf.layout import (
     FROM_TWO,
     ROW,
     TOKEN,
@@ -73,6 +73,38 @@ def layers(ours: str, theirs: str, names: Mapping[str, str | tuple[str, ...]]) -
 
 def qkv(place: str) -> dict[str, tuple[str, ...]]:
     return {f"{ATTENTION}.qkv_proj": tuple(f"{place}.{part}_proj" for part in "qkv")}
+
+
+def fairseq_layer(
+    outer: str, mlp: str = "ffn.", expert: str = "", letter: str = ""
+) -> dict[str, str | tuple[str, ...]]:
+    """Return the name map of fairseq's layers, which torchscale, BART, Marian and Kosmos-2 share.
+
+    Args:
+        outer: Slot of the norms outside of attention and feed-forward network.
+        mlp: Prefix of the feed-forward network.
+        expert: Suffix of Magneto's modules for a modality, in BEiT-3.
+        letter: Suffix of BEiT-3's modules for this modality.
+    """
+    attention, feed_forward = f"self_attention{expert}", f"feed_forward{expert}"
+    return {
+        f"{attention}.{outer}": f"self_attn_layer_norm{letter}",
+        f"{attention}.attention.qkv_proj": tuple(f"self_attn.{p}_proj{letter}" for p in "qkv"),
+        f"{attention}.attention.inside": f"self_attn.inner_attn_ln{letter}",
+        f"{attention}.attention.out_proj": f"self_attn.out_proj{letter}",
+        f"{feed_forward}.{outer}": f"final_layer_norm{letter}",
+        f"{feed_forward}.mlp.fc1": f"{mlp}fc1",
+        f"{feed_forward}.mlp.inside": f"{mlp}ffn_layernorm",
+        f"{feed_forward}.mlp.fc2": f"{mlp}fc2",
+    }
+
+
+def fairseq_decoder_layer(outer: str, mlp: str = "ffn.") -> dict[str, str | tuple[str, ...]]:
+    """Return the name map of fairseq's layers with cross-attention."""
+    parts = {f"cross_attention.attention.{part}_proj": f"encoder_attn.{part}_proj"
+             for part in ("q", "k", "v", "out")}  # fmt: skip
+    norm = {f"cross_attention.{outer}": "encoder_attn_layer_norm"}
+    return {**fairseq_layer(outer, mlp), **norm, **parts}
 
 
 # GPT-2's matrices have shape (in, out).
@@ -243,26 +275,11 @@ BERT_CLASSIFIER = replace(
     ignored="position_ids$", options={},
 )  # fmt: skip
 
-BART_LAYER: dict[str, str | tuple[str, ...]] = {
-    **qkv("self_attn"),
-    f"{ATTENTION}.out_proj": "self_attn.out_proj",
-    "self_attention.after": "self_attn_layer_norm",
-    f"{MLP}.fc1": "fc1",
-    f"{MLP}.fc2": "fc2",
-    "feed_forward.after": "final_layer_norm",
-}
-CROSS_ATTENTION = {
-    "cross_attention.after": "encoder_attn_layer_norm",
-    **{
-        f"cross_attention.attention.{part}_proj": f"encoder_attn.{part}_proj"
-        for part in ("q", "k", "v", "out")
-    },
-}
 MARIAN_NAMES: Names = {
     "embedding.table": "shared",
     "logits_bias": tensor("final_logits_bias", layout=ROW),
-    **layers("transformer.encoder.layers", "encoder.layers", BART_LAYER),
-    **layers("transformer.decoder.layers", "decoder.layers", {**BART_LAYER, **CROSS_ATTENTION}),
+    **layers("transformer.encoder.layers", "encoder.layers", fairseq_layer("after", "")),
+    **layers("transformer.decoder.layers", "decoder.layers", fairseq_decoder_layer("after", "")),
 }
 
 
@@ -430,16 +447,7 @@ KOSMOS2 = ModelFormat(
     write=lambda config: {"pad_token_id": 1},
     names={
         "embedding.table": "embed_tokens", "decoder.final_norm": "layer_norm", "head": "lm_head",
-        **layers("decoder.layers", "layers", {
-            "self_attention.before": "self_attn_layer_norm",
-            **qkv("self_attn"),
-            f"{ATTENTION}.inside": "self_attn.inner_attn_ln",
-            f"{ATTENTION}.out_proj": "self_attn.out_proj",
-            "feed_forward.before": "final_layer_norm",
-            f"{MLP}.fc1": "ffn.fc1",
-            f"{MLP}.inside": "ffn.ffn_layernorm",
-            f"{MLP}.fc2": "ffn.fc2",
-        }),
+        **layers("decoder.layers", "layers", fairseq_layer("before")),
     },
     ignored="^lm_head",
     computed=kosmos2_positions,

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from magneto.hf.weights.layout import (
+from magneto.hf.layout import (
     ROW,
     SAME,
     TOKEN,
@@ -30,6 +30,7 @@ from magneto.hf.weights.layout import (
     Names,
     State,
     WeightFormat,
+    activation,
     square,
     tensor,
 )
@@ -189,12 +190,10 @@ class _Vit(Timm):
         known = shape(state, args)
         default = "beit3" if known["placement"] == "sub" else ""
         beit3 = str(args.get("architecture", default)).startswith("beit3")
-        function = args.get("act_layer") or "gelu"
-        if function not in ACTIVATIONS:
-            raise ValueError(f"activation {function!r} is not supported, only "
-                             f"{', '.join(ACTIVATIONS)}")  # fmt: skip
+        function = activation("act_layer", {name: name for name in ACTIVATIONS}).read
         return ImageClassifierConfig(
-            **known, activation=function, norm_eps=args.get("norm_eps", 1e-5 if beit3 else 1e-6),
+            **known, activation=function(args.get("act_layer") or "gelu"),
+            norm_eps=args.get("norm_eps", 1e-5 if beit3 else 1e-6),
             unbiased=() if "blocks.0.attn.qkv.bias" in state else ("q", "k", "v"),
         )  # fmt: skip
 

@@ -1,1 +1,0 @@
-"""Conversion of weights of other libraries."""
