@@ -9,7 +9,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from magneto.commands.shared import Parser, add_option, aligned, answer, name_source, numbers
+from magneto.commands.shared import (
+    Parser,
+    add_option,
+    aligned,
+    answer,
+    at_least_one,
+    name_source,
+    numbers,
+)
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
 from magneto.lab.grid import PLACEMENT, RATE, SEED, Sweep, cell_directory
@@ -45,7 +53,12 @@ def parser() -> Parser:
     add("--more-seeds", None, what, "N,M")
     what = "also vary this field of the recipe; may be repeated"
     several("--grid", metavar="FIELD=A,B", help=what)
-    add("--jobs", None, "parallel runs (default: one per GPU; one per core without GPUs)", kind=int)
+    add(
+        "--jobs",
+        None,
+        "parallel runs (default: one per GPU; one per core without GPUs)",
+        kind=at_least_one,
+    )
     made.add_argument(
         "--cluster", choices=("slurm", "local"), help="start the jobs through submitit"
     )
@@ -65,8 +78,6 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
     name_source(overrides, args.data)
-    if args.jobs is not None and args.jobs < 1:
-        raise ConfigError([f"--jobs must be 1 or more, not {args.jobs}"])
     if wrong := [word for word in args.cluster_option if "=" not in word]:
         raise ConfigError([f"--cluster-option takes KEY=VALUE, not {wrong[0]!r}"])
     grid: dict[str, list[Any]] = {
@@ -80,7 +91,7 @@ def main(words: Sequence[str]) -> int:
     folder = args.out or Path("runs") / f"compare-{Path(args.recipe).stem}"
     from magneto.lab.comparison import collect, with_more_seeds
     from magneto.lab.grid import check_sweep, is_done, open_sweep
-    from magneto.lab.plan import prepare_data
+    from magneto.lab.sweep import prepare_data
 
     checked = check_sweep(folder, sweep)
     progress, measured = ProgressBars(), not args.no_measurements and PLACEMENT in grid

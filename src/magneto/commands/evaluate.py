@@ -25,6 +25,7 @@ from magneto.commands.shared import (
     add_option,
     aligned,
     answer,
+    at_least_one,
     is_main_process,
     is_standard_input,
     numbers,
@@ -73,7 +74,7 @@ def parser() -> Parser:
     ).with_run()
     add = partial(add_option, made)
     what = "maximum batches, questions, or sentences per direction (default: all)"
-    add("--limit", None, what, kind=int)
+    add("--limit", None, what, kind=at_least_one)
     what = "also write the metrics to RUN/scores/NAME.json (with --splits: NAME-SPLIT.json)"
     add("--keep", None, f"{what} for `magneto table`", "NAME")
     made.add_argument("--features", action="store_true", help="image models: train a linear probe "
@@ -101,8 +102,6 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
-    if args.limit is not None and args.limit < 1:
-        raise ConfigError([f"--limit must be 1 or more, not {args.limit}"])
     if args.keep is not None and not re.fullmatch(r"[A-Za-z0-9._-]+", args.keep):
         raise ConfigError([f"--keep {args.keep!r}: use only letters, digits, '-', '_' and '.'"])
     from magneto.runs import run_task

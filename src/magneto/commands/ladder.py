@@ -95,9 +95,8 @@ def main(words: Sequence[str]) -> int:
         read_ladder,
         run_ladder,
     )
-    from magneto.lab.plan import prepare_task
     from magneto.lab.report.ladder import write_ladder
-    from magneto.lab.sweep import default_jobs
+    from magneto.lab.sweep import default_jobs, prepare_task
 
     folder = args.out or Path("runs") / f"ladder-{Path(args.recipe).stem}"
     jobs, progress = args.jobs or default_jobs(), ProgressBars()

@@ -6,7 +6,7 @@ this device.
 
 from __future__ import annotations
 
-import math
+import argparse
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from magneto.commands.shared import (
     Parser,
+    above_zero,
     add_option,
     aligned,
     answer,
-    is_main_process,
+    at_least_one,
     name_source,
-    print_json,
 )
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe, load_recipe
-from magneto.training.logging import PEAKS, nominal_peaks
+from magneto.training.logging import PEAKS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,15 +55,16 @@ def parser() -> Parser:
     )
     add = partial(add_option, made)
     made.add_argument("recipe", help="name (see `magneto recipes`) or path of a recipe")
-    add("--gpus", 1, "number of GPUs")
-    add("--gpus-per-node", 8, "GPUs per node")
-    add("--gpu-memory", 80.0, "memory of a GPU in GB", "GB")
+    add("--gpus", 1, "number of GPUs", kind=at_least_one)
+    add("--gpus-per-node", 8, "GPUs per node", kind=at_least_one)
+    add("--gpu-memory", 80.0, "memory of a GPU in GB", "GB", above_zero)
     made.add_argument(
         "--gpu", default="H100", choices=list(PEAKS),
         help="GPU model, for its peak FLOP/s (default: H100)",
     )  # fmt: skip
-    add("--utilisation", 0.4, "assumed share of the peak FLOP/s", "SHARE")
-    add("--examples", None, "examples per epoch, for recipes with training.epochs", kind=int)
+    add("--utilisation", 0.4, "assumed share of the peak FLOP/s", "SHARE", above_zero)
+    what = "examples per epoch, for recipes with training.epochs"
+    add("--examples", None, what, kind=at_least_one)
     return made.with_data().with_json()
 
 
@@ -71,13 +72,10 @@ def main(words: Sequence[str]) -> int:
     made = parser()
     args, overrides = made.parse_with_overrides(words)
     name_source(overrides, args.data)
-    for name in ("gpus", "gpus_per_node", "gpu_memory", "examples", "utilisation"):
-        value, most = getattr(args, name), 1 if name == "utilisation" else math.inf
-        if value is not None and not (0 < value <= most and math.isfinite(value)):
-            above = "above 0 and at most 1" if name == "utilisation" else "above 0"
-            made.error(f"--{name.replace('_', '-')} must be {above}, not {value}")
+    if args.utilisation > 1:
+        made.error(f"--utilisation must be above 0 and at most 1, not {args.utilisation}")
     recipe = load_recipe(args.recipe, overrides)
-    config = recipe.training
+    config, model = recipe.training, recipe.model
     pieces = args.gpus * config.gradient_accumulation_steps
     if config.batch_size < pieces:
         raise ValueError(
@@ -90,37 +88,35 @@ def main(words: Sequence[str]) -> int:
     from magneto.training.config import resolve_steps
 
     micro = micro_batch(config, args.gpus, config.gradient_accumulation_steps)
-    traced = trace_recipe(lambda changes: load_recipe(args.recipe, {**overrides, **changes}), micro)
-    memory, task = args.gpu_memory * GB, recipe.build_task()
-    plan = Plan(task, config, args.gpus, args.gpus_per_node, memory, traced)
+    traced, memory = trace_recipe(recipe, micro), args.gpu_memory * GB
+    plan = Plan(recipe.build_task(), config, args.gpus, args.gpus_per_node, memory, traced)
     steps, chosen = None, plan.advise()
     if config.epochs is None or args.examples is not None:
         steps = resolve_steps(config, args.examples).steps
-    peaks = nominal_peaks(args.gpu)
-    assert peaks is not None  # the parser knows no other names
-    peak, state = peaks[config.precision != "bf16"], traced[False][0].state
+    peak, state = PEAKS[args.gpu][config.precision != "bf16"], traced[False][0].state
     assumed = {
         name: value
         for name, value in without_data(recipe).items()
         if name == "data.max_length"
-        or (name.startswith("model.") and getattr(recipe.model, name[len("model.") :]) is None)
+        or (name.startswith("model.") and getattr(model, name.removeprefix("model.")) is None)
     }
-    found: dict[str, Any] = {
+    activations = {}
+    for recompute, (step, _) in traced.items():
+        flops = step.flops / micro * config.batch_size
+        seconds = flops / (peak * args.utilisation * args.gpus)
+        activations[NAMES[recompute]] = {
+            "kept": step.kept, "peak": step.peak, "step_flops": flops, "step_seconds": seconds,
+            "hours": steps and seconds * steps / 3600,
+        }  # fmt: skip
+    found = {
         "recipe": args.recipe, "assumed": assumed, "gpus": args.gpus, "gpu_memory": memory,
         "parameters": state.weights // 4, "state": asdict(state),
         "batch_size": config.batch_size, "micro_batch": micro,
         "gradient_accumulation_steps": config.gradient_accumulation_steps,
-        "steps": steps, "peak_flops": peak, "utilisation": args.utilisation, "activations": {},
-        "ways": [asdict(way) for way in plan.ways()],
+        "steps": steps, "peak_flops": peak, "utilisation": args.utilisation,
+        "activations": activations, "ways": [asdict(way) for way in plan.ways()],
         "advice": chosen and {**asdict(chosen), "options": chosen.options()},
     }  # fmt: skip
-    for recompute, (step, _) in traced.items():
-        flops = step.flops / micro * config.batch_size
-        seconds = flops / (peak * args.utilisation * args.gpus)
-        found["activations"][NAMES[recompute]] = {
-            "kept": step.kept, "peak": step.peak, "step_flops": flops, "step_seconds": seconds,
-            "hours": steps and seconds * steps / 3600,
-        }  # fmt: skip
     return answer(args, found, plan_lines(found))
 
 
@@ -162,13 +158,9 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
     return [*labelled(rows), "", aligned(table), "", reserve, f"advice: {advice}"]
 
 
-def dry_run(recipe: Recipe, progress: ProgressBars, as_json: bool) -> int:
+def dry_run(args: argparse.Namespace, recipe: Recipe, progress: ProgressBars) -> int:
     found = try_steps(recipe, recipe.build_task(), progress)
-    if as_json and is_main_process():
-        print_json(found)
-    elif is_main_process():
-        print("\n".join([*dry_run_lines(found), "no run was written"]))
-    return 0
+    return answer(args, found, [*dry_run_lines(found), "no run was written"])
 
 
 def try_steps(recipe: Recipe, task: Task, progress: ProgressBars) -> dict[str, Any]:

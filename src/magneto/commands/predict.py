@@ -19,6 +19,7 @@ from magneto.commands.shared import (
     add_option,
     answer,
     arriving,
+    at_least_one,
     check_file,
     decode_input,
     ending_of,
@@ -69,7 +70,7 @@ def parser() -> Parser:
         help="images or folders of images, followed by the question or statement if any; texts in "
         "quotes or files of texts; - for standard input",
     )  # fmt: skip
-    add_option(made, "--top", 5, "labels per image", "K")
+    add_option(made, "--top", 5, "labels per image", "K", at_least_one)
     made.add_argument(
         "--probabilities", action="store_true", help="print the probability of every class (texts)"
     )
@@ -78,10 +79,7 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    made = parser()
-    args, overrides = made.parse_with_overrides(words)
-    if args.top < 1:
-        made.error(f"--top must be 1 or more, not {args.top}")
+    args, overrides = parser().parse_with_overrides(words)
     reads = run_task(args.run, overrides, "predict").reads
     if reads == "rows":
         return predict_rows(args, overrides)

@@ -18,6 +18,7 @@ from magneto.commands.shared import (
     add_option,
     aligned,
     answer,
+    at_least_one,
     name_source,
     numbers,
     read_time,
@@ -54,7 +55,7 @@ def parser() -> Parser:
     made.add_argument("recipe", help="name or path of a recipe")
     what = "norm placements, module:NAME for your own (default: the recipe's)"
     add("--placements", None, what, "A,B")
-    add("--steps", 5, "training steps")
+    add("--steps", 5, "training steps", kind=at_least_one)
     what = "then train for this time (60s, 5m), and compare the score with the trivial baseline's"
     add("--trial", None, what, "TIME")
     what = "only measure how the output's change in one step grows with depth, at these numbers of "
@@ -76,8 +77,6 @@ def main(words: Sequence[str]) -> int:
     command = parser()
     args, overrides = command.parse_with_overrides(words)
     name_source(overrides, args.data)
-    if args.steps < 1:
-        command.error(f"--steps must be 1 or more, not {args.steps}")
     if args.seeds is not None and args.seeds < (1 if args.depths else 0):
         command.error(f"--seeds must be {1 if args.depths else 0} or more, not {args.seeds}")
     if args.trial is not None and read_time("--trial", args.trial) and args.depths:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, add_option, answer, decode_input
+from magneto.commands.shared import Parser, add_option, answer, at_least_one, decode_input
 from magneto.config import ConfigError
 from magneto.data.files import existing_path, read_lines
 from magneto.data.problems import BadRecord, Counts, guarded
@@ -35,15 +35,12 @@ def parser() -> Parser:
     ).with_run()
     made.add_argument("query", help="text in quotes, or an image")
     made.add_argument("among", help="folder of images, or a text file with one text per line")
-    add_option(made, "--top", 5, "number of results", "K")
+    add_option(made, "--top", 5, "number of results", "K", at_least_one)
     return made.with_json()
 
 
 def main(words: Sequence[str]) -> int:
-    made = parser()
-    args, overrides = made.parse_with_overrides(words)
-    if args.top < 1:
-        made.error(f"--top must be 1 or more, not {args.top}")
+    args, overrides = parser().parse_with_overrides(words)
     open_run(args.run, overrides)  # reports mistakes before torch is imported
     import numpy as np
 

@@ -53,6 +53,7 @@ class Parser(argparse.ArgumentParser):
         self.recipe = recipe
 
     def error(self, message: str) -> NoReturn:
+        message = message.removeprefix("argument ").replace(": must be", " must be", 1)
         raise ConfigError([f"{message}; see {self.prog} --help"])
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
@@ -132,9 +133,23 @@ def add_option(
         name,
         type=kind,
         default=default,
-        metavar=metavar or {int: "N", float: "X"}.get(kind),
+        metavar=metavar or {int: "N", at_least_one: "N", float: "X", above_zero: "X"}.get(kind),
         help=help.replace("%", "%%") + ("" if default is None else f" (default: {shown})"),
     )
+
+
+def at_least_one(text: str) -> int:
+    """Parse an option's whole number from 1 on."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
+    return int(text)
+
+
+def above_zero(text: str) -> float:
+    """Parse an option's finite number above 0."""
+    if not 0 < float(text) < math.inf:
+        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+    return float(text)
 
 
 def name_source(overrides: dict[str, Any], data: str | None) -> None:
@@ -164,12 +179,15 @@ def print_json(value: Any) -> None:
 
 
 def answer(args: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
-    """Print one JSON object if --json is given, else lines of text; return the exit code."""
-    if args.json:
+    """Print one JSON object if --json is given, else lines of text; return the exit code.
+
+    Of several processes only the main one prints.
+    """
+    if args.json and is_main_process():
         print_json(value)
-        return 0
-    for line in lines:
-        print(line)
+    elif is_main_process():
+        for line in lines:
+            print(line)
     return 0
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from magneto.commands.plan import dry_run
-from magneto.commands.shared import Parser, is_main_process, name_source, print_json
+from magneto.commands.shared import Parser, answer, is_main_process, name_source
 from magneto.config import ConfigError
 from magneto.files import LOCK_FILE, acquire_lock, is_aside, lock_holder
 from magneto.progress import Progress, ProgressBars
@@ -88,7 +88,7 @@ def main(words: Sequence[str]) -> int:
     if alone and not resume:
         check_weights_first(recipe)
     if args.dry_run:
-        return dry_run(recipe, progress, args.json)
+        return dry_run(args, recipe, progress)
     check_trackers(recipe.training)
     with locked(run, progress, new=not resume, patient=args.auto_resume):
         result = train(
@@ -102,8 +102,7 @@ def main(words: Sequence[str]) -> int:
             recipe=recipe.to_mapping(),
             save_recipe=lambda: recipe.save(run / RUN_FILE),
         )
-    if args.json and is_main_process():
-        print_json({"run": str(run), **asdict(result)})
+    answer(args, {"run": str(run), **asdict(result)}, [])
     return EXIT_CODES[result.status]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,7 +17,9 @@ import numpy as np
 from magneto.commands.shared import (
     STDIN,
     Parser,
+    above_zero,
     add_option,
+    at_least_one,
     check_file,
     is_standard_input,
     open_standard_input,
@@ -65,12 +66,12 @@ def parser() -> Parser:
         "header (16 bits, little-endian, mono, the run's sample rate); words are printed at "
         "once")  # fmt: skip
     what = "length of a window (default: 20, or the longest training recording if that is shorter)"
-    add("--window", None, what, "SECONDS", float)
+    add("--window", None, what, "SECONDS", above_zero)
     recognition_search_options(made)
     add("--beams", BEAMS, "beam width")
     what = "print K hypotheses per recording: recording number, score, text"
     add("--n-best", None, what, "K", int)
-    add("--batch-size", 8, "windows per batch")
+    add("--batch-size", 8, "windows per batch", kind=at_least_one)
     made.set_defaults(kind="txt")
     return made
 
@@ -148,10 +149,6 @@ def check(made: Parser, args: argparse.Namespace) -> None:
         made.error("standard output is closed; give --out DIR")
     if args.kind == "srt" and several and args.out is None:
         made.error("--srt with several recordings needs --out DIR")
-    if args.window is not None and not 0 < args.window < math.inf:
-        made.error(f"--window must be above 0, not {args.window}")
-    if args.batch_size < 1:
-        made.error("--batch-size must be 1 or more")
     for name in args.files:
         if name != STDIN:
             check_file(name, "recording")

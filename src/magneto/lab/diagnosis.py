@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from magneto.lab.outcome import DIVERGED, FINISHED, STUCK, Judge, outcome, verdict
-from magneto.lab.plan import prepare_task
 from magneto.lab.probe import find_stacks
 from magneto.lab.short_run import PEAK_STEPS, ShortRun, initial_model, short_run, steps_at_peak
+from magneto.lab.sweep import prepare_task
 from magneto.lab.update import (
     Bound,
     Growth,

@@ -44,10 +44,9 @@ from magneto.lab.grid import (
     read_sweep,
 )
 from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, title_of
-from magneto.lab.plan import prepare_data
 from magneto.lab.probe import last_stack
 from magneto.lab.short_run import initial_model
-from magneto.lab.sweep import default_jobs, run_local
+from magneto.lab.sweep import default_jobs, prepare_data, run_local
 from magneto.lab.update import measure_growth, measured_shape
 from magneto.nn.config import TransformerConfig
 from magneto.progress import ProgressBars

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +20,7 @@ from torch.utils._pytree import tree_iter
 
 from magneto.config import override
 from magneto.data.stream import map_tensors, named_tensors
-from magneto.lab.grid import Sweep, cell_directory
 from magneto.nn.attention import DotProductAttention
-from magneto.progress import SILENT, Progress
 from magneto.recipe import Recipe, build_recipe
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import pick_device, single_process
@@ -31,12 +28,11 @@ from magneto.training.model import (
     CountedOperations,
     FillRecorder,
     StateBytes,
-    check_memory,
     check_model_memory,
     state_bytes,
     tensor_bytes,
 )
-from magneto.training.task import ASSETS, Task, place_companion, staged_assets, strategy_error
+from magneto.training.task import Task, place_companion, strategy_error
 
 RECOMPUTE = "model.checkpoint_activations"
 # Assumed share of a GPU's memory for libraries, fragmentation and communication.
@@ -79,6 +75,10 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
     return found
 
 
+def task_with(recipe: Recipe, fields: Mapping[str, Any]) -> Task:
+    return build_recipe(recipe.name, override(recipe.to_mapping(), fields)).build_task()
+
+
 def check_weights_first(recipe: Recipe) -> None:
     """Check that a model's weights fit in one process, before its data is read.
 
@@ -90,75 +90,30 @@ def check_weights_first(recipe: Recipe) -> None:
     """
     if ":" in recipe.task:
         return
-    plain = build_recipe(recipe.name, override(recipe.to_mapping(), without_data(recipe)))
+    task = task_with(recipe, without_data(recipe))
     with torch.device("meta"), FillRecorder():
-        model = plain.build_task().build_model()
+        model = task.build_model()
     check_model_memory(model, recipe.training, single_process(pick_device(recipe.training.device)))
-
-
-def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
-    """Return a recipe's prepared task, after checking that its training fits in one process.
-
-    Raises:
-        ValueError: If the memory is too small, or the data is wrong.
-    """
-    check_weights_first(recipe)
-    task = recipe.build_task()
-    task.prepare(progress)
-    world = single_process(pick_device(recipe.training.device))
-    check_memory(task, recipe.training, world, recipe.seed)
-    return task
-
-
-def prepare_data(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> None:
-    """Prepare the data once for all runs; check that it is the data of the runs that were begun.
-
-    Raises:
-        ValueError: If the data changed after the comparison began.
-    """
-    cells = sweep.cells()
-    begun = [cell for cell in cells if (cell_directory(folder, cell) / ASSETS).is_dir()]
-    task = prepare_task(sweep.load((begun or cells)[0]), progress)
-    if begun:
-        with staged_assets(task, cell_directory(folder, begun[0])):
-            pass
 
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Memory of one micro-batch's forward and backward pass in bytes.
-
-    Attributes:
-        state: Weights, gradients and optimizer state.
-        other: Micro-batch, frozen weights, buffers, and the module that the loss needs
-            (`Task.companion`).
-        kept: Activations kept for the backward pass.
-        peak: Peak of all memory except weights; it includes gradients.
-        peak_activations: Peak of all memory except weights and gradients.
-        largest_layer: Weights of the largest layer, which sharded ranks gather.
-        outside_layers: Weights outside the layers.
-        flops: Floating-point operations of both passes.
-    """
+    """Bytes of one micro-batch's forward and backward pass, and its operations."""
 
     state: StateBytes
-    other: int
-    kept: int
-    peak: int
-    peak_activations: int
-    largest_layer: int
-    outside_layers: int
+    other: int  # micro-batch, frozen weights, buffers, and `Task.companion`
+    kept: int  # activations kept for the backward pass
+    peak: int  # of all but weights; it includes gradients
+    peak_activations: int  # of all but weights and gradients
+    largest_layer: int  # weights that sharded ranks gather
+    outside_layers: int  # weights
     flops: float
 
     def needed(self, strategy: str, shards: int = 1, accumulation: int = 1) -> float:
-        """Return a GPU's peak memory in a step in bytes.
+        """Return a GPU's peak memory in bytes in a step of `accumulation` micro-batches.
 
         With several micro-batches per step, gradients exist from the second micro-batch on. Sharded
         gradients are reduced after the last micro-batch; before that, each GPU has full gradients.
-
-        Args:
-            strategy: "none", "ddp", "hybrid" or "fsdp".
-            shards: Number of GPUs that share each weight.
-            accumulation: Micro-batches per step.
         """
         state, full = self.state, self.state.gradients if accumulation > 1 else 0
         if strategy in ("none", "ddp"):
@@ -173,14 +128,7 @@ class StepMemory:
 
 
 class AliveBytes(CountedOperations):
-    """Counts the live bytes of tensors that are created while it is active.
-
-    Attributes:
-        alive: Live bytes.
-        gradients: Live bytes of finished gradients of parameters.
-        peak: Peak of the live bytes.
-        peak_activations: Peak of the live bytes without finished gradients.
-    """
+    """Counts the live bytes of tensors that are created while it is active, and their peaks."""
 
     def __init__(self, existing: Iterable[Tensor]) -> None:
         super().__init__()
@@ -210,42 +158,26 @@ class AliveBytes(CountedOperations):
         self.gradients += parameter.grad.untyped_storage().nbytes()
 
 
-def as_on_gpu(model: nn.Module) -> None:
+def as_on_gpu(model: nn.Module, autocast: bool) -> None:
     """Give a model on the CPU the memory use of a GPU.
 
     On a GPU autocast computes LayerNorm in fp32, and attention with dropout needs no matrix of
     length x length.
     """
-
-    def widen(module: nn.Module, given: tuple[Tensor]) -> Tensor | None:
-        return given[0].float() if torch.is_autocast_enabled("cpu") else None
-
-    def narrow(module: nn.Module, given: tuple[Tensor], found: Tensor) -> Tensor | None:
-        return found.bfloat16() if torch.is_autocast_enabled("cpu") else None
-
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.register_forward_pre_hook(widen)
-            module.register_forward_hook(narrow)
+        if isinstance(module, nn.LayerNorm) and autocast:
+            module.register_forward_pre_hook(lambda _, given: given[0].float())
+            module.register_forward_hook(lambda _, given, found: found.bfloat16())
         if isinstance(module, DotProductAttention):
             module.dropout = 0.0
 
 
 def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
-    """Return a micro-batch's memory on a GPU, forward and backward.
-
-    Args:
-        task: The task; its companion, if any, is on the CPU.
-        piece: The micro-batch.
-        config: Precision, optimizer and weight average.
-
-    Raises:
-        ValueError: If the task's loss depends on values of tensors.
-    """
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    """Return a micro-batch's memory on a GPU; the task's companion, if any, is on the CPU."""
+    fake, bf16 = FakeTensorMode(allow_non_fake_inputs=True), config.precision == "bf16"
     with fake:
         model = task.build_model().train()
-        as_on_gpu(model)
+        as_on_gpu(model, bf16)
         companion = task.companion()
         other = [] if companion is None else [*companion.parameters(), *companion.buffers()]
         frozen = [p for p in model.parameters() if not p.requires_grad]
@@ -258,7 +190,7 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
                 parameter.register_post_accumulate_grad_hook(alive.finish)
         try:
             with alive:
-                with torch.autocast("cpu", torch.bfloat16, enabled=config.precision == "bf16"):
+                with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                     loss = task.loss(model, piece)
                 kept = alive.alive - alive.gradients
                 loss.total.backward()
@@ -280,25 +212,38 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
     )
 
 
+# Memory of a micro-batch and of one with twice the examples, by whether activations are recomputed.
+Traced = dict[bool, tuple[StepMemory, StepMemory]]
+
+
+def trace_recipe(recipe: Recipe, micro: int) -> Traced:
+    """Trace a recipe's micro-batches of `micro` and of twice as many examples without data."""
+    fields, traced = without_data(recipe), Traced()
+    can_recompute = hasattr(recipe.model, "checkpoint_activations")
+    for recompute in (False, True) if can_recompute else (False,):
+        task = task_with(recipe, fields | ({RECOMPUTE: recompute} if can_recompute else {}))
+        pieces = [task.dummy_batch(examples) for examples in (micro, 2 * micro)]
+        place_companion(task, torch.device("cpu"))
+        small, large = (trace_step(task, piece, recipe.training) for piece in pieces)
+        traced[recompute] = small, large
+    return traced
+
+
+def micro_batch(config: TrainingConfig, gpus: int, accumulation: int) -> int:
+    """Return the number of examples in a GPU's largest micro-batch."""
+    return max(1, -(-config.batch_size // (gpus * accumulation)))
+
+
 @dataclass(frozen=True)
 class Way:
-    """A way to distribute a training, and its memory.
-
-    Attributes:
-        strategy: "none", "ddp", "hybrid" or "fsdp".
-        recompute: Whether activations are recomputed.
-        accumulation: Micro-batches per step.
-        needed: Bytes per GPU.
-        fits: Whether a GPU has that memory.
-        largest: Examples of the largest micro-batch that fits; 0 if none does.
-    """
+    """A way to distribute a training, and its memory."""
 
     strategy: str
     recompute: bool
-    accumulation: int
-    needed: float
+    accumulation: int  # micro-batches per step
+    needed: float  # bytes per GPU
     fits: bool
-    largest: int
+    largest: int  # examples of the largest micro-batch that fits; 0 if none does
 
     def options(self) -> str:
         words = [] if self.strategy == "none" else [f"--distributed {self.strategy}"]
@@ -309,24 +254,14 @@ class Way:
 
 @dataclass(frozen=True)
 class Plan:
-    """Ways to distribute a recipe's training over a cluster, and their memory.
-
-    Attributes:
-        task: The recipe's task.
-        config: Its training.
-        gpus: Number of GPUs.
-        per_node: GPUs per node.
-        memory: Bytes per GPU.
-        traced: Memory of the recipe's micro-batch and of one with twice the examples, by whether
-            activations are recomputed. Other sizes are extrapolated linearly.
-    """
+    """Ways to distribute a recipe's training over GPUs with `memory` bytes each."""
 
     task: Task
     config: TrainingConfig
     gpus: int
     per_node: int
     memory: float
-    traced: Mapping[bool, tuple[StepMemory, StepMemory]]
+    traced: Traced
 
     def strategies(self) -> dict[str, int]:
         """Return the supported strategies, and the number of GPUs that share each weight."""
@@ -334,12 +269,13 @@ class Plan:
             return {"none": 1}
         hybrid = {"hybrid": self.per_node} if self.gpus > self.per_node else {}
         shards = {"ddp": 1, **hybrid, "fsdp": self.gpus}
-        return {
-            name: count for name, count in shards.items() if not strategy_error(self.task, name)
-        }
+        return {name: n for name, n in shards.items() if not strategy_error(self.task, name)}
 
     def way(self, strategy: str, recompute: bool, accumulation: int | None = None) -> Way:
-        """Return one way to distribute the training; `accumulation` defaults to the recipe's."""
+        """Return one way to distribute the training; `accumulation` defaults to the recipe's.
+
+        Micro-batches of other sizes than the traced ones are extrapolated linearly.
+        """
         config, usable = self.config, self.memory * (1 - RESERVE)
         parts, shards = accumulation or config.gradient_accumulation_steps, self.strategies()
         low, high = (step.needed(strategy, shards[strategy], parts)
@@ -351,50 +287,18 @@ class Plan:
         largest = max(0, math.floor((usable - none) / max(one, 1.0)))
         return Way(strategy, recompute, parts, needed, needed <= usable, largest)
 
-    def ways(self) -> list[Way]:
-        """Return all ways to distribute the training with the recipe's number of micro-batches."""
-        return [self.way(strategy, recompute)
-                for recompute in sorted(self.traced) for strategy in self.strategies()]  # fmt: skip
-
-    def advise(self) -> Way | None:
-        """Return the cheapest way that fits; None if none fits.
+    def ways(self, accumulations: Sequence[int | None] = (None,)) -> Iterator[Way]:
+        """Yield all ways to distribute the training, the cheapest first.
 
         Recomputation costs about a third more operations, so it comes last. "ddp" communicates
-        least, "hybrid" gathers weights within nodes, "fsdp" needs the least memory. The number of
-        micro-batches is the smallest that fits.
+        least, "hybrid" gathers weights within nodes, "fsdp" needs the least memory.
         """
+        for recompute in sorted(self.traced):
+            for strategy in self.strategies():
+                yield from (self.way(strategy, recompute, parts) for parts in accumulations)
+
+    def advise(self) -> Way | None:
+        """Return the cheapest way that fits, with the fewest micro-batches; None if none fits."""
         most = max(1, self.config.batch_size // self.gpus)
         cuts = sorted({*(1 << power for power in range(most.bit_length())), most})
-        found = (
-            self.way(strategy, recompute, parts)
-            for recompute in sorted(self.traced)
-            for strategy in self.strategies()
-            for parts in cuts
-        )
-        return next((way for way in found if way.fits), None)
-
-
-def micro_batch(config: TrainingConfig, gpus: int, accumulation: int) -> int:
-    """Return the number of examples in a GPU's largest micro-batch."""
-    return max(1, -(-config.batch_size // (gpus * accumulation)))
-
-
-def trace_recipe(
-    build: Callable[[Mapping[str, Any]], Recipe], micro: int
-) -> dict[bool, tuple[StepMemory, StepMemory]]:
-    """Trace a recipe's micro-batches without data (see `Plan.traced`).
-
-    Args:
-        build: Function from dotted fields to the recipe with these fields.
-        micro: Examples of the smaller micro-batch.
-    """
-    plain, traced = build({}), {}
-    fields = without_data(plain)
-    can_recompute = "checkpoint_activations" in plain.to_mapping()["model"]
-    for recompute in (False, True) if can_recompute else (False,):
-        task = build({**fields, **({RECOMPUTE: recompute} if can_recompute else {})}).build_task()
-        pieces = [task.dummy_batch(examples) for examples in (micro, 2 * micro)]
-        place_companion(task, torch.device("cpu"))
-        small, large = (trace_step(task, piece, plain.training) for piece in pieces)
-        traced[recompute] = small, large
-    return traced
+        return next((way for way in self.ways(cuts) if way.fits), None)

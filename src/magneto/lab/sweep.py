@@ -36,13 +36,17 @@ from magneto.lab.grid import (
     refuse_edited,
 )
 from magneto.lab.outcome import FINISHED, Judge, finite, outcome
+from magneto.lab.plan import check_weights_first
 from magneto.lab.probe import ProbeHook
 from magneto.mistakes import user_lines
-from magneto.progress import ProgressBars
-from magneto.recipe import RUN_FILE
+from magneto.progress import SILENT, Progress, ProgressBars
+from magneto.recipe import RUN_FILE, Recipe
+from magneto.training.distributed import pick_device, single_process
 from magneto.training.logging import METRICS_FILE, TrainingResult, read_metrics
 from magneto.training.loop import run_evaluation, train
+from magneto.training.model import check_memory
 from magneto.training.state import Hook, Stop, TrainingState
+from magneto.training.task import ASSETS, Task, staged_assets
 
 # Seconds between updates of the progress.
 PROGRESS_SECONDS = 0.5
@@ -52,6 +56,26 @@ WAIT = 1.0
 PROBED_STEPS = 6
 # Folders of a run with weights. Only the best cell's final weights are kept by default.
 WEIGHTS = ("checkpoints", "best", "final", "averaged", "candidates", "diverged")
+
+
+def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:
+    """Return a recipe's prepared task, after checking that its training fits in one process."""
+    check_weights_first(recipe)
+    task = recipe.build_task()
+    task.prepare(progress)
+    world = single_process(pick_device(recipe.training.device))
+    check_memory(task, recipe.training, world, recipe.seed)
+    return task
+
+
+def prepare_data(folder: Path, sweep: Sweep, progress: Progress = SILENT) -> None:
+    """Prepare the data once for all runs; check that it is the data of the runs that were begun."""
+    cells = sweep.cells()
+    begun = [cell for cell in cells if (cell_directory(folder, cell) / ASSETS).is_dir()]
+    task = prepare_task(sweep.load((begun or cells)[0]), progress)
+    if begun:
+        with staged_assets(task, cell_directory(folder, begun[0])):
+            pass
 
 
 def work(
