@@ -1,0 +1,73 @@
+"""Effect of `--race` on finished ladders, replayed from the files of their runs.
+
+    python -m benchmarks.race_effect runs/ladders/text-width [FOLDER ...]
+
+The rule of `--race` (`magneto.lab.sweep.is_behind`) is applied to every run that learned, at half
+of its steps, as if one worker had trained the ladder with `--race`: a run is compared with the runs
+that ended before it. The table counts the stopped runs, the saved steps, and the stopped runs at
+the best rate of a placement and at the rates next to it. No other rates determine the best rate and
+its loss.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from magneto.files import read_object
+from magneto.lab.grid import RATE, SEED, cell_directory, is_done, read_sweep
+from magneto.lab.ladder import read_ladder
+from magneto.lab.outcome import FINISHED
+from magneto.lab.sweep import is_behind
+from magneto.training.logging import read_metrics
+
+
+def ended(run: Path) -> float:
+    """Return the time at which a run ended."""
+    return (run / "outcome.json").stat().st_mtime
+
+
+def half(run: Path, steps: int) -> int:
+    """Return the first logged step at or beyond half of the steps."""
+    logged = [row["step"] for row in read_metrics(run) if "loss" in row]
+    return min(step for step in logged if 2 * step >= steps)
+
+
+def race(folder: Path) -> Counter[str]:
+    """Return the counts of runs and steps of a ladder."""
+    ladder, counts = read_ladder(folder), Counter[str]()
+    for rung in read_object(folder / "forecast.json", "rungs")["rungs"]:
+        place = ladder.folder(folder, rung["size"])
+        cells = [cell for cell in read_sweep(place).cells() if is_done(place, cell)]
+        cells.sort(key=lambda cell: ended(cell_directory(place, cell)))
+        for number, cell in enumerate(cells):
+            run, rate, steps = cell_directory(place, cell), float(cell.values[RATE]), rung["steps"]
+            counts.update(runs=1, steps=steps)
+            row = rung["rows"][cell.row]
+            judged = {(known["learning_rate"], known["seed"]): known for known in row["cells"]}
+            if judged[rate, int(cell.values[SEED])]["status"] != FINISHED:
+                continue
+            step = half(run, steps)
+            earlier = ladder.sweep(rung["size"], [other.values for other in cells[: number + 1]])
+            if is_behind(place, earlier, cell, step):
+                counts.update(stopped=1, saved=steps - step)
+                tried = sorted({rate for rate, _ in judged})
+                away = abs(tried.index(rate) - tried.index(row["best_tried"]))
+                counts.update(best=away == 0, next=away == 1)
+    return counts
+
+
+def table(effects: dict[str, Counter[str]]) -> str:
+    """Return the effects of all ladders as Markdown."""
+    lines = ["| ladder | runs | stopped runs | saved steps | stopped at the best rate | "
+             "stopped next to the best rate |", "|---|--:|--:|--:|--:|--:|"]  # fmt: skip
+    for name, counts in {**effects, "all": sum(effects.values(), Counter[str]())}.items():
+        share = counts["saved"] / counts["steps"]
+        lines.append(f"| {name} | {counts['runs']} | {counts['stopped']} | {share:.1%} "
+                     f"| {counts['best']} | {counts['next']} |")  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table({Path(name).name: race(Path(name)) for name in sys.argv[1:]}))
