@@ -30,7 +30,7 @@ OF_TASKS: dict[str, dict[str, Any]] = {
     "image-tokenizer": {"model.codes": 16, "model.code_width": 4, "model.revive_below": 0.5,
                         "training.batch_size": 32, "training.steps": 12},
     "image-captioning": {"model.max_length": 24},
-    "visual-reasoning": AUGMENTED,
+    "visual-reasoning": {"model.max_length": 16, **AUGMENTED},
     "transducer": {"data.synthetic.train_utterances": 8, "data.synthetic.words": [1, 1]},
     "segmentation": {"model.layers": 4, "training.batch_size": 4},
     "text-classification": {"model.dropout": 0.0, "model.head_dropout": 0.0},

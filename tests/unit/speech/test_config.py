@@ -1,25 +1,10 @@
-"""What can't be is said in one line each, all at once."""
+"""What can't be is said in one line each."""
 
 import pytest
 
 from magneto.config import ConfigError
 from magneto.fields import build
 from magneto.speech.config import SpeechDataConfig, TransducerConfig
-
-
-def test_impossible_data_all_at_once() -> None:
-    with pytest.raises(ConfigError) as found:
-        build(SpeechDataConfig, {
-            "sample_rate": 999, "validation_fraction": 1, "validation_limit": 0, "block": 0,
-            "augmentation": {"time_ratio": 2, "time_mask": 3}, "synthetic": {"words": [0, 2]},
-        }, "data")  # fmt: skip
-    said = "\n".join(found.value.lines)
-    assert len(found.value.lines) == 7
-    for line in ("sample_rate must be 1000 or more, not 999", "block must be 1 or more",
-                 "validation_fraction must be in (0, 1)", "validation_limit must be 1 or more",
-                 "time_ratio must be 0 to 1, not 2", "words must be 1 or more, not 0",
-                 "did you mean data.augmentation.time_masks?"):  # fmt: skip
-        assert line in said
 
 
 @pytest.mark.parametrize(
@@ -34,7 +19,6 @@ def test_impossible_data_all_at_once() -> None:
             {"source": "builtin:digits"},
             "unknown built-in speech 'builtin:digits'. Known: builtin:s",
         ),
-        ({"augmentation": {"speeds": []}}, "speeds must be one number or more"),
         ({"augmentation": {"noise_snr": [3, 2]}}, "noise_snr must be a minimum and a maximum"),
     ],
 )
@@ -46,12 +30,7 @@ def test_impossible_values(values: dict, line: str) -> None:
 
 
 def test_impossible_models() -> None:
-    with pytest.raises(ConfigError) as error:
-        TransducerConfig(mel_bins=10, lm_smoothing=1.0, ctc_weight=-1.0, joint_width=0,
-                         intermediate_layers=(11,), encoder_layers=1, decoder_layers=1)  # fmt: skip
-    said = str(error.value)
-    for words in ("multiple of 4", "lm_smoothing", "ctc_weight", "joint_width",
-                  "below the last layer (11)", "encoder_layers: a transducer has no"):  # fmt: skip
-        assert words in said
+    with pytest.raises(ConfigError, match=r"below the last layer \(11\)"):
+        TransducerConfig(intermediate_layers=(11,))
     with pytest.raises(ConfigError, match="need intermediate_layers"):
         TransducerConfig(kl_weight=0.2)

@@ -78,13 +78,6 @@ def test_the_papers_masks() -> None:
     assert [sized.time_masks(frames) for frames in (99, 500, 5000)] == [0, 5, 10]
 
 
-def test_narrow_and_short_inputs() -> None:
-    paper = Augmentation(AugmentationConfig(time_warp=5), 16000)
-    for frames, bins in ((1, 80), (8, 4), (0, 80), (11, 1)):
-        features = np.ones((frames, bins), np.float32)
-        assert paper.features(features, (1, 0, 0)).shape == (frames, bins)
-
-
 def test_what_is_drawn_depends_on_its_integers_alone() -> None:
     config = AugmentationConfig(gain=6, noise=0.5, time_warp=5, speeds=(0.9, 1.0, 1.1))
     one, other = Augmentation(config, 16000), Augmentation(config, 16000)

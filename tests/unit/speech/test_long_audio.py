@@ -1,6 +1,5 @@
 """Recordings of any length: read in pieces, heard in windows, no word lost or doubled."""
 
-import io
 import random
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import torch
 
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer
 from magneto.speech import audio
-from magneto.speech.audio import BLOCK, raw_pieces, read_sound, sound_pieces
+from magneto.speech.audio import BLOCK, read_sound, sound_pieces
 from magneto.speech.batching import MIN_FRAMES, SpeechVocabulary, train_characters
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Hypothesis
@@ -151,19 +150,6 @@ def test_what_is_broken_is_told_as_when_all_is_read_at_once(tmp_path, monkeypatc
         count = min(len(whole), len(found))
         assert max(len(whole), len(found)) - count <= BLOCK  # by which damage is approached
         np.testing.assert_array_equal(found[:count], whole[:count])
-
-
-class Slow(io.BytesIO):
-    """A stream that gives odd numbers of bytes."""
-
-    def read1(self, size: int | None = -1) -> bytes:
-        return self.read(7)
-
-
-def test_raw_sound() -> None:
-    values = np.arange(-500, 500, dtype=np.int16)
-    found = np.concatenate(list(raw_pieces(Slow(values.tobytes() + b"x"), 8000, 8000)))
-    np.testing.assert_array_equal(found, values / np.float32(32768))
 
 
 DATA = SpeechDataConfig(

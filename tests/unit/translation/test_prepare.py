@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from magneto.data.stream import BatchStream
-from magneto.data.tokenizer import ByteTokenizer, train_sentencepiece
+from magneto.data.tokenizer import ByteTokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.progress import SILENT
 from magneto.translation.config import ParallelDataConfig
@@ -43,23 +43,6 @@ def prepare(source: Path, **changes) -> PreparedParallel:
     return prepare_parallel(ParallelDataConfig(source=str(source), **values), SILENT)
 
 
-def test_what_is_left_out_is_said_of_both_splits(source: Path) -> None:
-    train = f"{LINES:,} kept, {LINES + 1:,} read (1 too long)"
-    valid = "20 kept, 42 read (20 duplicates, 1 empty text left out, 1 too long)"
-    prepared = prepare(source, directions=("en-de",))
-    numbers = [f"{len(split.tokens):,}" for split in (prepared.train, prepared.validation)]
-    assert list(prepared.describe("here")) == [
-        f"de-en: {train}",
-        f"here: 1 directions, {LINES:,} pairs, {numbers[0]} tokens",
-        f"validation: de-en: {valid}",
-        f"validation: 1 directions, 20 pairs, {numbers[1]} tokens",
-    ]
-    alone = prepare(source, validation_source=str(source), validation_limit=5)
-    said = list(alone.describe("here"))
-    assert all(line.startswith("validation: ") for line in said)
-    assert "5 kept" in said[0] and "beyond data.validation_limit" in said[0]
-
-
 def test_every_batch_is_written_in_order(source: Path) -> None:
     prepared = prepare(source)
     decode = prepared.vocabulary.tokenizer.decode
@@ -68,22 +51,6 @@ def test_every_batch_is_written_in_order(source: Path) -> None:
     for i in (0, 1, 1023, 1024, 2048, LINES - 1):
         sides = [decode(prepared.train.side(LINES + i, side).tolist()) for side in (0, 1)]
         assert sides == [f"en number {i}", f"fr number {i}"]
-
-
-def test_sentencepiece_learns_from_as_many_lines_as_it_is_told(source, monkeypatch) -> None:
-    pytest.importorskip("sentencepiece")
-    asked: list[int] = []
-
-    def train(texts, kind, size: int, sample: int) -> bytes:
-        asked.append(sample)
-        return train_sentencepiece(texts, kind, size, sample)
-
-    monkeypatch.setattr("magneto.translation.prepare.train_sentencepiece", train)
-    for lines in (700, 900, 900):
-        prepared = prepare(source, tokenizer="sentencepiece", vocab_size=290, tokenizer_lines=lines)
-    assert asked == [700, 900]  # another number is another vocabulary; the same is found
-    [tokens] = prepared.vocabulary.encode_source(["the house 7"], "de")
-    assert prepared.vocabulary.decode(tokens[1:]) == "the house 7"
 
 
 def test_prepared_once_and_anew_when_anything_changes(

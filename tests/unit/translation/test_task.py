@@ -56,18 +56,12 @@ def test_it_learns_and_uses_its_source_and_its_tag(text: Path) -> None:
         assert metrics["perplexity"] == pytest.approx(np.exp(metrics["loss"]), rel=1e-4)
         group = task.train_stream(2, 1).batch(150)[0][0]
         right = task.loss(model, [group]).total
-        other = {
-            **group,
-            "source": group["source"].roll(1, 0),
-            "source_mask": group["source_mask"].roll(1, 0),
-        }
-        assert task.loss(model, [other]).total > 1.5 * right
-        tags = group["source"][:, 0]
+        rolled = {name: group[name].roll(1, 0) for name in ("source", "source_mask")}
+        assert task.loss(model, [group | rolled]).total > 1.5 * right
+        en, xx = map(task.vocabulary.tag, ("en", "xx"))
         swapped = group["source"].clone()
-        swapped[:, 0] = torch.where(
-            tags == task.vocabulary.tag("en"), task.vocabulary.tag("xx"), task.vocabulary.tag("en")
-        )
-        assert task.loss(model, [{**group, "source": swapped}]).total > 1.5 * right
+        swapped[:, 0] = torch.where(swapped[:, 0] == en, xx, en)
+        assert task.loss(model, [group | {"source": swapped}]).total > 1.5 * right
 
 
 @pytest.mark.slow
@@ -203,11 +197,9 @@ def test_bleu_may_choose_the_best_checkpoint(text: Path, whole: Path, tmp_path: 
 
 
 def test_bleu_is_of_as_many_sentences_of_each_direction_as_asked_for(text: Path) -> None:
-    task = translation(text, select_by="bleu", bleu_sentences=5)
-    found: Counter[tuple[str, str]] = Counter()
+    task, found = translation(text, select_by="bleu", bleu_sentences=5), Counter()
     for batch in task.validation_batches():
-        for direction, texts in batch["texts"]:
-            found[direction] += len(texts)
+        found.update({direction: len(texts) for direction, texts in batch["texts"]})
     assert found and set(found.values()) == {5}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, OTHER_SPLITS, Counts
+from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, Counts
 from magneto.progress import SILENT
 from magneto.translation.config import (
     DUPLICATE,
@@ -117,16 +117,6 @@ def test_parquet(tmp_path: Path) -> None:
             datasets.Dataset.from_list(part).to_parquet(str(folder / f"{split}.parquet"))
         assert read(folder, "de", "en") == [("eins", "one"), ("drei", "three")]
         assert read(folder, "de", "en", "test") == [("eins", "one")]
-        assert read(folder / "test.parquet", "de", "en") == [("eins", "one")]
-
-
-def test_a_column_split_is_followed(tmp_path: Path) -> None:
-    lines = ["en\tde\tsplit", "one\teins\ttrain", "two\tzwei\tdev", "three\tdrei\tunsure"]
-    (tmp_path / "a.tsv").write_text("\n".join(lines))
-    text, counts = open_parallel(str(tmp_path / "a.tsv"), None), Counts()
-    found = {split: list(text.read("de", "en", split, counts)) for split in ("train", "validation")}
-    assert found == {"train": [("eins", "one")], "validation": [("zwei", "two")]}
-    assert counts[OTHER_SPLITS] == 1 and text.languages == ["de", "en"]
 
 
 def test_a_language_that_comes_late_is_found_and_what_lacks_it_counted(tmp_path: Path) -> None:
@@ -148,16 +138,13 @@ def test_line_pairs_in_a_wanted_language_come_before_records(tmp_path: Path) -> 
 
 def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
     folder = write(tmp_path / "text", {"a.en": "x\ny\n", "a.de": "z\n", "b.tsv": "x y\tz\n"})
-    empty = write(tmp_path / "empty", {"a.en": "x"})
     twice = write(tmp_path / "twice", {"a.en": "one\n", "a.de": "eins\n", "a.en.txt": "other\n"})
     for source, match in (
         (folder / "a", r"a\.en has more lines than .*a\.de \(1\)"),
         (tmp_path / "tekst", r"no parallel text .*did you mean .*text"),
         (folder / "b.tsv", r"b\.tsv has no header with two languages.*en<TAB>de"),
         (folder / "a.en", "Give the stem of aligned files"),
-        (empty, "no parallel text in"),
         (twice, r"two files for one text: .*a\.en and .*a\.en\.txt"),
-        ("builtin:phrase", "Known: builtin:phrases"),
         ("builtin:phrases:dee,en", r"builtin:phrases has no 'dee'; did you mean"),
     ):
         with pytest.raises((ValueError, FileNotFoundError), match=match):
@@ -188,14 +175,11 @@ def test_built_in_phrases_are_the_same_in_every_pair() -> None:
     languages = phrase_languages()
     assert 90 < len(languages) < 200 and {"en", "de", "zh", "ar", "sw", "ta"} <= set(languages)
     german, finnish = (list(phrases("en", name, 300)) for name in ("de", "fi"))
-    assert len(german) > 280
+    assert len(german) > 280 and ("December 1990", "Dezember 1990") in german
     assert [en for en, _ in german] == [en for en, _ in finnish]
     assert [(b, a) for a, b in german] == list(phrases("de", "en", 300))
-    assert sum(a == b for a, b in german) < 0.05 * len(german)
-    assert ("December 1990", "Dezember 1990") in german
     # Units without words are left out.
     assert not any("length-" in zh or "mass-" in zh for _, zh in phrases("en", "zh", 500))
-    assert open_parallel("builtin:phrases:de,en", None).pairs("train") == {("de", "en")}
     text = open_parallel("builtin:phrases", ("en", "sv"))
     assert text.pairs("train") == {("en", "sv")} and text.pairs("validation") == set()
 
@@ -224,15 +208,21 @@ def test_all_directions_with_the_pivot_or_those_given() -> None:
     [
         ({"languages": ("en", "de", "frr")}, "frr (data.languages) and en; did you mean"),
         ({"languages": ("de", "fr")}, "languages must include en (the pivot language)"),
-        ({"languages": ("de", "fr"), "directions": ("de-en",)}, "include en (of a direction)"),
         ({"pivot_language": "eng"}, "with eng (data.pivot_language). It has de, en, fr. Give --da"),
         ({"directions": ("en-es",)}, "text has no text for en-es. It has de, en, fr"),
-        ({"directions": ("en",), "languages": ("en",)}, "directions must be two languages"),
     ],
 )
 def test_a_language_that_is_not_there_is_an_error(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         directions(**changes)
+
+
+def test_scripts_are_not_of_unlike_length() -> None:
+    english = "The situation in the country has become more difficult"
+    # 5 characters to one, 2 bytes; then as many characters.
+    assert not lengths_mismatch((english, "该国局势变得更加困难"), 4)
+    assert not lengths_mismatch((english[:21], "நாட்டின் நிலைமை மிகவும்"), 3)
+    assert lengths_mismatch((english, "Die"), 4) and lengths_mismatch(("Die", english), 4)
 
 
 def prepare(source: Path, **changes) -> PreparedParallel:
@@ -268,15 +258,6 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     ]  # fmt: skip
     train = sentences(prepared, "train", ("de", "en"))
     assert ("Guten Tag", "Hi") in train and ("Satz 7", "sentence 7") not in train
-
-
-def test_scripts_are_not_of_unlike_length() -> None:
-    english = "The situation in the country has become more difficult"
-    assert not lengths_mismatch(
-        (english, "该国局势变得更加困难"), 4
-    )  # 5 characters to one, 2 bytes
-    assert not lengths_mismatch((english[:21], "நாட்டின் நிலைமை மிகவும்"), 3)  # as many characters
-    assert lengths_mismatch((english, "Die"), 4) and lengths_mismatch(("Die", english), 4)
 
 
 def test_a_held_out_sentence_is_held_out_in_every_language(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Answers: the official accuracy by hand, those to choose from, and what of each is taught."""
 
-import json
 import random
 from pathlib import Path
 
@@ -40,7 +39,6 @@ def test_accuracy_by_type() -> None:
     assert found == pytest.approx(
         {"accuracy": 1.6 / 3, "accuracy_number": 0, "accuracy_other": 0.6, "accuracy_yes_no": 1}
     )
-    assert answer_scores(answers, types, ["yes", "2", "dog"], "always")["accuracy_number"] == 1
     none = answer_scores(answers, types, [None, None, "cat"], "always")
     assert none["accuracy"] == pytest.approx(1 / 3)
 
@@ -70,10 +68,9 @@ def test_files_of_answers(tmp_path: Path) -> None:
             path.write_text(text, encoding=encoding)
             assert read_answers(str(path)) == ["red", "blue"]
     for text, message in (
-        ("", "is not an answer list"), ("[1, 2]", "is not an answer list"),
-        ("[", "is not an answer list"), ("red\nred\n", "has the answer 'red' twice"),
-        ('{"answer": "red"}', 'no "answer" and "label"'),
-        (json.dumps({"answer": "red", "label": 1}), "labels are not 0, 1, 2"),
+        ("", "is not an answer list"), ("[", "is not an answer list"),
+        ("red\nred\n", "has the answer 'red' twice"),
+        ('{"answer": "red", "label": 1}', "labels are not 0, 1, 2"),
     ):  # fmt: skip
         path.write_text(text)
         with pytest.raises(ValueError, match=message):

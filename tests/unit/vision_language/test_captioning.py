@@ -10,16 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from magneto.data.stream import named_tensors
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.vision_language.caption_decoding import (
     CaptionSearch,
     CaptionWriter,
     left_to_right,
-    samples_of_equal_length,
 )
-from magneto.vision_language.captioning import ImageCaptioning
-from magneto.vision_language.config import CaptioningDataConfig, ImageCaptionerConfig
+from magneto.vision_language.config import ImageCaptionerConfig
 from magneto.vision_language.model import ImageCaptioner
 from magneto.vision_language.samples import Samples, join_samples
 from tests.unit.vision_language.small_tasks import SIZES, caption_task
@@ -106,15 +103,6 @@ def test_metrics_and_baseline(tmp_path: Path) -> None:
     assert lost["broken"] == 1 and 0 < lost["cider"] < found["cider"]
     least = task.baseline()
     assert 2 < least["loss"] < np.log(260) and least["cider"] >= 0
-    unprepared = caption_task(tmp_path, {"max_length": None})
-    assert unprepared.baseline()["cider"] == least["cider"], "as in a comparison"
-
-
-def test_drawn_scenes_have_captions_of_their_own() -> None:
-    config = CaptioningDataConfig(source="builtin:shapes", tokenizer="bytes")
-    splits = ImageCaptioning(ImageCaptionerConfig(**SIZES), config, 1).splits
-    for rows in (splits.train, splits.validation):
-        assert len({*rows.values("captions")}) == len(rows) > 100
 
 
 class SmallTokenizer(ByteTokenizer):
@@ -173,11 +161,3 @@ def test_one_beam_is_greedy_and_images_do_not_mix() -> None:
         assert tokens[: len(written)] == written
         (found,) = made.search(image[None], CaptionSearch(beams=1, length_penalty=0.0))
         assert found == [token for token in written if token != 2]
-
-
-def test_samples_of_equal_length_are_those_that_a_loader_makes() -> None:
-    tokens = torch.randint(0, 6, (3, 4))
-    found = named_tensors(samples_of_equal_length(tokens, 5))
-    expected = named_tensors(samples(*tokens.tolist()))
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())

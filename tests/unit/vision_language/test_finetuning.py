@@ -80,19 +80,6 @@ def test_another_run_begins_with_its_encoder_and_tokenizer(tmp_path: Path) -> No
     assert opened.evaluate().metrics["accuracy"] in [n / 12 for n in range(13)]
 
 
-def test_what_there_is_and_how_many_texts_are_cut_is_said(tmp_path: Path) -> None:
-    said, task = Said(), statement_task(tmp_path)
-    task.prepare(said)
-    source = task.data_config.source
-    assert f"{source}: 12 training statements, 12 validation statements" in said.lines
-    captions = TASKS["image-captioning"](tmp_path)
-    captions.prepare(said)
-    assert f"{source}: 4 training images, 2 validation images" in said.lines
-    assert task.train_tokens and task.validation_tokens
-    assert said.lines[-2:] == [f"{split}: 12 statements truncated to model.max_length (24)"
-                               for split in ("training", "validation")]  # fmt: skip
-
-
 def test_a_run_keeps_a_derived_length(tmp_path: Path) -> None:
     """Questions have at most 18 bytes. Longer statements begin with their run."""
     said, data = Said(), tmp_path / "data"

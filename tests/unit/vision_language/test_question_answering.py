@@ -3,12 +3,10 @@
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from magneto.vision_language.figures import DARKEST, darkened
 from magneto.vision_language.tables import LOST, MISSING
 from tests.evaluating import measured, predicted
 from tests.said import Said
@@ -95,13 +93,9 @@ def test_the_baseline_reads_questions_alone(tmp_path: Path) -> None:
     found = task.baseline()
     assert found["accuracy"] == 0.5 and found["unknown"] == 0
     assert found.keys() == measured(task, task.build_model()).keys()
-    means = torch.tensor(task.splits.train_targets.means())
-    batches = task.validation_batches()
-    loss = sum(
-        F.binary_cross_entropy(means.float().expand_as(batch["targets"]), batch["targets"],
-                               reduction="sum")
-        for batch in batches
-    )  # fmt: skip
+    asked = torch.cat([batch["targets"] for batch in task.validation_batches()])
+    means = torch.tensor(task.splits.train_targets.means()).float().expand_as(asked)
+    loss = F.binary_cross_entropy(means, asked, reduction="sum")
     assert found["loss"] == pytest.approx(float(loss) / 12, rel=1e-5)
 
 
@@ -127,12 +121,8 @@ def test_a_test_split_is_not_trained_with(tmp_path: Path) -> None:
 
 def test_mistakes_are_told(tmp_path: Path) -> None:
     write_vqa(tmp_path)
-    for data, message in (
-        ({"least_answer_count": 99}, "list has 0 answers"),
-        ({"source": "builtin:nothing"}, "builtin:shapes"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=message):
-            question_task(tmp_path, **data).prepare()
+    with pytest.raises(ValueError, match="list has 0 answers"):
+        question_task(tmp_path, least_answer_count=99).prepare()
     with pytest.raises(ValueError, match=r"answer list has 4 answers, but model.answers is 5"):
         question_task(tmp_path, {"answers": 5}).prepare()
     # What can be set helps where there are other answers, and is named only there.
@@ -151,11 +141,3 @@ def test_probabilities_of_answers_are_those_if_exactly_one_is_right(tmp_path: Pa
     each = logits.sigmoid()[0].tolist()
     alone = [math.prod(p if i == j else 1 - p for j, p in enumerate(each)) for i in range(3)]
     assert found[0].tolist() == pytest.approx([p / sum(alone) for p in alone])
-
-
-def test_an_image_is_darker_where_less_is_looked() -> None:
-    weights = np.array([[0.5, 0.25], [0.0, 0.125]])
-    found = darkened(np.full((4, 4, 3), 200, np.uint8), weights)
-    expected = 200 * (DARKEST + (1 - DARKEST) * 2 * weights)
-    assert np.array_equal(found[::2, ::2, 0], expected.astype(np.uint8))
-    assert np.array_equal(found[1::2, 1::2], found[::2, ::2])

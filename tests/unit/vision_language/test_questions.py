@@ -117,11 +117,6 @@ def test_vqa_is_split_by_images(tmp_path: Path) -> None:
     names = {f"val2014/COCO_val2014_{image:012d}.jpg" for image in held}
     assert {*image_keys(found.validation)} == names and len(found.validation) == 4
     assert len(image_keys(found.train)) == 10 and len(found.train) == 20
-    other = vqa(tmp_path, validation_images=2, validation_seed=3)
-    assert {*image_keys(other.validation)} != names
-    # 24 annotations, of training and validation together: 9 of none of the four answers.
-    with pytest.raises(ValueError, match="list has 0 answers"):
-        load(tmp_path)
     # Scores of other questions would be taken for those of the test split.
     with pytest.raises(ValueError, match=r"test2015 needs VQA v2"):
         load("builtin:shapes", validation_split="test2015")
@@ -204,12 +199,10 @@ def test_odd_records_of_vqa_are_counted(tmp_path: Path) -> None:
 
 def test_held_out_images_are_those_of_the_published_rule() -> None:
     """The smallest digests: another order of the images, or more of them, keeps their ranks."""
-    ids = list(range(1, 500))
+    ids = range(1, 500)
+    digest = {n: hashlib.blake2b(b"0:%d" % n, digest_size=8).hexdigest() for n in ids}
     chosen = held_out_images(ids, 5, 0)
-    digests = {
-        number: hashlib.blake2b(b"0:%d" % number, digest_size=8).hexdigest() for number in ids
-    }
-    assert chosen == set(sorted(ids, key=digests.__getitem__)[:5])
+    assert chosen == set(sorted(ids, key=digest.__getitem__)[:5])
     assert held_out_images(reversed(ids), 5, 0) == chosen != held_out_images(ids, 5, 1)
 
 

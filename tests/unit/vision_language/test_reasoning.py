@@ -1,7 +1,6 @@
 """Visual reasoning: statements of every kind of source, sums, scores, baseline."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from magneto.vision_language.reasoning import (
     UNLABELLED,
     VisualReasoning,
     consistency,
-    groups_of,
     load_statements,
     statement_files,
 )
@@ -26,7 +24,6 @@ from magneto.vision_language.tables import (
     ImageRows,
     RowSplits,
     missing_images,
-    named_images,
 )
 from tests.evaluating import measured, taught
 from tests.unit.vision.image_files import write
@@ -138,13 +135,6 @@ def test_a_plain_table(tmp_path: Path) -> None:
     assert parts[0].values("said") == parts[0].values("statement")
 
 
-def test_groups_are_what_images_connect(tmp_path: Path) -> None:
-    left, right = (named_images(list(names), tmp_path, {}) for names in ("abdef", "bcegf"))
-    assert groups_of([left, right]) == ["a", "a", "d", "d", "f"]
-    bare = named_images(["", "", *"egf"], tmp_path, {})  # rows without one are no group
-    assert groups_of([left, bare]) == ["a", "b", "d", "d", "f"]
-
-
 @pytest.mark.parametrize(("given", "right"), [("both", 1.0), ("statement", 0.5), ("images", 1.0)])
 def test_it_learns_what_it_is_shown(given: str, right: float, tmp_path: Path) -> None:
     """Statements are true where the left image is darker: the images alone decide."""
@@ -181,8 +171,7 @@ def test_the_baseline_gives_the_commoner_label(label: int, tmp_path: Path) -> No
         other = np.array(rows.values("truth")) != label
         return rows.take(~other | (other.cumsum() == 1))
 
-    found = task.splits
-    task.splits = replace(found, train=mostly(found.train), validation=mostly(found.validation))
+    task.splits = RowSplits(mostly(task.splits.train), mostly(task.splits.validation))
     assert task.baseline()["accuracy"] == pytest.approx(6 / 7)
 
 

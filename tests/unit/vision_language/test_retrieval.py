@@ -13,19 +13,16 @@ from torch.nn import functional as F
 from magneto.data.table import table_of_columns
 from magneto.vision.decoding import Pixels
 from magneto.vision_language import retrieval
-from magneto.vision_language.figures import searches_figure
 from magneto.vision_language.model import contrastive_losses
 from magneto.vision_language.retrieval import (
     RANKS,
     ImageTextRetrieval,
     chance,
-    gather_at,
     piece_loss,
     recalls,
 )
 from magneto.vision_language.tables import ImageRows, RowSplits
 from tests.evaluating import measured, taught
-from tests.unit.vision_language.folders import write_karpathy
 from tests.unit.vision_language.small_tasks import retrieval_task
 
 
@@ -49,9 +46,6 @@ def test_pieces_add_up_to_the_gradient_of_the_whole() -> None:
         value, start = value + loss.item(), start + count
     assert value == pytest.approx(whole.item())
     torch.testing.assert_close(found, list(expected))
-    part = vectors(2, 0)
-    rows = gather_at(part, 1, 4)
-    assert torch.equal(rows[1:3], part) and not rows[[0, 3]].any()
 
 
 def gradients(task: ImageTextRetrieval, parts: int) -> tuple[float, dict[str, torch.Tensor]]:
@@ -160,11 +154,3 @@ def test_chance_is_the_mean_over_all_orders(monkeypatch: pytest.MonkeyPatch) -> 
         )
         assert found == pytest.approx(hits / 120 / 4)
     assert chance(1, Counter({1: 1})) == {1: 1.0, 2: 1.0}
-
-
-def test_captions_that_find_their_images_are_counted(tmp_path: Path) -> None:
-    write_karpathy(tmp_path, ("train", "train", "val", "val", "val"))
-    rows, texts = retrieval_task(tmp_path).splits.validation, torch.eye(3)
-    for found, count in ((texts, 3), (texts[[1, 0, 2]], 1)):
-        figure = searches_figure(rows, [0, 1, 2], found, texts)
-        assert f"right for {count} of 3" in figure.caption

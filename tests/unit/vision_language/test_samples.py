@@ -12,7 +12,6 @@ from magneto.vision.decoding import PixelPicture
 from magneto.vision.transforms import InputFormat
 from magneto.vision_language.samples import (
     WholeImage,
-    first_tokens,
     join_samples,
 )
 
@@ -27,17 +26,6 @@ def test_texts_one_after_another() -> None:
     assert (packing.rows, packing.length, packing.vision_alone) == (5, 8, 10)
     assert packing.language_paired == 5
     assert samples.token_ids.dtype == torch.int64
-
-
-def test_nothing_of_one_kind() -> None:
-    images = join_samples(5, 2)
-    assert images.token_ids.shape == (0,) and images.text_starts.shape == (0,)
-    assert join_samples(5, alone=[np.array([1, 2])]).image_starts.shape == (0,)
-    assert first_tokens([]).dtype == torch.int64
-    with pytest.raises(ValueError, match="no tokens"):
-        join_samples(5, 0, [np.zeros(0, np.int64)])
-    samples = join_samples(5, 0, [np.array([1, 2])], length=9)
-    assert samples.packing.length == 9
 
 
 def test_a_tokenizer_is_learnt_once_and_a_given_one_reads_no_texts(cache: Path) -> None:
@@ -71,9 +59,6 @@ def test_the_ends_are_seen() -> None:
 
 
 def test_augmentation_is_applied() -> None:
-    config = AugmentationConfig(crop="random_resized", crop_scale=(0.2, 0.3))
-    seen = WholeImage(FORMAT, config)(wide_picture(), np.random.default_rng(0))
-    assert not np.array_equal(seen, WholeImage(FORMAT)(wide_picture(), np.random.default_rng(0)))
     pixels = np.zeros((8, 8, 3), np.uint8)
     pixels[:, :2] = 255
     mirrored = WholeImage(FORMAT, AugmentationConfig(flip=1.0))

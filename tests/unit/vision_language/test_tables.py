@@ -106,12 +106,10 @@ def test_what_can_not_be_used_is_one_line(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "a.jsonl", [{"image": "bad.png", "caption": "x"}, "[1]"])
     with pytest.raises(ValueError, match=r"1 value of 'image' \(1 malformed .*too few"):
         load(path)
-    found = load(path, validation_source=str(path))
-    with pytest.raises(BrokenImage):
-        found.train.open(0)
-    path = jsonl(tmp_path / "b.jsonl", [{"pictur": "a.png", "caption": "x"}])
-    with pytest.raises(ValueError, match=r"no column 'pictures' .*did you mean pictur\?"):
+    with pytest.raises(ValueError, match=r"no column 'pictures' \(data.image_column\)"):
         load(path, image_column="pictures")
+    with pytest.raises(BrokenImage):
+        load(path, validation_source=str(path)).train.open(0)
     write(tmp_path / "d.csv", b"image,text\nbad.png, \n")
     with pytest.raises(ValueError, match=r"no valid rows \(1 empty text"):
         load(tmp_path / "d.csv")
