@@ -181,12 +181,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         pairs(path, {"positions": "learned", "max_length": 8}).prepare()
 
 
-def test_a_wrong_path_is_named_before_data_is_read() -> None:
-    """Commands build a model, which needs a tokenizer's size, before they prepare a task."""
-    with pytest.raises(FileNotFoundError, match="no run in nowhere"):
-        pairs(Path("nothing.tsv"), {"pretrained": "nowhere"}, tokenizer="auto").build_model()
-
-
 def test_a_baseline_needs_no_length(tmp_path: Path) -> None:
     """A comparison asks tasks that are not prepared, so an open length is not derived yet."""
     path = write_pairs(tmp_path / "rows.tsv")

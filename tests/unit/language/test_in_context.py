@@ -50,54 +50,15 @@ def score(language_model: LanguageModel, num_fewshot: int = 0, **changes) -> Sui
     return evaluate_suite(language_model, BYTES, num_fewshot=num_fewshot, **given)
 
 
-@pytest.fixture(scope="module")
-def taught() -> LanguageModel:
-    """A model that has learnt the solved questions by heart."""
-    made = model().train()
-    texts = BYTES.encode([word_question(n).solved for n in range(len(NAMES))])
-    longest = max(map(len, texts)) + 1
-    rows = [[BYTES.end, *text] + [-100] * (longest - 1 - len(text)) for text in texts]
-    tokens = torch.tensor(rows)
-    weights = list(made.parameters())
-    velocity = [torch.zeros_like(weight) for weight in weights]
-    for _ in range(100):
-        loss = made(tokens[:, :-1].clamp(min=0), targets=tokens[:, 1:])
-        gradients = torch.autograd.grad(loss.total / loss.count, weights)
-        with torch.no_grad():
-            for weight, speed, gradient in zip(weights, velocity, gradients, strict=True):
-                weight -= 0.1 * speed.mul_(0.9).add_(gradient)
-    return made.eval()
-
-
-def test_a_model_that_knows_the_answers_is_right(taught: LanguageModel) -> None:
-    found = score(taught)
-    assert found.by_sum.mean == 1.0
-    assert found.by_mean.mean == 1.0
-    assert (found.chance, found.items, found.seeds) == (0.5, 8, (1,))
-    swapped = [Item(i.contexts, i.endings, 1 - i.answer) for i in suite().items]
-    wrong = SuiteQuestions(SUITES["hellaswag"], swapped, None, "", "")
-    assert score(taught, questions=wrong).by_sum.mean == 0.0
-
-
-def test_sum_prefers_the_short_option_and_mean_does_not() -> None:
-    """An untrained model finds every byte about as likely: the sum then counts bytes."""
-    found = score(model())
-    assert found.by_sum.mean == 0.5  # the short option is right for every other question
-    items = [Item(i.contexts, i.endings, 0) for i in suite().items]
-    short = SuiteQuestions(SUITES["hellaswag"], items, None, "", "")
-    assert score(model(), questions=short).by_sum.mean == 1.0
-
-
-def test_demonstrations_are_fed_and_counted(taught: LanguageModel) -> None:
-    found = score(taught, num_fewshot=2)
+def test_demonstrations_are_fed_and_counted() -> None:
+    made = model()
+    none, found = score(made), score(made, num_fewshot=2)
+    assert (none.chance, none.items, none.seeds) == (0.5, 8, (1,))
     assert (found.demonstrations, found.truncated, found.seeds) == (2.0, 0.0, (1, 2, 3))
-    assert len(found.by_sum.by_seed) == 3
-    assert score(taught, num_fewshot=2) == found
-    short = score(taught, num_fewshot=4, length=60)
-    assert 0 < short.demonstrations < 4
-    assert short.truncated == 0
-    tiny = score(taught, num_fewshot=1, length=25)
-    assert tiny.truncated == 1.0
+    assert len(found.by_sum.by_seed) == 3 and score(made, num_fewshot=2) == found
+    short = score(made, num_fewshot=4, length=60)
+    assert 0 < short.demonstrations < 4 and short.truncated == 0
+    assert score(made, num_fewshot=1, length=25).truncated == 1.0
 
 
 def test_not_enough_demonstrations() -> None:
@@ -231,9 +192,3 @@ def test_what_is_shared_is_read_once() -> None:
     log_likelihoods(language_model, texts)
     # All but the last token of the context once, then for each option that one and the next.
     assert sum(tokens.numel() for tokens in read) == 39 + 4 * 2
-
-
-@pytest.mark.parametrize(("sequence", "scored"), [([1, 2], 2), ([1, 2], 0), ([1], 1)])
-def test_something_must_stand_before_what_is_scored(sequence: list[int], scored: int) -> None:
-    with pytest.raises(ValueError, match="a token before it"):
-        log_likelihoods(shaken(), [OptionTokens((sequence,), (scored,))])

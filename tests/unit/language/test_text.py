@@ -1,7 +1,6 @@
 """From files to packed windows: what is odd is counted, work is done once, order resumes."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,22 +165,6 @@ def test_streamed_batches_are_a_function_of_the_step(tmp_path: Path) -> None:
         assert rows(streamed(tmp_path / "counts", late)(step)) == whole[step]
         assert rows(streamed(tmp_path / f"none-{step}", fresh)(step)) == whole[step]
         assert late.documents <= 8 and (step == 0 or fresh.documents >= late.documents)
-
-
-def test_the_first_epoch_reads_and_tokenises_each_document_once(tmp_path: Path) -> None:
-    encode, begun = Encoder(), []
-
-    def documents() -> Iterator[str]:
-        begun.append(1)
-        return iter(TEXTS)
-
-    blocks = StreamedBlocks(documents, encode, 16, 4, 5, tmp_path / "counts")
-    plan = in_blocks(blocks.windows, 3, blocks.count)
-    step = 0
-    while blocks.blocks is None:
-        plan(step)
-        step += 1
-    assert step > 3 and encode.documents == len(TEXTS) and len(begun) == 1
 
 
 def test_counts_of_a_stream_that_were_cut_short_are_counted_again(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from magneto.speech.model import (
     FrontEnd,
     Transducer,
     TransducerLoss,
-    build_predictor,
     ctc_loss,
     symmetric_divergence,
 )
@@ -154,25 +153,6 @@ def sounds() -> torch.Tensor:
     """Return features of 240 frames whose spectrum stays for 12 frames, then is another one."""
     coarse = torch.randn(1, 1, 20, 5, generator=torch.Generator().manual_seed(1))
     return F.interpolate(coarse, (240, 40), mode="bilinear")[0] * 1.5
-
-
-@pytest.mark.parametrize("given", [
-    {"predictor": "lstm", "predictor_layers": 1}, {"predictor": "lstm"},
-    {"predictor": "stateless"},
-], ids=str)  # fmt: skip
-def test_step_by_step_as_at_once(given: dict) -> None:
-    torch.manual_seed(0)
-    config = TransducerConfig(vocab_size=7, predictor_width=6, **given)
-    predictor = build_predictor(config).eval()
-    labels = torch.randint(1, 7, (3, 5))
-    whole = predictor(labels)
-    assert whole.shape == (3, 6, 6)
-    state = predictor.begin(3, labels.device)
-    found = []
-    for label in (torch.zeros(3, dtype=torch.long), *labels.T):
-        output, state = predictor.step(label, state)
-        found.append(output)
-    torch.testing.assert_close(torch.stack(found, 1), whole)
 
 
 def test_ctc_has_no_loss_where_there_is_no_path() -> None:

@@ -10,6 +10,7 @@ from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.progress import SILENT
+from magneto.translation import prepare as prepare_module
 from magneto.translation.config import ParallelDataConfig
 from magneto.translation.prepare import (
     CacheWriter,
@@ -51,6 +52,17 @@ def test_every_batch_is_written_in_order(source: Path) -> None:
     for i in (0, 1, 1023, 1024, 2048, LINES - 1):
         sides = [decode(prepared.train.side(LINES + i, side).tolist()) for side in (0, 1)]
         assert sides == [f"en number {i}", f"fr number {i}"]
+
+
+def test_sentencepiece_learns_from_as_many_lines_as_it_is_told(source, monkeypatch) -> None:
+    """Another number is another vocabulary; the same is found."""
+    pytest.importorskip("sentencepiece")
+    train, asked = prepare_module.train_sentencepiece, []
+    monkeypatch.setattr(prepare_module, "train_sentencepiece",
+                        lambda *given: asked.append(given[-1]) or train(*given))  # fmt: skip
+    for lines in (700, 900, 900):
+        prepare(source, tokenizer="sentencepiece", vocab_size=290, tokenizer_lines=lines)
+    assert asked == [700, 900]
 
 
 def test_prepared_once_and_anew_when_anything_changes(

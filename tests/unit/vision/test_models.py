@@ -37,26 +37,6 @@ def test_a_convolutional_stem_has_a_vector_for_each_patch(patch: int) -> None:
     assert seen[:patch, :patch].mean() > 3 * seen[-patch:, -patch:].mean()
 
 
-def test_poolings_are_what_they_say() -> None:
-    images = torch.randn(2, 3, 8, 8)
-    first = small_classifier(pooling="first", stem="convolutions")
-    features = first.encoder(first.embed(images))
-    assert features.shape == (2, 5, 16)
-    assert torch.equal(first(images), first.head(features[:, 0]))
-    assert (first(images).softmax(1) - 1 / 3).abs().max() < 0.01
-
-    mean = small_classifier()
-    expected = mean.head(mean.encoder(mean.embed(images))[:, 1:].mean(1))
-    assert torch.allclose(mean(images), expected)
-
-    late = small_classifier(pooling="mean_then_norm")
-    weights = mean.state_dict().items()
-    late.load_state_dict({n.replace("encoder.final_norm", "pooled_norm"): t for n, t in weights})
-    assert not torch.allclose(late(images), mean(images))
-    normed = F.layer_norm(late.encoder(late.embed(images))[:, 1:].mean(1), (16,))
-    assert torch.allclose(late(images), late.head(normed), atol=1e-6)
-
-
 def test_every_layer_s_features() -> None:
     model, images = small_classifier(), torch.randn(3, 3, 8, 8)
     found = layer_features(model, images)
