@@ -10,7 +10,7 @@ from magneto.language.causal_lm import CausalLanguageModeling
 from magneto.language.config import LanguageModelConfig, TextDataConfig
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig
-from tests.evaluating import measured, reads_while_scoring, taught
+from tests.evaluating import measured, taught
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}
 
@@ -81,7 +81,3 @@ def test_digits_are_learnt() -> None:
         ).prepare()
     with pytest.raises(ValueError, match="builtin:digits"):
         ImageClassificationDataConfig(source="builtin:digit")
-
-
-def test_scoring_reads_nothing_from_the_device(text: Path, monkeypatch) -> None:
-    assert not reads_while_scoring(language_task(text), monkeypatch)

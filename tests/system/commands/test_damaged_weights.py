@@ -16,13 +16,7 @@ from magneto.training.loop import train
 from magneto.training.state import Hook, TrainingState
 from tests.commands import refused
 from tests.system.commands.conftest import SMALL
-from tests.unit.training.toy import Toy, config
-
-
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+from tests.unit.training.toy import Toy, config, flip_a_bit
 
 
 def test_no_command_uses_weights_with_a_flipped_bit(language_run, tmp_path, capsys) -> None:

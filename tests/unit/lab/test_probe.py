@@ -113,30 +113,6 @@ def test_padding_and_rows_that_see_nothing_do_not_count() -> None:
     assert none.attention_logit_max == -math.inf
 
 
-def test_watching_changes_nothing() -> None:
-    x = torch.randn(2, 5, 16)
-    results = []
-    for watch in (False, True):
-        model = decoder()
-        probe = Probe(model)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        for _ in range(2):
-            if watch:
-                with probe.watch():
-                    model(x).sum().backward()
-                probe.mark()
-            else:
-                model(x).sum().backward()
-            optimizer.step()
-            if watch:
-                probe.read()
-        hooks = sum(len(m._forward_hooks) for m in model.modules())
-        results.append((hooks, model.state_dict()))
-    (_, plain), (left, watched) = results
-    assert left == 0
-    assert all(torch.equal(plain[name], watched[name]) for name in plain)
-
-
 def test_every_stack_is_found() -> None:
     pair = EncoderDecoder(
         TransformerConfig(width=8, heads=2, ffn_width=8, encoder_layers=1, decoder_layers=2)
