@@ -25,7 +25,6 @@ from magneto.training.loop import build_state
 from magneto.training.state import TrainingState
 from magneto.training.task import Task, place_companion
 
-ROOT = Path(__file__).parents[2]
 # A new field's tiny recipe is in every test here from the day it is there.
 TINY = [name for name in recipe_names() if name.endswith("/tiny")]
 # Of each family of models one, which a CPU computes by default: a decoder, both stacks, images, a

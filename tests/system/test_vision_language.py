@@ -20,12 +20,7 @@ from magneto.vision_language.finetuning import (
 from magneto.vision_language.model import MaskedDataModel, VisionLanguageEncoder
 from tests.commands import answer, refused
 from tests.unit.vision_language.folders import COLOURS, png
-from tests.unit.vision_language.small_tasks import (
-    caption_task,
-    question_task,
-    run,
-    statement_task,
-)
+from tests.unit.vision_language.small_tasks import caption_task, question_task, run, statement_task
 
 Capture = pytest.CaptureFixture[str]
 

@@ -7,13 +7,7 @@ from pathlib import Path
 import pytest
 
 from magneto.lab import comparison
-from magneto.lab.comparison import (
-    around,
-    environments,
-    measure,
-    with_more_seeds,
-    without_places,
-)
+from magneto.lab.comparison import around, environments, measure, with_more_seeds, without_places
 from magneto.lab.grid import (
     PLACEMENT,
     RATE,

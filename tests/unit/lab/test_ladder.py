@@ -11,11 +11,7 @@ import pytest
 from benchmarks.check_ladder import check_folder
 from benchmarks.ladders import summary, widening
 from magneto.commands import plan
-from magneto.commands.ladder import (
-    EVALUATION_SHARE,
-    OVERHEAD_SECONDS,
-    time_cell,
-)
+from magneto.commands.ladder import EVALUATION_SHARE, OVERHEAD_SECONDS, time_cell
 from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.lab import ladder as ladders

@@ -6,16 +6,8 @@ from dataclasses import replace
 import pytest
 
 from magneto.lab.answer import answer
-from magneto.lab.outcome import (
-    Judge,
-    Scored,
-    summarise,
-    verdict,
-)
+from magneto.lab.outcome import Judge, Scored, summarise, verdict
 from tests.unit.lab.invented import BASELINE, cells, status
-
-PRE = cells("pre", {1e-3: [4.0, 4.2], 1e-2: [3.9, None], 1e-1: [None, None]})
-SUB = cells("sub", {1e-3: [4.5, 4.5], 1e-2: [3.0, 3.2], 1e-1: [7.0, 7.0]})
 
 
 def ended(loss: float | None, curve: float = 3.0) -> dict:
