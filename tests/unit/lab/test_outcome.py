@@ -97,3 +97,10 @@ def test_rows_are_judged_as_stable_by_the_same_seeds() -> None:
     # A seed that happens to be at all of one row's rates is not at all of the other's.
     whole = [*cells("pre", table), *cells("sub", {rate: [3.0, None] for rate in table})]
     assert summarise(whole, "sub", False).largest_stable_rate == 1e-1
+
+
+def test_a_rate_above_one_that_failed_is_not_stable() -> None:
+    sub = cells("sub", {1e-3: [4.0, 4.1], 1e-2: [BASELINE, 3.9], 1e-1: [3.0, 3.1]})
+    found = summarise(sub, "sub", False)
+    assert (found.largest_stable_rate, found.next_rate, found.failed_there) == (1e-3, 1e-2, (1, 2))
+    assert found.best_learning_rate == 1e-1 and found.best_beyond_stable
