@@ -95,7 +95,6 @@ def is_configuration(kind: Any) -> bool:
 
 @cache
 def _validator(kind: type) -> Any:
-    """Return the pydantic validator that sets the fields of an empty configuration."""
     from pydantic import TypeAdapter  # imported late, because it is slow
 
     return TypeAdapter(kind).validator
@@ -205,7 +204,6 @@ def _rules(kind: type) -> list[str]:
 
 
 def _mistake_lines(mistake: Any, made: type, where: str) -> list[str]:
-    """Return the messages for an error of pydantic."""
     kind, place, value = mistake["type"], mistake["loc"], mistake["input"]
     if not place:  # of `__post_init__`
         return [_placed(line, made, where) for line in problem_lines(mistake["ctx"]["error"])]
@@ -346,7 +344,6 @@ def range_words(bounds: Interval) -> str:
 
 @cache
 def field_types(kind: type) -> dict[str, Any]:
-    """Return the annotations of a dataclass's fields by name."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
@@ -371,13 +368,7 @@ def choices_of(hint: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FieldDescription:
-    """Description of a recipe's field.
-
-    Attributes:
-        name: Name with its section, such as "training.steps".
-        kind: Type in words, with "null" for None.
-        default: Default value; None if the field is required.
-    """
+    """Description of a recipe's field, such as "training.steps"."""
 
     name: str
     kind: str

@@ -75,7 +75,6 @@ def is_aside(path: Path) -> bool:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically."""
     aside = aside_path(path)
     clear_dead(path.parent, path.name)
     try:
@@ -183,14 +182,6 @@ def directory_aside(path: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-@contextmanager
-def complete_directory(path: Path) -> Iterator[Path]:
-    """Yield a directory to fill, and rename it to `path` with a manifest after the block."""
-    with directory_aside(path) as aside:
-        yield aside
-        publish(aside, path, {p.name: fingerprint(p) for p in sorted(aside.iterdir())})
-
-
 def publish(aside: Path, path: Path, manifest: dict[str, dict[str, int]]) -> None:
     """Rename a filled directory to its final path, and replace an older directory there."""
     write_json(aside / MANIFEST, manifest)
@@ -275,7 +266,6 @@ def acquire_lock(directory: Path, patience: float = 0.0) -> FileLock | None:
 
 
 def lock_holder(directory: Path) -> str:
-    """Return the process that has or last had a directory's lock, in words."""
     try:
         process, host = (directory / LOCK_FILE).read_text(encoding="utf-8").split(" ")
     except (OSError, ValueError):

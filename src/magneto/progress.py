@@ -25,17 +25,6 @@ class Progress(Protocol):
     def say(self, line: str) -> None: ...
 
 
-class Silent:
-    """A `Progress` that prints nothing."""
-
-    def update(self, what: str, done: int, total: int | None) -> None: ...
-
-    def say(self, line: str) -> None: ...
-
-
-SILENT = Silent()
-
-
 @dataclass
 class Activity:
     """A named count in progress, with the counts and times of its start and its last display."""
@@ -137,6 +126,9 @@ class ProgressBars:
                 self._remove(what)
 
 
+SILENT = ProgressBars(quiet=True)
+
+
 def progress_line(
     what: str, activity: Activity, done: int, total: int | None, note: str, now: float
 ) -> str:
@@ -146,7 +138,6 @@ def progress_line(
 
 
 def clock(seconds: float) -> str:
-    """Format seconds as h:mm:ss or m:ss."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -76,7 +76,6 @@ def recipe_names() -> list[str]:
 
 
 def recipe_path(name: str) -> Path:
-    """Return the file of a recipe by name or path."""
     if name in recipe_names():
         return Path(str(files("magneto") / "recipes")) / f"{name}.yaml"
     path = Path(name)
@@ -172,7 +171,6 @@ def placement_name(model: Any) -> str:
 
 
 def task_class(name: str) -> type[Task]:
-    """Return the class of a task by name or import path."""
     return _resolve(TASKS[name].task if name in TASKS else name, name)
 
 

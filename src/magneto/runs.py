@@ -109,7 +109,6 @@ def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:
 
 
 def run_tokenizer(run: Path) -> str:
-    """Return the directory of a run's tokenizer."""
     from magneto.training.task import resolved_fields
 
     fields = resolved_fields(run)

@@ -108,7 +108,6 @@ def step_of(directory: Path) -> int:
 
 
 def list_steps(folder: Path) -> list[Path]:
-    """Return the step directories in a folder, the earliest first."""
     found = [path for path in folder.glob("step-*") if STEP.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=step_of)
 

@@ -17,8 +17,10 @@ from magneto.files import (
     check_directory,
     clear_aside,
     clear_dead,
-    complete_directory,
+    directory_aside,
+    fingerprint,
     import_extra,
+    publish,
     read_json,
     read_object,
     write_json,
@@ -27,13 +29,14 @@ from magneto.files import (
 
 
 def fill(path: Path, content: str) -> None:
-    with complete_directory(path) as aside:
+    with directory_aside(path) as aside:
         (aside / "file").write_text(content)
+        publish(aside, path, {"file": fingerprint(aside / "file")})
 
 
 def test_a_failed_write_leaves_the_old_one(tmp_path: Path) -> None:
     fill(tmp_path / "best", "old")
-    with pytest.raises(RuntimeError), complete_directory(tmp_path / "best") as aside:
+    with pytest.raises(RuntimeError), directory_aside(tmp_path / "best") as aside:
         (aside / "file").write_text("half")
         raise RuntimeError
     assert (tmp_path / "best" / "file").read_text() == "old"

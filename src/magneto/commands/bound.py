@@ -167,7 +167,6 @@ def stack_scales(
 def bound_terms(
     row: Placement, scales: Mapping[Stack, Scales], cross: str, form: Any
 ) -> dict[str, float]:
-    """Return the bound, and its terms for an encoder-decoder."""
     if len(scales) == 1:
         return {"bound": bound(row, *scales.values(), form=form)}
     places = cross_attentions(len(scales["decoder"].v) // 3, cross)

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from magneto.commands.shared import (
@@ -27,8 +26,6 @@ from magneto.recipe import load_recipe, placement_name
 from magneto.tasks import TASKS, command
 from magneto.theory.placement import PLACEMENTS
 
-# Points of a loss curve in the terminal, and their heights.
-COLUMNS, BLOCKS = 32, "▁▂▃▄▅▆▇█"
 OWN_OPTIONS = {PLACEMENT: "--placements", RATE: "--lrs", SEED: "--seeds"}
 INCOMPLETE = ("Some runs have no result yet, because they were stopped or another process is "
               "training them. Repeat the command to resume.")  # fmt: skip
@@ -154,7 +151,6 @@ def write(folder: Path, comparison: dict[str, Any], downloads: bool = True) -> P
 
 
 def closing(comparison: dict[str, Any], page: Path, best: Path | None) -> Iterator[str]:
-    """Yield the table, the report's path, and commands for the best run."""
     yield table(comparison)
     yield f"\nreport: {page}"
     if best:
@@ -264,43 +260,5 @@ def table(comparison: dict[str, Any]) -> str:
     if any(group.mean is not None and group.failed + group.missing for group in found):
         notes.append("(4/5) marks the mean of 4 seeds that learned, out of 5 seeds.")
     sentences = [*comparison["answer"], *reason_sentences(comparison)]
-    curves = [f"\n{curve}" for curve in loss_curves(comparison)]
-    lines = [aligned(rows), *filter(None, notes), *curves, "", *sentences]
+    lines = [aligned(rows), *filter(None, notes), "", *sentences]
     return "\n".join(lines)
-
-
-def loss_curves(comparison: dict[str, Any]) -> list[str]:
-    """Draw each row's loss over steps with block characters: the mean over seeds at its best rate.
-
-    A row without a best rate is drawn at its smallest rate. All rows share one scale, whose top is
-    the trivial baseline if the metric is the loss.
-    """
-    from magneto.lab.outcome import MARGIN, rate_text
-
-    curves: dict[str, dict[int, float]] = {}
-    for summary in comparison["summary"]:
-        rate = summary["best_learning_rate"] or min(comparison["learning_rates"])
-        points: dict[int, list[float]] = {}
-        for cell in comparison["cells"]:
-            if (cell["placement"], cell["learning_rate"]) == (summary["placement"], rate):
-                for step, loss in cell["curve"]:
-                    points.setdefault(step, []).append(loss)
-        losses = {step: fmean(found) for step, found in points.items() if None not in found}
-        if len(losses) > 1:
-            curves[f"{summary['title']}, {rate_text(rate)}"] = losses
-    if not curves:
-        return []
-    every = [loss for losses in curves.values() for loss in losses.values()]
-    low, highest = min(every), max(every)
-    high = highest
-    if comparison["metric"] == "loss" and comparison["baseline"]:
-        high = min(high, max(comparison["baseline"], low + MARGIN * low))
-    more = " or more" if high < highest else ""
-    rows = [["loss over steps", f"{high:.3g}{more} to {low:.3g}", "end"]]
-    for name, losses in curves.items():
-        steps = sorted(losses)
-        shown = [steps[round(place * (len(steps) - 1) / (COLUMNS - 1))] for place in range(COLUMNS)]
-        share = [min((losses[step] - low) / ((high - low) or 1.0), 1.0) for step in shown]
-        line = "".join(BLOCKS[round(part * (len(BLOCKS) - 1))] for part in share)
-        rows.append([name, line, f"{losses[steps[-1]]:.3g}"])
-    return [aligned(rows)]

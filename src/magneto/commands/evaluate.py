@@ -142,7 +142,6 @@ def joined_processes(run: Path, overrides: dict[str, str]) -> Iterator[None]:
 
 
 def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    """Compute a run's metrics on its validation data, or on each split of --splits."""
     from magneto.runs import load_run, other_data
 
     check_answers(args)
@@ -183,7 +182,6 @@ def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int
 
 
 def metric_lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Format metrics: one line each, with a column per split."""
     weights = next(iter(found.values()))["weights"]
     names = [name for name in dict.fromkeys(chain(*found.values()))
              if name != "weights" and not name.endswith(HALF_WIDTH)]  # fmt: skip

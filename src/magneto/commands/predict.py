@@ -89,7 +89,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def predict_images(args: argparse.Namespace, overrides: Mapping[str, str], kind: str) -> int:
-    """Print the labels of images, or answers to a question about them."""
     names, text = split_words(args.inputs, kind)
     paths = image_paths(names)
     opened: Any = load_run(args.run, args.weights, overrides, verb="predict")
@@ -210,7 +209,6 @@ def write_pictures(path: Path, prediction: Prediction, out: Path, taken: set[str
 
 
 def predict_texts(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
-    """Print the label of each text, and for --probabilities each class's probability."""
     from magneto.language.labelled_texts import ROWS
 
     opened: Any = load_run(args.run, args.weights, overrides, verb="predict")
@@ -251,7 +249,6 @@ def predict_texts(args: argparse.Namespace, overrides: Mapping[str, str]) -> int
 
 
 def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
-    """Print the predictions of a user's own task for each row of tables."""
     import torch
 
     from magneto.data.formats import read_file
@@ -309,7 +306,6 @@ def text_groups(
 
 
 def input_rows(word: str, data: ClassificationDataConfig, counts: Counts) -> Iterator[TextPair]:
-    """Return the texts of a file, or a quoted text."""
     from magneto.language.labelled_texts import line_pairs, read_unlabelled
 
     if any(map(str.isspace, word)) and not os.path.exists(word):  # Path.exists fails on long texts

@@ -114,7 +114,6 @@ def load_each(name: str, overrides: dict[str, str], placements: str | None) -> l
 def diagnose_each(
     recipes: list[Recipe], args: Any, progress: ProgressBars
 ) -> tuple[dict[str, Any], Iterator[str]]:
-    """Diagnose every recipe; return the results as plain values and as lines of text."""
     from magneto.lab.diagnosis import diagnose, run_trial
 
     seeds = 3 if args.seeds is None else args.seeds
@@ -194,7 +193,6 @@ def measure_widths(
 def coordinate_lines(
     found: Sequence[Coordinate], widths: Sequence[int], steps: int
 ) -> Iterator[str]:
-    """Yield a table of each layer's change by width, and the conclusion."""
     from magneto.lab.coordinates import FLAT
 
     shown = [found[place] for place in thin(len(found), ROWS)]
@@ -220,7 +218,6 @@ def coordinate_lines(
 
 
 def diagnosis_lines(found: Sequence[Diagnosis], trials: Sequence[Trial] = ()) -> Iterator[str]:
-    """Yield the diagnosis and trial of each recipe, and a comparison if there are several."""
     for made, trial in zip_longest(found, trials):
         steps, level = made.run.steps, made.verdict.level
         layers = "+".join(map(str, made.layers))
@@ -238,7 +235,6 @@ def diagnosis_lines(found: Sequence[Diagnosis], trials: Sequence[Trial] = ()) ->
 
 
 def layer_table(first: Sequence[LayerReading], last: Sequence[LayerReading], step: int) -> str:
-    """Format the table of layers: values at initialisation, and arrows to the last step's."""
     span = f"1→{step}"
     lines = [["", "RMS", "token", "gradient", "update/", "largest", "entropy"],
              ["layer", span, "similarity", span, "weight", "logit", "(nats)"]]  # fmt: skip
@@ -291,7 +287,6 @@ def bound_line(theory: Bound) -> str:
 
 
 def growth_lines(grown: Sequence[Growth]) -> Iterator[str]:
-    """Yield the measured growth of the update with depth."""
     for name, what in READINGS.items():
         parts = [part for part in grown if part.reading == name]
         if parts:

@@ -65,7 +65,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_query(query: str) -> Any:
-    """Return the image that a query names, or else its text."""
     from magneto.data.media import IMAGE_ENDINGS
 
     if os.path.isfile(query):

@@ -66,7 +66,6 @@ class Parser(argparse.ArgumentParser):
     def parse_with_overrides(
         self, words: Sequence[str]
     ) -> tuple[argparse.Namespace, dict[str, str]]:
-        """Parse words; also return the fields set by `--a.field value` or `--a.field=value`."""
         overrides: dict[str, str] = {}
         own: list[str] = []
         queue = list(words)
@@ -153,7 +152,6 @@ def above_zero(text: str) -> float:
 
 
 def name_source(overrides: dict[str, Any], data: str | None) -> None:
-    """Set data.source to the value of --data."""
     if data is None:
         return
     if overrides.setdefault("data.source", data) != data:
@@ -241,7 +239,6 @@ def is_standard_input(name: str | Path) -> bool:
 
 
 def open_standard_input() -> BinaryIO:
-    """Return the bytes of standard input."""
     if sys.stdin is None:
         raise ConfigError(["standard input is closed; name a file"])
     return sys.stdin.buffer

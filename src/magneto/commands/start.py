@@ -93,7 +93,6 @@ def train_command(data: str, advice: Advice, out: Path) -> str:
 
 
 def lines(advice: Advice, tried: Mapping[str, Any]) -> list[str]:
-    """Return a table of the data, the baselines, and the recipe with its cost."""
     metric = advice.task.primary_metric
     rows = [("data", ""), *((f"  {name}", words) for name, words in advice.summary.facts)]
     rows.append(("baselines", f"validation {metric}"))

@@ -54,8 +54,6 @@ class Score:
     """One entry of the table.
 
     Attributes:
-        row: Title of its row.
-        column: Title of its column.
         seeds: Score of each seed, in the seeds' order.
         point: Its grid point.
         within: Half-width of the 95 % interval over a single run's examples; nan if unknown.
@@ -198,7 +196,6 @@ def averages(scores: Sequence[Score], columns: Sequence[str]) -> list[Score]:
 def baseline_scores(
     runs: Sequence[Measured], preset: Preset, progress: ProgressBars
 ) -> list[Score]:
-    """Return the trivial baselines on the runs' validation data."""
     found: dict[tuple[str, str], Score] = {}
     for own, run in {run.own: run for run in runs}.items():
         task: Any = run.recipe.build_task()
@@ -227,7 +224,6 @@ def as_mapping(score: Score) -> dict[str, Any]:
 
 
 def point_lines(scores: Sequence[Score], owns: Container[str]) -> Iterator[str]:
-    """Yield a line with each row's best grid points."""
     rows: dict[str, list[str]] = {}
     for score in scores:
         if score.column in owns and score.point:
@@ -236,7 +232,6 @@ def point_lines(scores: Sequence[Score], owns: Container[str]) -> Iterator[str]:
 
 
 def missing_lines(runs: Sequence[Measured]) -> Iterator[str]:
-    """For each reason why runs have no score, yield a line that lists these runs."""
     reasons: dict[str, dict[tuple[str, str, Point], list[str]]] = {}
     for run in runs:
         if not run.scores:

@@ -158,7 +158,6 @@ def locked(run: Path, progress: Progress, *, new: bool, patient: bool) -> Iterat
 
 
 def lock_of(run: Path, progress: Progress, patient: bool) -> FileLock:
-    """Acquire the lock on a run's directory; the caller releases it."""
     lock = acquire_lock(run)
     if lock is None and patient:
         progress.say(f"{run} is being trained by {lock_holder(run)}; waiting up to two minutes")

@@ -85,7 +85,6 @@ class SearchOptions:
 
 
 def recognition_search_options(made: Any) -> None:
-    """Add the options of transducer decoding, except for --beams."""
     made.add_argument(
         "--search", choices=("greedy", "modified"), default="greedy",
         help="greedy search, or modified beam search with at most one label per frame "
@@ -211,7 +210,6 @@ def write(
     words: Sequence[Word],
     hypotheses: Sequence[tuple[str, float]],
 ) -> None:
-    """Print the transcript of a recording, or write it into its file."""
     name, text = args.files[number], " ".join(word.text for word in words)
     if args.kind == "srt":
         written = as_srt(words)

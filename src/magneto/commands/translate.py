@@ -130,7 +130,6 @@ def translate_lines(
 
 
 def output_lines(args: Any, number: int, text: str, found: TranslationResult) -> str:
-    """Format a line's translations as text, JSON or an n-best list."""
     made = [" ".join(each.splitlines()) for each in found.texts]
     if args.json:
         best = [{"text": each, "score": score}

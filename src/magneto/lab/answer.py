@@ -56,7 +56,6 @@ def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
 
 
 def best(summaries: Sequence[Summary], ranked: Sequence[Summary], metric: str) -> list[str]:
-    """Return sentences on the best row and on the other rows' distance from it."""
     first, *others = ranked
     # Holm's method corrects over all pairs; the pairs with the best row come first.
     gaps = joint_differences([(b.scores, a.scores) for a, b in combinations(ranked, 2)])
@@ -90,7 +89,6 @@ def unfinished(summaries: Sequence[Summary]) -> list[str]:
 
 
 def not_learned(summaries: Sequence[Summary]) -> list[str]:
-    """Return sentences on rows in which no run learned, and on rows in which some runs did not."""
     none = [s for s in summaries if s.stuck + s.diverged and not s.finished + s.missing]
     some = [f"{s.title} in {s.stuck} of {s.ended}" for s in summaries if s.stuck and s not in none]
     sentences = []
@@ -151,7 +149,6 @@ def is_significant(gap: Difference) -> bool:
 
 
 def distances(gaps: Sequence[tuple[str, Difference]]) -> list[str]:
-    """Return sentences on the differences of other rows, by title, from the best one."""
     groups: dict[str, list[str]] = {
         "Equal scores": [], "Not significantly worse": [], "Significantly worse": [],
         "Too few seeds to compare": [],

@@ -67,7 +67,6 @@ def collect(folder: Path, sweep: Sweep, command: str) -> dict[str, Any]:
 
 
 def conclusions(comparison: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the conclusions from a comparison's cells: a summary of each row, and the answer."""
     cells = [Scored(**cell) for cell in comparison["cells"]]
     higher = comparison["higher_is_better"]
     summaries = [summarise(cells, name, higher) for name in comparison["placements"]]

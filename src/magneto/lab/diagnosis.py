@@ -119,12 +119,9 @@ class Trial:
     """Result of training a recipe for a short time.
 
     Attributes:
-        status: "learned", "has not learned yet" or "diverged".
-        reason: Why it has not learned; "" if it has.
-        metric: The task's primary metric.
-        score: Its value at the end; None if the run diverged.
-        baseline: The trivial baseline's value; None if the task has none.
-        threshold: Value to beat; None if the task has no baseline.
+        status: "learned", "has not learned yet" or "diverged"; `reason` says why.
+        score: The primary metric at the end; None if the run diverged.
+        baseline: The trivial baseline's value, and `threshold` that to beat; None without one.
         steps: Steps taken, with the recipe's schedule, of `of_steps`.
         seconds: Training time from the end of the first step, without the evaluation.
     """

@@ -29,10 +29,8 @@ class Sweep:
     """A grid over a recipe's fields.
 
     Attributes:
-        recipe: Name or path of the recipe.
         overrides: Dotted fields shared by all cells.
         grid: Dotted fields with their values; the cells are the product.
-        keep_weights: Whether cells keep their weights.
         further: Values of cells beyond the product: more seeds near each row's best rate.
         base: Recipe of the first cell when sweep.json was last written.
         probed: Whether a few steps of each cell are measured (`probe.ProbeHook`).
@@ -148,7 +146,6 @@ def cell_directory(folder: Path, cell: Cell) -> Path:
 
 
 def is_done(folder: Path, cell: Cell) -> bool:
-    """Return whether a cell finished or diverged."""
     result = read_result(folder, cell)
     return result is not None and result["status"] != "interrupted"
 

@@ -34,19 +34,13 @@ class Scored:
 
     Attributes:
         placement: Name of the row.
-        learning_rate: Peak rate.
-        seed: Seed of the run.
         status: "finished" (and learned), "did not learn", "diverged" or "missing".
-        score: The task's primary metric at the end; None if it diverged or is missing.
-        loss: Validation loss at the end; None if it diverged or is missing.
+        score: The task's primary metric at the end; None, like the validation loss, if the run
+            diverged or is missing.
         initial_loss: Training loss of the first step, at initialisation.
-        diverged_at: Step, or None.
         reason: Why it is not "finished".
-        seconds: Wall time.
-        steps: Steps taken.
         curve: Rows of [step, loss], of validation if the score is a loss with several values, else
             of training.
-        curve_of: "training" or "validation".
     """
 
     placement: str
@@ -153,7 +147,6 @@ def verdict(found: Mapping[str, Any], judge: Judge, first: float | None) -> tupl
 
 
 def outcome(result: TrainingResult, run: Path) -> dict[str, Any]:
-    """Return a run's result and loss curves, for a comparison."""
     rows = read_metrics(run)
     training, validation = (
         [[row["step"], row[key]] for row in rows if key in row]
@@ -202,7 +195,6 @@ class Group:
 
     @property
     def seeds(self) -> int:
-        """Number of seeds with a result."""
         return self.finished + self.failed
 
     @property
@@ -211,7 +203,6 @@ class Group:
 
 
 def group_cells(comparison: Mapping[str, Any]) -> dict[tuple[str, float], Group]:
-    """Group a comparison's cells by placement and learning rate."""
     cells = [Scored(**cell) for cell in comparison["cells"]]
     return {
         (name, float(rate)): Group.of(

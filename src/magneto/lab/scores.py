@@ -82,7 +82,6 @@ class Measured:
     Attributes:
         row: Title of its row: the placement, and the number of layers or the pre-trained run.
         own: Column of its own validation data and primary metric, which selects the best point.
-        higher_is_better: Direction of that metric.
         point: Its grid point.
         scores: Scores on its own validation data by column; empty for a run without a result.
         other_scores: Scores on other data by column.
@@ -312,6 +311,5 @@ def name_of(source: str) -> str:
 
 
 def source_names(sources: Sequence[str]) -> dict[str, str]:
-    """Return a name of each source: its last part, or the full source if that is ambiguous."""
     uses = Counter(map(name_of, set(sources)))
     return {one: name_of(one) if uses[name_of(one)] == 1 else one for one in sources}

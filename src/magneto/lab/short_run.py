@@ -21,7 +21,7 @@ from magneto.data.stream import to_device
 from magneto.lab.probe import LIMITS, LayerReading, Probe, Trouble, first_trouble, last_stack
 from magneto.progress import SILENT, Progress
 from magneto.training.config import TrainingConfig, learning_rate
-from magneto.training.distributed import World, all_reduce_sum, pick_device
+from magneto.training.distributed import World, all_reduce_sum, pick_device, single_process
 from magneto.training.loop import accumulate, step_seed
 from magneto.training.model import initial_model as training_model
 from magneto.training.model import initialise_from_data
@@ -192,7 +192,7 @@ class ShortRun:
 
 def initial_model(task: Task, config: TrainingConfig, seed: int) -> nn.Module:
     """Build the model with the weights that training would begin with."""
-    return training_model(task, seed, World(0, 1, pick_device(config.device), "none"))
+    return training_model(task, seed, single_process(pick_device(config.device)))
 
 
 def short_run(
@@ -219,7 +219,7 @@ def short_run(
     Raises:
         ValueError: If the model has no stack, or no learning rate is set.
     """
-    world = World(0, 1, pick_device(config.device), "none")
+    world = single_process(pick_device(config.device))
     stream = task.train_stream(config.batch_size, seed)
     parameters = [p for p in model.parameters() if p.requires_grad]
     place_companion(task, world.device)

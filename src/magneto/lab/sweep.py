@@ -123,7 +123,6 @@ def _try_cell(
 def run_cell(
     folder: Path, sweep: Sweep, cell: Cell, device: str | None, orphaned: Callable[[], bool]
 ) -> TrainingResult:
-    """Run or resume one cell, and write its outcome."""
     refuse_edited(folder, sweep)
     own = {} if device is None else {"training.device": device}
     recipe = replace(sweep, overrides=sweep.overrides | own).load(cell)

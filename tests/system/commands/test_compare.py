@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from magneto.cli import main
-from magneto.commands import compare
 from magneto.files import read_object
 from magneto.lab import comparison, sweep
 from magneto.lab.sweep import work
@@ -100,28 +99,3 @@ def test_runs_on_changed_data_do_not_join_a_comparison(
     assert (out / "sweep.json").read_bytes() == before
     line = refused(capsys, "report", out)
     assert f"{out} is a comparison, not a run; its report is {out / 'report.html'}" in line
-
-
-def test_curves_in_the_terminal_have_one_scale_below_the_baseline() -> None:
-    def cells(row: str, *losses: float) -> list[dict]:
-        curves = [[[10 * step, loss + shift] for step, loss in enumerate(losses)]
-                  for shift in (-0.1, 0.1)]  # fmt: skip
-        return [{"placement": row, "learning_rate": 1e-3, "curve": curve} for curve in curves]
-
-    rows = [("Pre-LN", "pre", 1e-3), ("Post-LN", "post", None)]
-    grid = {
-        "metric": "loss", "baseline": 4.0, "learning_rates": [1e-3, 1e-2],
-        "summary": [{"title": title, "placement": row, "best_learning_rate": rate}
-                    for title, row, rate in rows],
-        "cells": [*cells("pre", 6.0, 4.0, 3.0, 2.0), *cells("post", 6.0, 5.0, 5.0, 5.0)],
-    }  # fmt: skip
-    head, pre, post = compare.loss_curves(grid)[0].splitlines()
-    assert "4 or more to 2" in head
-    name, line, end = pre.rsplit(maxsplit=2)
-    assert (name, end) == ("Pre-LN, 0.001", "2") and line[0] == "█" and line[-1] == "▁"
-    assert list(line) == sorted(line, reverse=True) and len(set(line)) == 3
-    assert set(post.split()[-2]) == {"█"}
-    grid["cells"][-1]["curve"][-1][1] = None  # as a comparison holds what is not a number
-    ends = [line.split()[-1] for line in compare.loss_curves(grid)[0].splitlines()[1:]]
-    assert ends == ["2", "5"]
-    assert "  6 to 2 " in compare.loss_curves({**grid, "metric": "accuracy"})[0]

@@ -15,7 +15,7 @@ from magneto.data.stream import evaluation_order
 from magneto.data.table import table_of_records
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.fields import field_types, free_fields
-from magneto.files import complete_directory, read_json
+from magneto.files import MANIFEST, fingerprint, read_json, write_json
 from magneto.language.classification import (
     TextClassification,
     baseline_metrics,
@@ -231,8 +231,10 @@ SHAPE = {
 
 
 def save(run: Path, tensors: dict[str, torch.Tensor]) -> None:
-    with complete_directory(run / "final") as aside:
-        save_file(tensors, aside / "model.safetensors")
+    file = run / "final" / "model.safetensors"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, file)
+    write_json(file.parent / MANIFEST, {file.name: fingerprint(file)})
 
 
 @pytest.fixture

@@ -64,7 +64,6 @@ def strip_height(rows: int) -> float:
 
 
 def draw_strip(plot: Plot, rows: Sequence[tuple[Series, Sequence[Mark]]]) -> None:
-    """Mark failures in a strip above a figure, with a row per placement."""
     axes = plot.axes[0]
     present = {mark.symbol for _, marks in rows for mark in marks}
     legend = ", ".join(meaning for symbol, meaning in MEANING.items() if symbol in present)
@@ -117,7 +116,6 @@ def draw_scores(
     name: str = "scores",
     title: str = "",
 ) -> Drawing:
-    """Draw the mean scores of runs that learned, with failures in a strip above."""
     decimals = decimals_for([group.mean for group in groups.values()])
     rates = sorted(float(rate) for rate in comparison["learning_rates"])
     rows = {name: [groups[name, rate] for rate in rates] for name in series}
@@ -310,7 +308,6 @@ def _ratios(
 
 
 def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) -> Drawing:
-    """Draw the RMS of every layer's output at initialisation."""
     plot = Plot("activations", SIZE, title="at initialisation")
     with rc_context(STYLE):
         for name, row in series.items():
@@ -329,7 +326,6 @@ def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) 
 
 
 def draw_curves(comparison: Mapping[str, Any], series: Mapping[str, Series]) -> list[Drawing]:
-    """Draw the losses of every seed, one figure for each learning rate."""
     cells = with_curves(comparison)
     scale = shared_scale(cells)
     if scale is None:
@@ -415,7 +411,6 @@ def thinned(curve: Sequence[Sequence[Any]]) -> tuple[list[int], list[float]]:
 
 
 def mean_points(cells: Rows) -> list[tuple[float, float, str]]:
-    """Return points of the mean over seeds for tooltips."""
     steps: dict[int, list[float]] = {}
     for cell in cells:
         for step, loss in cell["curve"]:

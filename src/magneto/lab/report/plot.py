@@ -102,7 +102,6 @@ def series_of(placements: Sequence[str], titles: dict[str, str]) -> dict[str, Se
 
 
 def swatch(series: Series) -> str:
-    """Return a small SVG of a series' line and marker for a legend."""
     marker = MarkerStyle(series.marker)
     # A marker is about one unit wide, which becomes 9 units of the swatch.
     place = marker.get_transform() + Affine2D().scale(9, -9).translate(14, 7)
@@ -191,7 +190,6 @@ class Plot:
     def hover(
         self, series: Series, points: list[tuple[float, float, str]], axes: Axes | None = None
     ) -> None:
-        """Add tooltips (x, y, text)."""
         if points:
             self._hover.append((axes or self.main, series, points))
 

@@ -142,7 +142,6 @@ def write_figures(drawings: Sequence[Drawing], directory: Path) -> None:
 
 
 def script_json(drawings: Sequence[Drawing]) -> str:
-    """Return the points of all figures as JSON for a script element."""
     hits = {drawing.name: drawing.hits for drawing in drawings}
     return json.dumps(hits, separators=(",", ":")).replace("<", "\\u003c")
 
@@ -157,7 +156,6 @@ class Entry:
 
 
 def subtitle(comparison: Mapping[str, Any]) -> str:
-    """Return the model's size, the steps and the grid's size in one line."""
     config = comparison["config"]
     model, training = config.get("model") or {}, config.get("training") or {}
     depth = f"{model['layers']} layers" if model.get("layers") else ""
@@ -198,7 +196,6 @@ def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
 def summary_rows(
     comparison: Mapping[str, Any], groups: Groups, decimals: int
 ) -> list[dict[str, Any]]:
-    """Return a table row for each placement; of several scores the best displayed are marked."""
     rows = [Summary(**row) for row in comparison["summary"]]
     known = [row.score for row in rows if row.score is not None]
     known = known if len(known) > 1 else []
@@ -235,7 +232,6 @@ def summary_entries(row: Summary, groups: Groups, decimals: int) -> list[Entry]:
 
 
 def failed_text(row: Summary) -> str:
-    """Format the failures of a placement: "3 of 18: 1 diverged, 2 did not learn"."""
     counts = [(row.diverged, DIVERGED), (row.stuck, STUCK)]
     kinds = [(count, kind) for count, kind in counts if count]
     if len(kinds) == 1:
@@ -256,7 +252,6 @@ def next_text(row: Summary) -> str:
 def grid_rows(
     comparison: Mapping[str, Any], groups: Groups, rates: Sequence[float], decimals: int
 ) -> list[dict[str, Any]]:
-    """Return a table row for each placement; each rate's best mean without failures is marked."""
     best: dict[float, float] = {}
     choose = max if comparison["higher_is_better"] else min
     for rate in rates:
@@ -280,7 +275,6 @@ def grid_rows(
 
 
 def group_text(group: Group, decimals: int) -> str:
-    """Format the mean of the seeds that learned, and the failures of the others."""
     lost = failures(group)
     if group.mean is None and lost:
         return f"{lost}{part(group)}"
@@ -323,7 +317,6 @@ def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def layer_rows(comparison: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """Return the RMS of each layer's output in every placement."""
     activations = (comparison.get("measured") or {}).get("activations", {})
     columns = [activations.get(name, {}) for name in comparison["placements"]]
     names = dict.fromkeys(layer for column in columns for layer in column)
@@ -427,9 +420,7 @@ class RunPage:
         answer: Sentences on the result; the first is emphasised.
         metrics: (name, last value or None, trivial baseline's value or None).
         rows: Rows of its metrics.jsonl.
-        figures: Figures of the task on its model.
         facts: Names and texts: versions, machine, commits.
-        config: Its recipe as YAML.
     """
 
     name: str
