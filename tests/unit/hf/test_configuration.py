@@ -74,20 +74,6 @@ def test_a_placement_of_the_table_is_saved_by_name(tmp_path: Path) -> None:
             assert kept == getattr(row, "name", row)
 
 
-def test_options_of_the_backbone_are_saved_and_loaded(tmp_path: Path) -> None:
-    config = LanguageModelConfig(
-        **STACK, vocab_size=40, head_dim=12, unbiased=("k", "fc2"), activation="geglu",
-        positions="transformer_xl", layer_scale=0.1, windows=(3, None),
-        embedding_dropout=0.3,
-    )  # fmt: skip
-    model = LanguageModel(config).eval()
-    wrap(model).save_pretrained(tmp_path)
-    read_again = hf.MagnetoForCausalLM.from_pretrained(tmp_path)
-    assert read_again.core.config == config and read_again.config.head_dim == 12
-    tokens = torch.randint(40, (2, 7))
-    torch.testing.assert_close(read_again(tokens).logits, model(tokens))
-
-
 def images(classes: int = 10) -> ImageClassifier:
     return ImageClassifier(
         ImageClassifierConfig(**STACK, image_size=8, patch_size=4, channels=1, classes=classes)

@@ -245,14 +245,8 @@ def test_retrieval() -> None:
     assert model(image[:1], **text).logits_per_image.shape == (1, 2)
 
 
-@torch.no_grad()
-def test_captions() -> None:
-    model, given = wrapped("MagnetoForImageCaptioning"), inputs("MagnetoForImageCaptioning")
-    logits, later = model(**given).logits, IDS.clone()
-    later[0, 2] = 11 if later[0, 2] != 11 else 12
-    again = model(**{**given, "input_ids": later}).logits
-    assert torch.equal(logits[0, :2], again[0, :2])
-    assert not torch.allclose(logits[0, 2:], again[0, 2:], atol=1e-4)
+def test_captions_need_their_special_tokens() -> None:
+    model = wrapped("MagnetoForImageCaptioning")
     with pytest.raises(ValueError, match="configuration needs bos_token_id"):
         model.generate(PIXELS)
     for name, number in {"bos": 1, "eos": 2, "pad": 0, "mask": 3}.items():

@@ -50,8 +50,6 @@ def test_loss_and_decoder_inputs() -> None:
     assert read[:, 0].tolist() == [0, 0]
     assert torch.equal(read[1, 1:], labels[1, :-1]) and read[0, -1] == 0
     output = model(IDS, labels=labels, output_hidden_states=True)
-    expected = torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
-    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert len(output.encoder_hidden_states) == 3 and len(output.decoder_hidden_states) == 4
     memory = output.encoder_hidden_states[-1]
     assert torch.equal(memory, model.core.encode(IDS))

@@ -20,7 +20,7 @@ from magneto.data.tokenizer import (  # noqa: E402
 )
 from magneto.hf.processors import encoder_tokenizer, transformers_tokenizer  # noqa: E402
 from magneto.hf.processors import translation_tokenizer as for_translation  # noqa: E402
-from magneto.language.config import LanguageModelConfig, MaskedLanguageModelConfig  # noqa: E402
+from magneto.language.config import MaskedLanguageModelConfig  # noqa: E402
 from magneto.language.models import MaskedLanguageModel  # noqa: E402
 from magneto.translation.prepare import TranslationVocabulary  # noqa: E402
 from tests.unit.hf.kinds import export_text  # noqa: E402
@@ -69,14 +69,6 @@ def test_every_text_has_the_tokens_of_training_and_is_decoded(ours: Any, tmp_pat
     for tokens in known:
         assert made.decode(tokens) == ours.decode(tokens)
     assert len(made) == ours.vocab_size and made.eos_token_id == ours.end
-
-
-def test_a_directory_without_a_tokenizer(tmp_path: Path) -> None:
-    hf.register()
-    wrapped = hf.MagnetoForCausalLM(hf.MagnetoConfig.of(LanguageModelConfig(**SIZE), 2))
-    wrapped.save_pretrained(tmp_path)
-    with pytest.raises(OSError, match="Unable to load vocabulary"):
-        transformers.AutoTokenizer.from_pretrained(tmp_path)
 
 
 def test_special_tokens_in_a_text(ours: Any, tmp_path: Path) -> None:

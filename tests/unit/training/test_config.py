@@ -7,39 +7,25 @@ import pytest
 from magneto.config import ConfigError
 from magneto.training.config import TrainingConfig, learning_rate, resolve_steps
 
+COSINE = 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * 20 / 90))
 
-def rates(**changes) -> list[float]:
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"schedule": "constant", "warmup_start": 0.5}, {0: 0.5, 5: 0.75, 10: 1.0, 100: 1.0}),
+        ({"schedule": "linear"}, {10: 1.0, 55: 0.5, 100: 0.0}),
+        ({"schedule": "polynomial", "power": 2.0}, {55: 0.25}),
+        ({"schedule": "polynomial", "final_learning_rate": 0.2}, {55: 0.6, 100: 0.2}),
+        ({"schedule": "cosine", "final_learning_rate": 0.1},
+         {10: 1.0, 30: COSINE, 55: 0.55, 100: 0.1}),
+        ({"schedule": "inverse_sqrt"}, {10: 1.0, 40: 0.5}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_schedules(changes: dict, expected: dict[int, float]) -> None:
     settings = TrainingConfig(steps=100, learning_rate=1.0, warmup_steps=10, **changes)
-    return [learning_rate(settings, step) for step in range(101)]
-
-
-def test_warmup_from_a_value() -> None:
-    found = rates(schedule="constant", warmup_start=0.5)
-    assert found[0] == 0.5 and found[5] == pytest.approx(0.75) and found[10:] == [1.0] * 91
-
-
-def test_polynomial_and_linear() -> None:
-    assert rates(schedule="linear")[55] == pytest.approx(0.5)
-    assert rates(schedule="polynomial")[55] == pytest.approx(0.5)
-    assert rates(schedule="polynomial", power=2.0)[55] == pytest.approx(0.25)
-    assert rates(schedule="polynomial", final_learning_rate=0.2)[-1] == pytest.approx(0.2)
-
-
-def test_cosine_with_a_floor() -> None:
-    found = rates(schedule="cosine", final_learning_rate=0.1)
-    assert found[10] == pytest.approx(1) and found[-1] == pytest.approx(0.1)
-    assert found[55] == pytest.approx(0.55)
-    assert found[30] == pytest.approx(0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * 20 / 90)))
-
-
-def test_inverse_square_root() -> None:
-    found = rates(schedule="inverse_sqrt")
-    assert found[10] == 1 and found[40] == pytest.approx(0.5)
-
-
-def test_no_rate_is_an_error() -> None:
-    with pytest.raises(ValueError, match="learning_rate is not set"):
-        learning_rate(TrainingConfig(), 0)
+    assert {step: learning_rate(settings, step) for step in expected} == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +45,8 @@ def test_lengths(given: dict, expected: tuple[int, int]) -> None:
 
 
 def test_settings_that_need_another_say_so() -> None:
+    with pytest.raises(ValueError, match="learning_rate is not set"):
+        learning_rate(TrainingConfig(), 0)
     with pytest.raises(ValueError, match=r"no epochs. Set training\.steps"):
         resolve_steps(TrainingConfig(epochs=1), None)
     with pytest.raises(ConfigError, match="more than keep_checkpoints"):

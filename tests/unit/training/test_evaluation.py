@@ -47,18 +47,6 @@ def test_the_model_is_left_in_the_modes_it_had() -> None:
     assert model.training and model.get_submodule("dropout").training and not frozen.training
 
 
-def test_sums_may_have_a_shape() -> None:
-    class Shaped(Toy):
-        def score(self, model: Any, batch: Any) -> Scores:
-            return Scores({"table": torch.ones(2, 3), "one": torch.tensor(1)})
-
-        def summarise(self, sums, predictions) -> dict[str, float]:
-            assert sums["table"] == [[5.0] * 3] * 2 and predictions == []
-            return {"one": sums["one"]}
-
-    assert measured(Shaped(), toy_model()) == {"one": 5.0}
-
-
 def test_no_batch_is_an_error() -> None:
     class Empty(Toy):
         def validation_batches(self) -> list:
@@ -129,13 +117,3 @@ def test_what_is_not_divergence(losses: list[float]) -> None:
 def test_what_is_divergence(losses: list[float], patience: int, first: int, last: int) -> None:
     step = first_complaint(losses, patience)
     assert step is not None and first <= step <= last
-
-
-def test_a_detectors_state_goes_on() -> None:
-    losses = noisy(falling(500) + [9.5] * 500)
-    before, after = DivergenceDetector(50), DivergenceDetector(50)
-    for loss in losses[:530]:
-        assert before.update(loss) is None
-    after.load_state_dict(before.state_dict())
-    assert before == after
-    assert [before.update(x) for x in losses[530:]] == [after.update(x) for x in losses[530:]]
