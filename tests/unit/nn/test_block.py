@@ -41,19 +41,6 @@ def test_rates_rise_to_the_last_layer_and_a_rate_of_0_is_no_module() -> None:
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_an_example_whose_branches_are_all_dropped_skips_the_layers(placement: str) -> None:
-    """What is left of a layer is its skip connection: alpha, and the norm after the addition."""
-    model = Encoder(small(placement=placement, layers=2, drop_path=0.999999))
-    x = torch.randn(2, 5, 32)
-    last = model.layers[1]
-    skipped = x
-    for part in (last.self_attention, last.feed_forward):
-        skipped = part.after(part.alpha * skipped)
-    _, (mask, *_), shared = model.enter(x, None, None)
-    torch.testing.assert_close(last(x, mask, shared), skipped)
-
-
-@pytest.mark.parametrize("placement", PLACEMENTS)
 def test_layer_scale_multiplies_each_branch(placement: str) -> None:
     """As in DINOv2's layers; BEiT's whole encoder is compared with its grid's positions."""
     modeling = pytest.importorskip("transformers.models.dinov2.modeling_dinov2")

@@ -1,47 +1,18 @@
-"""Packed tokens find their places, and come back; gradients too."""
+"""Packings of batches; that tokens find their places and come back, test_multiway.py proves."""
 
 import pytest
 import torch
 
-from magneto.nn.multiway import Packing, check_order, from_rows, pack, places, to_rows
+from magneto.nn.multiway import Packing, check_order, pack
 
 SIZES = ([3, 2, 4, 0], [0, 3, 1, 4])
 
 
-def test_places_of_each_token() -> None:
-    packing = pack(*SIZES)
-    assert (packing.rows, packing.length) == (4, 5)
-    assert packing.vision_place.tolist() == [0, 1, 2, 5, 6, 10, 11, 12, 13]
-    assert packing.language_place.tolist() == [7, 8, 9, 14, 15, 16, 17, 18]
-    assert (packing.vision_alone, packing.language_paired) == (3, 4)
-    assert packing.attention_mask is not None
-    assert packing.attention_mask.sum(1).tolist() == [3, 5, 5, 4]
-    assert places(torch.tensor([2, 0, 1]), torch.tensor([1, 0, 2]), 4).tolist() == [1, 2, 10]
-
-
 def test_full_rows_have_no_mask() -> None:
     """So that attention can take its fastest kernel."""
-    assert pack([2, 2], [3, 3]).attention_mask is None
     assert pack([2, 2], [3, 3]).mask().allowed is None
     assert pack([2, 2], [3, 3], length=6).attention_mask is not None
     assert pack([], []).rows == 0
-
-
-@pytest.mark.parametrize("length", [None, 7])
-@pytest.mark.parametrize("sizes", [SIZES, ([3, 3], [0, 0]), ([0, 0], [2, 5]), ([2, 2], [3, 3])])
-def test_there_and_back(sizes: tuple[list[int], list[int]], length: int | None) -> None:
-    torch.manual_seed(0)
-    packing = pack(*sizes, length)
-    vision, language = (torch.randn(sum(of), 2, 3) for of in sizes)
-    rows = to_rows(vision, language, packing)
-    assert rows.shape == (packing.rows, packing.length, 2, 3)
-    for number, (image, text) in enumerate(zip(*sizes, strict=True)):
-        before = [sum(of[:number]) for of in sizes]
-        assert torch.equal(rows[number, :image], vision[before[0] :][:image])
-        assert torch.equal(rows[number, image:][:text], language[before[1] :][:text])
-        assert not rows[number, image + text :].any()
-    back = from_rows(rows, packing)
-    assert torch.equal(back[0], vision) and torch.equal(back[1], language)
 
 
 @pytest.mark.parametrize(
