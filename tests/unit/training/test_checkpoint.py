@@ -125,7 +125,11 @@ def test_only_undamaged_checkpoints_count(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoints" / "step-abc").is_dir()
 
 
-def test_wrong_weights_are_refused(finished: Path, tmp_path: Path) -> None:
+def test_wrong_weights_are_refused_and_no_run_is_overwritten(
+    finished: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=r"already holds a run.*--resume"):
+        run_toy(finished)
     with pytest.raises(ValueError, match="weights of another model"):
         load_weights(torch.nn.Linear(3, 3), finished)
     run_toy(tmp_path, steps=5)
@@ -168,8 +172,6 @@ def test_good_weights_are_not_written_over_from_step_0(run: Path) -> None:
     shutil.rmtree(run / "checkpoints")
     refuses(run, steps=40)
     assert [path.read_bytes() for path in kept] == before and find_weights(run, "final").is_dir()
-    with pytest.raises(ValueError, match=r"already holds a run.*--resume"):
-        run_toy(run)
     resume(run)  # finished: left as it is
     assert [path.read_bytes() for path in kept] == before
 
