@@ -158,7 +158,7 @@ def test_every_kind_of_text_model_loads_by_its_auto_class(
         "classes": text_models.TextClassifier(text_config.TextClassifierConfig(**text, classes=2)),
         "seq2seq": TranslationModel(TranslationConfig(**text, encoder_layers=1, decoder_layers=1)),
     }
-    how = {"masked": hf.MASKED, "classes": hf.EncoderInput("$A", "$A $B", 0, ["a", "b"])}
+    how = {"masked": hf.MASKED, "classes": hf.EncoderInput("$A", "$A $B")}
     autos = {"seq2seq": "AutoModelForSeq2SeqLM", "encoder": "AutoModel"}
     wrap(filled(made["seq2seq"]), end=0).save_pretrained(tmp_path / "seq2seq")
     for name in ("causal", "masked", "classes"):

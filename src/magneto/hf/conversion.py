@@ -277,10 +277,8 @@ def _held(path: Path) -> dict[str, Any]:
 def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Module:
     """Convert a weight file of timm, torchscale or BEiT-3 to a Magneto model, in evaluation mode.
 
-    Args:
-        path: A file, or a directory with `model.safetensors` and timm's `config.json` or
-            `torchscale.json`.
-        args: Arguments under the library's names, which override the directory's arguments.
+    The path is a file, or a directory with `model.safetensors` and timm's `config.json` or
+    `torchscale.json`. Arguments under the library's names override those of the directory.
 
     Raises:
         ValueError: If the format is unknown.
@@ -309,11 +307,7 @@ def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = N
 
 
 def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
-    """Convert a Magneto model to a format's tensors and arguments file.
-
-    Raises:
-        ValueError: If the format has no counterpart of the model; names the first difference.
-    """
+    """Convert a model to a format's tensors and arguments; refuse it by the first difference."""
     return _file_format(model, name).save(model)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from magneto.hf.processors import (
     MagnetoVisionLanguageProcessor,
     class_names,
     encoder_tokenizer,
-    special_tokens,
     transformers_tokenizer,
     translation_tokenizer,
 )
@@ -89,13 +88,7 @@ def whole_directory(directory: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Assets:
-    """Contents of an export other than the weights.
-
-    Attributes:
-        values: Fields of transformers' configuration, such as `id2label`.
-        tokenizer: Magneto's tokenizer; None for models without text.
-        processors: Tokenizer and processors for transformers.
-    """
+    """Fields of transformers' configuration, Magneto's tokenizer, and transformers' processors."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     tokenizer: Any = None
@@ -103,15 +96,7 @@ class Assets:
 
 
 def save_export(model: nn.Module, directory: Path, assets: Assets) -> str:
-    """Write a model (fp32, on the CPU) and its assets to a missing or empty directory.
-
-    Returns:
-        The name of the Auto class that loads the export.
-
-    Raises:
-        FileExistsError: If the directory is not empty.
-        ValueError: If the number of class names differs from the number of classes.
-    """
+    """Write a model (fp32, on the CPU) and its assets; return the Auto class that loads them."""
     register()
     wrapped = wrap(model, **assets.values)
     classes, names = getattr(model.config, "classes", None), assets.values.get("id2label", ())
@@ -144,7 +129,7 @@ def decoder_assets(tokenizer: Any, length: int) -> Assets:
 def encoder_assets(tokenizer: Any, length: int, template: EncoderInput) -> Assets:
     values = {"end": tokenizer.end, "bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad}
     processor = encoder_tokenizer(tokenizer, length, template)
-    return Assets(values | template.values(), tokenizer, [processor])
+    return Assets(values, tokenizer, [processor])
 
 
 def vision_language_assets(
@@ -153,7 +138,10 @@ def vision_language_assets(
     template = MASKED_AT_END if config.ends_in_mask else FRAMED
     fast = encoder_tokenizer(tokenizer, config.max_length, template)
     processor = images if fast is None else MagnetoVisionLanguageProcessor(images, fast)
-    values = {"end": tokenizer.end, **special_tokens(tokenizer), **class_names(labels)}
+    values = {
+        "end": tokenizer.end, "bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad,
+        "mask_token_id": tokenizer.mask, **class_names(labels),
+    }  # fmt: skip
     return Assets(values, tokenizer, [processor])
 
 
@@ -163,10 +151,12 @@ def _text_classifier(config: Any, data: Any) -> Assets:
         single="{begin} $A {end}",
         pair=f"{{begin}} $A {between} $B:1 {{end}}:1",
         types=config.token_types,
-        labels=data.labels or (),
-        regression=data.regression,
     )
-    return encoder_assets(load_tokenizer(data.tokenizer), data.max_length, template)
+    kind = {"problem_type": "regression", "num_labels": 1}
+    if not data.regression:
+        kind = {"problem_type": "single_label_classification", **class_names(data.labels)}
+    assets = encoder_assets(load_tokenizer(data.tokenizer), data.max_length, template)
+    return replace(assets, values={**assets.values, **kind})
 
 
 def _translator(config: Any, data: Any) -> Assets:
@@ -237,14 +227,10 @@ def save_custom(model: nn.Module, data: Any, directory: Path) -> str:
 
 
 def export_model(task: str, model: nn.Module, data: Any, directory: Path) -> str:
-    """Export a run's model with its assets.
+    """Export a run's model (fp32, on the CPU) to a directory, which must be missing or empty.
 
-    Args:
-        task: Name of the run's task. The module of a custom task may define the function
-            `export(model, data, directory)`; the default is `save_custom`.
-        model: Model with the run's weights, in fp32, on the CPU.
-        data: `data` section of the run's resolved recipe, as opened by `magneto.runs.load_run`.
-        directory: Output directory, which must be missing or empty.
+    `data` is the `data` section of the run's resolved recipe. The module of a custom task may
+    define the function `export(model, data, directory)`; the default is `save_custom`.
 
     Returns:
         The name of the Auto class whose `from_pretrained(directory)` loads the export; for a custom
@@ -285,17 +271,10 @@ def check_tasks(names: Sequence[str], manager: Any, ours: Sequence[str] = ()) ->
 
 
 def harness_model(model: nn.Module, tokenizer: Any, length: int) -> Any:
-    """Wrap a language model as the harness's `hf` model.
+    """Wrap a language model, on its device, as the harness's `hf` model.
 
-    Every text begins with the end token, as documents do in training data.
-
-    Args:
-        model: Language model in evaluation mode, on its device.
-        tokenizer: Tokenizer with a tokenizer.json.
-        length: Maximum input length in tokens; the harness truncates texts on the left.
-
-    Raises:
-        ValueError: If the tokenizer has no tokenizer.json.
+    Every text begins with the end token, as documents do in training data. The harness truncates
+    texts of more than `length` tokens on the left.
     """
     from tokenizers.processors import TemplateProcessing
 

@@ -1,12 +1,4 @@
-"""Formats of transformers' models, each with maps of tensor names and fields.
-
-GPT-2 is Pre-LN with learned positions. Llama and Mistral have the same names; they are Pre-LN with
-RMSNorm, rotary positions, a gated feed-forward network and no biases. BERT, BART and Marian are
-Post-LN; BERT and BART have learned positions and a norm of the embeddings. ViT and BEiT (arXiv
-2106.08254) are Pre-LN. BEiT has LayerScale and no biases of keys. BEiT has one table of relative
-position biases per layer or for all layers, and optional learned positions. Kosmos-2's text model
-is Sub-LN.
-"""
+"""Formats of transformers' models, each with maps of tensor names and fields."""
 
 from __future__ import annotations
 
@@ -80,11 +72,8 @@ def fairseq_layer(
 ) -> dict[str, str | tuple[str, ...]]:
     """Return the name map of fairseq's layers, which torchscale, BART, Marian and Kosmos-2 share.
 
-    Args:
-        outer: Slot of the norms outside of attention and feed-forward network.
-        mlp: Prefix of the feed-forward network.
-        expert: Suffix of Magneto's modules for a modality, in BEiT-3.
-        letter: Suffix of BEiT-3's modules for this modality.
+    `outer` is the slot of the outer norms, and `mlp` the prefix of the feed-forward network. For a
+    modality of BEiT-3, Magneto's modules end in `expert` and BEiT-3's in `letter`.
     """
     attention, feed_forward = f"self_attention{expert}", f"feed_forward{expert}"
     return {

@@ -73,13 +73,7 @@ class Sampling:
 def generate(model: LanguageModel, tokenizer: Any, prompt: str, settings: Sampling) -> list[str]:
     """Return continuations of a prompt, each beginning with the prompt.
 
-    The global random state is unchanged.
-
-    Args:
-        model: Language model in evaluation mode, on its device.
-        tokenizer: Tokenizer of the model.
-        prompt: Text to continue; an empty prompt begins a new document.
-        settings: Settings of the generation.
+    An empty prompt begins a new document. The global random state is unchanged.
 
     Raises:
         ValueError: If prompt and continuation exceed the `max_length` of learned positions.
@@ -129,12 +123,9 @@ class BeamSearch:
 
 
 class FairseqEnds(LogitsProcessor):
-    """fairseq's rules for the end token: not first, and the only token at the length limit.
+    """fairseq's rules: the end token is not first, and follows after `longest` tokens at most.
 
-    Args:
-        end: End token.
-        padding: Padding token, which is never generated unless it is None or the end token.
-        longest: Maximum number of tokens before the end token.
+    Padding is never generated, unless it is the end token.
     """
 
     def __init__(self, end: int, padding: int | None, longest: int) -> None:
@@ -161,10 +152,8 @@ class FairseqEnds(LogitsProcessor):
 class Translator:
     """Beam search and scoring of translations of token sequences.
 
-    Args:
-        model: Translation model in evaluation mode, on its device, whose configuration contains the
-            start, end and padding tokens.
-        settings: Settings of the search.
+    The model is in evaluation mode, on its device, and its configuration contains the start, end
+    and padding tokens.
     """
 
     def __init__(self, model: MagnetoForSeq2SeqLM, settings: BeamSearch) -> None:
@@ -188,9 +177,7 @@ class Translator:
     ) -> list[list[Tokens]]:
         """Return the best translations of each source, best first, without start and end token.
 
-        Args:
-            sources: Nonempty encoder inputs with tag and end token.
-            progress: Function that is called with the number of finished sources.
+        Sources are nonempty, with tag and end token. `progress` gets the number of finished ones.
         """
         found: list[list[Tokens]] = [[] for _ in sources]
         done = 0

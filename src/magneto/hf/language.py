@@ -9,8 +9,7 @@ contain `output_hidden_states` and arguments that do not change the result. Othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,20 +148,13 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
     ) -> CausalLMOutputWithPast:
         """Return logits, and the loss if labels are given.
 
-        Args:
-            input_ids: Tokens.
-            attention_mask: Mask of shape (batch, cached + length), or (batch, length, cached +
-                length) to count positions within each document.
-            past_key_values: Dynamic or static cache of transformers.
-            labels: Labels of shape (batch, length), which this method shifts.
-            use_cache: Whether to create a cache if none is given.
-            num_items_in_batch: Divisor of the summed loss.
-            logits_to_keep: Positions whose logits are computed: the last N for an integer N, or the
-                positions in a tensor. All positions have logits for 0 or if labels are given.
-            inputs_embeds: Alternative to `input_ids`: rows of the embedding table, not yet
-                multiplied by `embedding_scale`, of shape (batch, length, width).
-            **others: `shift_labels` are shifted labels, which take precedence over `labels`.
-                `position_ids` have shape (batch or 1, length); see `resolve_positions`.
+        The mask has shape (batch, cached + length), or (batch, length, cached + length) to count
+        positions within each document. The cache, dynamic or static, is one of transformers'. This
+        method shifts `labels`, (batch, length); `shift_labels` among `others` are shifted and take
+        precedence. `logits_to_keep` selects the last N positions for an integer N, or those in a
+        tensor; without it or with labels, all positions have logits. `inputs_embeds` replace
+        `input_ids` by rows of the embedding table, (batch, length, width), not yet multiplied by
+        `embedding_scale`. For `position_ids` among `others` see `resolve_positions`.
         """
         # As named parameters, Trainer or `generate` would pass these with every batch.
         shift_labels = others.pop("shift_labels", None)
@@ -191,12 +183,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
             features[:, slice(-keep, None) if isinstance(keep, int) else keep]
         )
         loss = token_loss(logits, shift_labels, num_items_in_batch)
-        return CausalLMOutputWithPast(
-            loss=loss,  # type: ignore[arg-type]
-            logits=logits,
-            past_key_values=past_key_values,
-            hidden_states=tuple(states) or None,  # type: ignore[arg-type]
-        )
+        return CausalLMOutputWithPast(loss, logits, past_key_values, tuple(states) or None)
 
     def resolve_positions(
         self, position_ids: Tensor | None, mask: Tensor | None, batch: int, length: int, keys: int
@@ -235,8 +222,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
 def position_resets(positions: Tensor, mask: Tensor) -> Tensor:
     """Return a mask of tokens whose position is not above that of the previous unpadded token."""
-    resolve_positions = torch.arange(positions.shape[1], device=positions.device)
-    last = torch.where(mask, resolve_positions, -1).cummax(1).values
+    columns = torch.arange(positions.shape[1], device=positions.device)
+    last = torch.where(mask, columns, -1).cummax(1).values
     before = nn.functional.pad(last[:, :-1], (1, 0), value=-1)
     return mask & (before >= 0) & (positions <= positions.gather(1, before.clamp(min=0)))
 
@@ -284,10 +271,7 @@ class MagnetoEncoderPreTrainedModel(MagnetoTextModel):
         mask = as_mask(attention_mask, (batch, length), (batch, length, length))
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
             features = self.core(input_ids, mask, token_type_ids)
-        return BaseModelOutput(
-            last_hidden_state=features,
-            hidden_states=tuple(states) or None,  # type: ignore[arg-type]
-        )
+        return BaseModelOutput(last_hidden_state=features, hidden_states=tuple(states) or None)
 
 
 class MagnetoEncoderModel(MagnetoEncoderPreTrainedModel):
@@ -394,24 +378,13 @@ def source_mask(attention_mask: Tensor | None, shape: tuple[int, ...]) -> Tensor
     return None if bool(mask.all()) else mask
 
 
-def with_bias_parameter(core: TranslationModel) -> TranslationModel:
-    """Convert the logits' bias from a buffer to a parameter without gradient, for device maps."""
-    bias = core.logits_bias
-    del core.logits_bias
-    core.register_parameter("logits_bias", nn.Parameter(bias, requires_grad=False))
-    return core
-
-
-@contextmanager
-def loaded_weights(module: nn.Module) -> Iterator[None]:
+def loaded_weights(module: nn.Module) -> AbstractContextManager[None]:
     """Load weights that would otherwise be offloaded until the module's `forward` is called."""
     if not hasattr(module, "_hf_hook"):
-        yield
-        return
+        return nullcontext()
     from accelerate.utils import align_module_device
 
-    with align_module_device(module):
-        yield
+    return align_module_device(module)
 
 
 class SourceEncoder(nn.Module):
@@ -431,10 +404,7 @@ class SourceEncoder(nn.Module):
         enabled = bool(others.get("output_hidden_states"))
         with hidden_states(core.transformer.encoder, enabled) as states:
             features = core.encode(input_ids, source_mask(attention_mask, tuple(input_ids.shape)))
-        return BaseModelOutput(
-            last_hidden_state=features,
-            hidden_states=tuple(states) or None,  # type: ignore[arg-type]
-        )
+        return BaseModelOutput(last_hidden_state=features, hidden_states=tuple(states) or None)
 
 
 class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
@@ -444,9 +414,12 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
     core_class = TranslationModel
 
     def __init__(self, config: MagnetoConfig, model: nn.Module | None = None) -> None:
-        super().__init__(
-            config, model or with_bias_parameter(TranslationModel(config.core_config()))
-        )
+        if model is None:
+            model = TranslationModel(config.core_config())
+            bias = model.logits_bias
+            del model.logits_bias  # device maps need a parameter
+            model.register_parameter("logits_bias", nn.Parameter(bias, requires_grad=False))
+        super().__init__(config, model)
         # transformers' default is 20 tokens.
         self.generation_config.max_length = self.core.config.max_length
 
@@ -489,28 +462,20 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
     ) -> Seq2SeqLMOutput:
         """Return logits, and the loss if labels are given.
 
-        Args:
-            input_ids: Source tokens; optional with `encoder_outputs`.
-            attention_mask: Mask of the source.
-            decoder_input_ids: Target tokens of shape (batch, target length); by default the shifted
-                labels.
-            decoder_attention_mask: Mask of the target, (batch, cached + target length).
-            encoder_outputs: Result of `get_encoder()`.
-            past_key_values: An `EncoderDecoderCache` of transformers.
-            labels: Labels of shape (batch, target length), not shifted.
-            use_cache: Whether to create a cache if none is given.
-            num_items_in_batch: Divisor of the summed loss.
-            **others: See the module.
+        `input_ids` and `attention_mask` are the source's; the result of `get_encoder()` replaces
+        them as `encoder_outputs`. The target's tokens, (batch, target length), are by default the
+        shifted labels. The target's mask has shape (batch, cached + target length). The cache is an
+        `EncoderDecoderCache` of transformers. `labels`, (batch, target length), are not shifted.
         """
         self.check_arguments(others)
         enabled, target = self.wants_hidden_states(others), decoder_input_ids
-        if target is None and labels is None:
-            raise ValueError(
-                "give decoder_input_ids or labels. Trainer's label smoothing needs both, by "
-                "DataCollatorForSeq2Seq(tokenizer, model=model)."
-            )
         if target is None:
-            target = self.prepare_decoder_input_ids_from_labels(labels)  # type: ignore[arg-type]
+            if labels is None:
+                raise ValueError(
+                    "give decoder_input_ids or labels. Trainer's label smoothing needs both, by "
+                    "DataCollatorForSeq2Seq(tokenizer, model=model)."
+                )
+            target = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None:
             if input_ids is None:
                 raise ValueError("give input_ids or encoder_outputs")
@@ -529,10 +494,10 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         with loaded_weights(self.core), hidden_states(decoder, enabled) as states:
             logits = self.core.decode(target, memory, *masks, cache)
         return Seq2SeqLMOutput(
-            loss=token_loss(logits, labels, num_items_in_batch),  # type: ignore[arg-type]
+            loss=token_loss(logits, labels, num_items_in_batch),
             logits=logits,
             past_key_values=past_key_values,
-            decoder_hidden_states=tuple(states) or None,  # type: ignore[arg-type]
+            decoder_hidden_states=tuple(states) or None,
             encoder_last_hidden_state=memory,
             encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
         )

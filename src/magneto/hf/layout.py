@@ -123,9 +123,8 @@ def _projections(config: Any, ours: str, theirs: list[str], layout: Layout) -> l
 def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str = "") -> State:
     """Convert tensors to Magneto's; biases that neither library has are left out.
 
-    Raises:
-        ValueError: If a tensor is unused and its name does not match the regular expression
-            `ignored`, or a tensor of Magneto is incomplete.
+    An incomplete tensor of Magneto raises ValueError, and so does an unused tensor unless its name
+    matches the regular expression `ignored`.
     """
     ours: State = {}
     used: set[str] = set()
@@ -170,10 +169,8 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
 def fill(model: nn.Module, state: Mapping[str, Tensor], computed: str = "") -> nn.Module:
     """Load tensors into a model; a tied tensor may have any of its names.
 
-    Tensors whose names match `computed` may be missing because they are no weights.
-
-    Raises:
-        ValueError: If a tensor is missing, unknown, or has another shape.
+    A tensor that is missing, unknown or of another shape raises ValueError. Tensors whose names
+    match `computed` may be missing, because they are no weights.
     """
     own = model.state_dict()
     for name, tensor in state.items():
@@ -305,10 +302,6 @@ def not_held(config: TransformerConfig) -> set[str]:
     return free | {"rotary_base"} | (set() if config.encoder_layers is None else {"layers"})
 
 
-def no_values(*configs: Any) -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class ModelFormat:
     """Format of a transformers model class and its counterpart in Magneto.
@@ -319,12 +312,10 @@ class ModelFormat:
         classes: Names of readable classes of transformers; the first class is also written.
         model: Model class of Magneto.
         shape: Configuration class of Magneto.
-        fields: Map from Magneto's fields to transformers' fields.
         fixed: Fields of Magneto that have the same value in all models of the class.
         required: Supported values of transformers' fields without a counterpart.
         read: Function that returns further values of Magneto's fields; it may raise ValueError.
         write: Function that returns further values of transformers' fields.
-        names: Map from Magneto's modules and tensors to transformers' tensors.
         prefix: Prefix of transformers' tensor names in a model with a head.
         ignored: Regular expression for the other library's tensors that may remain unused.
         absent: Regular expression for transformers' tensors that are computed and not written.
@@ -341,12 +332,12 @@ class ModelFormat:
     names: Names
     fixed: Mapping[str, Any] = field(default_factory=dict)
     required: Mapping[str, Any] = field(default_factory=dict)
-    read: Callable[[Any], dict[str, Any]] = no_values
-    write: Callable[[Any], dict[str, Any]] = no_values
+    read: Callable[[Any], dict[str, Any]] = lambda config: {}
+    write: Callable[[Any], dict[str, Any]] = lambda config: {}
     prefix: str = "model."
     ignored: str = ""
     absent: str = ""
-    computed: Callable[[Any, Any], State] = no_values
+    computed: Callable[[Any, Any], State] = lambda theirs, ours: {}
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def ours(self, config: Any) -> Any:
@@ -365,10 +356,7 @@ class WeightFormat:
     """Format of a library's weight files and its counterpart in Magneto.
 
     Attributes:
-        name: Name of the format.
         arguments: Name of the file of arguments beside the weights.
-        model: Model class of Magneto.
-        placements: Supported placements.
         allowed: Supported values of Magneto's fields.
         refused: Supported values of arguments without a counterpart.
         ignored: Regular expression for the other library's tensors that may remain unused.
@@ -425,7 +413,8 @@ class WeightFormat:
             if args.get(name, value) != value:
                 raise ValueError(f"{self.name} with {name}={args[name]!r} is not supported, only "
                                  f"{value!r}")  # fmt: skip
-        state = self.normalise(in_float32(weights), args)
+        copies = {name: tensor.detach().clone().float() for name, tensor in weights.items()}
+        state = self.normalise(copies, args)
         config = self.read(state, args)
         made = read_state(tensor_pairs(config, self.names(config, state)), state, self.ignored)
         made |= self.computed(state, config)
@@ -450,10 +439,6 @@ class WeightFormat:
         again = self.read(self.normalise(state, args), args)
         check_round_trip(config, again, self.name, self.otherwise)
         return state, arguments
-
-
-def in_float32(state: Mapping[str, Tensor]) -> State:
-    return {name: tensor.detach().clone().float() for name, tensor in state.items()}
 
 
 def square(patches: int) -> int:

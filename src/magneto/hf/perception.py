@@ -85,11 +85,7 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
             logits = self.core(cast_like_weights(self.core, pixel_values))
         loss = classification_loss(logits, labels, self.config, num_items_in_batch)
-        return ImageClassifierOutput(
-            loss=loss,  # type: ignore[arg-type]
-            logits=logits,
-            hidden_states=tuple(states) or None,  # type: ignore[arg-type]
-        )
+        return ImageClassifierOutput(loss, logits, tuple(states) or None)
 
 
 class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
@@ -110,19 +106,13 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
     ) -> SemanticSegmenterOutput:
         """Return logits of every pixel, and the mean loss if labels are given.
 
-        Args:
-            pixel_values: Images. Images with labels must have the size `image_size`. Images without
-                labels may have any size; the configuration's `inference` says how they are
-                processed.
-            labels: Class of each pixel, (images, height, width); 255 and -100 are ignored.
-            num_items_in_batch: Trainer's number of labels other than -100. The summed loss is
-                divided by `num_items_in_batch` minus the number of pixels with label 255 in the
-                batch. By default, it is divided by the number of labelled pixels. With gradient
-                accumulation, use -100 for ignored pixels, because 255 makes the divisor inexact.
-            **others: Hidden states are not supported.
-
-        Returns:
-            Logits (images, num_labels, height, width).
+        Logits have shape (images, num_labels, height, width). Images with labels must have the size
+        `image_size`. Images without labels may have any size; the configuration's `inference` says
+        how they are processed. Labels are the class of each pixel, (images, height, width), where
+        255 and -100 are ignored. The summed loss is divided by the number of labelled pixels, or by
+        `num_items_in_batch` (Trainer's number of labels other than -100) minus the number of labels
+        255 in the batch. With gradient accumulation, use -100 for ignored pixels, because 255 makes
+        the divisor inexact.
         """
         self.check_arguments(others)
         pixel_values = cast_like_weights(self.core, pixel_values)
@@ -179,10 +169,7 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
         lengths = frame_counts(input_features, attention_mask)
         with hidden_states(self.core.encoder, self.wants_hidden_states(others)) as states:
             encoded, _ = self.core.encode(cast_like_weights(self.core, input_features), lengths)
-        return BaseModelOutput(
-            last_hidden_state=encoded,  # type: ignore[arg-type]
-            hidden_states=tuple(states) or None,  # type: ignore[arg-type]
-        )
+        return BaseModelOutput(last_hidden_state=encoded, hidden_states=tuple(states) or None)
 
     @torch.no_grad()
     def transcribe(
@@ -396,8 +383,7 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
             total = F.binary_cross_entropy_with_logits(
                 logits.float(), labels.float(), reduction="sum"
             )
-            count = labels.numel() if num_items_in_batch is None else num_items_in_batch
-            loss = total * labels.shape[1] / torch.as_tensor(count, device=total.device)
+            loss = mean_loss(total * labels.shape[1], labels.numel(), num_items_in_batch)
         return SequenceClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
 
 
@@ -482,8 +468,8 @@ class MagnetoForImageCaptioning(MagnetoVisionLanguagePreTrainedModel):
         self.check_arguments(others)
         images, samples, mask = self.read(pixel_values, input_ids, attention_mask)
         packing = left_to_right(samples.packing, self.core.config.image_tokens)
-        resolve_positions = torch.arange(len(samples.token_ids), device=images.device)
-        logits = self.core(images, replace(samples, packing=packing), resolve_positions)
+        predicted = torch.arange(len(samples.token_ids), device=images.device)
+        logits = self.core(images, replace(samples, packing=packing), predicted)
         return SequenceClassifierOutput(logits=padded(logits, mask))  # type: ignore[arg-type]
 
     @torch.no_grad()

@@ -40,28 +40,15 @@ from magneto.vision_language.samples import WholeImage
 
 @dataclass(frozen=True)
 class EncoderInput:
-    """Input template and classes of an encoder.
+    """Input templates of one text, "$A", and of two texts, "$A" and "$B".
 
-    Attributes:
-        single: Template of one text, where "$A" is the text, {begin}, {end} and {mask} are special
-            tokens, and ":1" after a text or token sets the token type 1.
-        pair: Template of two texts, which are "$A" and "$B".
-        types: Number of token types of the model.
-        labels: Class names in order; empty without classes.
-        regression: Whether the model predicts a number.
+    {begin}, {end} and {mask} are special tokens. ":1" after a text or token sets the token type 1;
+    `types` is the model's number of token types.
     """
 
     single: str
     pair: str
     types: int = 0
-    labels: Sequence[str] = ()
-    regression: bool = False
-
-    def values(self) -> dict[str, Any]:
-        if self.regression:
-            return {"problem_type": "regression", "num_labels": 1}
-        kind = {"problem_type": "single_label_classification"} if self.labels else {}
-        return kind | class_names(self.labels)
 
 
 def class_names(labels: Sequence[str]) -> dict[str, Any]:
@@ -72,11 +59,6 @@ def class_names(labels: Sequence[str]) -> dict[str, Any]:
         "id2label": dict(enumerate(labels)),
         "label2id": {label: number for number, label in enumerate(labels)},
     }
-
-
-def special_tokens(tokenizer: Any) -> dict[str, int | None]:
-    held = {"bos": tokenizer.begin, "pad": tokenizer.pad, "mask": tokenizer.mask}
-    return {f"{name}_token_id": number for name, number in held.items()}
 
 
 MASKED = EncoderInput(single="{begin} $A", pair="{begin} $A {end} $B")
@@ -305,16 +287,12 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
         fit: Sequence[int] | None = None,
         **others: Any,
     ) -> None:
-        """Configure the preprocessing.
+        """Configure the preprocessing; sizes are in pixels.
 
-        Args:
-            image_size: Height and width in pixels; 0 keeps the aspect ratio, for segmentation.
-            channels: 1 for grey, 3 for RGB.
-            normalisation: One of `magneto.vision.transforms.NORMALISATIONS`.
-            resize: Shorter side before the centre crop; None resizes the whole image to a square.
-            fit: Maximum longer and shorter side in pixels, if the aspect ratio is kept; None keeps
-                the image's size.
-            **others: Arguments of the transformers base class.
+        `resize` is the shorter side before the centre crop; None resizes the whole image to a
+        square. An `image_size` of 0 keeps the aspect ratio, for segmentation. Then `fit` is the
+        maximum longer and shorter side; None keeps the image's size. `normalisation` is one of
+        `magneto.vision.transforms.NORMALISATIONS`.
         """
         if channels not in (1, 3):
             raise ValueError(f"channels must be 1 or 3, not {channels}")
@@ -326,14 +304,8 @@ class MagnetoImageProcessor(SavedWithModule, BaseImageProcessor):
     def preprocess(self, images: Any, return_tensors: str | None = None, **_: Any) -> BatchFeature:  # type: ignore[override]
         """Return `pixel_values` of shape (batch, channels, height, width).
 
-        Args:
-            images: A PIL image, a uint8 array (height, width) or (height, width, 3), a sequence of
-                such images, or an array (batch, height, width, 3).
-            return_tensors: "pt" or "np".
-
-        Raises:
-            TypeError: If an image is neither a PIL image nor a uint8 array.
-            ValueError: If the processed images have different sizes.
+        `images` are a PIL image, a uint8 array (height, width) or (height, width, 3), a sequence of
+        such images of one size, or an array (batch, height, width, 3).
         """
         pictures = images if is_several(images) else [images]
         found = [self.values(pixels_of(picture)) for picture in pictures]
@@ -384,11 +356,7 @@ class MagnetoVisionLanguageProcessor(SavedWithModule, ProcessorMixin):
     ) -> BatchFeature:
         """Return `pixel_values` of images, and `input_ids` and `attention_mask` of texts.
 
-        Args:
-            images: An image, a list or an array of images, or a list of lists of images (for visual
-                reasoning).
-            text: A text or a list of texts.
-            return_tensors: "pt" or "np".
+        For visual reasoning, `images` is a list of lists of images.
         """
         made: dict[str, Any] = {}
         if images is not None:
@@ -444,15 +412,11 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         deviation: Sequence[float] = (),
         **others: Any,
     ) -> None:
-        """Configure the features.
+        """Configure the features; the sample rate is in Hz.
 
-        Args:
-            sampling_rate: Sample rate in Hz.
-            filter_bank: Fields of a `FilterBankConfig`.
-            cmvn: Normalisation: "global" (by `mean` and `deviation`), "utterance" or "none".
-            mean: Mean of each feature over the training set.
-            deviation: Standard deviation of each feature over the training set.
-            **others: Arguments of the transformers base class.
+        `filter_bank` has the fields of a `FilterBankConfig`. The normalisation `cmvn` is "global"
+        (by each feature's mean and standard deviation over the training set), "utterance" or
+        "none".
         """
         others["auto_map"] = auto_map({"AutoFeatureExtractor": type(self).__name__})
         super().__init__(**others)
@@ -479,15 +443,8 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
     ) -> BatchFeature:
         """Return `input_features` (batch, frames, mel bins) and `attention_mask`.
 
-        Args:
-            raw_speech: Mono samples in [-1, 1], a list of such arrays, or an array (recordings,
-                samples).
-            sampling_rate: Sample rate of the samples in Hz, which is checked if given.
-            return_tensors: "pt" or "np".
-
-        Raises:
-            ValueError: If `sampling_rate` is not the model's, or the samples are integers or not
-                mono.
+        `raw_speech` are mono samples in [-1, 1], a list of such arrays, or an array (recordings,
+        samples). A sample rate in Hz is checked.
         """
         if sampling_rate not in (None, self.sampling_rate):
             raise ValueError(f"sampling_rate is {sampling_rate} Hz, but the model needs "

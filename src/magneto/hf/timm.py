@@ -1,16 +1,12 @@
 """Formats of timm's image classifiers: ViT, DeiT, BEiT-3, BEiT, BEiT v2, EVA and EVA-02.
 
 The weights determine most of a model's configuration. Other fields come from arguments under timm's
-names, in the config.json beside the weights (`architecture`, `model_args`) or from the user.
+names, in the config.json beside the weights (`architecture`, `model_args`) or from the user. Since
+timm 1.0.16, timm's VisionTransformer includes BEiT-3.
 
-- `timm_vit` is timm's VisionTransformer. Since timm 1.0.16, VisionTransformer includes BEiT-3,
-  which has a norm inside attention and another inside the feed-forward network.
-- `timm_beit` has relative position biases per layer or shared.
-- `timm_eva` is EVA and EVA-02 (arXiv 2303.11331). EVA-02 has a gated feed-forward network with a
-  norm after the gate, and rotary positions by row and column. Some EVA-02 models have a norm inside
-  attention. In a head of d dimensions, EVA rotates dimensions 2i and 2i + 1 together, while Magneto
-  rotates dimensions i and i + d/2 together. Conversion permutes the rows of the projections
-  accordingly.
+In a head of d dimensions, EVA (arXiv 2303.11331) rotates dimensions 2i and 2i + 1 together, while
+Magneto rotates dimensions i and i + d/2 together. Conversion permutes the rows of the projections
+accordingly.
 """
 
 from __future__ import annotations
@@ -93,6 +89,9 @@ def table_side(state: State, args: Mapping[str, Any], patch: int) -> int:
 
 def shape(state: State, args: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of Magneto that do not depend on the architecture."""
+    architecture = str(args.get("architecture", ""))
+    if any(word in architecture for word in UNSUPPORTED):
+        raise ValueError(f"timm's {architecture} is not supported")
     if "head.weight" not in state:
         raise ValueError("the weights have no classifier (head.weight). Convert weights of image "
                          "classification.")  # fmt: skip
@@ -167,12 +166,6 @@ class Timm(WeightFormat):
                 "first_conv": "patch_embed.proj", "classifier": "head",
             },
         }  # fmt: skip
-
-    def normalise(self, state: State, args: Mapping[str, Any]) -> State:
-        architecture = str(args.get("architecture", ""))
-        if any(word in architecture for word in UNSUPPORTED):
-            raise ValueError(f"timm's {architecture} is not supported")
-        return state
 
 
 class _Vit(Timm):

@@ -285,13 +285,9 @@ def layer_names(ours: str, letter: str, expert: str = "") -> Names:
 class _Beit3(WeightFormat):
     """Format of a model of BEiT-3's authors.
 
-    Args:
-        mark: Name of the tensor that identifies this model, unless an earlier format fits.
-        model: Model class of Magneto.
-        config: Configuration class of Magneto.
-        head: Name map of the head.
-        sizes: Map from Magneto's fields for the head's sizes to tensors of these lengths.
-        normed: Whether the head has norms, with torch's default epsilon.
+    The tensor `mark` identifies the model, unless an earlier format fits. `head` is the name map of
+    the head, which may have norms with torch's default epsilon. `sizes` maps Magneto's fields to
+    tensors of these lengths.
     """
 
     name, arguments, placements = "beit3", "torchscale.json", ("sub",)
@@ -465,11 +461,6 @@ def write_fairseq_order(source: Path, target: Path, size: int) -> None:
     `<pad>`, `</s>`, `<unk>`, the file's pieces from the fourth on, and `<mask>`. The file itself
     begins with `<unk>`, `<s>`, `</s>`. The tokenizer has 64,002 pieces, but the embedding has
     `size` rows (64,010). Unused pieces fill the remaining rows.
-
-    Raises:
-        FileNotFoundError: If the source is missing.
-        ValueError: If the source is not a SentencePiece model, or has too many pieces or another
-            order.
     """
     if not source.is_file():
         raise FileNotFoundError(f"no tokenizer {source}")

@@ -4,9 +4,8 @@ An Auto class also loads an exported directory without `register()`, by `from_pr
 trust_remote_code=True)`. The directory's `auto_map` names a short module in the directory, which
 imports the classes from the installed package.
 
-The wrapped Magneto model, called the core, does the computation. The core is initialised when it is
-built. The initialisation of transformers would erase the placement's gains, so `_init_weights`
-initialises new weights only.
+The wrapped Magneto model, called the core, is initialised when it is built. The initialisation of
+transformers would erase the placement's gains, so `_init_weights` initialises new weights only.
 """
 
 from __future__ import annotations
@@ -135,7 +134,6 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
     transformers' names.
 
     Attributes:
-        model_type: Name of the class in config.json.
         shape: Magneto's configuration class.
         classes: Magneto's classes by the Auto class that loads them.
         num_labels_field: Field of `shape` that corresponds to transformers' `num_labels`.
@@ -194,13 +192,8 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
     def of(cls, config: TransformerConfig, end: int | None = None, **values: Any) -> MagnetoConfig:
         """Return the transformers configuration of a model, without the field `pretrained`.
 
-        Args:
-            config: Magneto's configuration; its placement must be in the placement table.
-            end: End token, also used as begin and padding token.
-            **values: Further fields of transformers' configuration, such as `id2label`.
-
-        Raises:
-            ValueError: If the placement is not in the placement table.
+        `end` is the end token, also used as begin and padding token. `values` are further fields of
+        transformers' configuration. A placement that is not in the table raises ValueError.
         """
         held = {field.name for field in fields(config)} - {"pretrained"}
         names = [field.name for field in fields(cls.shape) if field.name in held]
@@ -362,7 +355,6 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 
     Attributes:
         core_class: Class of the Magneto model.
-        config_class: Class of the transformers configuration.
         head_name: Name of a head that may be missing in a directory; "" without such a head.
         hidden_states_advice: Alternative to hidden states, if the model does not return them.
     """
@@ -481,12 +473,12 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
 
 
 @contextmanager
-def hidden_states(stack: LayerStack, enabled: bool) -> Iterator[list[Tensor]]:
+def hidden_states(stack: LayerStack, enabled: bool) -> Iterator[list[Any]]:
     """Collect the inputs of each layer and the stack's output while the stack runs.
 
     If `enabled`, the list contains layers + 1 tensors of shape (batch, length, width).
     """
-    found: list[Tensor] = []
+    found: list[Any] = []
     if not enabled:
         yield found
         return
@@ -519,7 +511,7 @@ def as_mask(attention_mask: Tensor | None, *shapes: tuple[int, ...]) -> Tensor |
     return attention_mask.bool()
 
 
-def mean_loss(total: Tensor, count: Tensor | int, number: Tensor | int | None) -> Tensor:
+def mean_loss(total: Tensor, count: Tensor | int, number: Tensor | int | None) -> Any:
     """Divide a summed loss by `number`, or by `count` if `number` is None.
 
     Trainer passes as `number` the labels of all micro-batches of a step, and sums their losses.
@@ -528,7 +520,7 @@ def mean_loss(total: Tensor, count: Tensor | int, number: Tensor | int | None) -
     return total / divisor.clamp(min=1)
 
 
-def token_loss(logits: Tensor, labels: Tensor | None, number: Tensor | int | None) -> Tensor | None:
+def token_loss(logits: Tensor, labels: Tensor | None, number: Tensor | int | None) -> Any:
     """Return the mean cross-entropy of tokens; None without labels. See `mean_loss`."""
     if labels is None:
         return None
@@ -539,20 +531,13 @@ def token_loss(logits: Tensor, labels: Tensor | None, number: Tensor | int | Non
 
 def classification_loss(
     logits: Tensor, labels: Tensor | None, config: Any, number: Tensor | int | None
-) -> Tensor | None:
+) -> Any:
     """Return the mean loss of inputs with one prediction each; see `mean_loss`.
 
-    Args:
-        logits: Logits of shape (batch, num_labels).
-        labels: Labels for `config.problem_type`; None returns None. "single_label_classification"
-            (cross-entropy) needs class numbers (batch,), where -100 is ignored.
-            "multi_label_classification" (binary cross-entropy) needs 0 or 1 for each class, (batch,
-            num_labels). "regression" (squared error) needs numbers (batch, num_labels) or (batch,).
-        config: Configuration of the model; a missing `problem_type` is derived from the labels.
-        number: Divisor of the summed loss; None for the number of labels.
-
-    Raises:
-        ValueError: If the shapes of labels and logits do not match.
+    A missing `config.problem_type` is derived from the labels. "single_label_classification"
+    (cross-entropy) needs class numbers (batch,), where -100 is ignored.
+    "multi_label_classification" (binary cross-entropy) needs 0 or 1 for each class, (batch,
+    num_labels). "regression" (squared error) needs numbers (batch, num_labels) or (batch,).
     """
     if labels is None:
         return None
