@@ -10,7 +10,7 @@ import pytest
 
 from magneto.data.table import table_of_columns
 from magneto.functional import cross_entropy
-from magneto.functional.cross_entropy import count_numbers, frequency_nats
+from magneto.functional.cross_entropy import count_numbers, frequency_sums
 from magneto.language.causal_lm import CausalLanguageModeling
 from magneto.language.classification import TextClassification
 from magneto.language.config import (
@@ -45,9 +45,9 @@ def test_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
     train = count_numbers(np.array([0, 0, 2, 0], np.uint16), 4)
     assert train.tolist() == [3, 0, 1, 0]
     asked = np.array([1, 1, 0, 0])
-    assert frequency_nats(train, asked) == pytest.approx(-log(4 / 8) - log(1 / 8))
+    assert frequency_sums(train, asked)["loss"] == pytest.approx(-log(4 / 8) - log(1 / 8))
     allowed = np.array([True, True, False, False])
-    assert frequency_nats(train, asked, allowed) == pytest.approx(-log(4 / 5) - log(1 / 5))
+    assert frequency_sums(train, asked, allowed)["loss"] == pytest.approx(-log(4 / 5) - log(1 / 5))
 
 
 def test_language_modelling(tmp_path: Path) -> None:

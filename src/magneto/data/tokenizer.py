@@ -205,18 +205,10 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     return FastTokenizer(path)
 
 
-def vocabulary_size(wanted: int | None, tokenizer: Tokenizer) -> int:
-    """Return a model's vocabulary size: the configured one, or the tokenizer's.
-
-    Raises:
-        ValueError: If the configured size is below the tokenizer's.
-    """
-    size = wanted or tokenizer.vocab_size
-    if size < tokenizer.vocab_size:
-        raise ValueError(
-            f"model.vocab_size ({size}) is below the tokenizer's ({tokenizer.vocab_size}): raise it"
-        )
-    return size
+def check_vocabulary(wanted: int | None, least: int, text: str = "the tokenizer") -> None:
+    """Raise ValueError if a configured vocabulary is smaller than that of `text`."""
+    if wanted is not None and wanted < least:
+        raise ValueError(f"model.vocab_size ({wanted}) must be {least} or more, for {text}")
 
 
 def _load_directory(path: Path) -> Tokenizer:

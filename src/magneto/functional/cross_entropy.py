@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -232,10 +233,26 @@ def count_targets(
     return counts
 
 
-def frequency_nats(
+def prediction_sums(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    """Return "loss" (nats), "right" and "count" of rows whose target is not `IGNORED`."""
+    logits = logits.float()
+    return {
+        "loss": F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum"),
+        "right": (logits.argmax(-1) == targets).sum(),
+        "count": (targets != IGNORED).sum(),
+    }
+
+
+def loss_metrics(sums: Mapping[str, Any]) -> dict[str, float]:
+    """Return the "loss" of each prediction and its "perplexity", which is finite."""
+    loss = sums["loss"] / sums["count"]
+    return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+
+
+def frequency_sums(
     train: np.ndarray, asked: np.ndarray, allowed: np.ndarray | None = None
-) -> float:
-    """Return the summed cross-entropy, in nats, of predicting by training frequencies.
+) -> dict[str, float]:
+    """Return "loss" (nats), "right" and "count" of predicting by training frequencies.
 
     Args:
         train: Frequency of each number in training, (size,); 1 is added to each.
@@ -244,7 +261,12 @@ def frequency_nats(
     """
     counts = (train + 1.0) * (True if allowed is None else allowed)
     there = asked > 0
-    return float(-(asked[there] * np.log(counts[there] / counts.sum())).sum())
+    nats = -(asked[there] * np.log(counts[there] / counts.sum())).sum()
+    return {
+        "loss": float(nats),
+        "right": float(asked[counts.argmax()]),
+        "count": float(asked.sum()),
+    }
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:

@@ -22,8 +22,13 @@ from magneto.data.stream import (
     in_blocks,
     shuffled,
 )
-from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
-from magneto.functional.cross_entropy import count_numbers, count_targets, frequency_nats
+from magneto.data.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
+from magneto.functional.cross_entropy import (
+    count_numbers,
+    count_targets,
+    frequency_sums,
+    loss_metrics,
+)
 from magneto.language.models import LanguageModel
 from magneto.language.text import (
     PreparedText,
@@ -37,7 +42,7 @@ from magneto.language.text import (
     window_count_file,
 )
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, Loss, Task
+from magneto.training.task import Loss, Task, write_assets
 
 # Sequences per evaluation batch.
 EVALUATION_BATCH = 16
@@ -66,7 +71,7 @@ class TextTask(Task):
         if "text" in self.__dict__:
             return
         self._progress = progress
-        vocabulary_size(self.model_config.vocab_size, self.tokenizer)
+        check_vocabulary(self.model_config.vocab_size, self.tokenizer.vocab_size)
         counts, tokens = self.text.counts, f"{len(self.text.train.tokens):,} tokens"
         progress.say(f"{self.data_config.source}: {counts.describe(DOCUMENTS)}, {tokens}")
 
@@ -143,21 +148,15 @@ class TextTask(Task):
         return document[:, :, None] == document[:, None]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        (directory / "tokenizer").mkdir()
-        self.tokenizer.save(directory / "tokenizer")
-        (directory / DIGEST_FILE).write_text(self.text.digest, encoding="utf-8")
-        return {"data.tokenizer": directory / "tokenizer"}
+        return write_assets(directory, self.text.digest, self.tokenizer)
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         if self.data_config.streaming:
             return {}
-        size, allowed = self.tokenizer.vocab_size, self.predictable
+        size = self.tokenizer.vocab_size
         train = count_numbers(self.text.train.tokens, size)
         targets = count_targets(self.validation_batches(), size, limit)
-        right = targets[(train * allowed).argmax()]
-        nats = frequency_nats(train, targets, allowed)
-        sums = {"loss": nats, "right": right, "count": targets.sum()}
-        return self.summarise({name: float(value) for name, value in sums.items()}, ())
+        return self.summarise(frequency_sums(train, targets, self.predictable), ())
 
     @property
     def predictable(self) -> np.ndarray:
@@ -191,10 +190,6 @@ class CausalLanguageModeling(TextTask):
         documents. With an evaluation limit, the number of bytes is estimated from the split's mean
         bytes per token.
         """
-        split, loss = self.text.validation, sums["loss"] / sums["count"]
+        split, found = self.text.validation, loss_metrics(sums)
         bytes_per_token = split.text_bytes / len(split.tokens)
-        return {
-            "loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),
-            "bits_per_byte": loss / math.log(2) / bytes_per_token,
-        }
+        return found | {"bits_per_byte": found["loss"] / math.log(2) / bytes_per_token}

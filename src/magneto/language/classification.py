@@ -23,9 +23,9 @@ from magneto.data.stream import (
     to_device,
 )
 from magneto.data.table import evenly_spaced
-from magneto.data.tokenizer import Tokenizer, load_tokenizer, vocabulary_size
+from magneto.data.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from magneto.files import import_extra
-from magneto.functional.cross_entropy import count_numbers, frequency_nats
+from magneto.functional.cross_entropy import count_numbers, frequency_sums
 from magneto.language.config import (
     ClassificationDataConfig,
     TextClassifierConfig,
@@ -46,7 +46,7 @@ from magneto.language.models import TextClassifier, TextEncoder
 from magneto.language.text import LENGTH_SAMPLE, build_tokenizer, derive_length
 from magneto.progress import SILENT, Progress
 from magneto.runs import check_same_encoder, open_run, pretrained_run, run_tokenizer, warn_unlearnt
-from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
+from magneto.training.task import Loss, Scores, Task, write_assets
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
 # Texts of each validation set per evaluation batch, and texts per batch of predictions.
@@ -147,7 +147,7 @@ class TextClassification(Task):
         if self.data_config.token_dropout and self.tokenizer.mask is None:
             raise ValueError("data.token_dropout needs a tokenizer with a mask token. Train one "
                              "with `magneto tokenizer train`.")  # fmt: skip
-        vocabulary_size(self.model_config.vocab_size, self.tokenizer)
+        check_vocabulary(self.model_config.vocab_size, self.tokenizer.vocab_size)
 
     def _derived_length(self, most: int) -> int:
         rows = pairs_of(self.texts.train)
@@ -320,13 +320,10 @@ class TextClassification(Task):
         return predictions
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        (directory / "tokenizer").mkdir()
-        self.tokenizer.save(directory / "tokenizer")
-        (directory / DIGEST_FILE).write_text(self.texts.train.digest, encoding="utf-8")
+        fields = write_assets(directory, self.texts.train.digest, self.tokenizer)
         held = " ".join(f"{name}{part.digest}" for name, part in self.texts.validation.items())
         (directory / VALIDATION_DIGEST_FILE).write_text(held, encoding="utf-8")
-        return {
-            "data.tokenizer": directory / "tokenizer",
+        return fields | {
             "data.labels": list(self.labels) or None,
             "data.max_length": self.data_config.max_length,
             "model.pretrained": None,
@@ -444,8 +441,8 @@ def constant_prediction(
         mean = train.mean(dtype=np.float64)
         return np.full(len(held), mean), float(((held - mean) ** 2).sum())
     counts = count_numbers(train, classes)
-    nats = frequency_nats(counts, count_numbers(held, classes))
-    return np.full(len(held), counts.argmax()), nats
+    sums = frequency_sums(counts, count_numbers(held, classes))
+    return np.full(len(held), counts.argmax()), sums["loss"]
 
 
 def suffixed_scores(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -11,10 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from magneto.data.tokenizer import Tokenizer, load_tokenizer
-from magneto.functional.cross_entropy import IGNORED
+from magneto.functional.cross_entropy import IGNORED, loss_metrics, prediction_sums
 from magneto.language.causal_lm import TextTask
 from magneto.language.config import MaskedTextDataConfig
 from magneto.language.models import MaskedLanguageModel
@@ -76,19 +74,11 @@ class MaskedLanguageModeling(TextTask):
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         mask = self.attention_mask(batch["tokens"])
-        logits = model(batch["tokens"], mask, batch["positions"]).flatten(0, 1).float()
-        answers = batch["targets"].flatten()
-        total = F.cross_entropy(logits, answers, ignore_index=IGNORED, reduction="sum")
-        right = (logits.argmax(-1) == answers).sum()
-        return Scores({"loss": total, "right": right, "count": (answers != IGNORED).sum()})
+        logits = model(batch["tokens"], mask, batch["positions"]).flatten(0, 1)
+        return Scores(prediction_sums(logits, batch["targets"].flatten()))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        loss = sums["loss"] / sums["count"]
-        return {
-            "loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),
-            "masked_accuracy": sums["right"] / sums["count"],
-        }
+        return loss_metrics(sums) | {"masked_accuracy": sums["right"] / sums["count"]}
 
 
 class Masking:

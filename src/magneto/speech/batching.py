@@ -46,12 +46,10 @@ from magneto.progress import SILENT, Progress
 from magneto.speech.config import BLANK, SpeechDataConfig
 from magneto.speech.data import load_speech
 from magneto.speech.features import (
-    CMVN_FILE,
     Augmentation,
     Features,
     FilterBank,
     Normalise,
-    Normaliser,
     make_normaliser,
 )
 
@@ -306,9 +304,3 @@ class PreparedSpeech:
         groups = maker.groups(np.arange(len(maker.ids)), self.config, random)
         plans = [groups[number] for number in evaluation_order(len(groups))]
         return LazyBatches(plans, maker.evaluation_batch)
-
-    def save(self, directory: Path) -> None:
-        (directory / "tokenizer").mkdir()
-        self.vocabulary.tokenizer.save(directory / "tokenizer")
-        if isinstance(self.normaliser, Normaliser):
-            self.normaliser.save(directory / CMVN_FILE)

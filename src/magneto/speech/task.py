@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from magneto.config import ConfigError, nearest
 from magneto.data.problems import join_words
 from magneto.data.stream import BatchStream
+from magneto.data.tokenizer import check_vocabulary
 from magneto.files import import_extra, user_path
 from magneto.progress import SILENT, Progress
 from magneto.speech.batching import (
@@ -29,9 +30,9 @@ from magneto.speech.batching import (
 )
 from magneto.speech.config import SpeechDataConfig, TransducerConfig
 from magneto.speech.decoding import GreedySearch, Search
-from magneto.speech.features import CMVN_FILE
+from magneto.speech.features import CMVN_FILE, Normaliser
 from magneto.speech.model import Transducer
-from magneto.training.task import DIGEST_FILE, NON_FINITE, Figure, Loss, Scores, Task
+from magneto.training.task import NON_FINITE, Figure, Loss, Scores, Task, write_assets
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
 # Share of empty validation transcripts above which a warning is shown.
@@ -96,10 +97,7 @@ class SpeechRecognition(Task):
             return
         self._progress = progress
         import_jiwer()  # raise early if it is missing
-        size, least = self.model_config.vocab_size, self.vocabulary.size
-        if size is not None and size < least:
-            raise ValueError(f"model.vocab_size ({size}) must be {least} or more, for the "
-                             f"tokenizer's {least - 1} tokens and blank")  # fmt: skip
+        check_vocabulary(self.model_config.vocab_size, self.vocabulary.size, "its tokens and blank")
         for name, why in self.speech.splits.excluded:
             self.problems.record(LEFT_OUT, name, why)
 
@@ -239,11 +237,12 @@ class SpeechRecognition(Task):
         )
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        self.speech.save(directory)
-        (directory / DIGEST_FILE).write_text(self.speech.splits.digest, encoding="utf-8")
-        path = directory / CMVN_FILE
-        cmvn: dict[str, Any] = {"data.cmvn": path} if path.is_file() else {}
-        return {"data.tokenizer": directory / "tokenizer", "model.pretrained": None, **cmvn}
+        speech = self.speech
+        fields = write_assets(directory, speech.splits.digest, speech.vocabulary.tokenizer)
+        if isinstance(speech.normaliser, Normaliser):
+            fields["data.cmvn"] = directory / CMVN_FILE
+            speech.normaliser.save(fields["data.cmvn"])
+        return fields | {"model.pretrained": None}
 
 
 def run(model: nn.Module, group: SpeechBatch) -> Any:

@@ -333,6 +333,17 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
         yield made
 
 
+def write_assets(directory: Path, digest: str, tokenizer: Any = None) -> dict[str, Any]:
+    """Write the digest of a task's data, and its tokenizer; return the recipe's field of this."""
+    (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
+    if tokenizer is None:
+        return {}
+    folder = directory / "tokenizer"
+    folder.mkdir()
+    tokenizer.save(folder)
+    return {"data.tokenizer": folder}
+
+
 def install_assets(made: Mapping[Path, Path]) -> None:
     """Move staged assets to their final paths; existing assets stay."""
     for path, place in made.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -16,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from magneto.data.stream import EVALUATION_SEED, BatchStream, LazyBatches
+from magneto.data.tokenizer import check_vocabulary
 from magneto.files import user_path
-from magneto.functional.cross_entropy import count_targets, frequency_nats
+from magneto.functional.cross_entropy import count_targets, frequency_sums, loss_metrics
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, Loss, Scores, Task
+from magneto.training.task import Loss, Scores, Task, write_assets
 from magneto.translation.config import ParallelDataConfig, SentencePair, TranslationConfig
 from magneto.translation.model import TranslationModel
 from magneto.translation.prepare import (
@@ -80,12 +80,8 @@ class Translation(Task):
         text = self.text
         for line in text.describe(self.data_config.source):
             progress.say(line)
-        size, least = self.model_config.vocab_size, self.vocabulary.size
-        if size is not None and size < least:
-            raise ValueError(
-                f"model.vocab_size ({size}) must be {least} or more, for the tokenizer's "
-                f"{self.vocabulary.tokenizer.vocab_size} tokens and one tag per language"
-            )
+        wanted, text = self.model_config.vocab_size, "the tokenizer and its language tags"
+        check_vocabulary(wanted, self.vocabulary.size, text)
 
     def build_model(self) -> TranslationModel:
         size = self.model_config.vocab_size or self.vocabulary.size
@@ -169,8 +165,7 @@ class Translation(Task):
 
         With `select_by: bleu`, also return the unweighted mean BLEU over directions.
         """
-        loss = sums["loss"] / sums["count"]
-        metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        metrics = loss_metrics(sums)
         translated: dict[LanguagePair, list[tuple[str, str]]] = {}
         for direction, pairs in chain.from_iterable(predictions):
             translated.setdefault(direction, []).extend(pairs)
@@ -200,11 +195,7 @@ class Translation(Task):
         size, text = self.vocabulary.tokenizer.vocab_size, self.text
         train = GroupMaker(text.train, self.vocabulary, text.directions).target_counts(size)
         targets = count_targets(self.validation_batches(), size, limit)
-        sums = {"loss": frequency_nats(train, targets), "count": float(targets.sum())}
-        return self.summarise(sums, ())
+        return self.summarise(frequency_sums(train, targets), ())
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        (directory / "tokenizer").mkdir()
-        self.vocabulary.save(directory / "tokenizer")
-        (directory / DIGEST_FILE).write_text(self.text.digest, encoding="utf-8")
-        return {"data.tokenizer": directory / "tokenizer"}
+        return write_assets(directory, self.text.digest, self.vocabulary)

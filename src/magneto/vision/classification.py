@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.data.stream import evaluation_order
-from magneto.functional.cross_entropy import count_numbers, frequency_nats
+from magneto.functional.cross_entropy import count_numbers, frequency_sums
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.batches import Finish
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig, given_names
@@ -238,13 +238,11 @@ class ImageClassification(FineTuning):
         train = count_numbers(self.splits.train.labels_of(), size)
         asked = count_numbers(held.labels_of(order), size)
         five = np.argsort(-train, kind="stable")[:5]
-        nats, count = frequency_nats(train, asked), float(asked.sum())
-        right, several = float(asked[train.argmax()]), float(asked[five].sum())
-        bins = [[count, train.max() / train.sum() * count, right]] + [[0.0] * 3] * (BINS - 1)
-        return self.summarise(
-            {"loss": nats, "right": right, "right_in_five": several, "count": count, "bins": bins,
-             "broken": 0}, ()
-        )  # fmt: skip
+        found = frequency_sums(train, asked)
+        count, confidence = found["count"], train.max() / train.sum()
+        bins = [[count, confidence * count, found["right"]]] + [[0.0] * 3] * (BINS - 1)
+        more = {"right_in_five": float(asked[five].sum()), "bins": bins, "broken": 0}
+        return self.summarise(found | more, ())
 
     @torch.no_grad()
     def predict(self, model: nn.Module, inputs: Sequence[Picture]) -> list[Prediction]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from magneto.data.table import evenly_spaced
 from magneto.progress import SILENT, Progress
-from magneto.training.task import DIGEST_FILE, Task
+from magneto.training.task import Task, write_assets
 from magneto.vision.config import LARGEST_SIDE, ImageEncoderConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
@@ -136,6 +136,7 @@ class ImageInputTask(Task):
     """
 
     splits: Any
+    tokenizer: Any = None  # of texts beside images
     resizes_images = True
     encoder_fields: ClassVar[frozenset[str]] = frozenset()
 
@@ -203,5 +204,5 @@ class ImageInputTask(Task):
         return [self.splits.train.digest, self.splits.validation.digest]
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
-        (directory / DIGEST_FILE).write_text(" ".join(self.digests()), encoding="utf-8")
-        return {f"model.{name}": getattr(self.model_config, name) for name in FIELDS}
+        sizes = {f"model.{name}": getattr(self.model_config, name) for name in FIELDS}
+        return sizes | write_assets(directory, " ".join(self.digests()), self.tokenizer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,10 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from magneto.data.stream import EVALUATION_SEED, LazyBatches
-from magneto.functional.cross_entropy import count_numbers, frequency_nats, linear_cross_entropy
+from magneto.functional.cross_entropy import (
+    IGNORED,
+    count_numbers,
+    frequency_sums,
+    linear_cross_entropy,
+    loss_metrics,
+    prediction_sums,
+)
 from magneto.nn.embedding import MaskToken
 from magneto.nn.init import NORMAL_STD, NormalLinear
 from magneto.nn.transformer import Encoder
@@ -178,24 +183,14 @@ class ImageModelling(ImageTask):
 
     def score(self, model: nn.Module, batch: dict[str, Tensor]) -> Scores:
         """Leave out broken images; the predictions of patch aggregation are not scored."""
-        codes = self._wanted(batch)
-        logits = model(batch["images"], batch["hidden"]).flatten(0, 1).float()
-        there = (~batch["broken"])[:, None].expand_as(codes).flatten()
-        nats = F.cross_entropy(logits, codes.flatten(), reduction="none")
-        right = logits.argmax(-1) == codes.flatten()
-        return Scores({
-            "loss": (nats * there).sum(), "right": (right & there).sum(), "count": there.sum(),
-        })  # fmt: skip
+        codes = self._wanted(batch).masked_fill(batch["broken"][:, None], IGNORED)
+        logits = model(batch["images"], batch["hidden"]).flatten(0, 1)
+        return Scores(prediction_sums(logits, codes.flatten()))
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return loss (nats per masked patch), perplexity and accuracy."""
         count = count_patches(sums)
-        loss = sums["loss"] / count
-        return {
-            "loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),
-            "masked_accuracy": sums["right"] / count,
-        }
+        return loss_metrics(sums) | {"masked_accuracy": sums["right"] / count}
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         self.prepare()
@@ -210,12 +205,7 @@ class ImageModelling(ImageTask):
         held = islice(self.validation_batches(), limit)
         hidden = [codes_of(b).gather(1, b["hidden"][~b["broken"]]).flatten() for b in held]
         asked = count_numbers(torch.cat(hidden).numpy(), size)
-        sums = {
-            "loss": frequency_nats(train, asked),
-            "right": float(asked[train.argmax()]),
-            "count": float(asked.sum()),
-        }
-        return self.summarise(sums, ())
+        return self.summarise(frequency_sums(train, asked), ())
 
     def digests(self) -> list[str]:
         return [*super().digests(), self.targets.digest()]

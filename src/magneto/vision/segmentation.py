@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from magneto.data.problems import guarded
 from magneto.data.stream import BatchStream, LazyBatches, evaluation_order, evaluation_plans
 from magneto.data.table import evenly_spaced
-from magneto.functional.cross_entropy import frequency_nats
+from magneto.functional.cross_entropy import frequency_sums
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.augmentation import PairedAugmentation
 from magneto.vision.batches import example_stream
@@ -313,8 +313,8 @@ class Segmentation(FineTuning):
         asked = self._count(self.splits.validation, held)
         matrix = np.zeros((len(asked), len(asked)))
         matrix[:, common.argmax()] = asked
-        nats = frequency_nats(common, asked)
-        return self.summarise({"confusion": matrix, "loss": nats, "broken": 0}, ())
+        loss = frequency_sums(common, asked)["loss"]
+        return self.summarise({"confusion": matrix, "loss": loss, "broken": 0}, ())
 
     def _count(self, split: ImageSplit, indices: np.ndarray) -> np.ndarray:
         counts = np.zeros(256, np.int64)

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from magneto.data.stream import EVALUATION_SEED, BatchStream
-from magneto.functional.cross_entropy import count_numbers, frequency_nats
+from magneto.functional.cross_entropy import count_numbers, frequency_sums
 from magneto.language.config import MaskedTextDataConfig
 from magneto.language.masked_lm import Masking
 from magneto.training.task import Figure, Loss, Scores
@@ -158,11 +158,11 @@ class ImageCaptioning(CaptionedTask):
         train = np.concatenate([text[1:] for texts in self.train_tokens for text in texts])
         batches = list(islice(self.validation_batches(), limit))
         asked = torch.cat([batch["targets"] for batch in batches]).numpy()
-        nats = frequency_nats(count_numbers(train, size), count_numbers(asked, size))
+        sums = frequency_sums(count_numbers(train, size), count_numbers(asked, size))
         common = Counter(self.training_texts()).most_common(1)[0][0]
         references = self._references(torch.cat([batch["rows"] for batch in batches]).tolist())
         scores = cider([common] * len(references), references)
-        return {"loss": nats / len(asked), "cider": float(np.mean(scores))}
+        return {"loss": sums["loss"] / len(asked), "cider": float(np.mean(scores))}
 
     def caption(self, model: Any, pictures: Sequence[Picture], how: CaptionSearch) -> list[str]:
         images = self.read_pictures(pictures)

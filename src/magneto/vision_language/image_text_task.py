@@ -6,11 +6,10 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 from magneto.data.problems import Counts
-from magneto.data.tokenizer import Tokenizer, vocabulary_size
+from magneto.data.tokenizer import Tokenizer, check_vocabulary
 from magneto.language.text import build_tokenizer
 from magneto.vision.images import ImageSplit
 from magneto.vision.input_size import ImageInputTask
@@ -61,13 +60,8 @@ class ImageTextTask(ImageInputTask):
         return Counts(found.counts).describe_amounts(parts)
 
     def check(self) -> None:
-        vocabulary_size(self.model_config.vocab_size, self.tokenizer)
+        check_vocabulary(self.model_config.vocab_size, self.tokenizer.vocab_size)
 
     def sized_config(self) -> Any:
         size = self.model_config.vocab_size or self.tokenizer.vocab_size
         return replace(self.model_config, vocab_size=size)
-
-    def save_assets(self, directory: Path) -> dict[str, Any]:
-        (directory / "tokenizer").mkdir()
-        self.tokenizer.save(directory / "tokenizer")
-        return {"data.tokenizer": directory / "tokenizer", **super().save_assets(directory)}

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from magneto.data.cache import content_digest
 from magneto.data.problems import Counts
 from magneto.data.stream import BatchStream, LazyBatches, evaluation_order, join_streams
-from magneto.functional.cross_entropy import count_numbers, frequency_nats
+from magneto.functional.cross_entropy import count_numbers, frequency_sums, prediction_sums
 from magneto.language.config import MaskedTextDataConfig, TextDataConfig
 from magneto.language.text import prepare_text, split_documents
 from magneto.training.task import Loss, Scores
@@ -341,18 +339,16 @@ class MaskedDataModelling(ImageTextTask):
         codes = hidden_codes(self.targets, batch["images"], masked.patches)
         sums = {"unreadable": batch["blank"].sum()}
         for kind, answers in by_kind(codes, batch["words"], masked).items():
-            rows = guesses[kind].float()
-            sums[f"{kind}_nats"] = F.cross_entropy(rows, answers, reduction="sum")
-            sums[f"{kind}_right"] = (rows.argmax(-1) == answers).sum()
-            sums[f"{kind}_count"] = torch.ones_like(answers).sum()
+            found = prediction_sums(guesses[kind], answers)
+            sums |= {f"{kind}_{name}": value for name, value in found.items()}
         return Scores(sums)
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        total = sum(sums[f"{kind}_nats"] for kind in KINDS)
+        total = sum(sums[f"{kind}_loss"] for kind in KINDS)
         found = {"loss": total / max(sum(sums[f"{kind}_count"] for kind in KINDS), 1)}
         for kind in KINDS:
             if count := sums[f"{kind}_count"]:
-                found[f"{kind}_loss"] = sums[f"{kind}_nats"] / count
+                found[f"{kind}_loss"] = sums[f"{kind}_loss"] / count
                 found[f"{kind}_accuracy"] = sums[f"{kind}_right"] / count
         return {**found, "unreadable_images": float(sums.get("unreadable", 0))}
 
@@ -378,9 +374,8 @@ class MaskedDataModelling(ImageTextTask):
         sums: dict[str, float] = {}
         for kind in KINDS:
             may = None if "image" in kind else allowed
-            sums[f"{kind}_nats"] = frequency_nats(known[kind], asked[kind], may)
-            sums[f"{kind}_right"] = float(asked[kind][known[kind].argmax()])
-            sums[f"{kind}_count"] = float(asked[kind].sum())
+            found = frequency_sums(known[kind], asked[kind], may)
+            sums |= {f"{kind}_{name}": value for name, value in found.items()}
         return self.summarise(sums, ())
 
     def digests(self) -> list[str]:

@@ -24,7 +24,7 @@ from magneto.data.media import MediaColumn
 from magneto.data.problems import EMPTY, BadRecord, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source
 from magneto.data.table import Table
-from magneto.functional.cross_entropy import count_numbers, frequency_nats
+from magneto.functional.cross_entropy import count_numbers, frequency_sums
 from magneto.progress import SILENT, Progress
 from magneto.training.task import Figure
 from magneto.vision_language.config import IMAGES, StatementDataConfig, VisualReasonerConfig
@@ -105,10 +105,9 @@ class VisualReasoning(PairTask):
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         truths, held = self.truths
         train, rows = count_numbers(truths, len(ANSWERS)), self.validation_rows(limit)
-        labels, given = held[rows], np.full(len(rows), train.argmax())
-        nats = frequency_nats(train, count_numbers(labels, len(ANSWERS)))
-        right = int((labels == given).sum())
-        sums = {"loss": nats, "accuracy": right, "count": len(rows), "broken": 0}
+        given = np.full(len(rows), train.argmax())
+        sums = frequency_sums(train, count_numbers(held[rows], len(ANSWERS)))
+        sums |= {"accuracy": sums["right"], "broken": 0}
         return self.summarise(sums, [(torch.from_numpy(rows), torch.from_numpy(given))])
 
     def shares(self, logits: Tensor) -> tuple[Sequence[str], Tensor]:

@@ -187,7 +187,7 @@ def test_the_loss_is_of_the_codes_and_words_in_hidden_places(shared: MaskedDataM
     assert torch.allclose(loss.total, expected, rtol=1e-5)
     assert loss.count == 64 + len(batch["words"])
     sums = shared.score(model, batch).sums
-    total = sum(sums[f"{kind}_nats"] for kind in KINDS)
+    total = sum(sums[f"{kind}_loss"] for kind in KINDS)
     assert torch.allclose(total, expected, rtol=1e-5)
     assert [int(sums[f"{kind}_count"]) for kind in KINDS[:2]] == [32, 32]
     assert sum(int(sums[f"{kind}_count"]) for kind in KINDS[2:]) == len(batch["words"])
