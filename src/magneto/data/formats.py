@@ -18,7 +18,6 @@ import numpy as np
 from magneto.data.cache import cache_directory, create_cached, file_states, fingerprint, is_cached
 from magneto.data.files import (
     RECORDS,
-    Record,
     decode_line,
     existing_path,
     has_ending,
@@ -159,7 +158,8 @@ def read_file(path: Path, counts: Counts) -> Table:
     if is_table(path):
         header, cells = open_table(path, counts)
         names = list(dict.fromkeys(header))
-        found = list(zip(*read_rows(path, cells, header, counts, _cells), strict=True))
+        rows = read_rows(path, cells, header, counts, lambda record: list(record.values()))
+        found = list(zip(*rows, strict=True))
         columns = dict(zip(names, found or [()] * len(names), strict=True))
         separator = quoted_separator(path) if unpacked_name(path).endswith(".csv") else "\t"
         return table_of_columns(columns, str(path), path.parent, separator)
@@ -167,10 +167,6 @@ def read_file(path: Path, counts: Counts) -> Table:
     if not records:
         raise ValueError(f"{path} has no records{counts.describe()}")
     return table_of_records(records, str(path), path.parent)
-
-
-def _cells(record: Record) -> list[str]:
-    return list(record.values())
 
 
 def media_column(table: Table, name: str) -> MediaColumn:

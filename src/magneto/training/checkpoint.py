@@ -48,9 +48,11 @@ from magneto.training.distributed import (
 from magneto.training.logging import (
     METRICS_FILE,
     RESULT_FILE,
+    MetricsLogger,
     TrainingResult,
-    open_records,
+    open_trackers,
     read_metrics,
+    write_environment,
 )
 from magneto.training.optimizer import WeightAverage
 from magneto.training.task import ASSETS, DIGEST_FILE, install_assets, staged_assets
@@ -524,7 +526,9 @@ def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> Trai
             save_recipe()
             install_assets(assets)
             (run / RESULT_FILE).unlink(missing_ok=True)
-            state.metrics_logger = open_records(run, state.step, state.config, state.recipe, say)
+            trackers = open_trackers(run, state.step, state.config, state.recipe, say)
+            state.metrics_logger = MetricsLogger(run, state.step, trackers)
+            write_environment(run)
     return None
 
 

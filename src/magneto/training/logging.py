@@ -255,18 +255,6 @@ def read_environments(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def open_records(
-    run: Path,
-    step: int,
-    config: TrainingConfig,
-    recipe: Mapping[str, Any],
-    say: Callable[[str], None],
-) -> MetricsLogger:
-    logger = MetricsLogger(run, step, open_trackers(run, step, config, recipe, say))
-    write_environment(run)
-    return logger
-
-
 def _version(name: str) -> str | None:
     try:
         return version(name)

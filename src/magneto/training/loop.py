@@ -175,13 +175,11 @@ def run_steps(state: TrainingState, hooks: Sequence[Hook]) -> None:
             diverged = state.stop is not None and state.stop.status == "diverged"
             if not diverged and hook.due(state.step, config.steps):
                 hook.function(state)
-        if state.stop is None and state.step < config.steps and stop_requested(state):
+        # Several ranks look for signals at log steps only.
+        looks = state.world.world_size == 1 or state.step % config.log_every == 0
+        going = state.stop is None and state.step < config.steps
+        if going and looks and any_rank(state.interrupt.requested, state.world):
             state.stop = Stop("interrupted", "stopped by a signal")
-
-
-def stop_requested(state: TrainingState) -> bool:
-    due = state.world.world_size == 1 or state.step % state.config.log_every == 0
-    return due and any_rank(state.interrupt.requested, state.world)
 
 
 def train_step(state: TrainingState, pieces: list[Any]) -> None:

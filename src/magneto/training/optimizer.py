@@ -60,13 +60,14 @@ def parameter_groups(
     The factors of maximal update parametrisation, `scales`, multiply the learning rate and divide
     the weight decay.
     """
-    unknown = sorted(multipliers.keys() - {name for name, _ in named_parameters(model)})
+    named = dict(model.named_parameters(remove_duplicate=False))
+    unknown = sorted(multipliers.keys() - named.keys())
     if unknown:
         raise ValueError(
             f"learning-rate multiplier of {unknown[0]}: no such parameter in the model"
         )
-    by_id = {id(p): multipliers[n] for n, p in named_parameters(model) if n in multipliers}
-    scale_by_id = {id(p): scales[n].rate for n, p in named_parameters(model) if n in scales}
+    by_id = {id(p): multipliers[n] for n, p in named.items() if n in multipliers}
+    scale_by_id = {id(p): scales[n].rate for n, p in named.items() if n in scales}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for parameters, decay in zip(split_parameters(model), (weight_decay, 0.0), strict=True):
         for parameter in parameters:
@@ -77,10 +78,6 @@ def parameter_groups(
         {"params": parameters, "weight_decay": decay, "multiplier": multiplier}
         for (decay, multiplier), parameters in groups.items()
     ]
-
-
-def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return list(model.named_parameters(remove_duplicate=False))
 
 
 def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -147,7 +144,8 @@ def take_step(
 
     Returns the gradient norm before clipping, on the device.
     """
-    if not scales_in_kernel(optimizer, world):
+    fused = bool(optimizer.defaults.get("fused")) and world.device.type in ("cpu", "cuda")
+    if not fused or world.is_sharded:  # the kernel can't scale DTensors
         norm = scale_gradients(parameters, count, clip_norm, world)
         optimizer.step()
         return norm
@@ -156,12 +154,6 @@ def take_step(
     optimizer.step()
     delattr(optimizer, GRAD_SCALE)
     return norm
-
-
-def scales_in_kernel(optimizer: torch.optim.Optimizer, world: World) -> bool:
-    """Return whether the optimizer's kernel can scale the gradients; it can't scale DTensors."""
-    fused = bool(optimizer.defaults.get("fused")) and world.device.type in ("cpu", "cuda")
-    return fused and not world.is_sharded
 
 
 def all_finite(parameters: list[nn.Parameter], world: World) -> bool:
