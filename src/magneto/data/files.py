@@ -218,20 +218,6 @@ def decode_line(raw: bytes, counts: Counts, path: Path, number: int) -> str:
         return raw.decode("utf-8", errors="replace")
 
 
-def read_objects(
-    path: Path, counts: Counts, read: Callable[[Record], R | None] = lambda record: record
-) -> Iterator[R]:
-    """Yield the result of `read` for each line of a file with one JSON object per line.
-
-    Blank lines are skipped. Lone surrogates, which no tokenizer accepts, become U+FFFD.
-    """
-
-    def parse(line: str) -> R | None:
-        return read(parse_object(line, counts)) if line.strip() else None
-
-    return read_each(read_lines(path, counts), parse, counts, f"{path}, line")
-
-
 def parse_object(text: str, counts: Counts) -> Record:
     """Return the JSON object in a text; raise BadRecord for another value, or json's error."""
     return _as_object(parse_value(text, counts))
@@ -367,7 +353,8 @@ def stream_records(
 ) -> Iterator[R]:
     """Yield the result of `read` for each record of a file.
 
-    Records are read one at a time, except those of a JSON list.
+    Records are read one at a time, except those of a JSON list. Blank lines are skipped. Lone
+    surrogates, which no tokenizer accepts, become U+FFFD.
 
     Args:
         path: A file that ends in one of `RECORDS`, maybe compressed, or a .tar file. Text members
@@ -378,20 +365,23 @@ def stream_records(
     Raises:
         ValueError: If the file is damaged.
     """
+
+    def parse_member(member: tuple[str, bool]) -> R | None:
+        text, is_json = member
+        return read(parse_object(text, counts) if is_json else {"text": text})
+
+    def parse_line(line: str) -> R | None:
+        return read(parse_object(line, counts)) if line.strip() else None
+
     if path.suffix == ".tar":
-
-        def parse(member: tuple[str, bool]) -> R | None:
-            text, is_json = member
-            return read(parse_object(text, counts) if is_json else {"text": text})
-
-        return read_each(_members(path, counts), parse, counts, f"{path}, member")
+        return read_each(_members(path, counts), parse_member, counts, f"{path}, member")
     if is_table(path):
         header, cells = open_table(path, counts)
         return read_rows(path, cells, header, counts, read)
     if unpacked_name(path).endswith(".json") and _is_list(path):
         rows = read_list(path, None, counts)
         return read_each(rows, lambda row: read(_as_object(row)), counts, f"{path}, record")
-    return read_objects(path, counts, read)
+    return read_each(read_lines(path, counts), parse_line, counts, f"{path}, line")
 
 
 def _is_list(path: Path) -> bool:

@@ -366,7 +366,8 @@ def _add_example(index: ShardIndex, key: str, members: Mapping[str, tuple[Any, A
         return
     found: dict[str, Any] = {}
     for ending, (place, _) in members.items():
-        kind = "mask" if ending in MASK_MEMBERS else _kind(ending)
+        kinds = (kind for kind, own in ENDINGS.items() if f".{ending}".endswith(own))
+        kind = "mask" if ending in MASK_MEMBERS else next(kinds, None)
         if kind is not None:
             found.setdefault(kind, place)
     # Values of text members override those of JSON.
@@ -385,11 +386,6 @@ def _append(
     """Append a row to columns of `count` rows, with `nothing` for missing values."""
     for name in dict.fromkeys([*columns, *values]):
         columns.setdefault(name, [nothing] * count).append(values.get(name, nothing))
-
-
-def _kind(ending: str) -> str | None:
-    """Return the kind of media of an ending such as "png" or "left.png", or None."""
-    return next((kind for kind, own in ENDINGS.items() if f".{ending}".endswith(own)), None)
 
 
 class HubValues(Sequence[Any]):

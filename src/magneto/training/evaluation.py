@@ -7,7 +7,7 @@ Sums and predictions of all ranks are gathered, so metrics do not depend on the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -79,7 +79,9 @@ def evaluate(
             done = min(start + world.world_size, count)
             progress.update("evaluating batches", done, count)
         reshard(model)
-    found = gather_predictions(predictions, world)
+    mine = [(number, map_tensors(value, Tensor.cpu)) for number, value in predictions]
+    everyone = sorted(gather_lists(mine, world), key=lambda pair: pair[0])
+    found = [value for _, value in everyone]
     metrics = task.summarise(total_sums(sums, world), found)
     return Evaluation({name: float(value) for name, value in metrics.items()}, found)
 
@@ -111,12 +113,6 @@ def total_sums(sums: Mapping[str, Tensor], world: World) -> dict[str, Any]:
     sizes = [math.prod(value.shape) for value in sums.values()]
     parts = zip(sums.items(), flat.split(sizes), strict=True)
     return {name: part.reshape(value.shape).tolist() for (name, value), part in parts}
-
-
-def gather_predictions(predictions: Sequence[tuple[int, Any]], world: World) -> list[Any]:
-    """Return the numbered predictions of all ranks on the CPU, in the order of the batches."""
-    mine = [(number, map_tensors(value, Tensor.cpu)) for number, value in predictions]
-    return [value for _, value in sorted(gather_lists(mine, world), key=lambda pair: pair[0])]
 
 
 # Weight of the newest loss in the smoothed loss.

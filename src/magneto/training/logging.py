@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -89,15 +90,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
     A killed process may leave an incomplete last line.
     """
-    return [row for line in path.read_bytes().split(b"\n") if (row := as_row(line)) is not None]
-
-
-def as_row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+    rows = []
+    for line in path.read_bytes().split(b"\n"):
+        with suppress(ValueError, RecursionError):
+            rows.append(json.loads(line))
+    return [row for row in rows if isinstance(row, dict) and isinstance(row.get("step"), int)]
 
 
 def cut_after(path: Path, step: int) -> None:
