@@ -27,21 +27,21 @@ Rung = dict[str, dict[str, Any]]
 def vertex(points: list[tuple[float, float]]) -> tuple[float, float]:
     """Return log rate and loss at the minimum of the parabola through three points.
 
-    Returns the lowest point where that is not the middle one.
+    Returns the lowest point where that is not the middle one, or the parabola is not positive.
     """
     (a, fa), (b, fb), (c, fc) = points
     over = (b - a) ** 2 * (fb - fc) - (b - c) ** 2 * (fb - fa)
     under = (b - a) * (fb - fc) - (b - c) * (fb - fa)
+    lowest = min(points, key=lambda point: point[1])
     if fb > min(fa, fc) or under == 0:
-        loss, place = min((f, x) for x, f in points)
-        return place, loss
+        return lowest
     place = b - over / under / 2
     lagrange = (
         fa * (place - b) * (place - c) / (a - b) / (a - c)
         + fb * (place - a) * (place - c) / (b - a) / (b - c)
         + fc * (place - a) * (place - b) / (c - a) / (c - b)
     )
-    return place, lagrange
+    return (place, lagrange) if lagrange > 0 else lowest
 
 
 def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -65,8 +65,13 @@ def sum_up(runs: list[dict[str, Any]]) -> dict[str, Any]:
                 break
     if best is None:
         return {}
-    place = sorted(full).index(best)
     above = [rate for rate in rates if rate > best]
+    below = [rate for rate in reversed(rates) if rate < best]
+    near = [best]
+    for side in (below, above):
+        near += itertools.takewhile(lambda rate: rate in full, side)
+    full = {rate: full[rate] for rate in near}
+    place = sorted(full).index(best)
     if 0 < place < len(full) - 1:
         near = sorted(full)[place - 1 : place + 2]
         x, losses = [math.log(rate) for rate in near], [full[rate] for rate in near]

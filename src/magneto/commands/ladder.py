@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     from magneto.lab.ladder import Ladder
 
 PLACEMENTS, SEEDS = "pre,sub,peri", "1,2,3"
-DEPTHS = ("model.layers", "model.encoder_layers", "model.decoder_layers")
+# Fields that a size sets.
+SIZED = {
+    "depth": ("model.layers", "model.encoder_layers", "model.decoder_layers"),
+    "width": ("model.width", "model.heads", "model.ffn_width", "model.key_value_heads"),
+}
 # Seconds of a run besides steps and evaluation; the time of an evaluation batch in steps.
 OVERHEAD_SECONDS, EVALUATION_SHARE = 1.5, 0.4
 # Validation batches under a budget, if the recipe sets no limit.
@@ -89,6 +93,7 @@ def main(words: Sequence[str]) -> int:
     budget = None if args.budget is None else read_time("--budget", args.budget)
     from magneto.lab.ladder import (
         LADDER_FILE,
+        SHARE,
         collect_ladder,
         fit_budget,
         open_ladder,
@@ -108,8 +113,10 @@ def main(words: Sequence[str]) -> int:
         timed = {
             size: time_cell(ladder.first_recipe(size), jobs, progress) for size in ladder.sizes
         }
-        return fit_budget(ladder, budget * jobs, timed, fewer_seeds=args.seeds is None)
+        return fit_budget(ladder, timed, fewer_seeds=args.seeds is None)
 
+    if budget is not None:
+        requested = replace(requested, capacity=SHARE * budget * jobs)
     if args.seeds is None and (folder / LADDER_FILE).is_file():  # the budget may have fewer
         requested = replace(requested, seeds=read_ladder(folder).seeds)
     ladder = open_ladder(folder, requested, prepare)
@@ -148,15 +155,15 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
                            f"{args.target}"])  # fmt: skip
     if args.jobs is not None and args.jobs < 1:
         raise ConfigError([f"--jobs must be 1 or more, not {args.jobs}"])
-    if clash := [name for name in DEPTHS if axis == "depth" and name in overrides]:
+    if clash := [name for name in SIZED["depth"] if axis == "depth" and name in overrides]:
         raise ConfigError([f"--{clash[0]}: use {option} for this field"])
-    rates, seeds = (
-        sorted(numbers("--lrs", args.lrs, float)),
-        numbers("--seeds", args.seeds or SEEDS),
-    )
+    rates = sorted(numbers("--lrs", args.lrs, float))
+    seeds = sorted(numbers("--seeds", args.seeds or SEEDS))
     if rates[0] <= 0:
         raise ConfigError([f"--lrs must be above 0, not {args.lrs}"])
     others = other_fields(args.grid, overrides)
+    if clash := [name for name in SIZED[axis] if name in others]:
+        raise ConfigError([f"--grid {clash[0]}: {option} sets this field"])
     changes = {**overrides, **{name: values[0] for name, values in others.items()}}
     recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
     if args.placements is None and placement_name(recipe.model):

@@ -7,7 +7,6 @@ before it is trained, and the forecast is compared with the result.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, score_cell, ti
 from magneto.lab.probe import PROBE_FILE
 from magneto.lab.trend import Law, Prior, find_vertex, fit_law, reaches
 from magneto.lab.verdict import HALF_FP16, THRESHOLDS
+from magneto.training.logging import read_rows
 
 RUNG_FILE = "rung.json"
 # Standard errors of log rates: of a best rate at the end of the tested rates, and of a rate that
@@ -32,6 +32,8 @@ PLATEAU = 0.1
 # Assumed standard deviation of a loss's logarithm over seeds, used for single seeds: that of the
 # five seeds of docs/reports/placements-24 at their best rates.
 ONE_SEED = 0.01
+# A loss of 0 has no logarithm.
+SMALLEST = 1e-9
 
 
 @dataclass(frozen=True)
@@ -127,13 +129,21 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
     done = [cell for cell in cells if cell.status != MISSING]
     losses: dict[float, dict[int, float | None]] = {}
     for cell in done:
-        losses.setdefault(cell.learning_rate, {})[cell.seed] = cell.loss
+        loss = None if cell.loss is None else max(cell.loss, SMALLEST)
+        losses.setdefault(cell.learning_rate, {})[cell.seed] = loss
     failed = {cell.learning_rate for cell in done if cell.status != FINISHED}
     good = sorted(losses.keys() - failed)
     shared = shared_seeds(losses, good)
     if shared is None:
         return None
     full, best, seeds = shared
+    # Beyond a rate without a loss, a parabola does not describe the losses.
+    lost = [rate for rate in losses if rate not in full]
+    ends = (
+        max((r for r in lost if r < best), default=0),
+        min((r for r in lost if r > best), default=math.inf),
+    )
+    full = {rate: own for rate, own in full.items() if ends[0] < rate < ends[1]}
     above = min((rate for rate in losses if rate > best), default=None)
     edge_error = AT_EDGE if above is None or above in full else BETWEEN
     vertex = find_vertex(full, best, edge_error)
@@ -200,7 +210,7 @@ def read_probe(run: Path) -> dict[str, float]:
     path = run / PROBE_FILE
     if not path.is_file():
         return {}
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    rows = read_rows(path)
 
     def layers(name: str) -> list[float]:
         return [layer[name] for row in rows for layer in row["layers"] if layer[name]]
@@ -255,8 +265,14 @@ def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
         if not all(tables):
             continue
         seed = tables[0][0]["seed"]
-        rates = [sorted({c["learning_rate"] for c in cells if c["seed"] == seed})
-                 for cells in tables]  # fmt: skip
+        rates = [
+            sorted(
+                {c["learning_rate"] for c in cells if c["seed"] == seed and c["status"] != MISSING}
+            )
+            for cells in tables
+        ]
+        if not all(rates):
+            continue
         low, high = max(r[0] for r in rates), min(r[-1] for r in rates)
         for rung in rungs:
             if row in rung["rows"]:
@@ -405,7 +421,8 @@ def expected_failures(
             "value": law.value, "low": law.low, "high": law.high,
             "exponent": law.exponent,
             "share": law.value / limit if one.above else limit / law.value,
-            "size": at if towards else (float(rungs[0]["size"]) if beyond else None),
+            "size": (max(at, float(rungs[0]["size"])) if at and towards
+                     else float(rungs[0]["size"]) if beyond else None),
             "before_target": beyond,
         })  # fmt: skip
     if laws["stable_rate"]:
@@ -418,7 +435,9 @@ def expected_failures(
             "trouble": "the best rate is no longer stable", "value": math.exp(apart),
             "low": stable["low"] / best["high"], "high": stable["high"] / best["low"],
             "exponent": slope, "share": math.exp(-apart),
-            "size": size * math.exp(power) if power < 50 else None, "before_target": apart <= 0,
+            "size": (size * math.exp(power) if power < 50
+                     else float(rungs[0]["size"]) if apart <= 0 else None),
+            "before_target": apart <= 0,
         })  # fmt: skip
     return sorted(found, key=lambda entry: entry["size"] or math.inf)
 
@@ -440,7 +459,9 @@ def answer(
     rows = prediction["rows"]
     if not rows:
         return ["No row learned on every rung, so there is no forecast."]
-    first = min(rows, key=lambda row: rows[row]["loss"]["value"])
+    # Rows are ranked by their losses relative to one row, because these are paired by seeds.
+    base = next(iter(rows))
+    first = min(rows, key=lambda row: rows[base]["gaps"][row]["value"] if row != base else 0.0)
     rate, loss = rows[first]["best_rate"], rows[first]["loss"]
     claim = "reaches loss" if len(rows) == 1 else "has the lowest loss,"
     lines = [f"Forecast for {axis} {size}, with 80 % intervals: {title_of(first)} {claim} "

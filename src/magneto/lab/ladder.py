@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from magneto.config import ConfigError
-from magneto.files import plain, read_object, write_json
+from magneto.files import acquire_lock, plain, read_object, write_json
 from magneto.lab.comparison import environments, first_cells, without_places
 from magneto.lab.forecast import (
     RUNG_FILE,
@@ -37,11 +37,13 @@ from magneto.lab.grid import (
     Cell,
     Sweep,
     cell_directory,
-    is_done,
     load_cells,
     open_sweep,
     read_spec,
     read_sweep,
+    refuse_edited,
+    refuse_repeated,
+    refuse_several_data,
 )
 from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, title_of
 from magneto.lab.probe import last_stack
@@ -157,51 +159,56 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
             new rungs.
 
     Raises:
-        ConfigError: If a rung's recipe is wrong, or the folder has another ladder.
+        ConfigError: If a rung's recipe is wrong, the folder has another ladder, or runs are missing
+            and the recipe was edited after the ladder began.
         ValueError: If runs are missing and the data changed after the ladder began.
     """
     for size in ladder.sizes:
         first = [{**row, RATE: ladder.rates[0], SEED: ladder.seeds[0]} for row in rows_of(ladder)]
-        load_cells(ladder.sweep(size, first))
+        sweep = ladder.sweep(size, first)
+        refuse_several_data(sweep)
+        refuse_repeated(sweep, load_cells(sweep))
     path = folder / LADDER_FILE
     if path.exists():
         known = read_ladder(folder)
         fixed = {"recipe", "overrides", "axis", "rows", "rates", "race"}
         before, now = asdict(known), json.loads(json.dumps(asdict(ladder), default=str))
-        changed = sorted(name for name in fixed if before[name] != now[name])
-        if changed or not {*known.sizes} <= {*ladder.sizes}:
+        changed = [name for name in fixed if before[name] != now[name]]
+        changed += [name for name in ("sizes", "seeds") if not {*before[name]} <= {*now[name]}]
+        if changed:
             raise ConfigError([f"{folder} contains another ladder: its "
-                               f"{', '.join(changed or ['sizes'])} differ (only rungs and seeds "
+                               f"{', '.join(sorted(changed))} differ (only rungs and seeds "
                                "may be added); choose another --out"])  # fmt: skip
         check_data(folder, known, ladder)
-        new = known if ladder.sizes == known.sizes else prepare(ladder)
-        ladder = replace(
-            known, sizes=ladder.sizes, seeds=ladder.seeds, target=ladder.target,
-            seconds=new.seconds, capacity=new.capacity,
-        )  # fmt: skip
+        begun = replace(known, sizes=ladder.sizes, seeds=ladder.seeds, target=ladder.target,
+                        capacity=ladder.capacity)  # fmt: skip
+        untimed = ladder.capacity and not known.seconds
+        again = untimed or ladder.sizes != known.sizes
+        ladder = replace(begun, seconds=prepare(begun).seconds) if again else begun
     elif folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} already exists and is not empty; choose another --out")
     else:
-        ladder = prepare(ladder)
+        prepared = prepare(ladder)
+        if path.exists():  # another machine began it meanwhile
+            return open_ladder(folder, ladder, prepare)
+        ladder = prepared
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, asdict(ladder))
     return ladder
 
 
 def check_data(folder: Path, known: Ladder, ladder: Ladder) -> None:
-    """Check that missing runs would have the same data as the runs that were begun.
-
-    Raises:
-        ValueError: If the data changed after the ladder began.
-    """
+    """Check that missing runs would have the recipe and data of the runs that were begun."""
     wanted = replace(known, seeds=ladder.seeds)
     missing = ladder.sizes != known.sizes or any(
         afforded(folder, wanted, size, missing_cells(folder, wanted, size)) for size in known.sizes
     )
     rungs = [known.folder(folder, size) for size in known.sizes]
-    begun = next((rung for rung in rungs if (rung / "cells").is_dir()), None)
-    if missing and begun:
-        prepare_data(begun, read_sweep(begun))
+    begun = [rung for rung in rungs if missing and (rung / "cells").is_dir()]
+    for rung in begun:
+        refuse_edited(rung, read_sweep(rung))
+    if begun:
+        prepare_data(begun[0], read_sweep(begun[0]))
 
 
 def read_ladder(folder: Path) -> Ladder:
@@ -215,15 +222,15 @@ def read_ladder(folder: Path) -> Ladder:
 
 def fit_budget(
     ladder: Ladder,
-    capacity: float,
     timed: Mapping[int, tuple[float, float]],
     fewer_seeds: bool = False,
 ) -> Ladder:
-    """Return a ladder with as many steps per run as a budget allows.
+    """Return a ladder with as many steps per run as its capacity allows.
+
+    Runs of a ladder that has begun keep their steps.
 
     Args:
         ladder: The requested ladder.
-        capacity: Worker seconds of the budget.
         timed: Seconds per step, and other seconds per cell, by size.
         fewer_seeds: Whether to drop seeds if runs would be shorter than `GOOD_STEPS`.
 
@@ -234,13 +241,15 @@ def fit_budget(
     counts = {size: planned(ladder, size) for size in ladder.sizes}
     besides = sum(counts[size] * timed[size][1] for size in ladder.sizes)
     a_step = sum(counts[size] * timed[size][0] for size in ladder.sizes)
-    steps = min(training.steps, int((SHARE * capacity - besides) / a_step))
+    capacity = ladder.capacity or math.inf
+    affordable = math.inf if ladder.fitted else (capacity - besides) / a_step
+    steps = int(min(training.steps, affordable))
     if fewer_seeds and len(ladder.seeds) > 1 and steps < min(GOOD_STEPS, training.steps):
         fewer = replace(ladder, seeds=ladder.seeds[:-1])
-        return fit_budget(fewer, capacity, timed, fewer_seeds)
+        return fit_budget(fewer, timed, fewer_seeds)
     least = min(LEAST_STEPS, training.steps)
     if steps < least:
-        needed = (besides + least * a_step) / SHARE / capacity
+        needed = (besides + least * a_step) / capacity
         raise ConfigError([f"--budget is too short: {sum(counts.values())} runs of {least} "
                            f"steps need {needed:.1f} times as long; choose smaller --widths, fewer "
                            "--placements or fewer --seeds"])  # fmt: skip
@@ -253,7 +262,7 @@ def fit_budget(
             f"{', '.join(map(str, ladder.seeds))}."
             if steps < training.steps else "")  # fmt: skip
     return replace(
-        ladder, fitted=changes, capacity=SHARE * capacity, seconds=seconds,
+        ladder, fitted=changes, seconds=seconds,
         notes=[*ladder.notes, *filter(None, [note])],
     )  # fmt: skip
 
@@ -272,13 +281,11 @@ def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) ->
         rung_folder = ladder.folder(folder, size)
         below = [read_rung(ladder.folder(folder, s), s) for s in ladder.sizes if s < size]
         file = ladder.forecast_file(folder, size)
-        if below and not file.exists():
+        begun = (rung_folder / SPEC_FILE).exists()
+        if below and not begun and not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, plain({"commit": environment()["commit"], **forecast(below, size)}))
-        while cells := afforded(folder, ladder, size, missing_cells(folder, ladder, size)):
-            before = read_sweep(rung_folder).further if (rung_folder / SPEC_FILE).exists() else []
-            new = [values for values in cells if values not in before]
-            sweep = open_sweep(rung_folder, ladder.sweep(size, [*before, *new]))
+        while sweep := next_sweep(folder, ladder, size):
             describe_rung(rung_folder, sweep, report)
             what = f"{ladder.axis} {size}: training runs"
             complete = run_local(
@@ -289,6 +296,25 @@ def run_ladder(folder: Path, ladder: Ladder, jobs: int, report: ProgressBars) ->
             if not complete:
                 return False
     return True
+
+
+def next_sweep(folder: Path, ladder: Ladder, size: int) -> Sweep | None:
+    """Write and return a rung's comparison with its next cells; None if it has no further ones.
+
+    The folder is locked, so that no machine overwrites the cells that another one adds.
+    """
+    rung_folder = ladder.folder(folder, size)
+    lock = acquire_lock(folder, math.inf)
+    try:
+        cells = afforded(folder, ladder, size, missing_cells(folder, ladder, size))
+        if not cells:
+            return None
+        before = read_sweep(rung_folder).further if (rung_folder / SPEC_FILE).exists() else []
+        new = [values for values in cells if values not in before]
+        return open_sweep(rung_folder, ladder.sweep(size, [*before, *new]))
+    finally:
+        if lock:
+            lock.release()
 
 
 def describe_rung(rung_folder: Path, sweep: Sweep, report: ProgressBars) -> None:
@@ -348,7 +374,7 @@ def missing_cells(folder: Path, ladder: Ladder, size: int) -> list[dict[str, Any
         stable = below["stable_below"] if below else None
         wanted = next_cells(tried, start, ladder.seeds, stable, bool(below))
         cells += [{**values, RATE: rate, SEED: seed} for rate, seed in wanted]
-    return [values for values in cells if not is_done(rung_folder, Cell(values))]
+    return cells
 
 
 def rows_of(ladder: Ladder) -> list[dict[str, Any]]:

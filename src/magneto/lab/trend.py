@@ -91,7 +91,8 @@ def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
         x: Positions of the points, (3,), ascending.
-        y: (parabolas, 3). If the middle point is not the lowest, the lowest point is returned.
+        y: (parabolas, 3), positive. If the middle point is not the lowest, or the parabola is not
+            positive, the lowest point is returned.
     """
     left, right = (y[:, 1] - y[:, 0]) / (x[1] - x[0]), (y[:, 2] - y[:, 1]) / (x[2] - x[1])
     curve = (right - left) / (x[2] - x[0])
@@ -100,6 +101,7 @@ def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     safe = np.where(inside, curve, 1.0)
     place = np.clip(-slope / (2 * safe), x[0], x[2])
     value = y[:, 0] + (place - x[0]) * (left + safe * (place - x[1]))
+    inside &= value > 0  # a loss is not negative
     lowest = y.argmin(1)
     ends = np.take_along_axis(y, lowest[:, None], 1)[:, 0]
     return np.where(inside, place, x[lowest]), np.where(inside, value, ends)

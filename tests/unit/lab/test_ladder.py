@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,7 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(ladders, "describe_rung", describe)
     monkeypatch.setattr(ladders, "run_local", run)
+    monkeypatch.setattr(ladders, "prepare_data", lambda *words: None)
     return ran
 
 
@@ -237,17 +239,21 @@ def test_shapes_keep_the_recipes_heads_and_ratio() -> None:
 
 
 def test_a_budget_buys_steps() -> None:
-    ladder, timed = made([64, 128]), {64: (0.01, 1.0), 128: (0.04, 1.0)}
+    timed = {64: (0.01, 1.0), 128: (0.04, 1.0)}
+    ladder = made([64, 128])
     cells = {size: planned(ladder, size) for size in timed}
-    enough = sum(cells[s] * (60 * step + more) for s, (step, more) in timed.items()) / 0.8
-    assert fit_budget(ladder, 2 * enough, timed).fitted["training.steps"] == 60
-    fitted = fit_budget(ladder, 0.8 * enough, timed)
+    enough = sum(cells[s] * (60 * step + more) for s, (step, more) in timed.items())
+    rich, scarce, poor = (replace(ladder, capacity=part * enough) for part in (2, 0.8, 0.5))
+    assert fit_budget(rich, timed).fitted["training.steps"] == 60
+    fitted = fit_budget(scarce, timed)
     assert LEAST_STEPS <= fitted.fitted["training.steps"] < 60
     assert "of the recipe's 60 steps" in fitted.notes[0]
+    begun = fit_budget(replace(fitted, sizes=[64, 128], capacity=poor.capacity), timed)
+    assert begun.fitted == fitted.fitted, "steps do not change within a ladder"
     with pytest.raises(ConfigError, match="--budget is too short"):
-        fit_budget(ladder, 0.5 * enough, timed)
-    few = made([64, 128], overrides={**SMALL, "training.steps": "8"})
-    assert fit_budget(few, enough, timed).fitted["training.steps"] == 8
+        fit_budget(poor, timed)
+    few = made([64, 128], overrides={**SMALL, "training.steps": "8"}, capacity=enough)
+    assert fit_budget(few, timed).fitted["training.steps"] == 8
 
 
 @pytest.mark.parametrize(("limit", "batches"), [(1, 1), (None, 2)])
@@ -310,6 +316,10 @@ def test_what_can_not_be_told_is_said(tmp_path: Path, invented: list[str],
         (["--widths", "32,48", "--target", "128"], "other sizes: heads would be 1.5"),
         (["--widths", "32,64", "--target", "128", "--budget", "soon"], "--budget takes a duration"),
         (["--depths", "2,4", "--target", "8", "--model.layers", "9"], "--model.layers"),
+        (["--depths", "2,4", "--target", "8", "--grid", "model.layers=2,4"], "--grid model.layers"),
+        (["--widths", "32,64", "--target", "128", "--grid", "model.heads=2,4"], "--widths sets"),
+        (["--widths", "32,64", "--target", "128", "--grid", "data.max_length=8,16"],
+         "different data"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(
@@ -332,3 +342,83 @@ def test_a_budget_that_ended_before_the_neighbours_had_all_seeds_leaves_a_best_r
     shown = sum_up(cells("pre", beyond))
     assert shown is not None and (shown["seeds"], shown["edge"]) == (2, "stability")
     assert (shown["largest_stable"], shown["next_failed"]) == (1e-2, 3e-2)
+
+
+@pytest.mark.parametrize(
+    ("table", "best", "edge"),
+    [
+        # Two rates above the best one a run diverged, and one rate above that a run learned.
+        ({1e-3: [3.0] * 2, 3e-3: [2.5] * 2, 1e-2: [2.6, None], 3e-2: [2.6] * 2}, 3e-3, "stability"),
+        # A parabola through these losses would be negative at its minimum; a loss of 0 has no log.
+        ({1e-3: [1.0] * 2, 3e-3: [1e-3] * 2, 1e-2: [0.2] * 2}, 3e-3, ""),
+        ({1e-3: [1.0] * 2, 3e-3: [0.0] * 2, 1e-2: [0.2] * 2}, 3e-3, ""),
+    ],
+)  # fmt: skip
+def test_a_best_rate_is_stable_and_its_loss_is_positive(
+    table: dict[float, list[float | None]], best: float, edge: str
+) -> None:
+    shown = sum_up(cells("pre", table))
+    assert shown is not None and shown["best_rate"]["value"] == pytest.approx(best)
+    assert shown["edge"] == edge and shown["loss"]["value"] > 0
+
+
+def test_a_smaller_rung_added_later_gives_no_forecast_of_trained_rungs(
+    tmp_path: Path, invented: list[str]
+) -> None:
+    ladder = open_ladder(tmp_path, made([64, 128]), lambda new: new)
+    run_ladder(tmp_path, ladder, 1, QUIET)
+    ladder = open_ladder(tmp_path, made([32, 64, 128]), lambda new: new)
+    run_ladder(tmp_path, ladder, 1, QUIET)
+    assert not ladder.forecast_file(tmp_path, 64).exists()
+    found = collect_ladder(tmp_path, ladder, "")
+    assert found["sizes"] == [32, 64, 128]
+    assert {entry["size"] for entry in found["held_out"]} == {128}
+    with pytest.raises(ConfigError, match="its seeds differ"):
+        open_ladder(tmp_path, made([32, 64, 128], seeds=[4]), lambda new: new)
+
+
+def test_a_larger_budget_pays_for_further_runs(tmp_path: Path, invented: list[str]) -> None:
+    seconds = {"64": 2.0, "128": 2.0}
+    for capacity in (40.0, 60.0):
+        short = made([64, 128], capacity=capacity, seconds=seconds)
+        ladder = open_ladder(tmp_path, short, lambda new: new)
+        run_ladder(tmp_path, ladder, 1, QUIET)
+        assert len(invented) == capacity / 2
+
+
+def test_results_that_the_list_of_runs_lacks_are_taken_up(
+    tmp_path: Path, invented: list[str]
+) -> None:
+    ladder = open_ladder(tmp_path, made([64, 128]), lambda new: new)
+    run_ladder(tmp_path, ladder, 1, QUIET)
+    before = collect_ladder(tmp_path, ladder, "")["rungs"]
+    path = tmp_path / "rungs/width-64/sweep.json"
+    sweep = json.loads(path.read_text())
+    write_json(path, sweep | {"further": sweep["further"][:5]})
+    run_ladder(tmp_path, ladder, 1, QUIET)
+    assert (
+        collect_ladder(tmp_path, ladder, "")["rungs"][0]["rows"]["pre"]["best_rate"]
+        == (before[0]["rows"]["pre"]["best_rate"])
+    )
+
+
+def test_missing_runs_are_not_trained_by_an_edited_recipe(
+    tmp_path: Path, invented: list[str]
+) -> None:
+    recipe = tmp_path / "mine.yaml"
+    load_recipe("causal-lm/tiny", {RATE: 1e-3}).save(recipe)
+    given, out = {"recipe": str(recipe)}, tmp_path / "out"
+    ladder = open_ladder(out, made([64, 128], **given), lambda new: new)
+    run_ladder(out, ladder, 1, QUIET)
+    recipe.write_text(recipe.read_text().replace("weight_decay: 0", "weight_decay: 9"))
+    open_ladder(out, made([64, 128], **given), lambda new: new)
+    with pytest.raises(ConfigError, match="weight_decay"):
+        open_ladder(out, made([64, 128, 256], **given), lambda new: new)
+
+
+def test_a_ladder_is_begun_once_by_two_machines(tmp_path: Path, invented: list[str]) -> None:
+    def prepare(ladder: Ladder) -> Ladder:
+        open_ladder(tmp_path / "out", made([64, 128]), lambda new: replace(new, notes=["first"]))
+        return replace(ladder, notes=["second"])
+
+    assert open_ladder(tmp_path / "out", made([64, 128]), prepare).notes == ["first"]
