@@ -330,14 +330,12 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
 
 
 def learned(rung: Mapping[str, Any], row: str) -> bool:
-    """Return whether a row of a rung has a best rate."""
     return "best_rate" in rung["rows"].get(row, {})
 
 
 def law_of(
     points: Sequence[tuple[int, Mapping[str, float]]], size: int, prior: Prior
 ) -> dict[str, Any]:
-    """Fit a law to values with errors, by size."""
     return asdict(fit_law([(s, pair["value"], pair["error"]) for s, pair in points], size, prior))
 
 
@@ -356,7 +354,6 @@ def gap_law(rungs: Sequence[Mapping[str, Any]], row: str, other: str, size: int)
 
 
 def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Compare a rung's forecast, made before its training, with its results."""
     rows = []
     for row, laws in prediction["rows"].items():
         if not learned(rung, row):
@@ -402,10 +399,7 @@ def expected_failures(
 ) -> list[dict]:
     """Return the quantities that have limits, sorted by the size at which they reach them.
 
-    Args:
-        rungs: Results of the rungs.
-        laws: Forecast of one row at `size`.
-        size: The target.
+    `laws` are the forecast of one row at `size`, the target.
     """
     found = []
     for one in QUANTITIES:
@@ -450,16 +444,11 @@ def answer(
 ) -> list[str]:
     """Return the forecast for the target in sentences, the main one first.
 
-    Args:
-        axis: "width" or "depth".
-        size: The target.
-        prediction: Result of `forecast` for the target.
-        troubles: Result of `expected_failures` for each row.
+    Rows are ranked by their losses relative to one row, because these are paired by seeds.
     """
     rows = prediction["rows"]
     if not rows:
         return ["No row learned on every rung, so there is no forecast."]
-    # Rows are ranked by their losses relative to one row, because these are paired by seeds.
     base = next(iter(rows))
     first = min(rows, key=lambda row: rows[base]["gaps"][row]["value"] if row != base else 0.0)
     rate, loss = rows[first]["best_rate"], rows[first]["loss"]
@@ -468,7 +457,8 @@ def answer(
              f"{spread(loss)} at learning rate {spread(rate)}."]  # fmt: skip
     kinds: dict[str, list[str]] = {"Possibly as good": [], "Worse": []}
     for other, law in rows[first]["gaps"].items():
-        kind = "Possibly as good" if law["low"] <= 0 else "Worse"
+        unsure = law["low"] <= 0 or rows[other]["loss"]["value"] < loss["value"]
+        kind = "Possibly as good" if unsure else "Worse"
         part = (f"{title_of(other)} ({percent(law['value'])} loss, {percent(law['low'])} to "
                 f"{percent(law['high'])}; {trend(law)})")  # fmt: skip
         kinds[kind].append(part)
@@ -485,7 +475,6 @@ def answer(
 
 
 def first_failure_text(axis: str, size: int, row: str, found: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence on a row's first expected failure as its size grows."""
     title = title_of(row)
     if not found:
         return f"{title}: no quantity was measured that could warn of a failure."
@@ -501,7 +490,6 @@ def first_failure_text(axis: str, size: int, row: str, found: Sequence[Mapping[s
 
 
 def trend(law: Mapping[str, float]) -> str:
-    """Describe the trend of a gap with size, if the interval of its exponent excludes 0."""
     if law["exponent_low"] > 0:
         return "the gap grows with size"
     if law["exponent_high"] < 0:
@@ -510,20 +498,17 @@ def trend(law: Mapping[str, float]) -> str:
 
 
 def spread(law: Mapping[str, float], digits: int = 3) -> str:
-    """Format a value with its interval."""
     low, value, high = (f"{law[name]:.{digits}g}" for name in ("low", "value", "high"))
     return f"{value} ({low} to {high})"
 
 
 def percent(gap: float) -> str:
-    """Format the logarithm of a ratio as a difference in percent."""
     return f"{100 * math.expm1(gap):+.1f} %"
 
 
 def limitations(
     axis: str, target: int, rungs: Sequence[Mapping[str, Any]], prediction: Mapping[str, Any]
 ) -> list[str]:
-    """Return the limitations of a ladder in sentences."""
     lines = []
     if len(rungs) < 3:
         lines.append(f"{len(rungs)} rungs do not determine an exponent. It stays near its assumed "
@@ -549,6 +534,16 @@ def limitations(
         elif prediction["rows"].get(row) and not prediction["rows"][row]["stable_rate"]:
             lines.append(f"The largest stable rate of {title_of(row)} is unknown, because no rate "
                          "failed.")  # fmt: skip
+    losses = {row: found["loss"]["value"] for row, found in prediction["rows"].items()}
+    disagree = [
+        f"{title_of(row)} and {title_of(other)}"
+        for row, found in prediction["rows"].items()
+        for other, gap in found["gaps"].items()
+        if gap["value"] > 0 and losses[other] < losses[row]
+    ]
+    if disagree:
+        lines.append("The trend of each loss alone predicts another order than the trend of their "
+                     f"difference: {', '.join(disagree)}.")  # fmt: skip
     seeds = min((row["seeds"] for rung in rungs for row in rung["rows"].values() if "seeds" in row),
                 default=0)  # fmt: skip
     if seeds == 1:
@@ -572,7 +567,6 @@ def limitations(
 
 
 def held_out_text(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Summarise the accuracy of the forecasts of held-out rungs."""
     if not entries:
         return "No rung has a forecast that was made before its training."
     holds = sum(entry["holds"] for entry in entries)

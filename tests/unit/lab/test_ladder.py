@@ -16,7 +16,15 @@ from magneto.commands.ladder import EVALUATION_SHARE, OVERHEAD_SECONDS, time_cel
 from magneto.config import ConfigError
 from magneto.files import write_json
 from magneto.lab import ladder as ladders
-from magneto.lab.forecast import PLATEAU, PRIORS, sum_up
+from magneto.lab.forecast import (
+    PLATEAU,
+    PRIORS,
+    answer,
+    forecast,
+    limitations,
+    sensitivity,
+    sum_up,
+)
 from magneto.lab.grid import PLACEMENT, RATE, SEED, read_sweep
 from magneto.lab.ladder import (
     LEAST_STEPS,
@@ -422,3 +430,19 @@ def test_a_ladder_is_begun_once_by_two_machines(tmp_path: Path, invented: list[s
         return replace(ladder, notes=["second"])
 
     assert open_ladder(tmp_path / "out", made([64, 128]), prepare).notes == ["first"]
+
+
+def test_rows_are_ranked_by_paired_losses_and_a_contradiction_is_said() -> None:
+    """Seeds differ by far more than rows, and Sub-LN is ahead of Pre-LN in each pair."""
+    rungs = []
+    for size, pre, sub in ((32, 1.2, 0.8), (64, 0.6, 0.5), (128, 0.3, 0.26)):
+        rows = {}
+        for row, loss in (("pre", pre), ("sub", sub)):
+            table = {1e-3: [9.0, 9.0], 3e-3: [loss, loss + 0.4], 1e-2: [9.0, 9.0]}
+            rows[row] = {**(sum_up(cells(row, table)) or {}), "measured": {}}
+        rungs.append({"size": size, "rows": rows, "adam_eps": 1e-8, "baseline_loss": None})
+    told = forecast(rungs, 512)
+    assert told["rows"]["pre"]["loss"]["value"] < told["rows"]["sub"]["loss"]["value"]
+    said = answer("width", 512, told, {"pre": [], "sub": []})
+    assert "Sub-LN has the lowest loss" in said[0] and "Possibly as good: Pre-LN" in said[1]
+    assert "another order" in " ".join(limitations("width", 512, rungs, told))
