@@ -22,7 +22,6 @@ from magneto.lab.forecast import (
     answer,
     forecast,
     limitations,
-    sensitivity,
     sum_up,
 )
 from magneto.lab.grid import PLACEMENT, RATE, SEED, read_sweep
