@@ -88,10 +88,8 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
         rung_folder: Folder of the rung.
         size: Its width or depth.
     """
-    sweep, about = (
-        read_sweep(rung_folder),
-        read_object(rung_folder / RUNG_FILE, "baseline", "metric"),
-    )
+    sweep = read_sweep(rung_folder)
+    about = read_object(rung_folder / RUNG_FILE, "baseline", "metric")
     judge = Judge(about["metric"], about["higher_is_better"], about["baseline"])
     rows: dict[str, list[Cell]] = {}
     for cell in sweep.cells():
@@ -100,11 +98,7 @@ def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
     for row, cells in rows.items():
         scored = [score_cell(rung_folder, cell, judge) for cell in cells]
         shown = sum_up(scored)
-        at_best = (
-            []
-            if shown is None
-            else [cell for cell in cells if float(cell.values[RATE]) == shown["best_tried"]]
-        )
+        at_best = [c for c in cells if shown and float(c.values[RATE]) == shown["best_tried"]]
         readings = [read_probe(cell_directory(rung_folder, cell)) for cell in at_best]
         measured = {one.name: geometric([r[one.name] for r in readings if one.name in r])
                     for one in QUANTITIES}  # fmt: skip
@@ -357,19 +351,14 @@ def held_out(rung: Mapping[str, Any], prediction: Mapping[str, Any]) -> list[dic
     rows = []
     for row, laws in prediction["rows"].items():
         if not learned(rung, row):
-            ends = {end: laws["best_rate"][end] for end in ("value", "low", "high")}
-            rows.append({"row": row, "what": "best_rate", **ends, "measured": None,
-                         "holds": False})  # fmt: skip
+            rows.append({"row": row, "what": "best_rate", **compared(laws["best_rate"], None)})
             continue
         results = rung["rows"][row]
         for what in ("best_rate", "stable_rate", "loss"):
             if laws[what] is None or results[what] is None:
                 continue
-            low, value, high = (laws[what][end] for end in ("low", "value", "high"))
             truth = results[what]["value"]
-            entry = {"row": row, "what": what, "value": value, "low": low, "high": high,
-                     "measured": truth, "holds": low <= truth <= high,
-                     "off": math.exp(abs(math.log(value / truth)))}  # fmt: skip
+            entry = {"row": row, "what": what, **compared(laws[what], truth)}
             if what == "best_rate":
                 entry["trivial_rates"] = {
                     name: {"value": rate, "off": math.exp(abs(math.log(rate / truth)))}
@@ -387,11 +376,19 @@ def held_out_gaps(rung: Mapping[str, Any], laws: Mapping[str, Any]) -> Iterator[
     first, *others = [row for row in laws if learned(rung, row)] or [""]
     for row in others:
         law, mine = laws[first]["gaps"][row], rung["rows"][first]["loss"]["value"]
-        low, value, high = (math.exp(law[end]) for end in ("low", "value", "high"))
+        ratios = {end: math.exp(law[end]) for end in ("value", "low", "high")}
         truth = rung["rows"][row]["loss"]["value"] / mine
-        yield {"row": row, "against": first, "what": "gap", "value": value, "low": low,
-               "high": high, "measured": truth, "holds": low <= truth <= high,
-               "off": math.exp(abs(math.log(value / truth)))}  # fmt: skip
+        yield {"row": row, "against": first, "what": "gap", **compared(ratios, truth)}
+
+
+def compared(law: Mapping[str, float], truth: float | None) -> dict[str, Any]:
+    """Return a forecast beside its measured value, which is None if the row did not learn."""
+    low, value, high = (law[end] for end in ("low", "value", "high"))
+    found = {"value": value, "low": low, "high": high, "measured": truth, "holds": False}
+    if truth is None:
+        return found
+    off = math.exp(abs(math.log(value / truth)))
+    return {**found, "holds": low <= truth <= high, "off": off}
 
 
 def expected_failures(
