@@ -132,12 +132,9 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
         return None
     full, best, seeds = shared
     # Beyond a rate without a loss, a parabola does not describe the losses.
-    lost = [rate for rate in losses if rate not in full]
-    ends = (
-        max((r for r in lost if r < best), default=0),
-        min((r for r in lost if r > best), default=math.inf),
-    )
-    full = {rate: own for rate, own in full.items() if ends[0] < rate < ends[1]}
+    lost = losses.keys() - full.keys()
+    full = {rate: own for rate, own in full.items()
+            if not any(min(rate, best) < r < max(rate, best) for r in lost)}  # fmt: skip
     above = min((rate for rate in losses if rate > best), default=None)
     edge_error = AT_EDGE if above is None or above in full else BETWEEN
     vertex = find_vertex(full, best, edge_error)
@@ -312,8 +309,7 @@ def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
             "trivial_rates": {"rate of the rung below": rate,
                               "rate of the rung below scaled by 1/size":
                               rate * last["size"] / size},
-            "gaps": {other: gap_law(rungs, row, other, size) for other in able
-                     if other != row},
+            "gaps": {other: gap_law(rungs, row, other, size) for other in able if other != row},
         }  # fmt: skip
     return {
         "size": size,
@@ -548,14 +544,11 @@ def limitations(
     if seeds:
         lines.append("Largest stable rates lie between two tested rates. Rates other than the best "
                      "and its neighbours were tested with one seed only.")  # fmt: skip
-    near = [
-        f"{title_of(row)} at {rung['size']}"
-        for rung in rungs
-        for row, found in rung["rows"].items()
-        if "loss" in found
-        and rung["baseline_loss"]
-        and found["loss"]["value"] > (1 - PLATEAU) * rung["baseline_loss"]
-    ]
+    near = [f"{title_of(row)} at {rung['size']}"
+            for rung in rungs if rung["baseline_loss"]
+            for row, found in rung["rows"].items()
+            if "loss" in found and found["loss"]["value"] > (1 - PLATEAU) * rung["baseline_loss"]
+            ]  # fmt: skip
     if near:
         lines.append(f"These losses are within {PLATEAU:.0%} of the trivial baseline's, so they "
                      "compare only which row starts to learn first: "
