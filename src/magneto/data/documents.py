@@ -115,9 +115,7 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
 def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
     """Return the file at a path, or the files below a folder with one of the endings, sorted.
 
-    Raises:
-        FileNotFoundError: If the path does not exist.
-        ValueError: If the folder has no file with one of the endings.
+    A missing path raises FileNotFoundError, and a folder without such files ValueError.
     """
     path = existing_path(source)
     if path.is_file():

@@ -251,14 +251,9 @@ def shards_by_split(source: Path, shards: Sequence[Path]) -> dict[str, list[Path
 
 @dataclass
 class ShardIndex:
-    """Index of the examples in tar shards.
+    """Examples in tar shards: their keys, and columns of the places of media and of values.
 
-    Attributes:
-        keys: Key of each example.
-        places: Location of each example's media file, by column: (shard number, first byte, size in
-            bytes), or (-1, 0, 0) if it has none.
-        fields: Values of each example's text and JSON members, by column; None for a missing value.
-        counts: Counts of problems.
+    A place is (shard number, first byte, size in bytes), or (-1, 0, 0) for no file.
     """
 
     keys: list[str] = field(default_factory=list)
@@ -389,12 +384,7 @@ def _append(
 
 
 class HubValues(Sequence[Any]):
-    """Column of plain values of a hub data set, loaded on first access.
-
-    Args:
-        dataset: The data set.
-        column: Name of the column.
-    """
+    """Column of plain values of a hub data set, loaded on first access."""
 
     def __init__(self, dataset: Any, column: str) -> None:
         self.dataset, self.column = dataset, column

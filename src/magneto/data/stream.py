@@ -211,13 +211,7 @@ def with_draw(numbers: np.ndarray, draw: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Plan of consecutive epochs of numbered examples.
-
-    Attributes:
-        order: Function from an epoch to its rows.
-        count: Rows per epoch.
-        batch_size: Rows of a global batch.
-    """
+    """Plan of consecutive epochs, of `count` rows each; `order` returns the rows of an epoch."""
 
     order: Callable[[int], np.ndarray]
     count: int

@@ -269,12 +269,9 @@ def make_shared(step: int) -> Any:
 
 @dataclass(frozen=True)
 class SharedBatch:
-    """Batch in an anonymous memory file, since containers limit /dev/shm.
+    """Batch in an anonymous memory file of a worker process, since containers limit /dev/shm.
 
-    Attributes:
-        empty: The batch with tensors on torch's "meta" device.
-        process: Worker that holds the file open.
-        file: File descriptor in that worker.
+    `empty` is the batch with tensors on torch's "meta" device.
     """
 
     empty: Any

@@ -125,15 +125,9 @@ def _loss_and_gradients(
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
     """Return the loss with and without smoothing, and the wanted gradients of the former.
 
-    Args:
-        rows: Inputs of the linear layer, (rows, width).
-        weight: Weight of the linear layer, (vocabulary, width).
-        bias: Bias of the linear layer, (vocabulary,), or None.
-        answers: Targets, (rows,).
-        chunk: Number of rows at a time, at least 1.
-        smoothing: Label smoothing.
-        operand: Type of the matrix products.
-        wanted: Whether gradients of rows, weight and bias are needed.
+    Shapes are those of `linear_cross_entropy`, with rows (rows, width) and answers (rows,). `chunk`
+    rows are computed at a time, in products of type `operand`. Gradients of rows, weight and bias
+    may be `wanted`.
     """
     matrix, shift = weight.to(operand), None if bias is None else bias.to(operand)
     # One buffer for all chunks: the first touch of a large new one is slow.
@@ -178,15 +172,9 @@ def project(part: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> T
 
 
 def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Convert logits to the gradient of the loss, in place.
+    """Convert logits, (rows, vocabulary), to the gradient of the loss, in place.
 
-    Args:
-        logits: Logits, (rows, vocabulary).
-        answer: Targets, (rows, 1).
-        smoothing: Label smoothing.
-
-    Returns:
-        The losses with and without smoothing, both (rows, 1).
+    `answer` has the targets, (rows, 1). Returns the losses with and without smoothing, (rows, 1).
     """
     picked = logits.gather(-1, answer)
     mean = logits.mean(-1, keepdim=True) if smoothing else picked

@@ -314,11 +314,7 @@ def open_empty_rows(allowed: Tensor) -> Mask:
 
 
 def four_dimensional(attention_mask: Tensor) -> Tensor:
-    """Return a mask as (batch, 1, query length or 1, key length).
-
-    Raises:
-        ValueError: If the mask is not boolean or does not have two or three dimensions.
-    """
+    """Return a boolean mask as (batch, 1, query length or 1, key length); refuse other shapes."""
     if attention_mask.dtype != torch.bool:
         raise ValueError(
             f"attention_mask must be boolean (True = may attend), not {attention_mask.dtype}; "

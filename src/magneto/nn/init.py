@@ -76,13 +76,7 @@ class Projection(nn.Linear):
 
 
 class PartlyBiased(Projection):
-    """Projection with a bias for some slices; `bias` is the concatenation of their biases.
-
-    Args:
-        width: Input features.
-        slices: (role, number of rows) of each slice, from the first row on.
-        biased: Roles whose slices have a bias.
-    """
+    """Projection with a bias for the slices `biased`; `bias` concatenates their biases."""
 
     def __init__(
         self, width: int, slices: Sequence[tuple[str, int]], biased: Collection[str]

@@ -68,11 +68,7 @@ def width_scales(model: nn.Module) -> Mapping[str, Scale]:
 
 
 def check_tied(model: nn.Module, scales: Mapping[str, Scale]) -> None:
-    """Check that a tied weight has the same factors under all its names.
-
-    Raises:
-        ValueError: If the factors differ, as for an output matrix tied to the embedding.
-    """
+    """Raise ValueError if a tied weight has different factors under its names."""
     names: dict[nn.Parameter, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if name not in scales:  # the module occurs twice

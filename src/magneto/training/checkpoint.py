@@ -325,10 +325,8 @@ class RunWeights:
 class CheckpointWriter:
     """Writer of directories of tensors. Every rank must call `write` with the same kinds.
 
-    Args:
-        world: The ranks.
-        background: Whether to copy tensors to CPU memory and write them on a thread. A new write
-            waits for the previous one.
+    In the background, tensors are copied to CPU memory and written on a thread. A new write waits
+    for the previous one.
     """
 
     def __init__(self, world: World, background: bool) -> None:
@@ -347,17 +345,11 @@ class CheckpointWriter:
         state: dict[str, Any],
         after: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write a directory.
+        """Write a directory, which is replaced when the new content is complete.
 
-        Args:
-            directory: Target directory, which is replaced when the new content is complete.
-            kinds: This rank's pieces. If a kind is sharded, every rank of the first replica writes
-                its rows, and the main process writes an index and the tensors that all ranks hold.
-            state: Plain values to write as JSON.
-            after: Function to call on the main process after the write.
-
-        Raises:
-            OSError: If this write, or an earlier one in the background, failed.
+        If a kind is sharded, every rank of the first replica writes its rows, and the main process
+        writes an index and the tensors that all ranks hold. `state` is written as JSON. At the end,
+        the main process calls `after`. An error of an earlier write in the background is raised.
         """
         self.wait()
         if not self.background:
