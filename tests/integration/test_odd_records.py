@@ -50,27 +50,29 @@ def lines(path: Path, *records: Any) -> Path:
     return path
 
 
-def test_texts(tmp_path: Path) -> None:
-    good = [{"text": f"a sentence that is number {n}"} for n in range(200)]
-    odd = [DEEP, '{"text": 1e999}', '{"text": ' + "9" * 5000 + "}", "{", "null", '{"text": null}']
-    source = lines(tmp_path / "a.jsonl", *odd, *good)
-    _, said = task_of("causal-lm/tiny", source, tokenizer="bytes", max_length=16)
-    assert f"6 {MALFORMED} [{source}, line 1: nested too deeply; {source}, line 2: " in said
+# Of each: how many good records come before the odd ones, these, good ones, and options.
+TEXTS: list[tuple[str, int, list[Any], Callable[[int], dict], dict[str, Any]]] = [
+    ("causal-lm/tiny", 0,
+     [DEEP, '{"text": 1e999}', '{"text": ' + "9" * 5000 + "}", "{", "null", '{"text": null}'],
+     lambda n: {"text": f"a sentence that is number {n}"},
+     {"tokenizer": "bytes", "max_length": 16}),
+    ("text-classification/tiny", 1,
+     [DEEP, {"text": 5, "label": "a"}, {"text": [], "label": "a"}, "7"],
+     lambda n: {"text": f"{n} is a number", "label": "ab"[n % 2]}, {}),
+    ("translation/tiny", 0,
+     [DEEP, {"en": "alone"}, {"en": 1e999, "de": "x"}],
+     lambda n: {"en": f"number {n} is good", "de": f"Zahl {n} ist gut"},
+     {"tokenizer": "bytes", "languages": None}),
+]  # fmt: skip
 
 
-def test_labelled_texts(tmp_path: Path) -> None:
-    good = [{"text": f"{n} is a number", "label": "ab"[n % 2]} for n in range(60)]
-    odd = [DEEP, {"text": 5, "label": "a"}, {"text": [], "label": "a"}, "7"]
-    source = lines(tmp_path / "a.jsonl", good[0], *odd, *good)
-    _, said = task_of("text-classification/tiny", source)
-    assert f"4 {MALFORMED} [{source}, line 2: nested too deeply" in said
-
-
-def test_translations(tmp_path: Path) -> None:
-    good = [{"en": f"number {n} is good", "de": f"Zahl {n} ist gut"} for n in range(200)]
-    source = lines(tmp_path / "a.jsonl", DEEP, {"en": "alone"}, {"en": 1e999, "de": "x"}, *good)
-    _, said = task_of("translation/tiny", source, tokenizer="bytes", languages=None)
-    assert f"3 {MALFORMED} [{source}, line 1: nested too deeply; {source}, line 2: " in said
+@pytest.mark.parametrize(("recipe", "before", "odd", "good", "changes"), TEXTS)
+def test_texts(
+    recipe: str, before: int, odd: list[Any], good: Callable, changes: dict, tmp_path: Path
+) -> None:
+    source = lines(tmp_path / "a.jsonl", *map(good, range(before)), *odd, *map(good, range(200)))
+    _, said = task_of(recipe, source, **changes)
+    assert f"{len(odd)} {MALFORMED} [{source}, line {before + 1}: nested too deeply; " in said
 
 
 def examples_of(task: Any) -> int:

@@ -3,6 +3,7 @@
 Its model is no Transformer and its configuration has no placement.
 """
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -236,10 +237,12 @@ def test_what_an_unfinished_task_lacks_is_said(place: Path, capsys) -> None:
     assert "'accuracy'" in line and "loss, f1" in line
 
 
-def test_metrics_and_answers_may_be_tensors(place: Path, capsys) -> None:
+def test_metrics_and_answers_may_be_tensors(place: Path, capsys, monkeypatch) -> None:
     (place / "toy_package" / "tensors.py").write_text(PACKAGE + VARIANTS)
     words = ["train", place / "toy.yaml", "--task", "toy_package.tensors:Tensors"]
     words += ["--training.epochs", "0.25", "--training.warmup_steps", "0"]
     assert answer(capsys, *words, "--out", place / "tensors")["metrics"]["f1"] == 0.5
     (place / "bits.csv").write_text("bit\n1\n0\n")
-    assert answer(capsys, "predict", place / "tensors", "bits.csv")["rows"] == [[1.0], [0.0]]
+    for rows, given in (("bits.csv", ""), ("-", "bit\n1\n0\n"), ("-", '{"bit": 1}\n{"bit": 0}\n')):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        assert answer(capsys, "predict", place / "tensors", rows)["rows"] == [[1.0], [0.0]]

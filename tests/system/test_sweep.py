@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import random
-import runpy
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
-from safetensors import SafetensorError
 
 from magneto.cli import main
 from magneto.files import acquire_lock
@@ -221,24 +219,6 @@ def test_mistakes(tmp_path: Path, capsys) -> None:
     ):
         recipe = ["image-classification/tiny", "--out", tmp_path / "x"]
         assert said in refused(capsys, "compare", *recipe, *words), words
-
-
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
-def test_a_worker_says_a_full_disk_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise SafetensorError("Error while serializing: I/O error: no room (os error 28)")
-
-    monkeypatch.setattr("magneto.lab.grid.read_sweep", full)
-    monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module("magneto.lab.sweep", run_name="__main__")
-    said = str(ended.value)
-    assert (
-        said.startswith("magneto: Could not write: the disk or a quota is full")
-        and "\n" not in said
-    )
 
 
 def living_workers(folder: Path) -> list[str]:

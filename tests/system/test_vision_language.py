@@ -10,14 +10,12 @@ import torch
 
 from magneto.cli import main
 from magneto.recipe import load_recipe
-from magneto.vision_language.config import FineTunedConfig, MaskedDataModelConfig
+from magneto.vision_language.config import MaskedDataModelConfig
 from magneto.vision_language.finetuning import (
     held_config,
     is_exported,
-    load_pretrained,
-    pretrained_inputs,
 )
-from magneto.vision_language.model import MaskedDataModel, VisionLanguageEncoder
+from magneto.vision_language.model import MaskedDataModel
 from tests.commands import answer, refused
 from tests.unit.vision_language.folders import COLOURS, png
 from tests.unit.vision_language.small_tasks import caption_task, question_task, run, statement_task
@@ -220,18 +218,3 @@ def test_fine_tuning_begins_with_converted_weights(released: Path) -> None:
     with pytest.raises(ValueError, match="set --model"):
         load_recipe("visual-question-answering/tiny", wider).build_task().prepare()
     assert torch.equal(vision[0], state["beit3.encoder.embed_positions.A.weight"][2])
-
-
-def test_an_encoder_without_a_head(released: Path) -> None:
-    """torchscale's BEiT3 by itself: its tensors get the encoder's prefix."""
-    state = torch.load(released / "beit3_small_patch16_32.pth")["model"]
-    bare = {n.removeprefix("beit3."): t for n, t in state.items() if n.startswith("beit3.")}
-    torch.save(bare, released / "bare.pt")
-    config = FineTunedConfig(
-        **SIZES, placement="sub", image_size=32, vocab_size=PIECES, embedding_scale="none",
-        pretrained=str(convert(released, "bare.pt")),
-    )  # fmt: skip
-    model = torch.nn.ModuleDict({"encoder": VisionLanguageEncoder(config)})
-    assert "initialised randomly: none" in load_pretrained(model, config)[1]
-    with pytest.raises(FileNotFoundError, match=r"has no tokenizer: .* --tokenizer beit3\.spm"):
-        pretrained_inputs(config)

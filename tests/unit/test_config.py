@@ -159,11 +159,8 @@ def test_whole_numbers_stay_exact() -> None:
 def test_odd_numbers_are_one_short_line() -> None:
     for name, given, answer in (
         ("width", "inf", "width must be a whole number, 1 or more, not 'inf'"),
-        ("width", float("nan"), "width must be a whole number, 1 or more, not nan"),
         ("width", 10**18, "width must be a whole number of at most 18 digits, not 1000"),
-        ("width", 10**400, "width must be a whole number of at most 18 digits, not 1000"),
         ("rate", 10**400, "rate must be a number, not 1000"),
-        ("rate", float("nan"), "rate must be a finite number, not nan"),
         ("rate", "1e400", "rate must be a finite number, not inf"),
         ("rate", "x" * 5000, "rate must be a number, not 'xxx"),
         ("kind", [[["x"] * 50] * 50] * 50, "kind must be one of one, two, not [[['x', 'x'"),

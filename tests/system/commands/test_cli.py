@@ -25,14 +25,6 @@ def test_every_command_explains_itself() -> None:
         assert "example:" in text and "--json" in text, command
 
 
-def test_a_run_is_evaluated(language_run: Path, book: Path, capsys) -> None:
-    metrics = answer(capsys, "evaluate", language_run)
-    assert {"loss", "perplexity", "bits_per_byte", "run", "weights"} <= set(metrics)
-    result = json.loads((language_run / "result.json").read_text())
-    assert metrics["loss"] == pytest.approx(result["best"]["value"], rel=1e-5)
-    assert answer(capsys, "evaluate", language_run, "--data", book)["loss"] != metrics["loss"]
-
-
 MISTAKES = [
     ("trian x", "did you mean train?"),
     ("train causal-lm/tinny", "did you mean causal-lm/tiny?"),

@@ -98,15 +98,6 @@ def test_translation(place: Path, capsys) -> None:
     assert written[0, 0] == task.vocabulary.end and written.shape[1] <= 7
 
 
-def test_a_tokenizer_that_transformers_lacks_is_said_so(place: Path, capsys) -> None:
-    text = place / "bytes.jsonl"
-    text.write_text("".join(json.dumps({"text": sentence(n, 12)}) + "\n" for n in range(60)))
-    small = ["--model.layers", "1", "--data.max_length", "24", "--data.tokenizer", "bytes"]
-    _, out = exported(place, "bytes", "causal-lm/tiny", text, *small)
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert f'load_tokenizer("{out}")' in said and (out / "tokenizer.bytes").is_file()
-
-
 def test_other_models_are_refused(tmp_path: Path) -> None:
     recipe = load_recipe("image-tokenizer/tiny")
     with pytest.raises(ConfigError, match="image-tokenizer has no export") as refused:

@@ -166,23 +166,6 @@ def test_a_run_of_its_own_is_a_row_and_runs_of_one_row_are_its_seeds(
             read_runs([first, other], IMAGES)
 
 
-def test_rows_of_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """These are models of two stacks, and a user's own task without a data source."""
-    examples = Path(__file__).parents[3] / "examples"
-    monkeypatch.syspath_prepend(examples)
-    changes = {"model.encoder_layers": 3, "data.source": "texts/en-de"}
-    for name, recipe in (("own", load_recipe(str(examples / "diabetes.yaml"))),
-                         ("mt", load_recipe("translation/tiny", changes))):  # fmt: skip
-        (tmp_path / name).mkdir()
-        recipe.save(tmp_path / name / "recipe.yaml")
-        result = {"status": "finished", "metrics": {"loss": 0.5}}
-        (tmp_path / name / "result.json").write_text(json.dumps(result))
-    found = read_runs([tmp_path / "own", tmp_path / "mt"], ANY)
-    assert [(each.row, each.own) for each in found] == [
-        ("Sub-LN, 2 layers", "Diabetes loss"), ("Sub-LN, 3+2 layers", "en-de loss"),
-    ]  # fmt: skip
-
-
 def test_all_columns_are_of_the_best_weights(tmp_path: Path) -> None:
     result = {"metrics": {"accuracy": 0.7}, "best": {"step": 2, "value": 0.8}}
     folder = run(tmp_path / "run", result)

@@ -1,11 +1,11 @@
 """From a masked language model to a classifier by the command line."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from magneto.cli import main
+from tests.commands import answer, outcome, refused
 from tests.unit.language.test_classification import write_pairs
 
 SMALL = [
@@ -32,18 +32,17 @@ def test_from_masked_language_model_to_scores_on_other_data(
     --data.pair_column two --data.label_column answer --training.steps 3 --model.rotary_base 100
     --model.pretrained {tmp_path}/mlm-{{placement}} --out {second}"""
     words = [*tune.split(), *shape]
-    assert main([*words, "--model.layers", "3"]) == 2
-    assert "set --model.layers 2" in capsys.readouterr().err
-    assert main(words) == 0
+    assert "set --model.layers 2" in refused(capsys, *words, "--model.layers", "3")
+    code, _, said = outcome(capsys, *words)
+    assert code == 0 and f"warning: the encoder of {first} is at its unigram baseline" in said
     kept = "assets/tokenizer/tokenizer.json"
     assert (second / kept).read_bytes() == (first / kept).read_bytes()
     first.rename(tmp_path / "gone")
     (tmp_path / "rows.tsv").rename(tmp_path / "moved.tsv")
     other = tmp_path / "other.csv"
     other.write_text("one,two,answer\nab,ac,same\nab,cc,other\n")
-    capsys.readouterr()
-    assert main(["evaluate", str(second), "--data", str(other), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["accuracy"] in (0.0, 0.5, 1.0)
+    found = answer(capsys, "evaluate", second, "--data", other)
+    assert found["accuracy"] in (0.0, 0.5, 1.0)
     other.write_text("one,two,answer\nab,ac,maybe\n")
-    assert main(["evaluate", str(second), "--data", str(other)]) == 2
-    assert "unknown labels in the rows ('maybe')" in capsys.readouterr().err
+    line = refused(capsys, "evaluate", second, "--data", other)
+    assert "unknown labels in the rows ('maybe')" in line
