@@ -116,17 +116,6 @@ def test_an_epoch_has_every_utterance_once(prepared: PreparedSpeech) -> None:
     assert sum(b.frames for b in groups) / sum(b.cells for b in groups) > 0.8
 
 
-def test_cuts_change_no_batch(prepared: PreparedSpeech) -> None:
-    stream = prepared.train_stream(4, 1)
-    for step in range(4):  # into the second epoch
-        (whole,) = stream.batch(step)
-        assert len(whole) == 4
-        cut = stream.batch(step, 4, [0, 1, 2, 3])
-        assert equal([group for piece in cut for group in piece], whole)
-    names = ", ".join(f"utterance {id}" for batch in whole for id in batch.ids)
-    assert stream.names(3, 1, [0]) == names
-
-
 def test_speed_changes_what_is_planned() -> None:
     pytest.importorskip("soxr", reason="soxr is not installed")
     varied = AugmentationConfig(speeds=(0.8, 1.0, 1.25))

@@ -43,16 +43,6 @@ def test_one_label_per_frame_is_exact_where_nothing_is_cut(predictor: str, seed:
         assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
 
 
-@pytest.mark.parametrize(("predictor", "seed"), [("lstm", 3), ("stateless", 1), ("stateless", 41)])
-def test_a_beam_of_one_is_greedy(predictor: str, seed: int) -> None:
-    model = small_model(seed, predictor=predictor)
-    encoded, lengths = features([7, 0, 9, 1])
-    one = ModifiedBeamSearch(width=1)(model, encoded, lengths)
-    for mine, theirs in zip(one, GreedySearch(1)(model, encoded, lengths), strict=True):
-        assert (mine[0].labels, mine[0].frames) == (theirs[0].labels, theirs[0].frames)
-        assert mine[0].score == pytest.approx(theirs[0].score, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     "search",
     [

@@ -17,7 +17,6 @@ from magneto.speech.long_audio import (
     Transcriber,
     TranscriptMerger,
     Word,
-    align_words,
     split_windows,
     timed_words,
 )
@@ -81,17 +80,6 @@ def test_no_word_is_lost_or_doubled(seed: int) -> None:
             break
         start += size - overlap
     assert [word.text for word in found] == [word.text for word in words]
-
-
-def test_the_longest_common_sequence_of_words() -> None:
-    before = [Word(text, n, n + 0.5) for n, text in enumerate("abcd")]
-    after = [Word(text, n + 0.1, n + 0.6) for n, text in enumerate("abxd")]
-    assert align_words(before, after, -1.0, 9.0) == [(0, 0), (1, 1), (3, 3)]
-    assert align_words(before, after, 0.9, 2.0) == [(1, 1)]
-    # What begins where the window does may be the end of another word.
-    assert align_words(before, after, 0.05, 9.0) == [(1, 1), (3, 3)]
-    far = [Word(word.text, word.start + 5, word.end + 5) for word in after]
-    assert align_words(before, far, -1.0, 9.0) == []
 
 
 def test_words_have_the_times_of_their_labels(tmp_path) -> None:

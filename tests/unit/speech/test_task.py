@@ -34,6 +34,7 @@ from magneto.speech.task import (
     word_errors,
 )
 from magneto.training.config import TrainingConfig
+from magneto.training.logging import read_metrics
 from magneto.training.loop import train
 from magneto.training.task import NON_FINITE, figures_of
 from tests.problems import listed
@@ -83,12 +84,9 @@ def test_empty_transcripts_are_told() -> None:
     task, said = made(), Said()
     task.prepare(said)
     sums = {"loss": 1.0, "count": 1.0, NON_FINITE: 0.0, "unreadable": 0.0}
-    answers = [(str(n), "one", "") for n in range(10)]
-    task.summarise(sums, [answers])
-    assert "100% of the validation transcripts are empty" in said.lines[-1]
-    before = len(said.lines)
-    task.summarise(sums, [[*answers[:9], ("9", "one", "two")]])
-    assert len(said.lines) == before
+    for words, told in (("two", False), ("", True)):
+        task.summarise(sums, [[*((str(n), "one", "") for n in range(9)), ("9", "one", words)]])
+        assert ("100% of the validation transcripts are empty" in said.lines[-1]) == told
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -137,25 +135,24 @@ def test_the_three_figures() -> None:
 ONE_GROUP = replace(DATA, max_frames=10_000)
 
 
-class Broken(SpeechRecognition):
-    """Utterances of some numbers have no finite loss from the second step on."""
+def broken(names: tuple[int, ...]) -> SpeechRecognition:
+    """A task whose utterances of some numbers have no finite loss from the second step on."""
+    task = SpeechRecognition(MODEL, ONE_GROUP, 1)
+    stream = task.train_stream(1, 1)
 
-    broken: tuple[int, ...] = ()
+    class Spoilt(BatchStream):
+        def batch(self, step: int, parts: int = 1, wanted: Any = (0,)) -> Any:
+            pieces = super().batch(step, parts, wanted)
+            for group in (group for piece in pieces for group in piece if step > 0):
+                for row, name in enumerate(group.ids):
+                    if int(name.rpartition("-")[2]) in names:
+                        group.feature_lengths[row] = 3
+                        group.sizes[row] = (3, group.sizes[row][1])
+            return pieces
 
-    def train_stream(self, batch_size: int, seed: int) -> Any:
-        stream, broken = super().train_stream(batch_size, seed), self.broken
-
-        class Spoilt(BatchStream):
-            def batch(self, step: int, parts: int = 1, wanted: Any = (0,)) -> Any:
-                pieces = super().batch(step, parts, wanted)
-                for group in (group for piece in pieces for group in piece if step > 0):
-                    for row, name in enumerate(group.ids):
-                        if int(name.rpartition("-")[2]) in broken:
-                            group.feature_lengths[row] = 3
-                            group.sizes[row] = (3, group.sizes[row][1])
-                return pieces
-
-        return Spoilt(stream.plan, stream.make, stream.describe)
+    spoilt = Spoilt(stream.plan, stream.make, stream.describe)
+    task.train_stream = lambda batch_size, seed: spoilt  # type: ignore[method-assign]
+    return task
 
 
 TRAINING = TrainingConfig(
@@ -166,20 +163,17 @@ TRAINING = TrainingConfig(
 def test_an_utterance_without_a_finite_loss_is_named_and_the_run_goes_on(
     tmp_path: Path, capsys
 ) -> None:
-    class Some(Broken):
-        broken = (3, 7)
-
-    result = train(Some(MODEL, ONE_GROUP, 1), TRAINING, tmp_path / "run", seed=1)
+    result = train(broken((3, 7)), TRAINING, tmp_path / "run", seed=1)
     assert result.status == "finished"
     assert f"{NO_FINITE_LOSS}: 2" in capsys.readouterr().err  # at the end
     assert sorted(row[:2] for row in listed(tmp_path / "run")) == [
         [NO_FINITE_LOSS, "train-3"], [NO_FINITE_LOSS, "train-7"]
     ]  # fmt: skip
-    rows = [
-        json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    ]
-    shares = [row[NON_FINITE] for row in rows if NON_FINITE in row]
-    assert shares[-1] > 0 and all(row["loss"] > 0 for row in rows if "loss" in row)
+    rows = [row for row in read_metrics(tmp_path / "run") if "loss" in row]
+    assert rows[-1][NON_FINITE] > 0 and all(row["loss"] > 0 for row in rows)
+    result = train(broken(tuple(range(12))), TRAINING, tmp_path / "none", seed=1)
+    assert result.status == "diverged" and result.reason == "no loss of the batch is finite"
+    assert (tmp_path / "none" / "diverged" / "batch.safetensors").exists()
 
 
 def test_what_only_decoding_shows_is_named_and_kept_over_a_resume(tmp_path: Path, capsys) -> None:
@@ -203,15 +197,6 @@ def test_what_only_decoding_shows_is_named_and_kept_over_a_resume(tmp_path: Path
         assert listed(tmp_path / "run") == kept
 
 
-def test_a_batch_without_any_finite_loss_stops_the_run_and_is_kept(tmp_path: Path) -> None:
-    class All(Broken):
-        broken = tuple(range(12))
-
-    result = train(All(MODEL, ONE_GROUP, 1), TRAINING, tmp_path / "run", seed=1)
-    assert result.status == "diverged" and result.reason == "no loss of the batch is finite"
-    assert (tmp_path / "run" / "diverged" / "batch.safetensors").exists()
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     return train_small(tmp_path_factory.mktemp("speech") / "run")
@@ -231,27 +216,21 @@ def test_a_run_keeps_what_its_model_needs(run: Path, monkeypatch: pytest.MonkeyP
     assert task.vocabulary.decode(task.vocabulary.encode(["one"])[0]) == "one"
 
 
-def test_a_run_begins_with_the_weights_of_another(run: Path, tmp_path: Path) -> None:
+def test_a_run_begins_with_the_weights_of_another(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ["--model.pretrained", str(run), "--data.tokenizer", str(run / "assets" / "tokenizer")]
     second = train_small(tmp_path / "second", *words, "--training.learning_rate", "1e-12")
     given, found = (load_run(each, "final", {}).model.state_dict() for each in (run, second))
     for name, value in given.items():
         torch.testing.assert_close(found[name], value, atol=1e-6, rtol=0)
-    assert load_run(second, "final", {}).recipe.model.pretrained is None
-
-
-def test_weights_of_another_model_are_told_or_refused(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = Said()
-    model = replace(load_run(run, "final", {}).recipe.model, pretrained=str(run))
-    data = replace(DATA, tokenizer=str(run / "assets" / "tokenizer"))
-    for changes in ({}, {"intermediate_layers": (0,), "intermediate_weight": 0.1}):
-        task = SpeechRecognition(replace(model, **changes), data, 1)
-        task.prepare(said)
-        assert task.initial_weights()
-        anew = [line for line in said.lines if "which are initialised: intermediate" in line]
-        assert len(anew) == bool(changes)
+    opened, said = load_run(second, "final", {}).recipe, Said()
+    assert opened.model.pretrained is None
+    more = {"intermediate_layers": (0,), "intermediate_weight": 0.1, "pretrained": str(run)}
+    task = SpeechRecognition(replace(opened.model, **more), opened.data, 1)
+    task.prepare(said)
+    assert task.initial_weights()
+    assert any("which are initialised: intermediate" in line for line in said.lines)
     monkeypatch.setattr("magneto.speech.task.open_tensors", lambda path: {"elsewhere": None})
     with pytest.raises(ValueError, match="has no weights of this model"):
-        SpeechRecognition(model, data, 1).initial_weights()
+        task.initial_weights()

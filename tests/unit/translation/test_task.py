@@ -15,7 +15,6 @@ from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.loop import train
 from magneto.translation.config import ParallelDataConfig, TranslationConfig
-from magneto.translation.prepare import load_vocabulary
 from magneto.translation.task import Translation
 from tests.evaluating import measured, taught
 from tests.ranks import run_ranks
@@ -147,22 +146,6 @@ def whole(text: Path, tmp_path_factory: pytest.TempPathFactory, module_cache: Pa
 
 def rows_of(run: Path) -> list[dict]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def test_a_run_is_evaluated_on_other_text_with_its_own_vocabulary(
-    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    for name, lines in (("en", "ab\ncd\n"), ("yy", "01\n23\n")):
-        (other / f"test.{name}").write_text(lines)
-    assert main(["evaluate", str(whole), "--data", str(other), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert 0 < found["loss"] < 6
-    vocabulary = load_vocabulary(whole / "assets" / "tokenizer")
-    assert vocabulary.languages == ("en", "xx", "yy")
-    alone = translation(tmp_path / "gone", tokenizer=str(whole / "assets" / "tokenizer"))
-    assert alone.build_model().config.vocab_size == vocabulary.size  # no text is needed
 
 
 @pytest.mark.distributed

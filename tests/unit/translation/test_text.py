@@ -128,14 +128,6 @@ def test_a_language_that_comes_late_is_found_and_what_lacks_it_counted(tmp_path:
     assert found == [("late", "tard")] and counts == {MISSING_LANGUAGE: 1400}
 
 
-def test_line_pairs_in_a_wanted_language_come_before_records(tmp_path: Path) -> None:
-    files = {"train.tsv": "en\tde\none\teins\n", "a.foo": "x\n", "a.swiss": "y\n"}
-    folder = str(write(tmp_path / "text", files))
-    assert open_parallel(folder, None, frozenset({"en"})).languages == ["de", "en"]
-    named = open_parallel(folder, None, frozenset({"foo", "swiss"}))
-    assert list(named.read("swiss", "foo", "train", Counts())) == [("y", "x")]
-
-
 def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
     folder = write(tmp_path / "text", {"a.en": "x\ny\n", "a.de": "z\n", "b.tsv": "x y\tz\n"})
     twice = write(tmp_path / "twice", {"a.en": "one\n", "a.de": "eins\n", "a.en.txt": "other\n"})

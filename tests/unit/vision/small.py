@@ -18,8 +18,8 @@ from magneto.recipe import RUN_FILE, Recipe, load_recipe
 from magneto.training.logging import TrainingResult
 from magneto.training.loop import train
 from magneto.training.task import Task, place_companion
-from magneto.vision.config import ImageClassifierConfig, SegmenterConfig
-from magneto.vision.models import ImageClassifier, Segmenter
+from magneto.vision.config import SegmenterConfig
+from magneto.vision.models import Segmenter
 from magneto.vision.tokenizer import ImageTokenization
 from magneto.weights import open_tensors
 from tests.unit.vision.image_files import write_colours, write_pairs
@@ -124,11 +124,6 @@ def train_classifier(place: Path) -> Path:
     words = ["--data", str(images), "--out", str(run), *shape, *COLOURED]
     assert main(["train", "image-classification/tiny", *words]) == 0
     return run
-
-
-def small_classifier(**changes: Any) -> ImageClassifier:
-    torch.manual_seed(0)
-    return ImageClassifier(ImageClassifierConfig(**{**CLASSIFIER, **changes})).eval()
 
 
 def small_config(**changes: Any) -> SegmenterConfig:

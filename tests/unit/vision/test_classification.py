@@ -35,20 +35,14 @@ def test_scores_of_right_and_broken_answers() -> None:
     assert found["accuracy"] == pytest.approx(1 / 3)
     # In the third row five of six equal classes are among the best: which, nobody says.
     assert found["accuracy_top5"] in (pytest.approx(2 / 3), 1.0)
+    by_bin: dict[int, list[float]] = {}
+    for sure, hit in zip(LOGITS.softmax(1).amax(1).tolist(), [1.0, 0.0, 0.0], strict=True):
+        by_bin.setdefault(math.ceil(sure * BINS), []).append(sure - hit)
+    expected = sum(abs(sum(gaps)) for gaps in by_bin.values()) / 3
+    assert found["calibration_error"] == pytest.approx(expected, abs=1e-6)
     assert "broken" not in found
     found = classification_scores(sums([0, 6, 1], [True, False, False]), 7)
     assert found["accuracy"] == pytest.approx(2 / 3) and found["broken"] == 1
-
-
-def test_calibration_error_by_hand() -> None:
-    confidence = LOGITS.softmax(1).amax(1).tolist()
-    right = [1.0, 0.0, 1.0]
-    by_bin: dict[int, list[float]] = {}
-    for sure, hit in zip(confidence, right, strict=True):
-        by_bin.setdefault(math.ceil(sure * BINS), []).append(sure - hit)
-    expected = sum(abs(sum(gaps)) for gaps in by_bin.values()) / 3
-    found = classification_scores(sums([0, 2, 1], [False] * 3), 7)
-    assert found["calibration_error"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_neighbours_are_mixed_by_their_shares() -> None:

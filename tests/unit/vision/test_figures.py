@@ -8,21 +8,16 @@ import pytest
 import torch
 
 from magneto.figures import MOST_CLASSES
-from magneto.training.task import Figure
 from magneto.vision.figures import (
     OPACITY,
-    attention_figure,
     class_colours,
     codes_figure,
     confusion_figure,
-    guesses_figure,
     mistakes_figure,
     overlay,
-    overlay_figure,
     reconstruction_figure,
 )
 from magneto.vision.transforms import InputFormat
-from tests.unit.vision.small import small_classifier
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -50,24 +45,6 @@ def test_patches_are_grouped_by_their_codes() -> None:
     opposite = torch.tensor([2.0, -2] * 4).view(8, 1, 1, 1).expand(8, 1, 8, 8)
     one = torch.zeros(8, 16, dtype=torch.long)
     assert " 100 % of the variance" in reconstruction_figure(opposite, one, 7, 2).caption
-
-
-def test_guesses_are_counted() -> None:
-    images, codes = images_and_codes()
-    hidden = torch.stack([torch.randperm(16)[:6].sort().values for _ in range(8)])
-    guesses = codes[:8].gather(1, hidden)
-    guesses[:, :3] = (guesses[:, :3] + 1) % 6
-    figure = guesses_figure(images, codes, hidden, guesses, 6, 2)
-    assert "50 % of these 48 predictions are right" in figure.caption
-
-
-@pytest.mark.parametrize("pooling", ["first", "mean"])
-def test_attention_is_of_what_the_head_sees(pooling: str) -> None:
-    model, images = small_classifier(pooling=pooling), torch.rand(3, 3, 8, 8)
-    found = attention_figure(model, images, images, model.pooled)
-    assert ("the class token" if pooling == "first" else "the average patch") in found.caption
-    share = re.search(r"(\d+)% of the attention", found.caption)
-    assert share is not None and 60 < int(share[1]) < 100
 
 
 def test_confusion_has_short_names_and_the_commonest_classes() -> None:
@@ -100,11 +77,3 @@ def test_colours_of_classes_differ_and_ignored_pixels_have_none() -> None:
     expected = 100 + OPACITY * (class_colours(3)[1].astype(float) - 100)
     assert np.abs(found[0, 1] - expected).max() <= 0.5
     assert np.array_equal(overlay(pixels[..., :1], classes, class_colours(3)), found)
-
-
-def test_a_segmentation_is_shown_beside_its_mask() -> None:
-    mask = np.array([[0, 1], [255, 1]], np.uint8)
-    answer = np.array([[0, 1], [0, 0]], np.uint8)
-    figure = overlay_figure("a/b c.d.png", np.zeros((2, 2, 3), np.uint8), mask, answer, ["x", "y"])
-    assert isinstance(figure, Figure) and figure.name == "segmentation-b-c-d"
-    assert "66.7% of the " in figure.caption

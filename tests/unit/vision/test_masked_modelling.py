@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -51,17 +50,6 @@ def test_what_is_hidden_is_not_seen_and_asked_for(options: dict[str, Any]) -> No
     assert len(losses) == 1 + ("aggregation_layer" in options)
 
 
-def test_guesses_are_of_their_places() -> None:
-    """The same as reading every place and picking the hidden ones."""
-    model, (images, hidden, _) = model_of(), batch()
-    x = model.class_token(model.hide(model.embedding(images), hidden))
-    whole = model.head(model.encoder(x))[:, 1:]
-    picked = torch.stack([row[places] for row, places in zip(whole, hidden, strict=True)])
-    assert torch.allclose(model(images, hidden), picked, atol=1e-5)
-    seen = model.hide(model.embedding(images), hidden)
-    assert torch.equal(seen[0, hidden[0]], model.mask_token.vector.expand(6, -1))
-
-
 def test_a_second_guess_sees_the_top_through_the_class_token_alone() -> None:
     model, (images, hidden, _) = model_of(aggregation_layer=2), batch()
     x = model.class_token(model.hide(model.embedding(images), hidden))
@@ -74,20 +62,6 @@ def test_a_second_guess_sees_the_top_through_the_class_token_alone() -> None:
     assert not torch.allclose(model.aggregation(middle, other), again)
     index = (hidden + 1)[..., None].expand(-1, -1, 16)
     assert torch.equal(model.features(images, hidden)[1], again.gather(1, index))
-
-
-def test_an_image_has_another_mask_in_the_next_epoch() -> None:
-    task = small_task("image-modelling")
-    stream = task.train_stream(len(task.splits.train), 3).batches()
-    first, second = (
-        {
-            image.tobytes(): tuple(row)
-            for image, row in zip(batch["images"].numpy(), batch["hidden"].tolist(), strict=True)
-        }
-        for batch in (next(stream)[0], next(stream)[0])
-    )
-    assert first.keys() == second.keys()
-    assert np.mean([first[image] != second[image] for image in first]) > 0.9
 
 
 def test_the_loss_is_of_the_tokenizers_codes_in_hidden_places() -> None:

@@ -3,16 +3,9 @@
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from magneto.nn.embedding import ConvolutionalStem, PatchEmbedding
 from magneto.nn.position import resize_positions
-from magneto.vision.frozen_features import (
-    NEIGHBOURS,
-    layer_features,
-    linear_accuracy,
-    neighbour_accuracy,
-)
 from magneto.vision.models import (
     SegmentationLogits,
     classes_of,
@@ -21,7 +14,7 @@ from magneto.vision.models import (
     sliding_logits,
     window_places,
 )
-from tests.unit.vision.small import small_classifier, small_config, small_model
+from tests.unit.vision.small import small_config, small_model
 
 
 @pytest.mark.parametrize("patch", [1, 3, 4, 16])
@@ -35,41 +28,6 @@ def test_a_convolutional_stem_has_a_vector_for_each_patch(patch: int) -> None:
     assert pixels.grad is not None
     seen = pixels.grad.abs().mean((0, 1))
     assert seen[:patch, :patch].mean() > 3 * seen[-patch:, -patch:].mean()
-
-
-def test_every_layer_s_features() -> None:
-    model, images = small_classifier(), torch.randn(3, 3, 8, 8)
-    found = layer_features(model, images)
-    assert {name: tuple(value.shape) for name, value in found.items()} == {
-        "class_token": (3, 3, 16), "mean": (3, 3, 16),
-    }  # fmt: skip
-    x = model.embed(images)
-    last = F.layer_norm(model.encoder.features(x, [1])[0], (16,))
-    torch.testing.assert_close(found["class_token"][2], last[:, 0])
-    torch.testing.assert_close(found["mean"][2], last[:, 1:].mean(1))
-    torch.testing.assert_close(found["mean"][0], F.layer_norm(x, (16,))[:, 1:].mean(1))
-    assert list(layer_features(small_classifier(class_token="none"), images)) == ["mean"]
-
-
-def test_probes() -> None:
-    """Of one class alone; one equal image outvotes all others, which are less alike."""
-    pytest.importorskip("sklearn")
-    some = torch.randn(4, 3)
-    assert linear_accuracy(some, torch.ones(4).long(), some, torch.tensor([1, 1, 0, 1])) == 0.75
-    known = torch.cat((torch.tensor([[1.0, 0]]), torch.tensor([[0.5, 1]]).expand(NEIGHBOURS, 2)))
-    labels, asked = torch.tensor([0] + [1] * NEIGHBOURS), torch.tensor([[1.0, 0.0]])
-    assert neighbour_accuracy(known, labels, asked, torch.tensor([0])) == 1
-    assert neighbour_accuracy(known[1:], labels[1:], asked, torch.tensor([0])) == 0
-
-
-def test_features_are_the_layers_own_places() -> None:
-    """Without the class token, row by row, before any norm on top of the stack."""
-    for prefix, token in enumerate(("none", "learned")):
-        model, images = small_model(class_token=token, placement="pre"), torch.randn(2, 3, 16, 16)
-        states = model.encoder.features(model.embed(images), range(4))
-        for found, state in zip(model.features(images), states, strict=True):
-            assert found.shape == (2, 16, 4, 4)
-            assert torch.equal(found[:, :, 1, 2], state[:, prefix + 4 + 2])
 
 
 class Brightness(nn.Module):

@@ -12,7 +12,6 @@ import torch
 from magneto.nn.position import resize_positions
 from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, load_recipe
-from magneto.runs import load_run
 from magneto.training.distributed import single_process
 from magneto.training.logging import PLATEAU_FILE
 from magneto.training.loop import train
@@ -26,11 +25,9 @@ from tests.said import Said
 from tests.unit.vision.image_files import write_colours, write_pairs
 from tests.unit.vision.small import (
     CLASSIFIER,
-    small_classifier,
     small_config,
     small_model,
     small_recipe,
-    train_small,
 )
 
 # Of the run to begin with: segmentation's encoder on another grid.
@@ -68,24 +65,6 @@ def test_encoder_and_positions_are_the_run_s(run: Path) -> None:
     old = small_config(**{key: MODEL[key] for key in ("image_size", "max_length")}, stride=8)
     expected = resize_positions({table: stored[table]}, old, config)[table]
     assert torch.equal(found[table], expected) and found[table].shape == (17, 16)
-
-
-def test_a_classifier_begins_with_a_masked_image_model(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    train_small("image-modelling", tmp_path / "run", training__steps=1)
-    pretrained: Any = load_run(tmp_path / "run", "auto", {}).model
-    shape = {"ffn_width": 32, "patch_size": 2, "channels": 1, "max_length": 17}
-    model = small_classifier(**shape, pooling="mean_then_norm")
-    begin = replace(model.config, pretrained=str(tmp_path / "run"))
-    weights = {name: tensor.read() for name, tensor in encoder_weights(model, begin).items()}
-    left = model.load_state_dict(weights, strict=False)
-    norm = {"pooled_norm.weight", "pooled_norm.bias"}
-    assert {*left.missing_keys} == {*norm, "head.weight", "head.bias"}
-    assert not left.unexpected_keys
-    images, none = torch.randn(2, 1, 8, 8), torch.empty(2, 0, dtype=torch.long)
-    theirs = pretrained.class_token(pretrained.hide(pretrained.embedding(images), none))
-    expected = pretrained.encoder.features(theirs, [1])[0]
-    assert torch.equal(model.encoder.features(model.embed(images), [1])[0], expected)
 
 
 def test_a_run_begins_with_it_and_says_once_that_it_learnt_nothing(

@@ -23,7 +23,7 @@ from magneto.vision.segmentation import (
     segmentation_scores,
 )
 from magneto.vision.transforms import resize_to_fit, size_to_fit
-from tests.evaluating import measured, taught
+from tests.evaluating import measured
 from tests.said import Said
 from tests.unit.vision.image_files import encoded, write, write_pairs
 from tests.unit.vision.small import SIZES, small_config
@@ -144,12 +144,6 @@ def test_baseline_is_the_commonest_class(tmp_path: Path) -> None:
     assert {"iou_a", "iou_b", "iou_c"} == {name for name in found if name.startswith("iou")}
     nats = -(20 * log(41 / 61) + 8 * log(9 / 61)) / 28
     assert found["loss"] == pytest.approx(nats)
-
-
-def test_it_learns_stripes(tmp_path: Path) -> None:
-    task = task_of(tmp_path, stride=16)
-    model = taught(task, 40, batch_size=6, rate=5e-3)
-    assert measured(task, model)["mean_iou"] > 2 * task.baseline()["mean_iou"]
 
 
 def mask_of_each(folder: Path, mask: np.ndarray) -> Path:

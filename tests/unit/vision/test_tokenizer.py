@@ -207,14 +207,6 @@ def test_a_code_out_of_use_takes_half_of_a_much_used_one() -> None:
     assert len(numbers.unique()) == 4  # soon every code is used
 
 
-def test_a_code_with_one_feature_gives_none() -> None:
-    """Its smaller half is empty."""
-    book = lopsided()
-    for _ in range(200):
-        use(book, two_clusters()[:1])
-    assert book.revived == 0
-
-
 def test_clusters_far_apart_are_found(monkeypatch) -> None:
     draw = torch.Generator().manual_seed(0)
     centres = torch.eye(6)

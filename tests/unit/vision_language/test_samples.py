@@ -1,12 +1,8 @@
 """What a loader makes of texts and images: tokens, where each sample begins, whole squares."""
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 import torch
 
-from magneto.language.text import build_tokenizer
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import PixelPicture
 from magneto.vision.transforms import InputFormat
@@ -26,17 +22,6 @@ def test_texts_one_after_another() -> None:
     assert (packing.rows, packing.length, packing.vision_alone) == (5, 8, 10)
     assert packing.language_paired == 5
     assert samples.token_ids.dtype == torch.int64
-
-
-def test_a_tokenizer_is_learnt_once_and_a_given_one_reads_no_texts(cache: Path) -> None:
-    pytest.importorskip("tokenizers")
-    texts = ["a red circle", "a blue square", "a red square"] * 20
-    one = build_tokenizer("bpe", 300, texts)
-    assert len(list(cache.iterdir())) == 1
-    assert build_tokenizer("bpe", 300, iter(texts)).path == one.path
-    for size, some in ((290, texts), (300, texts[1:])):
-        assert build_tokenizer("bpe", size, some).path != one.path
-    assert build_tokenizer("bytes", 300, (1 / 0 for _ in "a")).vocab_size == 260
 
 
 FORMAT = InputFormat(8)
