@@ -32,12 +32,7 @@ from magneto.language.config import (
     TextClassifierConfig,
     TextEncoderConfig,
 )
-from magneto.language.labelled_texts import (
-    TextPair,
-    build_input,
-    encode,
-    label_values,
-)
+from magneto.language.labelled_texts import TextPair, build_input, encode, label_values
 from magneto.language.models import MaskedLanguageModel, TextClassifier
 from magneto.progress import SILENT, ProgressBars
 from magneto.recipe import RUN_FILE, load_recipe

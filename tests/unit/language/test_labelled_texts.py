@@ -251,9 +251,7 @@ def sentence(number: int) -> str:
     return " ".join(words)
 
 
-def test_word_order_is_balanced_and_tells_nothing_by_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_word_order_is_balanced_and_tells_nothing_by_words(monkeypatch: pytest.MonkeyPatch) -> None:
     documents = [". ".join(sentence(10 * i + j).capitalize() for j in range(10)) for i in range(60)]
     others = [documents[0], "Too short. " * 3, "long " * 21]
     monkeypatch.setattr(labelled_texts, "docstrings", lambda: [*documents, *others])

@@ -13,12 +13,7 @@ from magneto.data.sources import held_out
 from magneto.data.stream import in_blocks
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.language.config import TextDataConfig
-from magneto.language.text import (
-    StreamedBlocks,
-    derive_length,
-    prepare_text,
-    tokenize_documents,
-)
+from magneto.language.text import StreamedBlocks, derive_length, prepare_text, tokenize_documents
 from magneto.progress import SILENT
 
 

@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 
 from magneto.speech.config import NAMES, SpeechDataConfig, SyntheticConfig
-from magneto.speech.synthetic import (
-    DIGITS,
-    PHONES,
-    Speaker,
-    plan,
-    speak,
-    synthetic_table,
-)
+from magneto.speech.synthetic import DIGITS, PHONES, Speaker, plan, speak, synthetic_table
 
 SMALL = SyntheticConfig(train_utterances=20, validation_utterances=10)
 

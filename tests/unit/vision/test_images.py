@@ -13,13 +13,7 @@ from magneto.data.problems import MALFORMED, Counts
 from magneto.data.table import FROM_TEST, TEST_UNUSED
 from magneto.vision.config import ImageDataConfig
 from magneto.vision.decoding import BrokenImage
-from magneto.vision.images import (
-    NOT_PAIRED,
-    WITHOUT_IMAGE,
-    WITHOUT_MASK,
-    ImageSplits,
-    load_images,
-)
+from magneto.vision.images import NOT_PAIRED, WITHOUT_IMAGE, WITHOUT_MASK, ImageSplits, load_images
 from tests.shards import write_shard
 from tests.unit.vision.image_files import class_folders, encoded, photo, write
 

@@ -1,18 +1,35 @@
-"""Tasks over images: they learn, what does not fit is told, runs outlive what they began with."""
+"""Tasks over images: sizes, batches, what does not fit, runs that outlive their beginnings."""
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from magneto.data.workers import BatchPrefetcher
+from magneto.recipe import load_recipe
 from magneto.runs import load_run
-from magneto.weights import open_tensors
-from tests.unit.vision.small import (
-    small_recipe,
-    small_task,
-    train_small,
+from magneto.vision.batches import read_or_replace
+from magneto.vision.classification import ImageClassification
+from magneto.vision.config import (
+    AugmentationConfig,
+    ImageClassifierConfig,
+    ImageDataConfig,
+    ImageModelConfig,
+    ImageTokenizerConfig,
+    SegmenterConfig,
+    derive_sizes,
 )
+from magneto.vision.decoding import BrokenImage
+from magneto.vision.images import BROKEN, BY_PILLOW
+from magneto.weights import open_tensors
+from tests.problems import listed
+from tests.said import Said
+from tests.unit.vision.image_files import class_folders, encoded, photo, write, write_pairs
+from tests.unit.vision.small import SEGMENTER, SHAPE, small_recipe, small_task, train_small
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +94,202 @@ def test_a_run_is_opened_without_what_it_was_trained_with(
     assert opened.model.head.out_features == 16
     names = open_tensors(run / "final")
     assert not any("codebook" in name or "tokenizer" in name for name in names)
+
+
+DERIVED = ("image_size", "patch_size", "channels", "max_length")
+
+
+def grey_squares(folder: Path, side: int) -> dict[str, Any]:
+    """A folder of two classes with six grey images each."""
+    for name in ("light", "dark"):
+        for number in range(6):
+            pixels = np.full((side, side + number), 200 if name == "light" else 20, np.uint8)
+            write(folder / name / f"{number}.png", encoded(pixels))
+    return {"data__source": str(folder), "data__mixup": 0.0, "data__cutmix": 0.0}
+
+
+def sizes_of(task: Any) -> list[int]:
+    return [getattr(task.model_config, name) for name in DERIVED]
+
+
+@pytest.mark.parametrize(
+    ("side", "given", "expected"),
+    [
+        (8, (None, None), (8, 2)), (28, (None, None), (28, 4)), (1, (None, None), (1, 1)),
+        (500, (None, None), (64, 8)), (28, (None, 16), (32, 16)), (28, (50, None), (50, 10)),
+        (28, (64, 4), (64, 4)),
+    ],
+)  # fmt: skip
+def test_at_most_8_patches_of_64_pixels_a_side(side: int, given: Any, expected: Any) -> None:
+    assert derive_sizes(side, *given) == expected
+
+
+def test_a_run_keeps_what_was_derived(tmp_path: Path) -> None:
+    source, run = grey_squares(tmp_path / "images", 28), tmp_path / "run"
+    task, said = small_recipe("image-classification", **source).build_task(), Said()
+    task.prepare(said)
+    assert sizes_of(task) == [28, 4, 1, 49]
+    assert any("image_size 28, patch_size 4, channels 1, 49 patches" in line for line in said.lines)
+    train_small("image-classification", run, **source, training__steps=1)
+    assert train_small("image-classification", run, **source, resume=True).step == 8
+    (tmp_path / "images").rename(tmp_path / "gone")
+    opened: Any = load_run(run, "auto", {})
+    assert sizes_of(opened.task) == [28, 4, 1, 49]
+    assert opened.model(torch.zeros(1, 1, 28, 28)).shape == (1, 2)
+
+
+def test_photographs_have_colours_and_masks_have_classes(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "photos")
+    shape = {name.replace(".", "__"): value for name, value in SHAPE.items()}
+    task = small_task("image-tokenizer", data__source=str(folder), **shape)
+    assert sizes_of(task) == [12, 2, 3, 36]
+    write_pairs(tmp_path / "pairs", [(20, 30), (24, 22)], classes=4)
+    pairs = {"data__source": str(tmp_path / "pairs"), "data__validation_fraction": 0.5}
+    null = dict.fromkeys(("image_size", "patch_size", "classes", "stride"))
+    given = {f"model__{name}": value for name, value in null.items()}
+    segmentation = small_task("segmentation", **pairs, **given)
+    assert segmentation.classes == 4 and segmentation.names == ["0", "1", "2", "3"]
+    assert sizes_of(segmentation)[:2] == [21, 3]
+
+
+def test_no_image_s_colours_and_no_mask_s_class_are_overlooked(tmp_path: Path) -> None:
+    """The last of many folders alone has colours; one mask of many has the largest class."""
+    for name in "abcdefgh":
+        for number in range(10):
+            pixels = np.full((8, 8, 3), ord(name) + 8 * number, np.uint8)
+            pixels[..., 0] += 100 * (name == "h")
+            write(tmp_path / "folders" / name / f"{number}.png", encoded(pixels))
+    recipe = {"data__source": str(tmp_path / "folders")}
+    assert sizes_of(small_task("image-classification", **recipe))[2] == 3
+    write_pairs(tmp_path / "pairs", [(4, 4)] * 600, classes=2)
+    write(tmp_path / "pairs/annotations/150.png", encoded(np.full((4, 4), 2, np.uint8)))
+    pairs = {"data__source": str(tmp_path / "pairs"), "model__classes": None}
+    assert small_recipe("segmentation", **pairs).build_task().classes == 3
+
+
+def test_another_run_s_sizes_come_first(tmp_path: Path) -> None:
+    """28 x 28 pixels are read as the 8 x 8 of the encoder, or of the tokenizer."""
+    source, run = grey_squares(tmp_path / "images", 28)["data__source"], tmp_path / "run"
+    train_small("image-tokenizer", run, training__steps=1)
+    shutil.copytree(run, tmp_path / "tokenizer")
+    modelling = {"data__image_tokenizer": str(run), "model__codes": None}
+    assert sizes_of(small_task("image-modelling", data__source=source, **modelling))[:2] == [8, 2]
+    train_small("image-classification", tmp_path / "encoder", training__steps=1)
+    begun = {"data__source": source, "model__pretrained": str(tmp_path / "encoder")}
+    assert sizes_of(small_task("image-classification", **begun)) == [8, 2, 1, 16]
+
+
+def task_of(folder: Path, **changes: Any) -> ImageClassification:
+    """20 images in 2 classes: three are broken, and one is read by Pillow alone."""
+    root, whole = class_folders(folder / "images"), encoded(photo(), "JPEG")
+    odd = {"cat/003": b"no image", "dog/001": whole[:300], "dog/002": b"",
+           "dog/004": whole[:-40] + whole[-2:]}  # fmt: skip
+    for name, content in odd.items():
+        write(root / f"{name}.jpg", content)
+    source = {"data__source": str(root), "data__validation_source": str(root)}
+    shape = {"model__channels": 3, "model__classes": 2, "model__image_size": 8}
+    return small_task("image-classification", **source, **shape, **changes)
+
+
+def taken(task: ImageClassification, workers: int, batches: int, parts: int = 1) -> dict:
+    stream = task.train_stream(8, 1)
+    with closing(BatchPrefetcher(stream, parts, range(parts), num_workers=workers)) as ahead:
+        made = ahead.start()
+        pieces = [piece for _ in range(batches) for piece in next(made)]
+    return {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
+def test_another_image_stands_in_place_of_a_broken_one(tmp_path: Path) -> None:
+    task = task_of(tmp_path)
+    assert 0 < taken(task, 0, 5)["broken"].sum() < 20
+    for index in range(20):
+        _, used = read_or_replace(task.example, 20, index, (1, 0))
+        assert (used != index) == (index in {3, 11, 12}) and used not in {3, 11, 12}
+
+    def broken(index: int, random: np.random.Generator) -> dict:
+        raise BrokenImage(f"{index} is no image")
+
+    with pytest.raises(ValueError, match=r"32 .*images .* are broken; .* is no image"):
+        read_or_replace(broken, 5, 1, (1, 0))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_broken_and_refused_images_are_listed(tmp_path: Path, workers: int) -> None:
+    pytest.importorskip("simplejpeg")
+    task, run = task_of(tmp_path), tmp_path / "run"
+    run.mkdir()
+    task.train_stream(8, 1).batch(0)  # before there is a run
+    task.problems.write_to(run)
+    taken(task, workers, 12)
+    (held,) = task.validation_batches()
+    lost = held["images"][held["broken"]]
+    assert len(lost) == 3 and not lost.any() and len(held["labels"]) == 20
+    kinds = {Path(name).stem: (kind, why) for kind, name, why in listed(run)}
+    assert len(listed(run)) == 4 and kinds.keys() == {"001", "002", "003", "004"}
+    assert kinds["003"] == (BROKEN, "no image file that Pillow can identify")
+    assert kinds["004"][0] == BY_PILLOW and kinds["004"][1]
+    assert task.problems.describe() == f"{BROKEN}: 3; {BY_PILLOW}: 1"
+
+
+BACKBONE: dict[str, Any] = {
+    "width": 16, "layers": 3, "heads": 2, "ffn_width": 32, "image_size": 8, "patch_size": 2,
+}  # fmt: skip
+# What is set, of which configuration, and the words of the error.
+WRONG: list[tuple[type, dict[str, Any], str]] = [
+    (ImageClassifierConfig, {**BACKBONE, "pooling": "first"}, "needs class_token 'learned'"),
+    (ImageClassifierConfig, {**BACKBONE, "positions": "learned", "max_length": 4}, "at least 16"),
+    (ImageClassifierConfig, {**BACKBONE, "image_size": 9}, r"\(2\) must divide image_size \(9\)"),
+    (ImageTokenizerConfig, {"teacher": "clop"}, "hog, pixels, clip:PATH.*not 'clop'"),
+    (ImageModelConfig, {**BACKBONE, "aggregation_layer": 3}, r"below layers \(3\), not 3"),
+    (ImageModelConfig, {"stem": "convolutions"}, "stem must be linear"),
+    (SegmenterConfig, {**SEGMENTER, "stride": 17}, r"stride must be 1 to image_size \(16\)"),
+    (SegmenterConfig, {**SEGMENTER, "feature_layers": (0, 1, 2, 4)}, "to the top layer, 3"),
+    (SegmenterConfig, {**SEGMENTER, "feature_layers": (0, 2, 1, 3)}, "feature_layers must rise"),
+    (AugmentationConfig, {"crop_scale": (0.5, 0.2)}, "crop_scale must be a range"),
+    (ImageDataConfig, {"source": "builtin:digit"}, "builtin:digits, builtin:scenes"),
+]
+
+
+def test_what_can_not_be_is_said() -> None:
+    for kind, values, words in WRONG:
+        with pytest.raises(ValueError, match=words):
+            kind(**values)
+
+
+def test_features_are_of_layers_spread_over_the_depth() -> None:
+    spread = {layers: SegmenterConfig(layers=layers).read_layers for layers in (1, 2, 4, 12)}
+    assert spread == {1: (0, 0, 0, 0), 2: (0, 0, 0, 1), 4: (0, 1, 2, 3), 12: (2, 5, 8, 11)}
+
+
+# As BEiT v2's released configurations have it: rate, decay of layers, drop path, length.
+FINE_TUNED = {
+    "segmentation/ade20k-base": (5e-5, 0.75, 0.15, 160_000),
+    "segmentation/ade20k-large": (4e-5, 0.9, 0.2, 160_000),
+    "image-classification/imagenet-base": (5e-4, 0.65, 0.1, 100),
+    "image-classification/imagenet-large": (3e-4, 0.8, 0.2, 50),
+}
+
+
+@pytest.mark.parametrize("name", FINE_TUNED)
+def test_the_papers_fine_tuning(name: str) -> None:
+    recipe = load_recipe(name, {"model.pretrained": "runs/x"})
+    model, training = recipe.model, recipe.training
+    length = training.epochs or training.steps
+    found = training.learning_rate, model.layer_decay, model.drop_path, length
+    assert found == FINE_TUNED[name]
+
+
+# The paper's appendix, vision: millions of the backbone, Pre-LN and Sub-LN, and of the head.
+@pytest.mark.parametrize(
+    ("name", "pre", "sub", "head"),
+    [("beit-base", 85.8, 85.9, 6.3), ("beit-large", 303.3, 303.5, 8.4)],
+)
+def test_the_papers_parameters(name: str, pre: float, sub: float, head: float) -> None:
+    for placement, millions in (("pre", pre), ("sub", sub)):
+        recipe = load_recipe(f"image-modelling/{name}", {"model.placement": placement})
+        with torch.device("meta"):
+            model: Any = recipe.build_task().build_model()
+        own = sum(p.numel() for p in model.head.parameters())
+        rest = sum(p.numel() for p in model.parameters()) - own
+        assert round(own / 1e6, 1) == head
+        assert rest / 1e6 == pytest.approx(millions, abs=0.051)

@@ -10,10 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from magneto.data.tokenizer import ByteTokenizer
-from magneto.vision_language.caption_decoding import (
-    CaptionSearch,
-    CaptionWriter,
-)
+from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWriter
 from magneto.vision_language.config import ImageCaptionerConfig
 from magneto.vision_language.model import ImageCaptioner
 from tests.unit.vision_language.small_tasks import SIZES, caption_task

@@ -1,17 +1,285 @@
-"""Visual question answering as a task: sums, scores, runs that begin with another."""
+"""Visual question answering: questions of every source, answers and their scores, the task."""
 
+import gzip
+import hashlib
+import json
 import math
+import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from magneto.data.problems import MALFORMED, Counts, DataProblems
+from magneto.vision_language.answers import (
+    When,
+    answer_scores,
+    answerable,
+    gather_targets,
+    question_accuracy,
+    question_only_answers,
+    read_answers,
+    share_known,
+)
+from magneto.vision_language.config import QuestionAnsweringDataConfig
+from magneto.vision_language.questions import (
+    ANNOTATED_TWICE,
+    DUPLICATES,
+    EMPTY_QUESTIONS,
+    UNANNOTATED,
+    UNASKED,
+    Questions,
+    held_out_images,
+    image_keys,
+    load_questions,
+    read_split,
+)
 from magneto.vision_language.tables import LOST, MISSING
 from tests.evaluating import measured, predicted
 from tests.said import Said
-from tests.unit.vision_language.folders import annotated, image_file, write_split, write_vqa
+from tests.unit.vision.image_files import write
+from tests.unit.vision_language.folders import (
+    COLOURS,
+    annotated,
+    image_file,
+    png,
+    write_split,
+    write_vqa,
+)
 from tests.unit.vision_language.small_tasks import question_task
+
+
+def load(source: str | Path, problems: DataProblems | None = None, **data: Any) -> Questions:
+    config = QuestionAnsweringDataConfig(source=str(source), **data)
+    return load_questions(config, problems or DataProblems())
+
+
+def vqa(folder: Path, **data: Any) -> Questions:
+    return load(folder, None, **{"least_answer_count": 1, **data})
+
+
+def records(folder: Path, count: int = 12) -> list[dict[str, Any]]:
+    """Two questions about each of some images, red and blue ones."""
+    found: list[dict[str, Any]] = []
+    for number in range(count):
+        colour = ("red", "blue")[number % 2]
+        write(folder / f"{number}.png", png(COLOURS[colour]))
+        found += [{"image": f"{number}.png", "question": "What colour?", "answer": colour.title()},
+                  {"image": f"{number}.png", "question": "Is it red?",
+                   "answer": "yes" if colour == "red" else "no"}]  # fmt: skip
+    return found
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    return write(path, "\n".join(map(json.dumps, rows)).encode())
+
+
+def test_a_plain_table(tmp_path: Path) -> None:
+    """One answer counts as ten that agree, as it is written; images are held out whole."""
+    found = load(write_table(tmp_path / "all.jsonl", records(tmp_path)), validation_fraction=0.3)
+    assert found.answers == ["Blue", "Red", "no", "yes"] and found.answerable.all()
+    assert len(found.train) + len(found.validation) == 24
+    assert not {*image_keys(found.train)} & {*image_keys(found.validation)}
+    for rows, targets in ((found.train, found.train_targets),
+                          (found.validation, found.validation_targets)):  # fmt: skip
+        assert len(rows) > 1 and (targets.dense(range(len(rows))).max(1) == 1).all()
+        both = zip(rows.values("majority"), rows.values("kind"), strict=True)
+        for index, (said, kind) in enumerate(both):
+            red = rows.open(index)[0].pixels()[0, 0, 0] > 200
+            assert said in (("Red", "yes") if red else ("Blue", "no"))
+            assert kind == ("yes/no" if said in ("yes", "no") else "other")
+
+
+def test_a_list_of_answers_is_of_annotators(tmp_path: Path) -> None:
+    """As VQA's ten: known answers are normalised; objects with "answer" are understood, too."""
+    rows = records(tmp_path, 4)
+    for row in rows:
+        said = row.pop("answer")
+        row["answers"] = [said] * 7 + [f"The {said}"] * 3
+    rows[0]["answers"] = [{"answer": word} for word in rows[0]["answers"]]
+    path = write_table(tmp_path / "all.jsonl", rows)
+    found = load(path, validation_source=str(path), answer_lookup="normalised")
+    assert found.answers == ["red", "yes", "blue", "no"]
+    assert found.train.values("answers")[0] == ("Red",) * 7 + ("The Red",) * 3
+    assert found.coverage == (pytest.approx(0.35), 1.0)
+
+
+def test_odd_rows_of_a_table_are_counted(tmp_path: Path) -> None:
+    rows = records(tmp_path)
+    odd = [{**rows[0], "question": 7}, {**rows[0], "answer": ""}, {**rows[0], "answer": None},
+           {**rows[0], "image": ""}, {**rows[0], "answer": [[{"answers": 1}]]},
+           {**rows[0], "image": "gone.png"}, {**rows[1], "image_id": 99}]  # fmt: skip
+    problems = DataProblems()
+    path = write_table(tmp_path / "all.jsonl", [*rows, *odd])
+    found = load(path, problems, validation_source=str(path), validation_fraction=0.3)
+    assert len(found.train) == 24 + 1 and len(found.validation) == 24 + 2
+    assert found.counts[MALFORMED] == 4 and found.counts[MISSING] == found.counts[LOST] == 1
+    assert problems.describe() == "missing image: 1"
+
+
+def test_columns_have_the_names_that_are_given(tmp_path: Path) -> None:
+    rows = records(tmp_path)
+    path = write_table(tmp_path / "f.jsonl", [{"p": r["image"], "q": r["question"],
+                                               "a": r["answer"]} for r in rows])  # fmt: skip
+    with pytest.raises(ValueError, match=r"no column 'question'.*question_column"):
+        load(path, image_column="p")
+    named = {"image_column": "p", "question_column": "q", "answer_column": "a"}
+    assert len(load(path, **named).train) > 12
+
+
+def test_vqa_is_split_by_images(tmp_path: Path) -> None:
+    write_vqa(tmp_path)
+    found = vqa(tmp_path, validation_images=2)
+    held = held_out_images(range(1001, 1007), 2, 0)
+    names = {f"val2014/COCO_val2014_{image:012d}.jpg" for image in held}
+    assert {*image_keys(found.validation)} == names and len(found.validation) == 4
+    assert len(image_keys(found.train)) == 10 and len(found.train) == 20
+    # Scores of other questions would be taken for those of the test split.
+    with pytest.raises(ValueError, match=r"test2015 needs VQA v2"):
+        load("builtin:shapes", validation_split="test2015")
+
+
+def test_questions_meet_their_annotations_and_images(tmp_path: Path) -> None:
+    write_vqa(tmp_path, inner="annotations")
+    found = vqa(tmp_path, validation_split="val2014")
+    assert (len(found.train), len(found.validation)) == (12, 12)
+    rows = found.validation
+    first = rows.table[0]
+    assert first["answers"] == ("blue",) * 7 + ("The blue",) * 3
+    assert (first["id"], first["question"], first["majority"], first["kind"]) == (
+        10010, "What colour is it?", "blue", "other",
+    )  # fmt: skip
+    assert rows.name(0) == str(image_file(tmp_path, "val2014", 1001))
+    assert rows.open(0)[0].pixels()[0, 0, 2] > 200 > rows.open(2)[0].pixels()[0, 0, 2]
+
+
+def test_images_elsewhere_and_missing(tmp_path: Path) -> None:
+    write_vqa(tmp_path)
+    (tmp_path / "images").mkdir()
+    for name in ("train2014", "val2014"):
+        (tmp_path / name).rename(tmp_path / "images" / name)
+    with pytest.raises(
+        ValueError, match=r"missing, such as .*COCO_train2014_0.*1\.jpg.*image_folder"
+    ):
+        vqa(tmp_path)
+    found = vqa(tmp_path, image_folder=str(tmp_path / "images"), validation_split="val2014")
+    assert not found.counts[LOST] and not found.counts[MISSING]
+
+
+def test_odd_records_of_vqa_are_counted(tmp_path: Path) -> None:
+    questions = [
+        {"image_id": 1, "question": "a?", "question_id": 1},
+        {"image_id": 1, "question": "b?", "question_id": 1},  # its id was there
+        {"image_id": 1, "question": " ", "question_id": 2},  # no words
+        {"image_id": "x", "question": "c?", "question_id": 3},
+        {"image_id": float("inf"), "question": "c?", "question_id": 3},
+        {"image_id": 1, "question": None, "question_id": 4},
+        7,
+        {"image_id": 2, "question": "d?", "question_id": 5},  # nobody answered
+    ]
+    annotations = [
+        annotated(1, 1, ["x"] * 10, "x"), annotated(2, 1, ["y"], "y"),
+        annotated(1, 1, ["z"] * 10, "z"),  # there was one
+        annotated(9, 1, ["x"], "x"), {"question_id": 5, "answers": []}, {"question_id": 6}, "z",
+    ]  # fmt: skip
+    write_split(tmp_path, "train2014", questions, annotations)
+    counts = Counts()
+    found = read_split(tmp_path, "train2014", counts)
+    assert [(question, majority) for _, question, _, majority, *_ in found] == [
+        ("a?", "x"), (" ", "y")
+    ]  # fmt: skip
+    expected = {DUPLICATES: 1, EMPTY_QUESTIONS: 1, MALFORMED: 7, UNANNOTATED: 1, UNASKED: 1,
+                ANNOTATED_TWICE: 1}  # fmt: skip
+    assert {kind: counts[kind] for kind in expected} == expected
+    for path in tmp_path.glob("*.json"):
+        packed = path.with_name(f"{path.name}.gz")
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert read_split(tmp_path, "train2014", Counts()) == found
+
+
+def test_held_out_images_are_those_of_the_published_rule() -> None:
+    """The smallest digests: another order of the images, or more of them, keeps their ranks."""
+    ids = range(1, 500)
+    digest = {n: hashlib.blake2b(b"0:%d" % n, digest_size=8).hexdigest() for n in ids}
+    chosen = held_out_images(ids, 5, 0)
+    assert chosen == set(sorted(ids, key=digest.__getitem__)[:5])
+    assert held_out_images(reversed(ids), 5, 0) == chosen != held_out_images(ids, 5, 1)
+
+
+WHENS: tuple[When, When] = ("where_annotators_disagree", "always")
+
+
+def test_whether_any_known_answer_is_right() -> None:
+    """As trying them all one by one says, and raw spelling does not keep an answer from it."""
+    known, draw = ["2", "dog", "two dogs", "a cat", "t-shirt"], random.Random(0)
+    said = ["two", "2", "couple", "Dog", "the dog", "dog", "2 dogs", "cat", "T-Shirt", "x", "dog\n"]
+    asked = [["two"] * 6 + ["couple"] * 4, ["two"] * 10, ["2"] * 10, ["2"], [], ["x", "2"]]
+    asked += [draw.choices(said, k=draw.choice([1, 2, 3, 10])) for _ in range(500)]
+    for when in WHENS:
+        tried = [any(question_accuracy(one, said, when) > 0 for one in known) for said in asked]
+        assert list(answerable(asked, known, when)) == tried
+        assert tried[:6] == [True, when == "always", True, False, False, True]
+
+
+def test_accuracy_by_type() -> None:
+    answers = [("yes",) * 10, ("two",) * 10, ("dog",) * 2 + ("The cat",) * 8]
+    types = ["yes/no", "number", "other"]
+    found = answer_scores(answers, types, ["yes", "2", "dog"], "where_annotators_disagree")
+    assert found == pytest.approx(
+        {"accuracy": 1.6 / 3, "accuracy_number": 0, "accuracy_other": 0.6, "accuracy_yes_no": 1}
+    )
+    none = answer_scores(answers, types, [None, None, "cat"], "always")
+    assert none["accuracy"] == pytest.approx(1 / 3)
+
+
+def test_targets_by_how_many_agree() -> None:
+    """By the raw look-up, as in the released code, "none" and "Two" are not "0" and "2"."""
+    questions = [("a",) * 4 + ("b",) * 3 + ("c",) * 2 + ("d",), ("x",) * 10, ()]
+    found = gather_targets(questions, ["d", "c", "b", "a"], "raw")
+    assert np.allclose(found.dense([1, 0, 2]), [[0] * 4, [0.3, 0.6, 0.9, 1], [0] * 4])
+    assert found.known.tolist() == [True, False, False]
+    assert np.allclose(found.means(), np.array([0.3, 0.6, 0.9, 1]) / 3)
+    spelt = ("none",) * 5 + ("2",) * 3 + ("two", "Two")
+    for lookup, targets, share in (("raw", [0, 0.9], 0.3), ("normalised", [1, 1], 1.0)):
+        found = gather_targets([spelt], ["0", "2"], lookup)  # type: ignore[arg-type]
+        assert np.allclose(found.dense([0]), targets)
+        assert share_known([spelt], ["0", "2"], lookup) == share  # type: ignore[arg-type]
+    assert share_known([spelt, ("x",) * 10], ["0", "2"], "normalised") == 0.5
+    assert share_known([], ["0"], "raw") == 0
+
+
+def test_files_of_answers(tmp_path: Path) -> None:
+    """A byte order mark is no part of an answer."""
+    path = tmp_path / "answers"
+    for text in ("red\nblue\n\n", '["red", "blue"]',
+                 '{"answer": "red", "label": 0}\n{"answer": "blue", "label": 1}\n'):  # fmt: skip
+        for encoding in ("utf-8", "utf-8-sig"):
+            path.write_text(text, encoding=encoding)
+            assert read_answers(str(path)) == ["red", "blue"]
+    for text, message in (
+        ("", "is not an answer list"), ("[", "is not an answer list"),
+        ("red\nred\n", "has the answer 'red' twice"),
+        ('{"answer": "red", "label": 1}', "labels are not 0, 1, 2"),
+    ):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_answers(str(path))
+    with pytest.raises(FileNotFoundError, match=r"answer.*did you mean"):
+        read_answers(str(tmp_path / "answer"))
+
+
+def test_the_commonest_answer_to_the_same_words() -> None:
+    """To words that were never asked: the commonest of all; of several, the first."""
+    rows = [("a?", "no"), ("a?", "yes"), ("a?", "yes"), ("b?", "no"), ("b?", "maybe"),
+            ("c?", "yes")]  # fmt: skip
+    texts, answers = [text for text, _ in rows], ["maybe", "no", "yes"]
+    targets = gather_targets([(said,) * 10 for _, said in rows], answers, "raw")
+    found = question_only_answers(texts, targets, ["a?", "b?", "new?"])
+    assert [answers[number] for number in found] == ["yes", "maybe", "yes"]
 
 
 def test_loss_is_the_sum_of_all_answers_over_questions(tmp_path: Path) -> None:

@@ -20,19 +20,10 @@ from magneto.vision_language.reasoning import (
     load_statements,
     statement_files,
 )
-from magneto.vision_language.tables import (
-    ImageRows,
-    RowSplits,
-    missing_images,
-)
+from magneto.vision_language.tables import ImageRows, RowSplits, missing_images
 from tests.evaluating import measured, taught
 from tests.unit.vision.image_files import write
-from tests.unit.vision_language.folders import (
-    nlvr2_record,
-    write_image,
-    write_lines,
-    write_nlvr2,
-)
+from tests.unit.vision_language.folders import nlvr2_record, write_image, write_lines, write_nlvr2
 from tests.unit.vision_language.small_tasks import statement_task
 
 

@@ -14,13 +14,7 @@ from magneto.data.table import table_of_columns
 from magneto.vision.decoding import Pixels
 from magneto.vision_language import retrieval
 from magneto.vision_language.model import contrastive_losses
-from magneto.vision_language.retrieval import (
-    RANKS,
-    ImageTextRetrieval,
-    chance,
-    piece_loss,
-    recalls,
-)
+from magneto.vision_language.retrieval import RANKS, ImageTextRetrieval, chance, piece_loss, recalls
 from magneto.vision_language.tables import ImageRows, RowSplits
 from tests.evaluating import measured, taught
 from tests.unit.vision_language.small_tasks import retrieval_task
