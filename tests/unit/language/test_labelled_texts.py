@@ -107,19 +107,6 @@ def test_rows_of_glue_that_are_short_are_counted_and_cells_behind_are_let_be(
         read(path, glue="cola")
 
 
-def test_tables_of_all_kinds_say_the_same_by_usual_names(tmp_path: Path) -> None:
-    rows = [("one, two", "x"), ('three "four"\nfive', "y")]
-    records = [{"id": 1, "sentence": text, "class": label} for text, label in rows]
-    (tmp_path / "a.jsonl").write_text("\n\n".join(map(json.dumps, records)))
-    (tmp_path / "a.json").write_text(json.dumps(records))
-    (tmp_path / "a.csv").write_text(
-        'id,class,sentence\n1,x,"one, two"\n2,y,"three ""four""\nfive"\n', encoding="utf-8"
-    )
-    expected = [(text, None, label) for text, label in rows]
-    for name in ("a.jsonl", "a.json", "a.csv"):
-        assert read(tmp_path / name)[0] == expected
-
-
 def test_what_is_odd_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_bytes(b"text\tlabel\na\t1\nb\n \t1\nc\t\nd\t-1\n\xff\t0\n\n")
@@ -133,24 +120,6 @@ def test_what_is_odd_is_counted(tmp_path: Path) -> None:
     path.write_text("text\tlabel\na\t-1\nb\tnan\nc\tmuch\nd\t2.5\n")
     rows, counts = read(path, target="number")
     assert [row[2] for row in rows] == ["-1", "2.5"] and counts[UNLABELLED] == 2
-
-
-def test_a_missing_column_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("words,label\na,1\n")
-    with pytest.raises(ValueError, match=r"no column 'text' among 'words', 'label'"):
-        read(path)
-    with pytest.raises(ValueError, match=r"no column 'word' \(data.text_column\).*mean words"):
-        read(path, text_column="word")
-
-
-def test_a_file_is_split_by_the_hash_of_its_texts(tmp_path: Path) -> None:
-    whole = load(write(tmp_path / "rows.tsv", 400), validation_fraction=0.25)
-    held = {*whole.validation[""].values("text")}
-    assert 60 < len(held) < 140 and held.isdisjoint(whole.train.values("text"))
-    assert whole.labels == ("x", "y") and whole.counts[ROWS] == 400
-    more = load(write(tmp_path / "rows.tsv", 500), validation_fraction=0.25)
-    assert held <= {*more.validation[""].values("text")}
 
 
 def test_a_folder_has_glues_names(tmp_path: Path) -> None:

@@ -11,9 +11,6 @@ from magneto.data.tokenizer import ByteTokenizer, load_tokenizer, train_bpe, tra
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedLanguageModelConfig, MaskedTextDataConfig
 from magneto.language.masked_lm import MaskedLanguageModeling, Masking
-from magneto.progress import ProgressBars
-from magneto.recipe import load_recipe
-from magneto.training.loop import train
 from tests.evaluating import measured, taught
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 64}
@@ -78,17 +75,6 @@ def test_a_tokenizer_without_mask_is_refused_before_any_work(
     with pytest.raises(ValueError, match="has no mask token"):
         masked_task(corpus, tokenizer=str(tmp_path / "tokenizer.json")).prepare()
     assert not cache.exists()
-
-
-@pytest.mark.slow
-def test_the_tiny_recipe_leaves_the_plateau(tmp_path: Path) -> None:
-    recipe = load_recipe("masked-lm/tiny", {"training.device": "cpu"})
-    task = recipe.build_task()
-    task.prepare()
-    report = ProgressBars(quiet=True)
-    result = train(task, recipe.training, tmp_path / "run", seed=recipe.seed, report=report)
-    # Measured: 1.18 below; 1.32 and 1.07 with seeds 2 and 3.
-    assert result.metrics["loss"] < task.baseline()["loss"] - 0.8
 
 
 TEXT = "Whole words are hidden: understanding, naïveté 東京, and re-reading 1234567 things. "

@@ -30,7 +30,6 @@ from magneto.speech.data import (
     splits_of_kind,
 )
 from tests.said import Said
-from tests.shards import write_shard
 from tests.unit.speech.wavs import write
 
 pytest.importorskip("soundfile", reason="soundfile is not installed")
@@ -175,23 +174,6 @@ def test_texts_beside_recordings(tmp_path: Path) -> None:
     table, counts = read(tmp_path, "train")
     assert table.values("id") == ["train/b", "train/anna/a"]
     assert set(table.values("text")) == {"two lines"} and counts[MALFORMED] == 1
-
-
-def test_tar_shards(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        members = {}
-        for n in range(2):
-            members[f"{n}.wav"] = write(tmp_path / "a.wav", seconds=1 + n).read_bytes()
-            members[f"{n}.txt"] = f"said {n}".encode()
-        write_shard(tmp_path / f"{split}-00.tar", members)
-    (tmp_path / "a.wav").unlink()
-    assert splits(tmp_path) == ["test", "train"]
-    table, _ = read(tmp_path, "train")
-    assert rows(table) == [(str(n), f"said {n}", str(n), WHOLE) for n in (0, 1)]
-    assert seconds(table) == [1, 2]
-    assert len(Utterances(table, 16000).sound(1).samples) == 32000
-    with pytest.raises(ValueError, match="splits train, test are not in one folder"):
-        read(tmp_path, "train", "test")
 
 
 def test_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,17 +321,6 @@ def test_speakers_are_held_out(tmp_path: Path) -> None:
     for fraction in (1e-9, 1 - 1e-9):
         found = load(tmp_path, validation_fraction=fraction)
         assert min(len(found.train), len(found.validation)) > 0
-
-
-def test_a_column_of_splits_is_followed(tmp_path: Path) -> None:
-    path = table(tmp_path, "all", 6) / "all.jsonl"
-    kinds = iter(["train", "dev", "test"] * 2)
-    lines = [json.dumps(json.loads(line) | {"split": next(kinds)})
-             for line in path.read_text().splitlines()]  # fmt: skip
-    path.write_text("\n".join([*lines, "{broken"]))
-    found = load(path)
-    assert found.train.ids == ["all-0", "all-3"] and found.validation.ids == ["all-1", "all-4"]
-    assert found.counts["train"][MALFORMED] + found.counts["validation"][MALFORMED] == 1
 
 
 def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> None:

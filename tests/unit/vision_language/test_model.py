@@ -28,19 +28,6 @@ from magneto.vision_language.model import (
 )
 from magneto.vision_language.samples import WholeImage, join_samples
 
-
-def test_texts_one_after_another() -> None:
-    samples = join_samples(5, 2, [np.array([1, 7, 2]), np.array([1, 2])], [np.array([1, 8, 9, 2])])
-    assert samples.token_ids.tolist() == [1, 7, 2, 1, 2, 1, 8, 9, 2]
-    assert samples.token_positions.tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3]
-    assert samples.image_starts.tolist() == [0, 5, 10, 15]
-    assert samples.text_starts.tolist() == [0, 3, 5]
-    packing = samples.packing
-    assert (packing.rows, packing.length, packing.vision_alone) == (5, 8, 10)
-    assert packing.language_paired == 5
-    assert samples.token_ids.dtype == torch.int64
-
-
 FORMAT = InputFormat(8)
 
 

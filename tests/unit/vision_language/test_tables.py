@@ -22,7 +22,6 @@ from magneto.vision_language.tables import (
     RowSplits,
     load_captions,
 )
-from tests.shards import write_shard
 from tests.unit.vision.image_files import encoded, photo, write
 from tests.unit.vision_language.folders import record, write_dataset, write_karpathy
 
@@ -113,21 +112,6 @@ def test_what_can_not_be_used_is_one_line(tmp_path: Path) -> None:
     write(tmp_path / "d.csv", b"image,text\nbad.png, \n")
     with pytest.raises(ValueError, match=r"no valid rows \(1 empty text"):
         load(tmp_path / "d.csv")
-
-
-def test_tar_shards(tmp_path: Path) -> None:
-    picture = [encoded(photo(number, 8, 8), "JPEG") for number in range(3)]
-    write_shard(tmp_path / "train-0.tar", {
-        "a.jpg": picture[0], "a.txt": b"a text",
-        "b.jpg": picture[1], "b.json": b'{"caption": "in json", "label": 3}',
-        "c.jpg": picture[2], "d.txt": b"no image",
-    })  # fmt: skip
-    write_shard(tmp_path / "val-0.tar", {"e.jpg": picture[2], "e.txt": b"held out"})
-    found = load(tmp_path)
-    assert found.train.values("captions") == [("a text",), ("in json",)]
-    assert found.validation.values("captions") == [("held out",)]
-    assert found.counts[EMPTY] == found.counts[WITHOUT_IMAGE] == 1
-    assert found.train.open(1)[0].pixels().shape == (8, 8, 3)
 
 
 def test_splits_in_karpathys_layout(tmp_path: Path) -> None:
