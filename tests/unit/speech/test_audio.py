@@ -144,10 +144,8 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
         assert read(path)[1] == problem and len(read(path)[0]) == 0
         assert header_seconds(str(path)) == (0.0, problem)
         assert read_sound(content, 16000).problem == problem
-    assert (
-        read(tmp_path / "none.wav")[1] == header_seconds(str(tmp_path / "none.wav"))[1] == MISSING
-    )
-    assert read(tmp_path)[1] == MISSING
+    none = tmp_path / "none.wav"
+    assert read(none)[1] == header_seconds(str(none))[1] == read(tmp_path)[1] == MISSING
 
 
 def test_silence_and_non_finite_samples(tmp_path: Path) -> None:

@@ -76,13 +76,11 @@ def test_a_table_of_pieces(tmp_path: Path) -> None:
 def test_columns_have_other_names_too(tmp_path: Path) -> None:
     """NeMo's, the hub's, and those that the recipe names."""
     lines = [
-        {"audio_filepath": "/data/a.wav", "duration": 3.2, "text": "whole"},
         {"audio_filepath": "/data/a.wav", "offset": 0, "duration": 1.0, "text": "part"},
         {"audio_filepath": {"path": "b.wav", "bytes": None}, "text": "said", "client_id": 7},
     ]
     (tmp_path / "a.json").write_text("\n".join(map(json.dumps, lines)))
     assert rows(read(tmp_path / "a.json")[0]) == [
-        ("/data/a", "whole", "/data/a", WHOLE),
         ("/data/a-0.00", "part", "/data/a-0.00", Segment(0.0, 1.0)),
         ("b", "said", "7", WHOLE),
     ]
@@ -91,9 +89,6 @@ def test_columns_have_other_names_too(tmp_path: Path) -> None:
     assert rows(table) == [("a", "YES", "a", WHOLE)]
     with pytest.raises(ValueError, match=r"b.csv has no column 'audio' among .*data.audio_column"):
         read(tmp_path / "b.csv")
-    (tmp_path / "c.tsv").write_text("a.wav\thello\n")
-    with pytest.raises(ValueError, match="write one above it: audio<TAB>text"):
-        read(tmp_path / "c.tsv")
 
 
 def test_what_makes_no_utterance_is_counted(tmp_path: Path) -> None:
