@@ -109,6 +109,29 @@ def test_weights_have_gradients_scoring_waits_for_nothing_and_figures_are_drawn(
     assert all(figure.image for figure in figures)
 
 
+# Millions of parameters. The paper's appendix has 85.8 and 85.9 (Pre-LN and Sub-LN) of BEiT's
+# base, 303.3 and 303.5 of its large backbone, beside heads of 6.3 and 8.4; 80 and 140 of speech.
+PARAMETERS = [
+    ("image-modelling/beit-base", "pre", 92.1),
+    ("image-modelling/beit-base", "sub", 92.2),
+    ("image-modelling/beit-large", "pre", 311.7),
+    ("image-modelling/beit-large", "sub", 311.9),
+    ("visual-question-answering/vqa-24l", "sub", 210.9),
+    ("visual-reasoning/nlvr2-24l", "pre", 208.6),
+    ("image-text-retrieval/coco-24l", "sub", 207.2),
+    ("image-captioning/coco-24l", "sub", 241.7),
+    ("vision-language-modelling/beit3-24l", "sub", 246.3),
+]
+
+
+@pytest.mark.parametrize(("name", "placement", "millions"), PARAMETERS)
+def test_recipes_have_the_papers_parameters(name: str, placement: str, millions: float) -> None:
+    recipe = load_recipe(name, {"model.placement": placement})
+    with torch.device("meta"):
+        model = recipe.build_task().build_model()
+    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == millions
+
+
 # How far below the baseline the tiny recipes come. Measured: masked-lm 1.18 (1.32 and 1.07 with
 # seeds 2 and 3); translation 4.6, pairs of tokens 2.8; vision-language 0.51 and 0.69 nats per
 # word, 1.00 per patch of a pair, 1.27 of an image alone.

@@ -242,10 +242,5 @@ def test_mistakes_are_told() -> None:
 
 
 def test_the_papers_recipe() -> None:
-    recipe = load_recipe("vision-language-modelling/beit3-24l")
-    with torch.device("meta"):
-        model: Any = recipe.build_task().build_model()
-    counts = [sum(p.numel() for p in part.parameters()) / 1e6 for part in (model, model.encoder)]
-    assert [round(count, 1) for count in counts] == [246.3, 207.0]
-    training = recipe.training
+    training = load_recipe("vision-language-modelling/beit3-24l").training
     assert (training.learning_rate, training.steps, training.batch_size) == (2e-3, 300000, 12288)
