@@ -1,5 +1,6 @@
 """Recordings of any length: read in pieces, heard in windows, no word lost or doubled."""
 
+import io
 import random
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import torch
 
 from magneto.data.tokenizer import ByteTokenizer, load_tokenizer
 from magneto.speech import audio
-from magneto.speech.audio import BLOCK, read_sound, sound_pieces
+from magneto.speech.audio import BLOCK, raw_pieces, read_sound, sound_pieces
 from magneto.speech.batching import MIN_FRAMES, SpeechVocabulary, train_characters
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
 from magneto.speech.decoding import GreedySearch, Hypothesis
@@ -208,3 +209,16 @@ def test_sound_is_not_held() -> None:
     for number in range(1, 5):
         next(parts)
         assert read <= 3 * number + 3
+
+
+class Slow(io.BytesIO):
+    """A stream that gives odd numbers of bytes."""
+
+    def read1(self, size: int | None = -1) -> bytes:
+        return self.read(7)
+
+
+def test_raw_sound() -> None:
+    values = np.arange(-500, 500, dtype=np.int16)
+    found = np.concatenate(list(raw_pieces(Slow(values.tobytes() + b"x"), 8000, 8000)))
+    np.testing.assert_array_equal(found, values / np.float32(32768))

@@ -20,6 +20,7 @@ from magneto.training.loop import train
 from magneto.training.model import initial_model
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import SegmentationDataConfig
+from magneto.vision.frozen_features import NEIGHBOURS, neighbour_accuracy
 from magneto.vision.image_task import encoder_weights, layer_decay_multipliers
 from magneto.vision.models import (
     SegmentationLogits,
@@ -200,3 +201,11 @@ def test_groups_are_beit_s() -> None:
     for name, power in expected.items():
         assert found[name] == pytest.approx(0.75**power), name
     assert layer_decay_multipliers(model, 12, 1.0) == {}
+
+
+def test_one_equal_image_outvotes_all_others_which_are_less_alike() -> None:
+    pytest.importorskip("sklearn")
+    known = torch.cat((torch.tensor([[1.0, 0]]), torch.tensor([[0.5, 1]]).expand(NEIGHBOURS, 2)))
+    labels, asked = torch.tensor([0] + [1] * NEIGHBOURS), torch.tensor([[1.0, 0.0]])
+    assert neighbour_accuracy(known, labels, asked, torch.tensor([0])) == 1
+    assert neighbour_accuracy(known[1:], labels[1:], asked, torch.tensor([0])) == 0

@@ -303,3 +303,11 @@ def test_clusters_far_apart_are_found(monkeypatch) -> None:
     assert torch.isclose(torch.eye(3) @ found.t(), torch.ones(())).any(-1).all()
     monkeypatch.setattr("magneto.vision.targets.CHUNK", 8)
     assert torch.equal(nearest(rows, best), (rows @ best.t()).argmax(-1))
+
+
+def test_a_code_with_one_feature_gives_none() -> None:
+    """Its smaller half is empty."""
+    book = lopsided()
+    for _ in range(200):
+        use(book, two_clusters()[:1])
+    assert book.revived == 0

@@ -13,8 +13,11 @@ from magneto.vision.augmentation import (
     OPERATIONS,
     Augmentation,
     PairedAugmentation,
+    colour_jitter,
     photometric_distortion,
+    rand_augment,
     random_erasing,
+    shift_hue,
 )
 from magneto.vision.config import (
     IGNORED,
@@ -321,3 +324,35 @@ def test_distortion_changes_colours_alone() -> None:
     found = [photometric_distortion(pixels, 1.0, rng(number)) for number in (1, 2, 2)]
     assert all(image.shape == pixels.shape and image.dtype == np.uint8 for image in found)
     assert np.array_equal(found[1], found[2]) and not np.array_equal(found[0], found[1])
+
+
+def test_jitter_changes_by_its_strengths() -> None:
+    image = Image.fromarray(photo(3))
+    same = colour_jitter(image, AugmentationConfig(), rng(1))
+    assert np.array_equal(np.asarray(same), photo(3))
+    config = AugmentationConfig(brightness=0.4)
+    means = [np.asarray(colour_jitter(image, config, rng(n))).mean() for n in range(60)]
+    assert 0.58 < min(means) / photo(3).mean() < 0.7 and max(means) / photo(3).mean() > 1.15
+    assert np.array_equal(np.asarray(shift_hue(image, 0.0)), photo(3))
+    red = Image.new("RGB", (1, 1), (200, 0, 0))
+    assert np.asarray(shift_hue(red, 1 / 3))[0, 0].argmax() == 1
+
+
+def test_random_boxes_have_the_shares_and_shapes_that_are_asked_for() -> None:
+    picture, random = PixelPicture(photo(1, 300, 400)), rng(1)
+    boxes = [random_crop_box(picture, (0.2, 0.8), (0.5, 2.0), random) for _ in range(500)]
+    shares = [box.height * box.width / 120_000 for box in boxes]
+    shapes = [box.width / box.height for box in boxes]
+    assert 0.19 < min(shares) < 0.25 and 0.7 < max(shares) < 0.81
+    assert 0.49 < min(shapes) < 0.6 and 1.7 < max(shapes) < 2.02
+    assert all(box.top + box.height <= 300 and box.left + box.width <= 400 for box in boxes)
+
+
+def test_about_half_of_two_operations_are_applied() -> None:
+    image = Image.fromarray(photo())
+    config = AugmentationConfig(rand_augment=9)
+    same = sum(
+        np.array_equal(np.asarray(rand_augment(image, config, np.random.default_rng(n))), photo())
+        for n in range(200)
+    )
+    assert 30 < same < 90  # a quarter, and where an operation finds nothing to change
