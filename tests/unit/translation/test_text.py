@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, Counts
+from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, OTHER_SPLITS, Counts
 from magneto.progress import SILENT
 from magneto.translation.config import (
     DUPLICATE,
@@ -272,3 +272,20 @@ def test_evaluating_on_other_text_trains_on_nothing(tmp_path: Path) -> None:
     assert prepared.train.ranges == {("de", "en"): (0, 0)}
     with pytest.raises(ValueError, match="no training text in two languages"):
         prepare(folder)
+
+
+def test_a_column_split_is_followed(tmp_path: Path) -> None:
+    lines = ["en\tde\tsplit", "one\teins\ttrain", "two\tzwei\tdev", "three\tdrei\tunsure"]
+    (tmp_path / "a.tsv").write_text("\n".join(lines))
+    text, counts = open_parallel(str(tmp_path / "a.tsv"), None), Counts()
+    found = {split: list(text.read("de", "en", split, counts)) for split in ("train", "validation")}
+    assert found == {"train": [("eins", "one")], "validation": [("zwei", "two")]}
+    assert counts[OTHER_SPLITS] == 1 and text.languages == ["de", "en"]
+
+
+def test_line_pairs_in_a_wanted_language_come_before_records(tmp_path: Path) -> None:
+    files = {"train.tsv": "en\tde\none\teins\n", "a.foo": "x\n", "a.swiss": "y\n"}
+    folder = str(write(tmp_path / "text", files))
+    assert open_parallel(folder, None, frozenset({"en"})).languages == ["de", "en"]
+    named = open_parallel(folder, None, frozenset({"foo", "swiss"}))
+    assert list(named.read("swiss", "foo", "train", Counts())) == [("y", "x")]

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -99,3 +100,17 @@ def test_the_baseline_answers_with_code_frequencies() -> None:
     assert found["masked_accuracy"] == pytest.approx(
         (held == known.argmax()).double().mean().item()
     )
+
+
+def test_an_image_has_another_mask_in_the_next_epoch() -> None:
+    task = small_task("image-modelling")
+    stream = task.train_stream(len(task.splits.train), 3).batches()
+    first, second = (
+        {
+            image.tobytes(): tuple(row)
+            for image, row in zip(batch["images"].numpy(), batch["hidden"].tolist(), strict=True)
+        }
+        for batch in (next(stream)[0], next(stream)[0])
+    )
+    assert first.keys() == second.keys()
+    assert np.mean([first[image] != second[image] for image in first]) > 0.9

@@ -209,3 +209,13 @@ def test_one_equal_image_outvotes_all_others_which_are_less_alike() -> None:
     labels, asked = torch.tensor([0] + [1] * NEIGHBOURS), torch.tensor([[1.0, 0.0]])
     assert neighbour_accuracy(known, labels, asked, torch.tensor([0])) == 1
     assert neighbour_accuracy(known[1:], labels[1:], asked, torch.tensor([0])) == 0
+
+
+def test_features_are_the_layers_own_places() -> None:
+    """Without the class token, row by row, before any norm on top of the stack."""
+    for prefix, token in enumerate(("none", "learned")):
+        model, images = small_model(class_token=token, placement="pre"), torch.randn(2, 3, 16, 16)
+        states = model.encoder.features(model.embed(images), range(4))
+        for found, state in zip(model.features(images), states, strict=True):
+            assert found.shape == (2, 16, 4, 4)
+            assert torch.equal(found[:, :, 1, 2], state[:, prefix + 4 + 2])
