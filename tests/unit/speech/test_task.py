@@ -87,6 +87,14 @@ def made(**data: Any) -> SpeechRecognition:
     return SpeechRecognition(MODEL, replace(DATA, **data), 1)
 
 
+def test_padding_is_the_share_of_places_without_a_frame() -> None:
+    task = made()
+    (group, *_) = task.train_stream(1, 1).batch(0)[0]
+    found = task.loss(task.build_model(), [group])
+    share = float(found.logs["padding"] / found.count)
+    assert share == pytest.approx(1 - group.frames / group.features[..., 0].numel())
+
+
 def test_no_utterance_is_left_out_of_evaluation() -> None:
     """One that can't be read, and one without a finite loss, count with all their words."""
     task = made()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from magneto.nn.embedding import ConvolutionalStem, PatchEmbedding
 from magneto.nn.position import resize_positions
@@ -19,10 +20,11 @@ from magneto.training.logging import PLATEAU_FILE
 from magneto.training.loop import train
 from magneto.training.model import initial_model
 from magneto.vision.classification import ImageClassification
-from magneto.vision.config import SegmentationDataConfig
-from magneto.vision.frozen_features import NEIGHBOURS, neighbour_accuracy
+from magneto.vision.config import ImageClassifierConfig, SegmentationDataConfig
+from magneto.vision.frozen_features import NEIGHBOURS, layer_features, neighbour_accuracy
 from magneto.vision.image_task import encoder_weights, layer_decay_multipliers
 from magneto.vision.models import (
+    ImageClassifier,
     SegmentationLogits,
     classes_of,
     for_grid,
@@ -201,6 +203,17 @@ def test_groups_are_beit_s() -> None:
     for name, power in expected.items():
         assert found[name] == pytest.approx(0.75**power), name
     assert layer_decay_multipliers(model, 12, 1.0) == {}
+
+
+def test_every_layer_s_features() -> None:
+    model = ImageClassifier(ImageClassifierConfig(**CLASSIFIER)).eval()
+    images = torch.randn(3, 3, 8, 8)
+    found, x = layer_features(model, images), model.embed(images)
+    assert [tuple(found[name].shape) for name in ("class_token", "mean")] == [(3, 3, 16)] * 2
+    last = F.layer_norm(model.encoder.features(x, [1])[0], (16,))
+    torch.testing.assert_close(found["class_token"][2], last[:, 0])
+    torch.testing.assert_close(found["mean"][2], last[:, 1:].mean(1))
+    torch.testing.assert_close(found["mean"][0], F.layer_norm(x, (16,))[:, 1:].mean(1))
 
 
 def test_one_equal_image_outvotes_all_others_which_are_less_alike() -> None:
