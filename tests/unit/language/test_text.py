@@ -13,7 +13,15 @@ from magneto.data.sources import held_out
 from magneto.data.stream import in_blocks
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.language.config import TextDataConfig
-from magneto.language.text import StreamedBlocks, derive_length, prepare_text, tokenize_documents
+from magneto.language.text import (
+    StreamedBlocks,
+    count_windows,
+    derive_length,
+    next_token_batch,
+    prepare_text,
+    read_windows,
+    tokenize_documents,
+)
 from magneto.progress import SILENT
 
 
@@ -174,3 +182,11 @@ def test_a_derived_length_is_that_of_99_percent() -> None:
     assert derive_length(lengths, 10_000) == 992 and derive_length(lengths, 500) == 500
     assert derive_length([*lengths, 5000], 10_000) == 5000, "11 of 1001 texts are more than 1 %"
     assert derive_length([2, 3], 100) == 16 and derive_length([2, 40], 100) == 40
+
+
+def test_windows_follow_one_another() -> None:
+    tokens = np.arange(100, dtype=np.uint16)
+    assert [count_windows(tokens[:count], 8) for count in (96, 97, 100)] == [11, 12, 12]
+    batch = next_token_batch(read_windows(tokens, 8, np.array([0, 11])))
+    assert batch["tokens"].tolist() == [list(range(8)), list(range(88, 96))]
+    assert batch["targets"].tolist() == [list(range(1, 9)), list(range(89, 97))]

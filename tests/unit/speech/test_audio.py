@@ -279,3 +279,10 @@ def test_speed_gain_and_noise() -> None:
     ratio = 10 * np.log10((sound**2).mean() / (with_noise[0] ** 2).mean())
     assert ratio == pytest.approx(20, abs=0.3)
     assert made().sound(sound, 1.0, (1, 0, 0)) is sound
+
+
+def test_narrow_and_short_inputs() -> None:
+    paper = Augmentation(AugmentationConfig(time_warp=5), 16000)
+    for frames, bins in ((1, 80), (8, 4), (0, 80), (11, 1)):
+        features = np.ones((frames, bins), np.float32)
+        assert paper.features(features, (1, 0, 0)).shape == (frames, bins)

@@ -30,6 +30,7 @@ from magneto.speech.data import (
     splits_of_kind,
 )
 from tests.said import Said
+from tests.shards import write_shard
 from tests.unit.speech.wavs import write
 
 pytest.importorskip("soundfile", reason="soundfile is not installed")
@@ -169,6 +170,21 @@ def test_texts_beside_recordings(tmp_path: Path) -> None:
     table, counts = read(tmp_path, "train")
     assert table.values("id") == ["train/b", "train/anna/a"]
     assert set(table.values("text")) == {"two lines"} and counts[MALFORMED] == 1
+
+
+def test_tar_shards(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        members = {}
+        for n in range(2):
+            members[f"{n}.wav"] = write(tmp_path / "a.wav", seconds=1 + n).read_bytes()
+            members[f"{n}.txt"] = f"said {n}".encode()
+        write_shard(tmp_path / f"{split}-00.tar", members)
+    (tmp_path / "a.wav").unlink()
+    assert splits(tmp_path) == ["test", "train"]
+    found, _ = read(tmp_path, "train")
+    assert rows(found) == [(str(n), f"said {n}", str(n), WHOLE) for n in (0, 1)]
+    assert seconds(found) == [1, 2]
+    assert len(Utterances(found, 16000).sound(1).samples) == 32000
 
 
 def test_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from magneto.vision.models import (
     for_grid,
     pixel_logits,
     sliding_logits,
+    whole_logits,
     window_places,
 )
 from magneto.vision.segmentation import Segmentation
@@ -110,6 +111,14 @@ def test_a_whole_image_of_another_size_has_interpolated_positions() -> None:
     assert wide.get_parameter(shared).data_ptr() == model.get_parameter(shared).data_ptr()
     (logits,) = pixel_logits(model, [torch.randn(3, 61, 30)])
     assert logits.shape == (5, 61, 30) and logits.isfinite().all()
+
+
+def test_one_window_and_a_whole_image_are_the_model_s_own_answer() -> None:
+    model, image = small_model(), torch.randn(3, 16, 16)
+    answer, size = model(image[None]).main, (16, 16)
+    expected = F.interpolate(answer, size=size, mode="bilinear", align_corners=False)[0]
+    torch.testing.assert_close(next(iter(pixel_logits(model, [image]))), expected)
+    torch.testing.assert_close(whole_logits(model, image), expected)
 
 
 def test_logits_are_resized_before_classes_are_chosen() -> None:
