@@ -272,8 +272,8 @@ class Summary:
             smaller rates.
         next_rate: Next tested rate; None if there is none.
         failed_there: Number of these seeds that failed at the next rate, and number with a result.
-        others_failed: Number of the other seeds' runs up to the largest stable rate that failed,
-            and number with a result.
+        others_failed: Of the other seeds' runs at rates up to the largest stable one, the number
+            that failed and the number with a result.
         best_beyond_stable: Whether the best rate is above the largest stable one.
         sensitivity: Mean over rates and these seeds of the final loss minus the best final loss
             (arXiv 2309.14322); None for a placement that learned at no rate. Losses are capped at

@@ -217,8 +217,8 @@ class BatchMaker:
     ) -> SpeechBatch:
         """Return a group of augmented utterances; broken utterances get weight 0.
 
-        `speeds` has the factors of all utterances of the split, and `seed` the seed of the run and
-        the epoch.
+        `speeds` has the speed factor of every utterance of the split. `seed` is the run's seed and
+        the number of the epoch.
         """
         vary = partial(augmentation.utterance, self.source, self.normaliser)
         found = [vary(n, float(speeds[n]), (*seed, n)) for n in numbers.tolist()]

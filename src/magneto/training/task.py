@@ -95,7 +95,7 @@ class Task(ABC):
         higher_is_better: Whether a higher value of the primary metric is better.
         unit: Unit of throughput, in the plural.
         whole_model: Reason why each rank needs a whole model; "" if ranks may hold shards. Error
-            messages add "which needs a whole model on each rank" to the reason.
+            messages add "This needs a whole model on each rank" to the reason.
         ModelConfig: Dataclass of the recipe's `model` section, for a task named by import path.
         DataConfig: Dataclass of the recipe's `data` section, for a task named by import path.
         model_config: Values of the `model` section.
@@ -302,7 +302,7 @@ def strategy_error(task: Task, strategy: str) -> str:
     """Return the reason why ranks can't train a task with a strategy, or ""."""
     if strategy in WHOLE_MODEL_STRATEGIES or not task.whole_model:
         return ""
-    return (f"training.distributed {strategy}: {task.whole_model}, which needs a whole model on "
+    return (f"training.distributed {strategy}: {task.whole_model}. This needs a whole model on "
             "each rank: use ddp")  # fmt: skip
 
 

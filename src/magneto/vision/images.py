@@ -366,9 +366,10 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
 def paired_folders(folder: Path, counts: Counts) -> dict[str, Table]:
     """List images with masks by split; return {} if the folder has no folders of masks.
 
-    The folder has images/ with annotations/ or masks/, optionally each with training/ and
-    validation/ (as ADE20k), or train/ with trainannot/ (as CamVid). A mask has the image's name
-    with another file ending. A split without masks, such as a test split, is counted and left out.
+    The folder has images/ beside annotations/ or masks/, and each of these may be divided into
+    training/ and validation/ (as ADE20k). Or it has train/ beside trainannot/ (as CamVid). A mask
+    has the image's name with another file ending. A split without masks, such as a test split, is
+    counted and left out.
     """
     inside = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_dir()}
     images = next((inside[name] for name in IMAGE_FOLDERS if name in inside), None)
