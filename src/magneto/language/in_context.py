@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from magneto.config import ConfigError
 from magneto.data.tokenizer import Tokenizer
@@ -345,7 +346,9 @@ def _score(model: LanguageModel, batch: list[PrefixedQuestion]) -> list[list[flo
     options = [len(piece.options.sequences) for piece in batch]
     rows = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(options)).to(device)
     cache = KeyValueCache()
-    before, before_mask = _padded([p.options.sequences[0][: p.shared] for p in batch], device, True)
+    before, before_mask = _padded(
+        [p.options.sequences[0][: p.shared] for p in batch], device, "left"
+    )
     if before.shape[1]:
         model.decoder(model.embedding(before), before_mask, cache=cache)
         cache.reorder(rows)
@@ -355,7 +358,7 @@ def _score(model: LanguageModel, batch: list[PrefixedQuestion]) -> list[list[flo
         for p in batch
         for sequence, count in zip(p.options.sequences, p.options.scored, strict=True)
     ]
-    after, after_mask = _padded(inputs, device, False)
+    after, after_mask = _padded(inputs, device, "right")
     mask = torch.cat((before_mask[rows], after_mask), dim=1)
     features = model.decoder(model.embedding(after), mask, cache=cache)
     ends = torch.tensor([len(each) for each in inputs], device=device)[:, None]
@@ -379,17 +382,12 @@ def _log_probabilities(model: LanguageModel, features: Tensor, targets: Tensor) 
     return torch.cat(parts)
 
 
-def _padded(sequences: list[list[int]], device: torch.device, left: bool) -> tuple[Tensor, Tensor]:
+def _padded(sequences: list[list[int]], device: torch.device, side: str) -> tuple[Tensor, Tensor]:
     """Return tokens padded with zeros, and their mask, which is False for padding."""
-    longest = max(map(len, sequences))
-    filled = [
-        [0] * (longest - len(s)) + s if left else s + [0] * (longest - len(s)) for s in sequences
-    ]
-    lengths = torch.tensor([len(s) for s in sequences])[:, None]
-    places = torch.arange(longest)[None]
-    real = places >= longest - lengths if left else places < lengths
-    tokens = torch.tensor(filled, dtype=torch.long).reshape(len(sequences), longest)
-    return tokens.to(device), real.to(device)
+    rows = [torch.tensor(sequence, dtype=torch.long) for sequence in sequences]
+    real = [torch.ones_like(row, dtype=torch.bool) for row in rows]
+    tokens, mask = (pad_sequence(part, True, padding_side=side) for part in (rows, real))
+    return tokens.to(device), mask.to(device)
 
 
 def score_lines(

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from magneto.data.cache import (
     cache_directory,
@@ -231,13 +232,11 @@ class BatchMaker:
             for number, each in zip(numbers, features, strict=True)
         ]
         lengths = [max(len(each), MIN_FRAMES) for each in features]
-        targets = np.full((len(numbers), max(len(each) for each in labels)), BLANK, np.int64)
-        for row, label in enumerate(labels):
-            targets[row, : len(label)] = label
+        targets = [torch.from_numpy(label).long() for label in labels]
         return SpeechBatch(
             pad_features(features, self.source.mel_bins),
             torch.tensor(lengths),
-            torch.from_numpy(targets),
+            pad_sequence(targets, batch_first=True, padding_value=BLANK),
             torch.tensor([len(label) for label in labels]),
             [(length, len(label)) for length, label in zip(lengths, labels, strict=True)],
             torch.tensor([float(len(each) > 0) for each in features]),

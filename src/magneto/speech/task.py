@@ -32,7 +32,7 @@ from magneto.speech.config import SpeechDataConfig, TransducerConfig
 from magneto.speech.decoding import GreedySearch, Search
 from magneto.speech.features import CMVN_FILE, Normaliser
 from magneto.speech.model import Transducer
-from magneto.training.task import NON_FINITE, Figure, Loss, Scores, Task, write_assets
+from magneto.training.task import NON_FINITE, Figure, Loss, Scores, Task, add_losses, write_assets
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
 # Share of empty validation transcripts above which a warning is shown.
@@ -157,25 +157,15 @@ class SpeechRecognition(Task):
         counted utterances. `padding` is the share of frames that are padding, averaged over groups,
         weighted by their numbers of counted utterances.
         """
-        losses = [run(model, group) for group in batch]
-        for group, each in zip(batch, losses, strict=True):
-            self._excluded.append((group.ids, each.excluded))
+        losses = []
+        for group in batch:
+            found = run(model, group)
+            self._excluded.append((group.ids, found.excluded))
             self._note(LEFT_OUT, group)
-        names = losses[0].parts
-        parts = {name: torch.stack([each.parts[name] for each in losses]).sum() for name in names}
-        total = torch.stack([each.total for each in losses]).sum()
-        shares = [1 - group.frames / group.cells for group in batch]
-        padding = [each.count * share for share, each in zip(shares, losses, strict=True)]
-        return Loss(
-            total,
-            torch.stack([each.count for each in losses]).sum(),
-            {
-                **parts,
-                NON_FINITE: torch.stack([each.excluded.sum() for each in losses]).sum(),
-                "padding": torch.stack(padding).sum(),
-            },
-            units=sum(group.frames for group in batch),
-        )
+            padding = found.count * (1 - group.frames / group.cells)
+            logs = {**found.parts, NON_FINITE: found.excluded.sum(), "padding": padding}
+            losses.append(Loss(found.total, found.count, logs, group.frames))
+        return add_losses(losses)
 
     def validation_batches(self) -> Sequence[SpeechBatch]:
         return self.speech.validation_batches()

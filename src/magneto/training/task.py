@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -52,6 +52,20 @@ class Loss:
     count: Tensor
     logs: Mapping[str, Tensor] = field(default_factory=dict)
     units: int | None = None
+
+
+def add_losses(losses: Sequence[Loss]) -> Loss:
+    """Return the loss of a batch, given the losses of its groups, with the same logs and units."""
+
+    def added(parts: Iterable[Tensor]) -> Tensor:
+        return torch.stack([*parts]).sum()
+
+    return Loss(
+        added(each.total for each in losses),
+        added(each.count for each in losses),
+        {name: added(each.logs[name] for each in losses) for name in losses[0].logs},
+        sum(each.units or 0 for each in losses),
+    )
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from magneto.data.stream import EVALUATION_SEED, BatchStream, LazyBatches
 from magneto.data.tokenizer import check_vocabulary
 from magneto.files import user_path
-from magneto.functional.cross_entropy import count_targets, frequency_sums, loss_metrics
+from magneto.functional.cross_entropy import (
+    CrossEntropyLoss,
+    count_targets,
+    frequency_sums,
+    loss_metrics,
+)
 from magneto.progress import SILENT, Progress
-from magneto.training.task import Loss, Scores, Task, write_assets
+from magneto.training.task import Loss, Scores, Task, add_losses, write_assets
 from magneto.translation.config import ParallelDataConfig, SentencePair, TranslationConfig
 from magneto.translation.model import TranslationModel
 from magneto.translation.prepare import (
@@ -104,18 +109,21 @@ class Translation(Task):
 
         `padding` is averaged over groups, weighted by their numbers of target tokens.
         """
-        parts = [
-            model(g["source"], g["target"], g["source_mask"], targets=g["targets"]) for g in batch
-        ]
-        empty = sum((1 - g["real"] / g["cells"]) * g["predicted"] for g in batch)
-        total: Tensor = torch.stack([part.total for part in parts]).sum()
-        logs = {
-            "nll": torch.stack([part.nll for part in parts]).sum(),
-            "padding": total.new_full((), empty),  # no copy from the host
-        }
-        count = torch.stack([part.count for part in parts]).sum()
-        # Units are target tokens with end tokens, without padding.
-        return Loss(total, count, logs, units=sum(group["predicted"] for group in batch))
+        losses = []
+        for group in batch:
+            found = self._group_loss(model, group)
+            # Units are target tokens with end tokens, without padding.
+            units = group["predicted"]
+            empty = (1 - group["real"] / group["cells"]) * units
+            padding = found.total.new_full((), empty)  # no copy from the host
+            logs = {"nll": found.nll, "padding": padding}
+            losses.append(Loss(found.total, found.count, logs, units))
+        return add_losses(losses)
+
+    def _group_loss(self, model: nn.Module, group: Group) -> CrossEntropyLoss:
+        return model(
+            group["source"], group["target"], group["source_mask"], targets=group["targets"]
+        )
 
     @cached_property
     def validation_groups(self) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -147,9 +155,7 @@ class Translation(Task):
 
     def score(self, model: nn.Module, batch: Group) -> Scores:
         """Return the loss without label smoothing, and translations, which wait for the device."""
-        part = model(
-            batch["source"], batch["target"], batch["source_mask"], targets=batch["targets"]
-        )
+        part = self._group_loss(model, batch)
         sums = {"loss": part.nll, "count": part.count}
         if not batch["texts"]:
             return Scores(sums)

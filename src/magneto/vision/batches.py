@@ -8,6 +8,7 @@ batch's "broken" is True for each replaced image.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,18 @@ def read_or_replace(
     raise ValueError(f"{TRIES} random images in a row are broken; error of the last one: {last}")
 
 
+def read_image(
+    make: Callable[[], Any], blank: Any, broken: Callable[[BrokenImage], None]
+) -> tuple[Any, bool]:
+    """Return what `make` reads, or `blank` for a broken image, and whether it is broken."""
+    try:
+        with guarded(BrokenImage):
+            return make(), False
+    except BrokenImage as error:
+        broken(error)
+        return blank, True
+
+
 def read_or_blank(
     make: Read,
     rows: Sequence[int] | np.ndarray,
@@ -71,16 +84,11 @@ def read_or_blank(
 
     `blank`, of the shape that `make` returns, replaces a broken image, and "broken" is True for it.
     """
-    images, lost = [], []
-    for row in rows:
-        try:
-            with guarded(BrokenImage):
-                image, unread = make(int(row), np.random.default_rng(0)), False
-        except BrokenImage as error:
-            broken(int(row), error)
-            image, unread = blank, True
-        images.append(image)
-        lost.append(unread)
+    read = [
+        read_image(partial(make, row, np.random.default_rng(0)), blank, partial(broken, row))
+        for row in map(int, rows)
+    ]
+    images, lost = zip(*read, strict=True)
     return {"images": torch.from_numpy(np.stack(images)), "broken": torch.tensor(lost)}
 
 

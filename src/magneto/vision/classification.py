@@ -23,7 +23,7 @@ from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.batches import Finish
 from magneto.vision.config import ImageClassificationDataConfig, ImageClassifierConfig, given_names
 from magneto.vision.decoding import Picture
-from magneto.vision.image_task import FineTuning, Prediction
+from magneto.vision.image_task import FineTuning, Prediction, ranked
 from magneto.vision.images import UNLABELLED, ImageSplits, load_images
 from magneto.vision.models import ImageClassifier
 from magneto.vision.transforms import validation_transform
@@ -253,11 +253,7 @@ class ImageClassification(FineTuning):
         logits = model(images.to(next(model.parameters()).device)).float().cpu()
         # Classes without a name are called by their numbers.
         names = [*self.names, *map(str, range(len(self.names), logits.shape[1]))]
-        shares, order = logits.softmax(1).sort(dim=1, descending=True, stable=True)
-        return [
-            Prediction([(names[number], share) for number, share in zip(*row, strict=True)])
-            for row in zip(order.tolist(), shares.tolist(), strict=True)
-        ]
+        return ranked(names, logits.softmax(1))
 
     def save_assets(self, directory: Path) -> dict[str, Any]:
         # The file of names and the pre-trained run may change later.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,15 @@ class Prediction:
     pictures: Mapping[str, bytes] = field(default_factory=dict)
 
 
+def ranked(names: Sequence[str], shares: Tensor) -> list[Prediction]:
+    """Return a prediction for each row of probabilities (rows, names), the most probable first."""
+    values, order = shares.sort(dim=1, descending=True, stable=True)
+    return [
+        Prediction([(names[number], share) for number, share in zip(*row, strict=True)])
+        for row in zip(order.tolist(), values.tolist(), strict=True)
+    ]
+
+
 def count_patches(sums: Mapping[str, Any]) -> float:
     """Return the number of patches of an evaluation; ValueError if no image could be read."""
     if not sums["count"]:
@@ -165,9 +174,7 @@ class ImageTask(ImageInputTask):
 
         Keys are "images", "labels" and "broken". `normalisation` replaces that of the model.
         """
-        input_format = replace(
-            self.input_format, normalisation=normalisation or self.input_format.normalisation
-        )
+        input_format = self.input_format_of(self.training_images.peak, normalisation)
         transform = validation_transform(self.data_config, input_format)
         return evaluation_images(split, transform, self.evaluation_batch, input_format.blank)
 

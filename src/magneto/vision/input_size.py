@@ -191,10 +191,10 @@ class ImageInputTask(Task):
     def input_format(self) -> InputFormat:
         return self.input_format_of(self.training_images.peak)
 
-    def input_format_of(self, peak: int = 255) -> InputFormat:
+    def input_format_of(self, peak: int = 255, normalisation: str | None = None) -> InputFormat:
         """Return the input format of images whose largest possible pixel value is `peak`."""
         size, _, channels = self.model_config.input_sizes
-        return InputFormat(size, channels, self.data_config.normalisation, peak)
+        return InputFormat(size, channels, normalisation or self.data_config.normalisation, peak)
 
     def black_images(self, count: int) -> Tensor:
         size, _, channels = self.model_config.input_sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.problems import guarded
 from magneto.data.stream import BatchStream, LazyBatches, evaluation_order, evaluation_plans
 from magneto.data.table import evenly_spaced
 from magneto.functional.cross_entropy import frequency_sums
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.augmentation import PairedAugmentation
-from magneto.vision.batches import example_stream
+from magneto.vision.batches import example_stream, read_image
 from magneto.vision.config import IGNORED, SegmentationDataConfig, SegmenterConfig
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import FineTuning, Prediction
@@ -260,26 +259,17 @@ class Segmentation(FineTuning):
         all ignored replaces a broken one.
         """
         held, input_format = self.splits.validation, self.input_format
+        blank = input_format.blank, np.full(input_format.blank.shape[1:], IGNORED, np.uint8)
 
-        def pair(row: int) -> tuple[np.ndarray, np.ndarray, bool]:
-            try:
-                with guarded(BrokenImage):
-                    pixels, mask = read_pair(held, row, self.masks)
-                    return (
-                        input_format.normalise(resize_to_fit(pixels, self.data_config.fit)),
-                        mask,
-                        False,
-                    )
-            except BrokenImage as error:
-                held.broken(row, error)
-                return (
-                    input_format.blank,
-                    np.full(input_format.blank.shape[1:], IGNORED, np.uint8),
-                    True,
-                )
+        def pair(row: int) -> tuple[np.ndarray, np.ndarray]:
+            pixels, mask = read_pair(held, row, self.masks)
+            return input_format.normalise(resize_to_fit(pixels, self.data_config.fit)), mask
 
         def make(rows: np.ndarray) -> dict[str, list[Tensor] | Tensor]:
-            images, masks, broken = zip(*map(pair, rows.tolist()), strict=True)
+            read = [read_image(partial(pair, row), blank, partial(held.broken, row))
+                    for row in rows.tolist()]  # fmt: skip
+            pairs, broken = zip(*read, strict=True)
+            images, masks = zip(*pairs, strict=True)
             lists = {"images": images, "masks": masks}
             found = {name: [torch.from_numpy(x) for x in values] for name, values in lists.items()}
             return {**found, "broken": torch.tensor(broken)}

@@ -35,7 +35,7 @@ from magneto.runs import (
 from magneto.training.task import Loss, Scores
 from magneto.vision.batches import Finish, Transform, example_stream, read_or_blank
 from magneto.vision.decoding import BrokenImage, Picture
-from magneto.vision.image_task import Prediction
+from magneto.vision.image_task import Prediction, ranked
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import interpolate_positions
@@ -417,12 +417,7 @@ class PairTask(FineTunedTask):
         images = self.read_pictures([image for image, _ in inputs])
         device = next(model.parameters()).device
         names, shares = self.shares(model(images.to(device), samples.to(device)).float().cpu())
-        values, order = shares.sort(dim=1, descending=True, stable=True)
-        return [
-            Prediction([(names[int(n)], share) for n, share in zip(numbers, own, strict=True)])
-            for numbers, own in zip(order.tolist(), values.tolist(), strict=True)
-            for _ in range(self.images_together)
-        ]
+        return [own for own in ranked(names, shares) for _ in range(self.images_together)]
 
 
 class CaptionedTask(FineTunedTask):

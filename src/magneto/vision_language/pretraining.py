@@ -194,10 +194,7 @@ class MaskedDataModelling(ImageTextTask):
         return load_targets(data.image_tokenizer, shape, data.normalisation, self.seed, batches)
 
     def crop(self, split: ImageSplit, normalisation: str | None = None) -> CentreCrop:
-        input_format = self.input_format_of(split.peak)
-        input_format = replace(
-            input_format, normalisation=normalisation or input_format.normalisation
-        )
+        input_format = self.input_format_of(split.peak, normalisation)
         return CentreCrop(input_format, self.data_config.resize or input_format.size)
 
     def describe(self) -> str:

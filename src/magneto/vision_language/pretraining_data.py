@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data.problems import guarded
 from magneto.data.stream import EVALUATION_SEED
 from magneto.data.tokenizer import Tokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.text import tokenize_documents
-from magneto.vision.batches import Example, Transform, stacked
-from magneto.vision.decoding import BrokenImage
+from magneto.vision.batches import Example, Transform, read_image, stacked
 from magneto.vision.images import ImageSplit
 from magneto.vision.targets import BlockMasking
 from magneto.vision_language.samples import MaskedSamples, concatenated, join_samples
@@ -80,15 +78,13 @@ def image_examples(
     """
 
     def make(index: int, draw: np.random.Generator) -> dict[str, Any]:
-        try:
-            with guarded(BrokenImage):
-                image = transform(images.open(index), draw)
-        except BrokenImage as error:
-            if blank is None:
-                raise
-            images.broken(index, error)
-            return {"images": blank, "patches": np.arange(patches.count), "blank": np.True_}
-        return {"images": image, "patches": patches.draw(draw), "blank": np.False_}
+        def read() -> np.ndarray:
+            return transform(images.open(index), draw)
+
+        broken = partial(images.broken, index)
+        image, lost = (read(), False) if blank is None else read_image(read, blank, broken)
+        places = np.arange(patches.count) if lost else patches.draw(draw)
+        return {"images": image, "patches": places, "blank": np.bool_(lost)}
 
     return make
 
