@@ -125,19 +125,12 @@ def evaluate_suite(
     limit: int | None = None,
     progress: Progress = SILENT,
 ) -> SuiteScore:
-    """Evaluate a model on a suite.
+    """Evaluate a model, in evaluation mode, on a suite.
 
-    Args:
-        model: Language model in evaluation mode.
-        tokenizer: Tokenizer of the model.
-        questions: Questions and demonstrations of the suite.
-        num_fewshot: Number of demonstrations before each question, sampled for each question.
-        seeds: Seeds of the sampled demonstrations, with one pass over the questions for each seed.
-            Without demonstrations there is a single pass.
-        length: Maximum input length in tokens. Demonstrations that do not fit are dropped,
-            beginning with the first. A question that does not fit loses its beginning.
-        limit: Number of questions to use, counted from the first; None for all.
-        progress: Reports the work.
+    Each question has `num_fewshot` demonstrations of its own. There is one pass over the questions
+    for each seed, and a single pass without demonstrations. Demonstrations that do not fit into
+    `length` tokens are dropped, beginning with the first. A question that does not fit loses its
+    beginning. `limit` is the number of questions to use, counted from the first.
 
     Raises:
         ValueError: If there are too few demonstrations, or a log-likelihood is not finite.
@@ -276,18 +269,10 @@ def log_likelihoods(
     """Return the summed log-likelihood, in nats, of each sequence's scored tokens.
 
     The prefix shared by a question's options is computed once, and its keys and values are reused.
-    Questions of similar length are batched together, in any order.
-
-    Args:
-        model: Language model in evaluation mode, on its device.
-        questions: Sequences within the model's maximum length, each with a token before the scored
-            tokens.
-        tokens: Maximum number of positions of a batch, padding included; a single question may
-            exceed it.
-        progress: Called with the number of finished questions and the number of all questions.
-
-    Raises:
-        ValueError: If a sequence has no scored token, or no token before the scored tokens.
+    Questions of similar length are batched together, in any order. A batch has at most `tokens`
+    positions, padding included; a single question may exceed it. `progress` is called with the
+    numbers of finished and of all questions. Each sequence needs a scored token, and a token before
+    the scored ones.
     """
     if not all(
         0 < scored < len(sequence)

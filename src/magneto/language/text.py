@@ -232,12 +232,8 @@ def build_tokenizer(
 ) -> Tokenizer:
     """Load a tokenizer, or train one with `</s>`, `<s>`, `<pad>` and `<mask>` and cache it.
 
-    Args:
-        name: "bpe" to train a tokenizer, or a name or path for
-            `magneto.data.tokenizer.load_tokenizer`.
-        vocab_size: Maximum vocabulary size of "bpe".
-        texts: Training texts of "bpe", up to 100 million characters; not read for other tokenizers.
-        progress: Reports the training.
+    The name "bpe" trains a tokenizer of at most `vocab_size` tokens on up to 100 million characters
+    of texts, which are not read for other names of `magneto.data.tokenizer.load_tokenizer`.
     """
     if name != "bpe":
         return load_tokenizer(name)

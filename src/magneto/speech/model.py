@@ -166,13 +166,9 @@ def ctc_loss(
 ) -> Tensor:
     """Return the connectionist temporal classification loss (Graves et al. 2006), in nats.
 
-    The loss is 0, without a gradient, for an utterance with too few frames for its labels.
-
-    Args:
-        logits: Logits of shape (batch, frames, vocabulary).
-        targets: Labels of shape (batch, labels), padded with blank.
-        frames: Number of frames of each utterance, as integers, because torch would copy a tensor.
-        labels: Number of labels of each utterance.
+    The loss is 0, without a gradient, for an utterance with too few frames for its labels. Logits
+    are (batch, frames, vocabulary), targets (batch, labels), padded with blank. Numbers of frames
+    and labels are integers, because torch would copy a tensor.
     """
     chances = logits.float().log_softmax(-1).transpose(0, 1)
     if chances.is_meta:  # FLOPs are counted; the loss has hardly any
@@ -309,9 +305,7 @@ class Transducer(nn.Module):
     def encode(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return encoder outputs (batch, frames // 4, width) and their lengths (batch,).
 
-        Args:
-            features: Normalised filterbank features, (batch, frames, mel bins).
-            lengths: Number of frames, (batch,).
+        Features are normalised, (batch, frames, mel bins).
         """
         x, lengths = self.front_end(features, lengths)
         return self.encoder(x, frame_mask(lengths, x.shape[1])), lengths
@@ -325,18 +319,10 @@ class Transducer(nn.Module):
         weights: Tensor,
         sizes: list[tuple[int, int]],
     ) -> TransducerLoss:
-        """Return the losses.
+        """Return the losses; see `SpeechBatch` for the arguments.
 
         Utterances without a finite loss are excluded from every sum, and their gradient is zero.
-
-        Args:
-            features: Normalised filterbank features, (batch, frames, mel bins).
-            lengths: Number of frames, (batch,).
-            targets: Labels, (batch, labels), padded with blank.
-            target_lengths: Number of labels, (batch,).
-            weights: Weights (batch,), 0 for an unusable utterance.
-            sizes: Numbers of frames and labels of each utterance, as integers, to avoid copies from
-                the device.
+        `sizes` has numbers of frames and labels as integers, to avoid copies from the device.
         """
         encoded, lengths, inner = self._encode_layers(features, lengths)
         predicted = self.predictor(targets)

@@ -497,9 +497,9 @@ def read_test_texts(
 ) -> ReferenceTexts:
     """Read a complete test set in its order, without filters.
 
-    `config` is that of the recipe, for the pivot language and the directions, in whose place
-    `directions` such as en-de may be given. `known` are the languages of the model. `limit` is the
-    maximum number of sentences per direction.
+    `directions` such as en-de replace those of the recipe, whose `config` has the pivot language.
+    `known` are the languages of the model. `limit` is the maximum number of sentences per
+    direction.
 
     Raises:
         FileNotFoundError: If there is no such source.

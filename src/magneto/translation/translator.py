@@ -158,17 +158,13 @@ class TextTranslator:
         scored: bool = False,
         progress: Callable[[int], None] = lambda done: None,
     ) -> list[TranslationResult]:
-        """Translate texts into a language.
+        """Translate texts into a language, with scores if asked for.
 
-        Args:
-            texts: Source texts; the translation of a text without visible characters is empty.
-            language: Target language.
-            scored: Whether to return scores.
-            progress: Function that is called with the number of finished non-empty texts.
+        The translation of a text without visible characters is empty. `progress` is called with the
+        number of finished non-empty texts.
 
         Raises:
-            ValueError: If the vocabulary lacks the language. The message suggests the nearest
-                language.
+            ValueError: If the vocabulary lacks the language. The message suggests the nearest.
         """
         nonempty = [number for number, text in enumerate(texts) if is_visible(text)]
         sources = self.vocabulary.encode_source([texts[number] for number in nonempty], language)

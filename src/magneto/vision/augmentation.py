@@ -220,14 +220,10 @@ class PairedAugmentation:
     def __call__(
         self, picture: Picture, mask: np.ndarray, random: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Augment a picture and its mask.
+        """Return an augmented image, float32 (channels, size, size), and mask, uint8 (size, size).
 
-        Returns:
-            The image, float32 (channels, size, size), and the mask, uint8 (size, size). Outside of
-            the picture the image is 0 and the mask is `IGNORED`.
-
-        Raises:
-            BrokenImage: If the picture can't be decoded, or its size differs from the mask's.
+        Outside of the picture the image is 0 and the mask is `IGNORED`. A picture whose size
+        differs from the mask's raises BrokenImage.
         """
         pixels = picture.pixels()
         if pixels.shape[:2] != mask.shape:

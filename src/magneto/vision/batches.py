@@ -101,21 +101,12 @@ def example_stream(
     finish: Finish = lambda batch, numbers, draws: batch,
     broken: OnBroken = lambda index, error: None,
 ) -> BatchStream:
-    """Return shuffled batches of examples of any kind.
+    """Return shuffled batches of stacked examples of any kind, which are arrays and numbers.
 
-    Args:
-        count: Number of examples.
-        example: Function that returns an example of arrays and numbers, which are stacked. Any
-            error that it raises makes the example broken.
-        batch_size: Size of the global batch.
-        seed: Seed of order and augmentation.
-        repeats: Copies of each example in a batch.
-        finish: Function that is applied to each rank's micro-batch.
-        broken: Callback for each broken example.
-
-    Returns:
-        A stream of the stacked examples. Key "broken" (batch,) is True where another example
-        replaces a broken one.
+    Any error that `example` raises makes the example broken, and `broken` is called. Key "broken"
+    (batch,) of a batch is True where another example replaces a broken one. A batch has `repeats`
+    copies of each example. `seed` is that of order and augmentation. `finish` is applied to each
+    rank's micro-batch.
     """
 
     def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:

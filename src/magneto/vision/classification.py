@@ -75,11 +75,8 @@ def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tenso
     """Mix images 0 and 1, 2 and 3, and so on; a last image without a partner is unchanged.
 
     If every micro-batch has an even number of images, its pairs are those of the global batch.
-
-    Args:
-        images: Images (batch, channels, height, width).
-        targets: Probabilities of the classes, (batch, classes).
-        how: Mixing of each pair; there are batch / 2 pairs, rounded up.
+    Targets are probabilities, (batch, classes). `how` has a mixing for each pair, batch / 2 rounded
+    up.
     """
     images, targets = images.clone(), targets.clone()
     for pair, mixing in enumerate(how[: len(images) // 2]):

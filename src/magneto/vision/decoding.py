@@ -68,12 +68,8 @@ class EncodedPicture:
     def pixels(self, scale: int = 1) -> np.ndarray:
         """Return RGB pixels, uint8 (height, width, 3), with Exif's orientation applied.
 
-        Args:
-            scale: One of `SCALES`. A JPEG may be decoded at 1 / scale of its size; the result's
-                shape is the actual size.
-
-        Raises:
-            BrokenImage: If the file can't be decoded.
+        The `scale` is one of `SCALES`. A JPEG may be decoded at 1 / scale of its size; the result's
+        shape is the actual size.
         """
         found, why = None, ""
         if self._image.format == "JPEG" and self._image.mode in ("RGB", "L"):

@@ -103,13 +103,10 @@ def mistakes_figure(images: Tensor, words: Sequence[str], input_format: InputFor
 
 @torch.no_grad()
 def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: slice) -> Figure:
-    """Draw the last layer's attention to each patch.
+    """Draw the last layer's attention to each patch, for images as the model reads them.
 
-    Args:
-        model: The model, on its device.
-        images: Input of the model, (count, channels, height, width).
-        seen: The same images in [-1, 1].
-        asking: Positions whose queries are averaged: the class token, or all patches.
+    `seen` are the same images in [-1, 1], and `asking` the positions whose queries are averaged:
+    the class token, or all patches.
     """
     config, device = model.config, next(model.parameters()).device
     x = model.embed(images.to(device))
@@ -132,11 +129,8 @@ def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: 
 def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure:
     """Draw patches that share a code, a row for each of some codes from frequent to rare.
 
-    Args:
-        images: Images in [-1, 1], (images, channels, height, width).
-        codes: Codes of their patches, (images, patches).
-        count: Number of codes.
-        size: Height and width of a patch in pixels.
+    Images in [-1, 1] are (images, channels, height, width), and their codes (images, patches).
+    `count` is the number of codes, and `size` the height and width of a patch in pixels.
     """
     patches, flat = patches_of(images, size).flatten(0, 1), codes.flatten()
     times = flat.bincount(minlength=count)

@@ -219,13 +219,7 @@ def load_images(
     progress: Progress = SILENT,
     problems: DataProblems | None = None,
 ) -> ImageSplits:
-    """List the images of a source.
-
-    Args:
-        config: The source and its validation split.
-        seed: Seed of the images held out of a built-in set.
-        progress: Display of long work.
-        problems: Counter of images that can't be read properly.
+    """List the images of a source; `seed` is that of images held out of a built-in set.
 
     Raises:
         FileNotFoundError: If the path does not exist.

@@ -248,14 +248,10 @@ class Segmenter(ImageEncoder):
 
 
 def pixel_logits(model: Segmenter, images: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield the logits of all pixels of each image, by the method `model.config.inference`.
+    """Yield the logits of each image, float32 (classes, height, width), by `config.inference`.
 
-    Args:
-        model: The model in evaluation mode.
-        images: Images (channels, height, width) of any size, on the model's device.
-
-    Yields:
-        The logits of each image, float32 (classes, height, width).
+    Images are (channels, height, width), of any size, on the device of the model, which is in
+    evaluation mode.
     """
     if model.config.inference == "slide":
         return sliding_logits(model, images)

@@ -344,16 +344,10 @@ def load_targets(
 ) -> CodeTargets:
     """Return a frozen image tokenizer, on the CPU.
 
-    Args:
-        name: Directory of a run, builtin:patches, or builtin:noise (random codes, for planning).
-        config: The model's configuration; `codes` may be None with a run.
-        normalisation: Normalisation of the model's images.
-        seed: Seed of k-means and of noise.
-        batches: Function that returns batches of training images in [-1, 1] for builtin:patches.
-
-    Raises:
-        FileNotFoundError: If the run or its weights do not exist.
-        ValueError: If the run's image sizes differ from the model's, or `codes` is not set.
+    `name` is the directory of a run, builtin:patches, or builtin:noise (random codes, for
+    planning). For builtin:patches, `batches` returns batches of training images in [-1, 1].
+    `normalisation` is that of the model's images. A run whose image sizes differ, or `codes` that
+    are not set without a run, raise ValueError.
     """
     if name not in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         found: Any = load_tokenizer(user_path(name), config)

@@ -52,14 +52,11 @@ K_MEANS_ITERATIONS, K_MEANS_PATCHES = 10, 10
 
 
 def gradient_histograms(images: Tensor, cell: int) -> Tensor:
-    """Return histograms of gradient directions in cells of `cell` pixels a side.
+    """Return histograms of gradient directions, (batch, 9, height / cell, width / cell).
 
     Each gradient counts with its length, as in scikit-image's `hog` without normalisation.
     Gradients are central differences, 0 at the border, of the channel with the longest gradient.
-    Directions are unsigned, and each is in one bin.
-
-    Returns:
-        The mean over each cell's pixels, (batch, 9, height / cell, width / cell).
+    Directions are unsigned, and each is in one bin. A cell has the mean over its pixels.
     """
     down, across = torch.zeros_like(images), torch.zeros_like(images)
     down[..., 1:-1, :] = images[..., 2:, :] - images[..., :-2, :]

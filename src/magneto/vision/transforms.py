@@ -40,15 +40,9 @@ class Box:
 def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
     """Resize a picture so that its shorter side is `resize`, and crop the square in the centre.
 
-    The result equals that of torchvision's Resize(resize) and CenterCrop(size), up to 1 of 255
-    levels. Only the crop is computed. Pixels are rounded between the two passes, and the horizontal
-    pass comes first, as for a whole picture.
-
-    Returns:
-        uint8 (size, size, channels).
-
-    Raises:
-        BrokenImage: If the picture can't be decoded.
+    The result, uint8 (size, size, channels), equals that of torchvision's Resize(resize) and
+    CenterCrop(size), up to 1 of 255 levels. Only the crop is computed. Pixels are rounded between
+    the two passes, and the horizontal pass comes first, as for a whole picture.
     """
     pixels = picture.pixels()
     high, wide = pixels.shape[:2]
@@ -104,17 +98,11 @@ def random_crop_box(
 
 
 def crop_and_resize(picture: Picture, box: Box, size: int, reduce: bool = False) -> np.ndarray:
-    """Crop a box and resize it to a square by bicubic resampling.
+    """Crop a box and resize it to a square, uint8 (size, size, channels), by bicubic resampling.
 
     The result equals that of torchvision's resized_crop if the image is decoded at full size. With
     `reduce` a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, if the crop is then not smaller
     than the result. The smaller size decodes faster, and the blur differs slightly.
-
-    Returns:
-        uint8 (size, size, channels).
-
-    Raises:
-        BrokenImage: If the picture can't be decoded.
     """
     least = min(box.height, box.width)
     scale = next(s for s in SCALES if s == 1 or (reduce and least >= s * size))

@@ -144,13 +144,10 @@ class VisionLanguageEncoder(nn.Module):
 def interpolate_positions(
     state: Mapping[str, Tensor], old: VisionLanguageConfig, new: VisionLanguageConfig
 ) -> dict[str, Tensor]:
-    """Return an encoder's tensors for another image size, or shorter texts.
+    """Return an encoder's tensors for another image size, or shorter texts, not longer ones.
 
     Positions of patches are interpolated (bicubic) as in the released BEiT-3; that of the class
     token is unchanged. The first `max_length` positions of words are used.
-
-    Raises:
-        ValueError: If the new `max_length` is larger.
     """
     if new.max_length > old.max_length:
         raise ValueError(f"its texts have at most {old.max_length} tokens: give "
@@ -400,15 +397,10 @@ class ImageCaptioner(nn.Module):
     def forward(
         self, images: Tensor, samples: Samples, words: Tensor, targets: Tensor | None = None
     ) -> Tensor | CrossEntropyLoss:
-        """Return logits (words, vocab_size); if targets are given, return the summed loss.
+        """Return logits (words, vocab_size); if targets (words,) are given, return the summed loss.
 
-        Logits for the loss are computed in chunks.
-
-        Args:
-            images: Images of the pairs (pairs, channels, height, width).
-            samples: The pairs, packed by `left_to_right`.
-            words: Indices of the masked words among the language tokens (words,).
-            targets: Tokens of the masked words (words,).
+        The pairs in `samples` are packed by `left_to_right`. `words` are the indices of the masked
+        words among the language tokens. Logits for the loss are computed in chunks.
         """
         vision, language = self.encoder(images, samples)
         # The head does not read the image's features; this gives their experts gradients of zeros,

@@ -81,17 +81,11 @@ def join_samples(
     alone: Sequence[np.ndarray] = (),
     length: int | None = None,
 ) -> Samples:
-    """Pack the samples of a batch, on the CPU.
+    """Pack the samples of a batch, on the CPU: images alone, pairs, texts alone.
 
-    Args:
-        image_tokens: Number of vision tokens of an image.
-        images: Number of images without a text.
-        paired: Tokens of each text with an image, int64; see `frame_text`.
-        alone: Tokens of each text without an image.
-        length: Length of a packed row in tokens (default: that of the longest sample).
-
-    Raises:
-        ValueError: If a text has no tokens.
+    `images` is the number of images without a text. `paired` and `alone` have the tokens of each
+    text with and without an image, int64, from `frame_text`. A packed row has `length` tokens, by
+    default those of the longest sample.
     """
     texts = [*paired, *alone]
     lengths = [len(text) for text in texts]

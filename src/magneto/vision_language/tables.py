@@ -120,15 +120,9 @@ def load_rows(
 ) -> RowSplits:
     """Return training and validation rows.
 
-    Args:
-        config: Source, and the share of rows that is held out.
-        tables: Function that reads a source.
-        problems: Counter of missing images by name.
-        counts: Counter of missing images.
-        wanted: Split to validate on. If it is "validation" and does not exist, another split or
-            held-out rows replace it. Any other split must exist.
-        names: Columns of images.
-        key: Column by whose values rows are held out.
+    `wanted` is the split to validate on. If it is "validation" and does not exist, another split or
+    rows held out by the values of `key` replace it; any other split must exist. `names` are the
+    columns of images. Missing images are counted, and recorded by name in `problems`.
 
     Raises:
         ValueError: If there are no training or validation rows, all their images are missing, or
