@@ -104,8 +104,8 @@ def ranked(names: Sequence[str], shares: Tensor) -> list[Prediction]:
     """Return a prediction for each row of probabilities (rows, names), the most probable first."""
     values, order = shares.sort(dim=1, descending=True, stable=True)
     return [
-        Prediction([(names[number], share) for number, share in zip(*row, strict=True)])
-        for row in zip(order.tolist(), values.tolist(), strict=True)
+        Prediction([(names[int(n)], share) for n, share in zip(numbers, own, strict=True)])
+        for numbers, own in zip(order.tolist(), values.tolist(), strict=True)
     ]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,9 +31,9 @@ from magneto.vision.models import ImageEncoder
 from magneto.vision.targets import (
     SAMPLED_BATCHES,
     BlockMasking,
+    CodePrediction,
     CodeTargets,
     load_targets,
-    tokenizer_run,
 )
 
 
@@ -108,7 +107,7 @@ class MaskedImageModel(ImageEncoder):
         ]
 
 
-class ImageModelling(ImageTask):
+class ImageModelling(CodePrediction, ImageTask):
     """Masked image modelling with a `MaskedImageModel`; the loss is in nats per masked patch.
 
     The codes come from a frozen image tokenizer, which reads the same augmented image as the model.
@@ -133,26 +132,15 @@ class ImageModelling(ImageTask):
             lambda: self.fixed_batches(self.splits.train, "half"),
         )  # fmt: skip
 
-    def shared_input(self) -> tuple[Path, Any] | None:
-        return tokenizer_run(self.data_config.image_tokenizer)
-
-    def codes(self) -> int:
-        return self.targets.agreed_codes(self.model_config.codes)
-
     def check(self) -> None:
         super().check()
         if self.data_config.augmentation.erasing:
             raise ValueError("data.augmentation.erasing must be 0: erased patches have no code")
-        where, count = self.data_config.image_tokenizer, self.masking.count
-        self._progress.say(f"{where}: {self.codes()} codes; {count} of {self.model_config.patches} "
-                           "patches are masked")  # fmt: skip
+        self.report_codes(self.masking.count)
 
     def build_model(self) -> MaskedImageModel:
         codes = self.model_config.codes or self.codes()
         return MaskedImageModel(replace(self.model_config, codes=codes))
-
-    def companion(self) -> nn.Module:
-        return self.targets
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
         image = self.augmentation(self.splits.train.open(index), random)
@@ -209,9 +197,6 @@ class ImageModelling(ImageTask):
 
     def digests(self) -> list[str]:
         return [*super().digests(), self.targets.digest()]
-
-    def save_assets(self, directory: Path) -> dict[str, Any]:
-        return super().save_assets(directory) | {"model.codes": self.codes()}
 
 
 @torch.no_grad()

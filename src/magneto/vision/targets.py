@@ -23,6 +23,7 @@ from magneto.files import user_path
 from magneto.functional.cross_entropy import without_autocast
 from magneto.nn.init import Projection
 from magneto.vision.config import BUILTIN_TOKENIZER, ImageModelConfig, ImageTokenizerConfig
+from magneto.vision.input_size import ImageInputTask
 from magneto.vision.models import ImageEncoder
 from magneto.vision.transforms import NORMALISATIONS
 
@@ -333,6 +334,28 @@ class CodeTargets(nn.Module):
 
     def digest(self) -> str:
         return weights_digest(self.tokenizer)
+
+
+class CodePrediction(ImageInputTask):
+    """Task that predicts codes of masked patches, which a frozen image tokenizer gives."""
+
+    targets: Any
+
+    def shared_input(self) -> tuple[Path, Any] | None:
+        return tokenizer_run(self.data_config.image_tokenizer)
+
+    def codes(self) -> int:
+        return self.targets.agreed_codes(self.model_config.codes)
+
+    def report_codes(self, masked: int) -> None:
+        self._progress.say(f"{self.data_config.image_tokenizer}: {self.codes()} codes; {masked} of "
+                           f"{self.model_config.patches} patches are masked")  # fmt: skip
+
+    def companion(self) -> nn.Module:
+        return self.targets
+
+    def save_assets(self, directory: Path) -> dict[str, Any]:
+        return super().save_assets(directory) | {"model.codes": self.codes()}
 
 
 def load_targets(

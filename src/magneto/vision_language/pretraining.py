@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from magneto.vision.batches import (
 )
 from magneto.vision.config import ImageDataConfig, ImageModelConfig
 from magneto.vision.images import ImageSplit, images_of, load_images
-from magneto.vision.targets import BlockMasking, CodeTargets, load_targets, tokenizer_run
+from magneto.vision.targets import BlockMasking, CodePrediction, CodeTargets, load_targets
 from magneto.vision.transforms import CentreCrop
 from magneto.vision_language.config import BUILTIN, MaskedDataConfig, MaskedDataModelConfig
 from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
@@ -63,7 +62,7 @@ KINDS = ("image", "paired_image", "paired_text", "text")
 COUNTED_BATCHES = 16
 
 
-class MaskedDataModelling(ImageTextTask):
+class MaskedDataModelling(CodePrediction, ImageTextTask):
     """Masked data modelling with a `MaskedDataModel`; losses are in nats per masked patch or word.
 
     The codes of patches come from a frozen image tokenizer, which reads the unmasked images. Data
@@ -210,24 +209,13 @@ class MaskedDataModelling(ImageTextTask):
         return (f"{pairs}; single modalities: {len(self.images[TRAIN]):,} images and "
                 f"{len(self.texts[TRAIN].tokens):,} tokens of text")  # fmt: skip
 
-    def codes(self) -> int:
-        return self.targets.agreed_codes(self.model_config.codes)
-
     def check(self) -> None:
         super().check()
-        where, config = self.data_config.image_tokenizer, self.model_config
-        self._progress.say(f"{where}: {self.codes()} codes; {self.patches.count} of "
-                           f"{config.patches} patches are masked")  # fmt: skip
+        self.report_codes(self.patches.count)
 
     def build_model(self) -> MaskedDataModel:
         config = self.sized_config()
         return MaskedDataModel(replace(config, codes=config.codes or self.codes()))
-
-    def shared_input(self) -> tuple[Path, Any] | None:
-        return tokenizer_run(self.data_config.image_tokenizer)
-
-    def companion(self) -> nn.Module:
-        return self.targets
 
     def word_masking(self, name: str) -> MaskWords:
         config = self.data_config
@@ -379,9 +367,6 @@ class MaskedDataModelling(ImageTextTask):
         texts = [np.asarray(texts.tokens) for texts in (*self.texts, *self.paired_texts)]
         images = [split.digest for split in self.images]
         return [*super().digests(), *images, self.targets.digest(), content_digest(*texts)]
-
-    def save_assets(self, directory: Path) -> dict[str, Any]:
-        return {**super().save_assets(directory), "model.codes": self.codes()}
 
 
 def all_captions(rows: ImageRows) -> Iterator[str]:
