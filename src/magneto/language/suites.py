@@ -93,7 +93,6 @@ def blank_item(before: str, options: list[str], after: str, answer: int) -> Item
 
 
 def parse_hellaswag(record: Record) -> Item:
-    """Read the original fields, or the preprocessed `query`, `choices`, `label`."""
     if "query" in record:
         return options_item(record["query"], list(record["choices"]), int(record["label"]))
     context = f"{record['activity_label']}: {record['ctx_a']} {record['ctx_b'].capitalize()}"
@@ -108,7 +107,6 @@ def without_brackets(text: str) -> str:
 
 
 def parse_winogrande(record: Record) -> Item:
-    """Read `sentence` with one `_`, `option1`, `option2`, and `answer`, "1" or "2"."""
     before, blank, after = record["sentence"].partition("_")
     if not blank:
         raise ValueError("the sentence has no blank (_)")
@@ -155,7 +153,6 @@ def _inside_sentence(before: str, option: str) -> str:
 
 
 def parse_storycloze(record: Record) -> Item:
-    """Read four sentences and two endings, with field names of the hub or of the original .csv."""
     if "InputSentence1" in record:
         story = [record[f"InputSentence{number}"] for number in range(1, 5)]
         options = [record[f"RandomFifthSentenceQuiz{number}"] for number in (1, 2)]
@@ -168,7 +165,6 @@ def parse_storycloze(record: Record) -> Item:
 
 
 def parse_copa(record: Record) -> Item:
-    """Read `premise`, `question` (cause or effect), `choice1`, `choice2`, `label`."""
     link = {"cause": "because", "effect": "therefore"}[record["question"]]
     options = [record["choice1"].strip(), record["choice2"].strip()]
     context = f"{record['premise'].strip().rstrip('.')} {link}"
@@ -176,7 +172,6 @@ def parse_copa(record: Record) -> Item:
 
 
 def parse_piqa(record: Record) -> Item:
-    """Read `goal`, `sol1`, `sol2`, `label`."""
     context = f"Question: {record['goal'].strip()}\nAnswer:"
     return options_item(context, [record["sol1"], record["sol2"]], int(record["label"]))
 

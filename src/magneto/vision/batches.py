@@ -20,6 +20,7 @@ from magneto.data.problems import guarded
 from magneto.data.stream import BatchStream, LazyBatches, evaluation_plans
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
+from magneto.vision.transforms import CentreCrop
 
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
 """Function that returns the example of an index, as arrays and numbers by name."""
@@ -129,13 +130,12 @@ def stacked(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
     }
 
 
-def evaluation_images(
-    split: ImageSplit, transform: Transform, batch_size: int, blank: np.ndarray
-) -> LazyBatches:
+def evaluation_images(split: ImageSplit, transform: CentreCrop, batch_size: int) -> LazyBatches:
     """Return the batches of a split in a fixed random order: "images", "labels" and "broken".
 
-    `blank` replaces broken images; the transform uses no randomness.
+    A blank image replaces a broken one.
     """
+    blank = transform.input_format.blank
 
     def read(index: int, random: np.random.Generator) -> np.ndarray:
         return transform(split.open(index), random)

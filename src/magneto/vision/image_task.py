@@ -130,13 +130,6 @@ class ImageTask(ImageInputTask):
     def splits(self) -> ImageSplits:
         return load_images(self.data_config, self.seed, self._progress, self.problems)
 
-    @property
-    def training_images(self) -> ImageSplit:
-        return self.splits.train
-
-    def describe(self) -> str:
-        return self.splits.describe()
-
     def check(self) -> None:
         found, where = self.splits, self.data_config.source
         validation_transform(self.data_config, self.input_format)
@@ -176,7 +169,7 @@ class ImageTask(ImageInputTask):
         """
         input_format = self.input_format_of(self.training_images.peak, normalisation)
         transform = validation_transform(self.data_config, input_format)
-        return evaluation_images(split, transform, self.evaluation_batch, input_format.blank)
+        return evaluation_images(split, transform, self.evaluation_batch)
 
     def validation_batches(self) -> LazyBatches:
         return self.fixed_batches(self.splits.validation)

@@ -187,8 +187,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
         def batches() -> LazyBatches:
             images = self.images[TRAIN]
-            crop = self.crop(images, "half")
-            return evaluation_images(images, crop, EVALUATION_BATCH, crop.input_format.blank)
+            return evaluation_images(images, self.crop(images, "half"), EVALUATION_BATCH)
 
         return load_targets(data.image_tokenizer, shape, data.normalisation, self.seed, batches)
 
