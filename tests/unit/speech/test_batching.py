@@ -203,8 +203,9 @@ def test_global_means_are_those_of_the_training_split() -> None:
 def test_what_a_run_keeps(tmp_path: Path) -> None:
     prepared, run = PreparedSpeech(PLAIN, 1), tmp_path / "run"
     run.mkdir()
-    prepared.save(run)
-    values = {"tokenizer": str(run / "tokenizer"), "cmvn": str(run / "cmvn.json")}
+    prepared.vocabulary.tokenizer.save(run)
+    prepared.normaliser.save(run / "cmvn.json")
+    values = {"tokenizer": str(run), "cmvn": str(run / "cmvn.json")}
     other = PreparedSpeech(replace(PLAIN, **values, validation_source=PLAIN.source), 3)
     assert len(other.splits.train) == 0
     assert equal(list(other.validation_batches()), list(prepared.validation_batches()))
