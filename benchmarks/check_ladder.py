@@ -192,7 +192,6 @@ class Check:
 
 
 def check_rung(check: Check, folder: Path, about: dict[str, Any], rung: dict[str, Any]) -> None:
-    """Compare a rung's numbers with its runs."""
     place = folder / "rungs" / f"{about['axis']}-{rung['size']}"
     runs = list(read_runs(place, rung))
     cells = json.loads((place / "sweep.json").read_text())["further"]
@@ -248,7 +247,6 @@ def check_laws(check: Check, where: str, told: dict[str, Any], rungs: list[dict[
 
 
 def check_folder(folder: Path) -> Check:
-    """Check the page of a ladder's folder."""
     about = json.loads((folder / "forecast.json").read_text())
     check = Check()
     for rung in about["rungs"]:

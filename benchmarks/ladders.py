@@ -67,13 +67,11 @@ COLUMNS: tuple[str, ...] = (
 
 
 def command(name: str, out: Path, jobs: int) -> list[str]:
-    """Return the words that run a ladder."""
     words = [*LADDERS[name].split(), "--jobs", str(jobs), "--out", str(out / name)]
     return [sys.executable, "-m", "magneto", "ladder", *words]
 
 
 def ladder_of(name: str) -> Ladder:
-    """Return a ladder's specification."""
     return read_ladder_options(*ladder_parser().parse_with_overrides(LADDERS[name].split()))
 
 
@@ -102,7 +100,6 @@ def held_out(out: Path) -> list[dict[str, Any]]:
 
 
 def pages(out: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and results of each ladder that has a page."""
     for name in LADDERS:
         path = out / name / "forecast.json"
         if path.is_file():
@@ -185,7 +182,6 @@ def write_results(out: Path) -> None:
 
 
 def main() -> None:
-    """Run the selected ladders one after the other."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--only", help=f"comma-separated, of {', '.join(LADDERS)} (default: all)")
     parser.add_argument("--jobs", type=int, default=1)

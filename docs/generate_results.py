@@ -14,7 +14,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -107,14 +106,12 @@ def steps_figure(bench: dict[str, Any]) -> Any:
 
 
 def growth_table(found: dict[str, Any]) -> Iterator[str]:
-    """Yield the slopes and the machine of the measurement."""
     yield from slopes_table(found)
     yield ""
     yield f"Machine and versions: {scaling_conditions(found)}"
 
 
 def held_out_table() -> Iterator[str]:
-    """Yield the table of held-out rungs and the sentence below it."""
     text = (RESULTS / "ladder-held-out.md").read_text(encoding="utf-8")
     yield text[text.index("|") :].rstrip()
 
@@ -158,81 +155,62 @@ def ladders_table(rows: Rungs) -> Iterator[str]:
                f"| {len(mine)} | {inside} | {off:.2f} | {commit} |")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Beside:
-    """Sub-LN beside Pre-LN in one ladder, both in standard parametrisation.
+def placements(names: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield Sub-LN beside Pre-LN in every ladder, in standard parametrisation.
 
-    Attributes:
-        name: Name and sizes of the ladder.
-        gaps: Logarithm of Sub-LN's loss over Pre-LN's at each size.
-        change: Value and interval of the gap's change per factor of e in size.
-        stable: Largest stable rates of both at the largest size; nan if no rate failed there.
-        exponents: Exponent of both best rates, with half the width of its interval.
+    "gaps" are logarithms of Sub-LN's loss over Pre-LN's by size, "change" is the change of the gap
+    per factor of e in size with its interval. "stable" has nan where no rate failed.
     """
-
-    name: str
-    gaps: list[float]
-    change: list[float]
-    stable: list[float]
-    exponents: list[tuple[float, float]]
-
-
-def placements(names: Iterable[str]) -> list[Beside]:
-    """Return Sub-LN beside Pre-LN in every ladder, from the CSV of its report."""
-    found = []
     for name in names:
         with (RESULTS / f"ladder-{name}.csv").open(encoding="utf-8") as file:
             lines = list(csv.DictReader(file))
-        pre, sub = (next(line["row"] for line in lines if line["row"].split(",")[0] == one)
-                    for one in ("pre", "sub"))  # fmt: skip
+        rows = [next(line["row"] for line in lines if line["row"].split(",")[0] == one)
+                for one in ("pre", "sub")]  # fmt: skip
         known = {(line["row"], line["what"], line["size"]): line for line in lines}
         sizes = list(dict.fromkeys(line["size"] for line in lines if line["kind"] == "measured"))
         target = lines[-1]["size"]
-        laws = [known[row, "best_rate", target] for row in (pre, sub)]
-        stable = [known.get((row, "stable_rate", sizes[-1])) for row in (pre, sub)]
-        trend = known[sub, "gap", target]
-        found.append(Beside(
-            f"{name}, {shape_of(name)}, {lines[0]['axis']} {', '.join(sizes)}",
-            [math.log(float(known[sub, "gap", size]["value"])) for size in sizes],
-            [float(trend[f"exponent{end}"]) for end in ("", "_low", "_high")],
-            [float(line["low"]) if line else math.nan for line in stable],
-            [(float(law["exponent"]),
-              (float(law["exponent_high"]) - float(law["exponent_low"])) / 2) for law in laws],
-        ))  # fmt: skip
-    return found
+        laws = [known[row, "best_rate", target] for row in rows]
+        stable = [known.get((row, "stable_rate", sizes[-1])) for row in rows]
+        trend = known[rows[1], "gap", target]
+        yield {
+            "name": f"{name}, {shape_of(name)}, {lines[0]['axis']} {', '.join(sizes)}",
+            "gaps": [math.log(float(known[rows[1], "gap", size]["value"])) for size in sizes],
+            "change": [float(trend[f"exponent{end}"]) for end in ("", "_low", "_high")],
+            "stable": [float(line["low"]) if line else math.nan for line in stable],
+            "exponents": [[float(law[f"exponent{end}"]) for end in ("", "_low", "_high")]
+                          for law in laws],
+        }  # fmt: skip
 
 
-def placements_answer(found: Sequence[Beside]) -> Iterator[str]:
+def placements_answer(found: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield in how many ladders Sub-LN gains with size, and takes larger rates."""
-    gains = sum(one.change[2] < 0 for one in found)
-    loses = sum(one.change[1] > 0 for one in found)
-    orders = Counter((sub > pre) - (sub < pre) for pre, sub in (one.stable for one in found)
+    trends = Counter((one["change"][1] > 0) - (one["change"][2] < 0) for one in found)
+    orders = Counter((sub > pre) - (sub < pre) for pre, sub in (one["stable"] for one in found)
                      if not math.isnan(pre + sub))  # fmt: skip
-    gains, loses, open_, larger, equal, smaller = (
-        count or "none" for count in (gains, loses, len(found) - gains - loses, orders[1],
-                                      orders[0], orders[-1])
-    )  # fmt: skip
+    gains, loses, unsure = (trends[sign] or "none" for sign in (-1, 1, 0))
+    larger, equal, smaller = (orders[sign] or "none" for sign in (1, 0, -1))
     yield (f"**Of {len(found)} ladders, Sub-LN gains on Pre-LN as size grows in {gains}, and falls "
-           f"behind in {loses}. In {open_}, the trend is not resolved. At the largest size, "
+           f"behind in {loses}. In {unsure}, the trend is not resolved. At the largest size, "
            f"Sub-LN's largest stable rate is larger than Pre-LN's in {larger}, equal in {equal} "
            f"and smaller in {smaller}.**")  # fmt: skip
 
 
-def placements_table(found: Sequence[Beside]) -> Iterator[str]:
+def placements_table(found: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield a row for each ladder, with 80 % intervals."""
     yield ("| ladder | Sub-LN's loss relative to Pre-LN's, from the smallest to the largest size | "
            "change per factor of 2.72 in size | largest stable rate at the largest size, Pre-LN "
            "and Sub-LN | exponent of the best rate, Pre-LN and Sub-LN |")  # fmt: skip
     yield "|---|--:|--:|--:|--:|"
     for one in found:
-        value, low, high = map(percent, one.change)
-        mark = "**" if one.change[1] > 0 or one.change[2] < 0 else ""
-        yield " | ".join([
-            f"| {one.name}", ", ".join(map(percent, one.gaps)),
-            f"{mark}{value} ({low} to {high}){mark}",
-            " and ".join("–" if math.isnan(rate) else f"{rate:g}" for rate in one.stable),
-            f"{' and '.join(f'{power:.2f} ± {half:.2f}' for power, half in one.exponents)} |",
-        ])  # fmt: skip
+        value, low, high = map(percent, one["change"])
+        mark = "**" if one["change"][1] > 0 or one["change"][2] < 0 else ""
+        stable = ("–" if math.isnan(rate) else f"{rate:g}" for rate in one["stable"])
+        powers = (
+            f"{power:.2f} ± {(end - start) / 2:.2f}" for power, start, end in one["exponents"]
+        )
+        yield (f"| {one['name']} | {', '.join(map(percent, one['gaps']))} "
+               f"| {mark}{value} ({low} to {high}){mark} | {' and '.join(stable)} "
+               f"| {' and '.join(powers)} |")  # fmt: skip
 
 
 def filled(page: str, name: str, lines: Iterator[str]) -> str:
@@ -256,7 +234,7 @@ def generated() -> dict[Path, str]:
     texts["ladder"] = filled(texts["ladder"], "answer", held_out_answer(rungs))
     texts["ladder"] = filled(texts["ladder"], "held-out", held_out_table())
     texts["ladder"] = filled(texts["ladder"], "ladders", ladders_table(rungs))
-    beside = placements(dict.fromkeys(row["ladder"] for row in rungs))
+    beside = list(placements(dict.fromkeys(row["ladder"] for row in rungs)))
     texts["ladder"] = filled(texts["ladder"], "placements-answer", placements_answer(beside))
     texts["ladder"] = filled(texts["ladder"], "placements", placements_table(beside))
     draws = {name: partial(dots, *first_table(texts[name]), *how) for name, how in TABLES.items()}

@@ -49,7 +49,6 @@ BYTES_NOTE = (
 
 
 def parser() -> Parser:
-    """Return the command's parser."""
     made = Parser(
         "ladder",
         "Train a recipe at several small sizes (rungs), and forecast the best placement and "
@@ -86,7 +85,6 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command."""
     args, overrides = parser().parse_with_overrides(words)
     name_source(overrides, args.data)
     requested = read_ladder_options(args, overrides)
@@ -200,8 +198,9 @@ def table(found: dict[str, Any]) -> str:
     for row, title in found["rows"].items():
         parts = [rung["rows"].get(row, {}) for rung in found["rungs"]]
         parts.append(found["forecast"]["rows"].get(row, {}))
-        lines.append([title, *(
-            f"{part['best_rate']['value']:.2g}: {part['loss']['value']:.4g}" if "loss" in part
-            else "did not learn" for part in parts
-        )])  # fmt: skip
+        cells = [f"{part['best_rate']['value']:.2g}: {part['loss']['value']:.4g}" if "loss" in part
+                 else "did not learn" for part in parts]  # fmt: skip
+        if "loss" not in parts[-1]:
+            cells[-1] = "no forecast"
+        lines.append([title, *cells])
     return aligned(lines)

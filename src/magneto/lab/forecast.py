@@ -38,21 +38,13 @@ SMALLEST = 1e-9
 
 @dataclass(frozen=True)
 class Quantity:
-    """A measured quantity that warns of failure.
-
-    Attributes:
-        name: Name in files.
-        title: Name in sentences and figures.
-        limit: Value from which failure is expected; None if unknown, or if the recipe sets it (the
-            optimizer's epsilon).
-        above: Whether failure is expected above the limit.
-        trouble: The expected failure.
-    """
+    """A measured quantity that warns of failure."""
 
     name: str
     title: str
+    # None if unknown, or if the recipe sets it (the optimizer's epsilon).
     limit: float | None
-    above: bool
+    above: bool  # whether failure is expected above the limit
     trouble: str
 
 
@@ -82,12 +74,7 @@ PRIORS = {
 
 
 def read_rung(rung_folder: Path, size: int) -> dict[str, Any]:
-    """Return the results of one rung as plain values; rows without a result are empty.
-
-    Args:
-        rung_folder: Folder of the rung.
-        size: Its width or depth.
-    """
+    """Return the results of one rung as plain values; rows without a result are empty."""
     sweep = read_sweep(rung_folder)
     about = read_object(rung_folder / RUNG_FILE, "baseline", "metric")
     judge = Judge(about["metric"], about["higher_is_better"], about["baseline"])
@@ -194,10 +181,7 @@ def of_first_seeds(
 
 
 def read_probe(run: Path) -> dict[str, float]:
-    """Return the largest values of a run's quantities over the measured steps; {} if unmeasured.
-
-    Of the gradient the smallest value is returned.
-    """
+    """Return a run's largest values over the measured steps (of the gradient the smallest)."""
     path = run / PROBE_FILE
     if not path.is_file():
         return {}
@@ -250,7 +234,7 @@ def sensitivity(
 
 
 def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
-    """Add each row's sensitivity to each rung, over the range of rates tested on all rungs."""
+    """Add each row's sensitivity to each rung where it learned, over the rates of all rungs."""
     for row in rungs[0]["rows"]:
         tables = [rung["rows"][row]["cells"] for rung in rungs if row in rung["rows"]]
         if not all(tables):
@@ -266,7 +250,7 @@ def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
             continue
         low, high = max(r[0] for r in rates), min(r[-1] for r in rates)
         for rung in rungs:
-            if row in rung["rows"]:
+            if learned(rung, row):
                 found = sensitivity(rung["rows"][row]["cells"], seed, low, high)
                 rung["rows"][row]["sensitivity"] = found
                 rung["rows"][row]["sensitivity_over"] = [low, high]

@@ -103,17 +103,14 @@ class Ladder:
     notes: list[str] = field(default_factory=list)
 
     def folder(self, folder: Path, size: int) -> Path:
-        """Return the folder of a rung."""
         return folder / "rungs" / f"{self.axis}-{size}"
 
     def first_recipe(self, size: int) -> Recipe:
-        """Return the recipe of the first cell of a rung."""
         rows = {name: values[0] for name, values in self.rows.items()}
         cell = Cell({**rows, RATE: self.rates[0], SEED: self.seeds[0]})
         return self.sweep(size, [cell.values]).load(cell)
 
     def forecast_file(self, folder: Path, size: int) -> Path:
-        """Return the file with a rung's forecast, written before its training."""
         return folder / "forecasts" / f"{self.axis}-{size}.json"
 
     def sweep(self, size: int, cells: Sequence[Mapping[str, Any]]) -> Sweep:
@@ -152,11 +149,7 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
 def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder]) -> Ladder:
     """Write a ladder's specification, or extend the one in the folder by rungs and seeds.
 
-    Args:
-        folder: Folder of the ladder.
-        ladder: The requested ladder.
-        prepare: Function that times cells and fits them to the budget; called for a new ladder or
-            new rungs.
+    `prepare` times cells and fits them to the budget; it is called for a new ladder or new rungs.
 
     Raises:
         ConfigError: If a rung's recipe is wrong, the folder has another ladder, or runs are missing
@@ -212,11 +205,6 @@ def check_data(folder: Path, known: Ladder, ladder: Ladder) -> None:
 
 
 def read_ladder(folder: Path) -> Ladder:
-    """Return the ladder of a folder.
-
-    Raises:
-        FileNotFoundError: If the folder has no ladder.
-    """
     return read_spec(folder / LADDER_FILE, Ladder, "ladder")
 
 
@@ -227,12 +215,9 @@ def fit_budget(
 ) -> Ladder:
     """Return a ladder with as many steps per run as its capacity allows.
 
-    Runs of a ladder that has begun keep their steps.
-
-    Args:
-        ladder: The requested ladder.
-        timed: Seconds per step, and other seconds per cell, by size.
-        fewer_seeds: Whether to drop seeds if runs would be shorter than `GOOD_STEPS`.
+    `timed` has the seconds per step, and the other seconds per cell, by size. With `fewer_seeds`,
+    seeds are dropped before runs become shorter than `GOOD_STEPS`. Runs of a ladder that has begun
+    keep their steps.
 
     Raises:
         ConfigError: If the budget allows neither `LEAST_STEPS` nor all steps of a shorter recipe.
@@ -378,7 +363,6 @@ def missing_cells(folder: Path, ladder: Ladder, size: int) -> list[dict[str, Any
 
 
 def rows_of(ladder: Ladder) -> list[dict[str, Any]]:
-    """Return the values of each row."""
     product = replace(ladder.sweep(ladder.sizes[0], []), grid=ladder.rows)
     return [cell.values for cell in product.cells()]
 
@@ -393,14 +377,8 @@ def next_cells(
     """Return a row's next cells; [] if it is finished.
 
     The first seed searches the best and the largest stable rate. The best rate and its neighbours
-    then get every seed.
-
-    Args:
-        tried: Cells of the row so far.
-        start: First rates.
-        seeds: All seeds.
-        stable: Largest stable rate of the rung below, from which the search for this rung's begins.
-        every_seed: Whether the first rates get every seed at once.
+    then get every seed; with `every_seed`, the rates of `start` get every seed at once. `stable` is
+    the largest stable rate of the rung below.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
     first = seeds[0]
@@ -466,7 +444,6 @@ def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
 
 
 def rate_at(index: int) -> float:
-    """Return a rate of the grid 1, 3, 10, 30, ...; index 0 is 1."""
     return float(f"{1 if index % 2 == 0 else 3}e{index // 2}")
 
 

@@ -26,15 +26,9 @@ DRAWS = 2000
 class Vertex:
     """The minimum of the loss over learning rates.
 
-    Attributes:
-        rate: The best rate.
-        loss: Loss at the best rate.
-        rate_error: Standard error of the rate's natural logarithm.
-        loss_error: Standard error of the loss's natural logarithm; nan for one seed.
-        rates: Interval of the rate at `LEVEL`.
-        losses: Interval of the loss at `LEVEL`; nan for one seed.
-        edge: "smallest" or "largest" if the best rate is the smallest or largest that has a loss,
-            so that the true one may lie beyond; else "".
+    Errors are standard errors of natural logarithms, and intervals are at `LEVEL`. Those of the
+    loss are nan for one seed. `edge` is "smallest" or "largest" if the best rate is the smallest or
+    largest that has a loss, so that the true one may lie beyond; else "".
     """
 
     rate: float
@@ -137,15 +131,8 @@ class Prior:
 class Law:
     """A law and its forecast: the value or its logarithm is linear in the logarithm of the size.
 
-    Attributes:
-        value: Forecast at the requested size.
-        low: Lower end of its interval at `LEVEL`.
-        high: Upper end.
-        exponent: Exponent of the law; if the value itself is linear, its change per factor e of
-            size.
-        exponent_low: Lower end of its interval.
-        exponent_high: Upper end.
-        rungs: Number of fitted rungs.
+    `value` is the forecast at the requested size. `exponent` is the change per factor e of size if
+    the value itself is linear. Intervals are at `LEVEL`; `rungs` is the number of fitted rungs.
     """
 
     value: float

@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from magneto.lab import ladder as ladders
 from magneto.lab.forecast import (
     PLATEAU,
     PRIORS,
+    add_sensitivity,
     answer,
     forecast,
     limitations,
@@ -445,3 +446,18 @@ def test_rows_are_ranked_by_paired_losses_and_a_contradiction_is_said() -> None:
     said = answer("width", 512, told, {"pre": [], "sub": []})
     assert "Sub-LN has the lowest loss" in said[0] and "Possibly as good: Pre-LN" in said[1]
     assert "another order" in " ".join(limitations("width", 512, rungs, told))
+
+
+def test_a_row_that_learned_at_no_rate_has_no_sensitivity() -> None:
+    """Its losses hardly depend on the rate, so it would seem to be the least sensitive one."""
+    learned = [[1e-3, 3.0], [1e-2, 2.0]]
+    stuck = [[1e-3, 3.3], [1e-2, 3.3]]
+    rungs = []
+    for losses in (learned, stuck):
+        runs = [asdict(cell) | {"initial_loss": FIRST} for cell in
+                scored({(rate, 1): loss for rate, loss in losses})]  # fmt: skip
+        found = {"best_rate": {}} if losses is learned else {}
+        rungs.append({"size": len(rungs), "rows": {"pre": {"cells": runs, **found}}})
+    add_sensitivity(rungs)
+    assert rungs[0]["rows"]["pre"]["sensitivity"] == pytest.approx(0.5)
+    assert "sensitivity" not in rungs[1]["rows"]["pre"]

@@ -44,16 +44,7 @@ Found = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page.
-
-    Attributes:
-        name: Name of its anchor.
-        heading: Heading.
-        head: Heading line of its table.
-        rows: Rows of its table.
-        note: Text below the table.
-        drawings: Its figures.
-    """
+    """A section of the page: `name` is its anchor, `note` the text below the table."""
 
     name: str
     heading: str
@@ -66,9 +57,7 @@ class Section:
 def write_ladder(found: Found, directory: Path) -> Path:
     """Write page, text, table and figures of a ladder; return the page's path.
 
-    Args:
-        found: Result of `ladder.collect_ladder`.
-        directory: Output folder; each file is written atomically.
+    `found` is the result of `ladder.collect_ladder`. Each file is written atomically.
     """
     series = series_of(list(found["rows"]), dict(found["rows"]))
     sections = list(page_sections(found, series))
@@ -129,7 +118,6 @@ def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Sectio
 
 
 def baseline_note(found: Found) -> str:
-    """Describe the loss, and how far the largest rung is below the trivial baseline."""
     last = found["rungs"][-1]
     note = ("The loss is the validation loss at the parabola's minimum. "
             "Rows are compared seed by seed. ")  # fmt: skip
@@ -142,7 +130,6 @@ def baseline_note(found: Found) -> str:
 
 
 def reading(part: Found, key: str) -> Any:
-    """Return a row's value of a dotted key; None if it has none."""
     for name in key.split("."):
         part = part.get(name) or {}
     return part or None
@@ -174,7 +161,6 @@ def format_value(value: Any, digits: int) -> str:
 
 
 def stable_text(part: Found) -> str:
-    """Format a largest stable rate, and the next rate, which failed."""
     if part.get("largest_stable") is None:
         return "–"
     failed = part["next_failed"]
@@ -183,17 +169,15 @@ def stable_text(part: Found) -> str:
 
 
 def exponent(law: Found | None) -> str:
-    """Format a law's exponent with its interval."""
     if not law:
         return "–"
     return f"{law['exponent']:.2f} ({law['exponent_low']:.2f} to {law['exponent_high']:.2f})"
 
 
 def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
-    """Yield the first row that learned on every rung, another such row, and their gap.
+    """Yield the first row that learned on every rung, another such row, their gaps and its law.
 
-    The gap is the logarithm of the other row's loss over the first row's on every rung, and its
-    law.
+    A gap is the logarithm of the other row's loss over the first row's.
     """
     laws = found["forecast"]["rows"]
     first = next((row for row in found["rows"] if row in laws), "")
