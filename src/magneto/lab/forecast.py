@@ -42,8 +42,7 @@ class Quantity:
 
     name: str
     title: str
-    # None if unknown, or if the recipe sets it (the optimizer's epsilon).
-    limit: float | None
+    limit: float | None  # None if unknown, or if the recipe sets it (the optimizer's epsilon)
     above: bool  # whether failure is expected above the limit
     trouble: str
 
