@@ -14,7 +14,7 @@ from magneto.data.table import table_of_columns
 from magneto.vision.decoding import Pixels
 from magneto.vision_language import retrieval
 from magneto.vision_language.model import contrastive_losses
-from magneto.vision_language.retrieval import RANKS, ImageTextRetrieval, chance, piece_loss, recalls
+from magneto.vision_language.retrieval import RANKS, chance, piece_loss, recalls
 from magneto.vision_language.tables import ImageRows, RowSplits
 from tests.evaluating import measured, taught
 from tests.unit.vision_language.small_tasks import retrieval_task
@@ -40,27 +40,6 @@ def test_pieces_add_up_to_the_gradient_of_the_whole() -> None:
         value, start = value + loss.item(), start + count
     assert value == pytest.approx(whole.item())
     torch.testing.assert_close(found, list(expected))
-
-
-def gradients(task: ImageTextRetrieval, parts: int) -> tuple[float, dict[str, torch.Tensor]]:
-    torch.manual_seed(0)
-    model, value = task.build_model(), 0.0
-    for piece in task.train_stream(7, 1).batch(0, parts, list(range(parts))):
-        loss = task.loss(model, piece)
-        loss.total.backward()
-        value += loss.total.item()
-    task.end_step(model, lambda tensor: tensor)
-    return value, {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-
-
-def test_micro_batches_have_the_negatives_of_the_whole_batch(tmp_path: Path) -> None:
-    task = retrieval_task(tmp_path)
-    value, whole = gradients(task, 1)
-    for parts in (2, 3):
-        cut_value, cut = gradients(task, parts)
-        assert cut_value == pytest.approx(value, rel=1e-5)
-        torch.testing.assert_close(cut, whole, rtol=1e-4, atol=1e-5)
-    assert "scale.logarithm" in whole
 
 
 def test_a_model_that_knows_finds_everything(tmp_path: Path) -> None:
