@@ -147,17 +147,6 @@ def test_batches_change_nothing_and_order_is_kept() -> None:
     assert together.search([]) == []
 
 
-def test_keys_and_values_of_the_source_are_computed_once() -> None:
-    model = converted(taught("Marian"))
-    calls: list[int] = []
-    for layer in model.core.transformer.decoder.layers:
-        attention = layer.cross_attention.attention  # type: ignore[union-attr]
-        attention.k_proj.register_forward_hook(lambda *_: calls.append(1))  # type: ignore[union-attr]
-    found = hf.Translator(model, hf.BeamSearch(longest=15)).search(sentences(3))
-    assert max(len(some[0]) for some in found) > 2
-    assert len(calls) == SIZES["decoder_layers"]
-
-
 def test_settings_that_make_no_sense_are_named_at_once() -> None:
     with pytest.raises(
         ValueError, match=r"longest must be 1 to .*\ncount \(4\) must be at most beams"

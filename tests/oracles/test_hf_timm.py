@@ -128,47 +128,33 @@ def test_what_does_not_fit_is_named() -> None:
     relative = {"grid_positions": "relative_bias", "unbiased": ("k",)}
     beit, _ = BEIT.save(small(placement="pre", norm_eps=1e-6, **relative))
     del beit["pos_embed"]
-    table, headless = f"blocks.0.attn.{TABLE}", {n: t for n, t in vit.items() if "head" not in n}
-    for form, state, args, words in (
-        (VIT, vit | {"reg_token": torch.ones(1, 4, 32)}, {}, "of the tensor 'reg_token'"),
-        (
-            VIT,
-            vit | {"dist_token": torch.ones(1, 1, 32)},
-            {},
-            "a distillation token .* not supp",
-        ),
-        (VIT, vit | {"pos_embed": torch.ones(1, 8, 32)}, {}, "7 patches are not a square image"),
-        (VIT, vit | {"fc_norm.weight": torch.ones(32)}, {}, "norms both before and after pooling"),
-        (
-            VIT,
-            vit | {"blocks.0.attn.norm.weight": torch.ones(32)},
-            {},
-            "norm inside attention needs",
-        ),
-        (
-            VIT,
-            vit | {"norm.weight": torch.ones(31)},
-            {},
-            r"final_norm.weight is \(31,\), but",
-        ),
-        (VIT, {n: t for n, t in vit.items() if n != "norm.bias"}, {}, "norm.bias' is missing"),
-        (VIT, headless, {}, "have no classifier"),
-        (VIT, vit, {"num_heads": None}, r"heads of a model of width 32. Give --config FILE"),
-        (VIT, vit, {"architecture": "vit_base_patch16_clip_quickgelu_224"}, "quickgelu"),
-        (VIT, vit, {"act_layer": "tanh"}, "activation 'tanh' is not supported"),
-        (
-            EVA,
-            vit,
-            {"architecture": "vit_base_patch16_rope_224"},
-            "patch16_rope_224 is not supp",
-        ),
-        (EVA, vit, {"rope_type": "mixed"}, "rope_type='mixed' is not supported"),
-        (EVA, vit, {"use_rot_pos_emb": True, "ref_feat_shape": [7, 9]}, r"\[7, 9\] is not square"),
-        (BEIT, beit | {table: torch.ones(13, 4)}, {}, "does not belong to a square image"),
-        (BEIT, beit | {f"rel_pos_bias.{TABLE}": beit[table]}, {}, "both per layer and shared"),
-    ):
-        given = {name: value for name, value in (HEADS | args).items() if value is not None}
+    table = f"blocks.0.attn.{TABLE}"
+    added: tuple[tuple[Any, str, tuple[int, ...], str], ...] = (
+        (VIT, "reg_token", (1, 4, 32), "of the tensor 'reg_token'"),
+        (VIT, "dist_token", (1, 1, 32), "a distillation token .* not supp"),
+        (VIT, "pos_embed", (1, 8, 32), "7 patches are not a square image"),
+        (VIT, "fc_norm.weight", (32,), "norms both before and after pooling"),
+        (VIT, "blocks.0.attn.norm.weight", (32,), "norm inside attention needs"),
+        (VIT, "norm.weight", (31,), r"final_norm.weight is \(31,\), but"),
+        (BEIT, table, (13, 4), "does not belong to a square image"),
+        (BEIT, f"rel_pos_bias.{TABLE}", (12, 4), "both per layer and shared"),
+    )
+    for form, name, shape, words in added:
         with pytest.raises(ValueError, match=words):
-            form.load(state, given)
+            form.load((vit if form is VIT else beit) | {name: torch.ones(shape)}, HEADS)
+    for lacking, words in (("norm.bias", "norm.bias' is missing"), ("head.", "have no classifier")):
+        with pytest.raises(ValueError, match=words):
+            VIT.load({n: t for n, t in vit.items() if not n.startswith(lacking)}, HEADS)
+    for form, args, words in (
+        (VIT, {"architecture": "vit_base_patch16_clip_quickgelu_224"}, "quickgelu"),
+        (VIT, {"act_layer": "tanh"}, "activation 'tanh' is not supported"),
+        (EVA, {"architecture": "vit_base_patch16_rope_224"}, "patch16_rope_224 is not supp"),
+        (EVA, {"rope_type": "mixed"}, "rope_type='mixed' is not supported"),
+        (EVA, {"use_rot_pos_emb": True, "ref_feat_shape": [7, 9]}, r"\[7, 9\] is not square"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            form.load(vit, HEADS | args)
+    with pytest.raises(ValueError, match=r"heads of a model of width 32. Give --config FILE"):
+        VIT.load(vit, {})
     with pytest.raises(ValueError, match=r"norm_eps is 0\.0001, but must be 1e-06 or 1e-05"):
         VIT.save(small(placement="pre", norm_eps=1e-4))

@@ -16,15 +16,13 @@ from tests.unit.training.toy import Toy, config, furthest, run_toy, tensors
 
 def test_clipping_is_torchs() -> None:
     world = single_process(torch.device("cpu"))
-    for clip_norm in (0.5, 5.0, 50.0, 500.0):  # the last is never reached: nothing is scaled up
+    for clip_norm in (0.5, 50.0, 500.0):  # the last is never reached: nothing is scaled up
         ours, theirs = ([nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))] for _ in "ab")
         for given in (ours, theirs):
             given[0].grad, given[1].grad = torch.tensor([0.0, 30.0]), torch.tensor([-40.0])
         norm = scale_gradients(ours, torch.tensor(1.0), clip_norm, world)
-        assert norm == pytest.approx(50), "the norm that is returned is the one before clipping"
-        assert nn.utils.clip_grad_norm_(theirs, clip_norm) == pytest.approx(50)
-        for one, other in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(one.grad, other.grad)
+        assert norm == pytest.approx(nn.utils.clip_grad_norm_(theirs, clip_norm)), "before clipping"
+        torch.testing.assert_close([p.grad for p in ours], [p.grad for p in theirs])
 
 
 @pytest.mark.parametrize("clip_norm", [None, 0.5])

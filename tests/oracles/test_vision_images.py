@@ -163,13 +163,13 @@ def test_candidates_are_those_of_timm(letter: str, tmp_path: Path) -> None:
         pytest.skip("timm's lists of ImageNet's classes are needed")
     info = Path(timm.origin).parent / "data" / "_info"
     wnids = (info / f"imagenet_{letter}_synsets.txt").read_text().split()
+    source = str(tmp_path / "set")
     write_colours(tmp_path / "set", dict.fromkeys(wnids, "red"), 1)
-    names = info / "imagenet_synsets.txt"
     shape = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 16}
+    names = str(info / "imagenet_synsets.txt")
     data = ImageClassificationDataConfig(
-        source=str(tmp_path / "set"), validation_source=str(tmp_path / "set"),
-        class_names=str(names), candidates="present",
-    )  # fmt: skip
+        source=source, validation_source=source, class_names=names, candidates="present"
+    )
     task = ImageClassification(ImageClassifierConfig(**shape, classes=1000), data, seed=1)
     published = (info / f"imagenet_{letter}_indices.txt").read_text().split()
     assert task.candidates.isfinite().nonzero()[:, 0].tolist() == sorted(map(int, published))
