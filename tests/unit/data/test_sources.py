@@ -67,8 +67,6 @@ def test_a_hub_that_has_no_address_is_not_asked(monkeypatch) -> None:
     [
         ("a/b.txt", Source("path", "a/b.txt")),
         ("builtin:docstrings", Source("builtin", "docstrings")),
-        ("hf:user/set", Source("hf", "user/set")),
-        ("hf:user/set:en", Source("hf", "user/set", "en")),
         ("hf:user/set:en:test", Source("hf", "user/set", "en", "test")),
         ("hf:user/set::test", Source("hf", "user/set", "", "test")),
     ],

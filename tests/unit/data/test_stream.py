@@ -11,7 +11,6 @@ from magneto.data.stream import (
     BatchStream,
     Plan,
     by_length,
-    cut,
     cut_groups,
     example_stream,
     in_blocks,
@@ -154,10 +153,8 @@ def test_messages_name_the_examples() -> None:
     words = f"^example {order[0]} to example {order[39]}, together: ZeroDivisionError"
     with pytest.raises(ValueError, match=words):
         together.batch(0)
-    assert stream.names(0, 2, [1]).startswith(f"examples {order[20]}, {order[21]}, ")
     assert stream.names(0, 1, [0]).endswith(f", {order[31]} and 8 more")
     assert three({"images": 1, "texts": 1}).names(0, 1, [0]).startswith("images: examples ")
-    assert cut(list(range(5)), 1, 2) == [3, 4]
 
 
 Pair = namedtuple("Pair", "first second")

@@ -377,30 +377,3 @@ def test_features_that_do_not_fit_each_other_are_named(index: int, shape: tuple[
     tensors[index] = torch.zeros(shape)
     with pytest.raises(ValueError, match="do not fit"):
         joiner_transducer_loss(*tensors, None, *rest)
-
-
-class Model(nn.Module):
-    """Layers around the loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.encoder, self.predictor = nn.Linear(4, WIDTH), nn.Embedding(VOCABULARY, WIDTH)
-        self.output = nn.Linear(WIDTH, VOCABULARY)
-
-    def forward(self, frames: Tensor) -> Tensor:
-        before = nn.functional.pad(targets(), (1, 0))
-        given = (self.encoder(frames), self.predictor(before), self.output.weight, self.output.bias)
-        return 2 * joiner_transducer_loss(*given, targets(), FRAMES, LABELS, tile=9).sum()
-
-
-@pytest.mark.slow
-def test_a_compiled_model_breaks_its_graph_and_gives_the_same() -> None:
-    frames, (eager, compiled) = torch.randn(5, 6, 4), (Model(), Model())
-    compiled.compile(backend="eager")
-    first, second = eager(frames), compiled(frames)
-    torch.testing.assert_close(first, second)
-    first.backward()
-    second.backward()
-    close(*([p.grad for p in model.parameters()] for model in (eager, compiled)), 1e-6)  # type: ignore[misc]
-    torch.compiler.reset()

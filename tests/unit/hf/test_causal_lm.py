@@ -213,6 +213,21 @@ def test_prompt_tuning() -> None:
     assert torch.equal(output.logits, model(inputs_embeds=vectors).logits)
 
 
+def test_layers_offloaded_to_disk(tmp_path: Path) -> None:
+    """An automatic device map offloads whole layers and leaves the logits unchanged."""
+    pytest.importorskip("accelerate")
+    model = causal(layers=3)
+    model.save_pretrained(tmp_path)
+    held = sum(parameter.numel() * 4 for parameter in model.parameters()) * 3 // 4
+    loaded = type(model).from_pretrained(
+        tmp_path, device_map="auto", max_memory={"cpu": held}, offload_folder=tmp_path / "offload"
+    )
+    places = loaded.hf_device_map
+    assert set(places.values()) == {"cpu", "disk"}
+    assert not any(".layers." in place and place.count(".") > 3 for place in places)
+    assert torch.equal(loaded(IDS).logits, model(IDS).logits)
+
+
 def test_generate(tokenizer) -> None:
     model = core(tokenizer)
 

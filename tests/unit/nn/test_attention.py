@@ -136,21 +136,6 @@ def test_the_memory_of_cross_attention() -> None:
     assert mask.seeing.flatten().tolist() == [True, False]
 
 
-def test_positions_count_from_the_first_real_token() -> None:
-    mask = torch.tensor([[False, False, True, True], [True, True, True, False]])
-    whole = position_index(mask, torch.zeros(2, 4, 8), 0)
-    assert whole.tolist() == [[0, 0, 0, 1], [0, 1, 2, 3]]
-    last = position_index(mask, torch.zeros(2, 1, 8), 3)
-    assert last.tolist() == [[1], [3]]
-    three_axes = mask[:, None].expand(2, 4, 4)
-    # Who looks ahead sees real tokens from padding: the row is one.
-    rows = position_index(three_axes, torch.zeros(2, 4, 8), 0).tolist()
-    assert rows == [[0, 1, 2, 3], [0, 1, 2, 3]]
-    rows = position_index(three_axes, torch.zeros(2, 4, 8), 0, causal=True).tolist()
-    assert rows == whole.tolist()
-    assert position_index(None, torch.zeros(2, 2, 8), 5).tolist() == [[5, 6]]
-
-
 def packed(*lengths: int) -> torch.Tensor:
     """Documents of these lengths in one row: each sees itself alone."""
     number = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))

@@ -117,3 +117,12 @@ def test_what_is_not_divergence(losses: list[float]) -> None:
 def test_what_is_divergence(losses: list[float], patience: int, first: int, last: int) -> None:
     step = first_complaint(losses, patience)
     assert step is not None and first <= step <= last
+
+
+def test_a_detectors_state_goes_on() -> None:
+    losses = noisy(falling(500) + [9.5] * 500)
+    before, after = DivergenceDetector(50), DivergenceDetector(50)
+    for loss in losses[:530]:
+        assert before.update(loss) is None
+    after.load_state_dict(before.state_dict())
+    assert before == after and before.bad > 0

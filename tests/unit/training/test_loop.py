@@ -40,15 +40,12 @@ def test_it_learns_and_writes_everything_down(tmp_path: Path) -> None:
     assert result.status == "finished" and result.step == 200
     metrics = read_metrics(tmp_path)
     evaluations = [row["validation_loss"] for row in metrics if "validation_loss" in row]
-    unexplained = Toy().set[1].var().item()
-    assert evaluations[-1] < 0.1 * unexplained
+    assert evaluations[-1] < 0.1 * Toy().set[1].var().item()
     logged = next(row for row in metrics if row["step"] == 100 and "loss" in row)
-    assert set(TIMED) < set(logged) and {"loss", "absolute", "gradient_norm"} < set(logged)
+    assert {*TIMED, "loss", "absolute", "gradient_norm"} < set(logged)
     assert logged["learning_rate"] == learning_rate(config(steps=200), 99), "of the 100th step"
     written = json.loads((tmp_path / "result.json").read_text())
     assert written["metrics"] == result.metrics and written["best"]["value"] == min(evaluations)
-    environment = json.loads((tmp_path / "environment.json").read_text())
-    assert environment[0]["packages"]["torch"] == torch.__version__
     assert not list(tmp_path.rglob(".*")), "no file left aside"
 
 

@@ -60,9 +60,8 @@ class Toy(Task):
     def __init__(self, data: ToyData | None = None, seed: int = 0, dropout: float = 0.0) -> None:
         super().__init__(None, data or ToyData(), seed)
         self.dropout = dropout
-        self.higher_is_better = (
-            self.data_config.wrong_way
-        )  # then the first evaluation stays the best
+        # Then the first evaluation stays the best.
+        self.higher_is_better = self.data_config.wrong_way
         generator = torch.Generator().manual_seed(7)
         x = torch.randn(self.data_config.examples, 4, generator=generator)
         self.set = (x, x.sin().sum(1, keepdim=True))
@@ -79,10 +78,8 @@ class Toy(Task):
         x, y = batch
         weight = (x[:, :1] > 0).float() + 0.5
         errors = (model(x) - y).square() * weight
-        if (
-            self.data_config.explode_at
-            and float(errors.detach().mean()) < self.data_config.explode_at
-        ):
+        least = self.data_config.explode_at
+        if least and float(errors.detach().mean()) < least:
             errors = errors * float("nan")
         return Loss(errors.sum(), weight.sum(), {"absolute": errors.detach().sqrt().sum()})
 
