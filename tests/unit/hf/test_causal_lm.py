@@ -1,5 +1,6 @@
 """Language models in transformers: caches, padding, packed rows, positions, generation."""
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
