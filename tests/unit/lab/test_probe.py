@@ -54,6 +54,7 @@ def test_readings_by_hand() -> None:
     readings = probe.read()
     for handle in handles:
         handle.remove()
+    assert not any(module._forward_hooks for module in model.modules()), "the probe's are gone"
     assert [reading.name for reading in readings] == ["layers.0", "layers.1", "layers.2"]
     for reading, y, weights, gradient in zip(readings, outputs, before, gradients, strict=True):
         norm = math.sqrt(sum(part.square().sum().item() for part in gradient))
