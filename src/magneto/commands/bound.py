@@ -43,12 +43,11 @@ def parser() -> Parser:
     add("--w", None, "scale of v_proj and fc1, in the same format (default: the placement's gain)")
     what = "scale of cross-attention's projections (default: that of the other sublayers)"
     add("--cross-gain", None, what, "G", float)
-    made.add_argument(
-        "--cross-attention",
-        choices=tuple(CROSS_ATTENTION),
-        help="sublayers of the decoder that are cross-attention: second (2, 5, 8, ...), as in the "
-        "model, or paper (1, 4, 7, ...), as printed in theorem 3 (default: second)",
+    what = (
+        "sublayers of the decoder that are cross-attention: second (2, 5, 8, ...), as in the "
+        "model, or paper (1, 4, 7, ...), as printed in theorem 3 (default: second)"
     )
+    add("--cross-attention", None, what, kind=tuple(CROSS_ATTENTION))
     return made.with_json()
 
 

@@ -56,18 +56,11 @@ def parser() -> Parser:
         "parallel runs (default: one per GPU; one per core without GPUs)",
         kind=at_least_one,
     )
-    made.add_argument(
-        "--cluster", choices=("slurm", "local"), help="start the jobs through submitit"
-    )
+    add("--cluster", None, "start the jobs through submitit", kind=("slurm", "local"))
     several("--cluster-option", metavar="KEY=VALUE", help="option for submitit; may be repeated")
-    made.add_argument(
-        "--no-measurements", action="store_true", help="skip measuring updates and activations"
-    )
-    made.add_argument(
-        "--keep-weights",
-        action="store_true",
-        help="keep the weights of all runs (default: only of the best run)",
-    )
+    add("--no-measurements", False, "skip measuring updates and activations")
+    what = "keep the weights of all runs (default: only of the best run)"
+    add("--keep-weights", False, what)
     add("--out", None, "folder of the comparison (default: runs/compare-RECIPE)", "DIR", Path)
     return made.with_data().with_json()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magneto import hf
-from magneto.commands.shared import Parser, answer
+from magneto.commands.shared import Parser, add_option, answer
 from magneto.config import ConfigError
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_object, user_path
@@ -52,27 +53,21 @@ def parser() -> Parser:
         "file of timm, torchscale or the original BEiT-3",
     )
     made.add_argument("directory", type=Path, help="output directory; new or empty")
-    made.add_argument(
-        "--to", metavar="FORMAT",
-        help="output format (default: Magneto's): gpt2, llama, mistral, bert, bart, "
-        "marian, vit, beit, kosmos_2_text_model, timm_vit, timm_beit, timm_eva, "
-        "beit3 or torchscale",
-    )  # fmt: skip
-    made.add_argument(
-        "--config", type=Path, metavar="FILE",
-        help="JSON file with arguments that the weights do not contain, under the library's names: "
-        'for torchscale {"decoder_attention_heads": 12, "deepnorm": true}, for timm '
-        '{"num_heads": 12}',
-    )  # fmt: skip
-    made.add_argument(
-        "--tokenizer", type=Path, metavar="FILE",
-        help="for BEiT-3 with texts: the original tokenizer beit3.spm",
-    )  # fmt: skip
-    made.add_argument(
-        "--labels", metavar="FILE",
-        help="for BEiT-3 fine-tuned on VQA: the list of answers, the original answer2label.txt "
-        "or a run's answers.json",
-    )  # fmt: skip
+    add = partial(add_option, made)
+    what = (
+        "output format (default: Magneto's): gpt2, llama, mistral, bert, bart, marian, vit, beit, "
+        "kosmos_2_text_model, timm_vit, timm_beit, timm_eva, beit3 or torchscale"
+    )
+    add("--to", None, what, "FORMAT")
+    what = (
+        "JSON file with arguments that the weights do not contain, under the library's names: for "
+        'torchscale {"decoder_attention_heads": 12, "deepnorm": true}, for timm {"num_heads": 12}'
+    )
+    add("--config", None, what, "FILE", Path)
+    what = "for BEiT-3 with texts: the original tokenizer beit3.spm"
+    add("--tokenizer", None, what, "FILE", Path)
+    what = "for BEiT-3 fine-tuned on VQA: the list of answers, the original answer2label.txt or a "
+    add("--labels", None, f"{what}run's answers.json", "FILE")
     return made.with_json()
 
 

@@ -77,8 +77,8 @@ def parser() -> Parser:
     add("--limit", None, what, kind=at_least_one)
     what = "also write the metrics to RUN/scores/NAME.json (with --splits: NAME-SPLIT.json)"
     add("--keep", None, f"{what} for `magneto table`", "NAME")
-    made.add_argument("--features", action="store_true", help="image models: train a linear probe "
-        "and k nearest neighbours on the frozen features of every layer")  # fmt: skip
+    what = "image models: train a linear probe and k nearest neighbours on the frozen features of "
+    add("--features", False, f"{what}every layer")
     what = "visual question answering: write the answers in the format of the VQA leaderboard"
     add("--answers", None, what, "FILE", Path)
     add("--write", None, "folder for translations or transcripts (default: none)", "DIR", Path)

@@ -1,12 +1,7 @@
-"""`magneto plan` and `magneto train --dry-run`: memory and time of a training.
-
-A plan is computed from the shapes of tensors in one training step. A dry run takes some steps on
-this device.
-"""
+"""`magneto plan` and `magneto train --dry-run`: memory and time of a training."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -36,8 +31,7 @@ if TYPE_CHECKING:
     from magneto.training.task import Task
 
 GB = 1e9
-# Treatment of activations, by model.checkpoint_activations.
-NAMES = {False: "kept", True: "recomputed"}
+NAMES = {False: "kept", True: "recomputed"}  # activations, by model.checkpoint_activations
 # Timed steps of a dry run, after a first, slower one; fewer if they take longer than SECONDS.
 STEPS = 5
 SECONDS = 20.0
@@ -58,10 +52,7 @@ def parser() -> Parser:
     add("--gpus", 1, "number of GPUs", kind=at_least_one)
     add("--gpus-per-node", 8, "GPUs per node", kind=at_least_one)
     add("--gpu-memory", 80.0, "memory of a GPU in GB", "GB", above_zero)
-    made.add_argument(
-        "--gpu", default="H100", choices=list(PEAKS),
-        help="GPU model, for its peak FLOP/s (default: H100)",
-    )  # fmt: skip
+    add("--gpu", "H100", "GPU model, for its peak FLOP/s", kind=tuple(PEAKS))
     add("--utilisation", 0.4, "assumed share of the peak FLOP/s", "SHARE", above_zero)
     what = "examples per epoch, for recipes with training.epochs"
     add("--examples", None, what, kind=at_least_one)
@@ -90,9 +81,8 @@ def main(words: Sequence[str]) -> int:
     micro = micro_batch(config, args.gpus, config.gradient_accumulation_steps)
     traced, memory = trace_recipe(recipe, micro), args.gpu_memory * GB
     plan = Plan(recipe.build_task(), config, args.gpus, args.gpus_per_node, memory, traced)
-    steps, chosen = None, plan.advise()
-    if config.epochs is None or args.examples is not None:
-        steps = resolve_steps(config, args.examples).steps
+    counted, chosen = config.epochs is None or args.examples is not None, plan.advise()
+    steps = resolve_steps(config, args.examples).steps if counted else None
     peak, state = PEAKS[args.gpu][config.precision != "bf16"], traced[False][0].state
     assumed = {
         name: value
@@ -155,10 +145,11 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
     if chosen := found["advice"]:
         advice = f"{chosen['options']}  ({size(chosen['needed'])} per GPU)"
     reserve = f"{RESERVE:.0%} of the memory is reserved for libraries and fragmentation"
-    return [*labelled(rows), "", aligned(table), "", reserve, f"advice: {advice}"]
+    lines = [f"{name:<12}{words}" for name, words in rows]
+    return [*lines, "", aligned(table), "", reserve, f"advice: {advice}"]
 
 
-def dry_run(args: argparse.Namespace, recipe: Recipe, progress: ProgressBars) -> int:
+def dry_run(args: Any, recipe: Recipe, progress: ProgressBars) -> int:
     found = try_steps(recipe, recipe.build_task(), progress)
     return answer(args, found, [*dry_run_lines(found), "no run was written"])
 
@@ -176,7 +167,7 @@ def try_steps(recipe: Recipe, task: Task, progress: ProgressBars) -> dict[str, A
     with join_world(recipe.training) as world, keep_freed_memory(world.device):
         task.prepare(progress)
         check_memory(task, recipe.training, world, recipe.seed)
-        nowhere = Path(os.devnull) / "run"  # nothing is written
+        nowhere = Path(os.devnull, "run")
         state = build_state(task, recipe.training, nowhere, recipe.seed, world, progress)
         with closing(state):
             batches = state.batches.start(0)
@@ -210,13 +201,12 @@ def try_steps(recipe: Recipe, task: Task, progress: ProgressBars) -> dict[str, A
 
 def parameters_by_part(model: nn.Module) -> dict[str, int]:
     """Return the number of trained parameters of each submodule; shared ones count once."""
-    parts, seen = dict[str, int](), set[int]()
+    parts, seen = dict[str, int](), set[Any]()
     for name, part in model.named_children():
-        own = [p for p in part.parameters() if p.requires_grad and id(p) not in seen]
-        seen |= set(map(id, own))
-        if own:
-            parts[name] = sum(p.numel() for p in own)
-    return parts
+        own = {p for p in part.parameters() if p.requires_grad} - seen
+        seen |= own
+        parts[name] = sum(p.numel() for p in own)
+    return {name: count for name, count in parts.items() if count}
 
 
 def dry_run_lines(found: Mapping[str, Any]) -> list[str]:
@@ -226,7 +216,7 @@ def dry_run_lines(found: Mapping[str, Any]) -> list[str]:
     parts = ", ".join(f"{name} {count:,}" for name, count in found["parts"].items())
     if found["examples"]:
         epochs = f", {steps * batch / found['examples']:.3g} epochs of {found['examples']:,}"
-    return labelled([
+    rows = [
         ("parameters", f"{found['parameters']:,}: {parts}"),
         ("steps", f"{steps:,} of {batch} examples each{epochs}"),
         (found["unit"], f"{found['units']:,.0f}, {found['units_per_step']:,.0f} per step"),
@@ -234,8 +224,5 @@ def dry_run_lines(found: Mapping[str, Any]) -> list[str]:
          f"peak {gigabytes(found['peak_bytes'])} on {found['device']}"),
         ("time", f"{clock(found['seconds'])}, {found['seconds_per_step']:.3g} s per step "
          f"(median of {found['timed_steps']}), without evaluations and checkpoints"),
-    ])  # fmt: skip
-
-
-def labelled(rows: Sequence[tuple[str, str]]) -> list[str]:
+    ]  # fmt: skip
     return [f"{name:<12}{words}" for name, words in rows]

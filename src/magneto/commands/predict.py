@@ -70,11 +70,10 @@ def parser() -> Parser:
         help="images or folders of images, followed by the question or statement if any; texts in "
         "quotes or files of texts; - for standard input",
     )  # fmt: skip
-    add_option(made, "--top", 5, "labels per image", "K", at_least_one)
-    made.add_argument(
-        "--probabilities", action="store_true", help="print the probability of every class (texts)"
-    )
-    add_option(made, "--out", Path("predictions"), "folder for segmented images", "DIR", Path)
+    add = partial(add_option, made)
+    add("--top", 5, "labels per image", "K", at_least_one)
+    add("--probabilities", False, "print the probability of every class (texts)")
+    add("--out", Path("predictions"), "folder for segmented images", "DIR", Path)
     return made.with_json()
 
 

@@ -60,10 +60,8 @@ def parser() -> Parser:
     add("--trial", None, what, "TIME")
     what = "only measure how the output's change in one step grows with depth, at these numbers of "
     add("--depths", None, f"{what}layers, with width 64 and random inputs", "N,M")
-    made.add_argument(
-        "--stack", choices=("encoder", "decoder"), default="decoder",
-        help="stack for --depths: encoder, or causal decoder (default: decoder)",
-    )  # fmt: skip
+    what = "stack for --depths: encoder, or causal decoder"
+    add("--stack", "decoder", what, kind=("encoder", "decoder"))
     what = "only measure how the change of each layer's output grows with width, at these widths"
     add("--coordinates", None, f"{what} (muP's coordinate check)", "N,M")
     what = "number of seeds for the growth with depth (default: 3; with --depths: 5)"

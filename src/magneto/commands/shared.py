@@ -123,15 +123,23 @@ def add_option(
     default: Any,
     help: str,
     metavar: str | None = None,
-    kind: Callable[[str], Any] | None = None,
+    kind: Callable[[str], Any] | tuple[str, ...] | None = None,
 ) -> None:
-    """Add an option with a value; its help ends with the default, unless that is None."""
-    kind = kind or (str if default is None else type(default))
+    """Add an option; its help ends with the default, unless that is None.
+
+    `kind` reads the value, or is the tuple of its choices. A default of False makes a switch.
+    """
+    if default is False:
+        made.add_argument(name, action="store_true", help=help)
+        return
+    choices = kind if isinstance(kind, tuple) else None
+    kind = str if choices else kind or (str if default is None else type(default))
     shown = f"{default:g}" if isinstance(default, float) else default
     made.add_argument(
         name,
         type=kind,
         default=default,
+        choices=choices,
         metavar=metavar or {int: "N", at_least_one: "N", float: "X", above_zero: "X"}.get(kind),
         help=help.replace("%", "%%") + ("" if default is None else f" (default: {shown})"),
     )

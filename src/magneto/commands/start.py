@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, answer
+from magneto.commands.shared import Parser, add_option, answer
 from magneto.config import ConfigError
 from magneto.fields import as_yaml
 from magneto.files import user_path
@@ -31,9 +31,7 @@ def parser() -> Parser:
         "--as", dest="kind", metavar="TASK", help="task, if the data suits several (default: first)"
     )
     made.add_argument("--go", action="store_true", help="also train the recipe")
-    made.add_argument(
-        "--out", metavar="DIR", type=Path, help="directory of the run (default: runs/DATA)"
-    )
+    add_option(made, "--out", None, "directory of the run (default: runs/DATA)", "DIR", Path)
     return made.with_json()
 
 

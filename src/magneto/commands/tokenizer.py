@@ -49,13 +49,8 @@ def parser() -> Parser:
     made.add_argument(
         "--data", metavar="SOURCE", required=True, help="text: PATH, hf:NAME or builtin:NAME"
     )
-    made.add_argument(
-        "--kind",
-        choices=KINDS,
-        default="byte-bpe",
-        help="byte-level BPE, or SentencePiece's unigram or bpe (default: byte-bpe)",
-    )
     add = partial(add_option, made)
+    add("--kind", "byte-bpe", "byte-level BPE, or SentencePiece's unigram or bpe", kind=KINDS)
     add("--vocab-size", 32000, "number of tokens, special tokens included")
     made.add_argument(
         "--out", metavar="PATH", type=Path, required=True, help=".json or .model file, or folder"

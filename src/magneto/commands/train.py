@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
 
 from magneto.commands.plan import dry_run
-from magneto.commands.shared import Parser, answer, is_main_process, name_source
+from magneto.commands.shared import Parser, add_option, answer, is_main_process, name_source
 from magneto.config import ConfigError
 from magneto.files import LOCK_FILE, acquire_lock, is_aside, lock_holder
 from magneto.progress import Progress, ProgressBars
@@ -33,24 +34,14 @@ def parser() -> Parser:
         recipe=True,
     )
     made.add_argument("recipe", nargs="?", help="name (see `magneto recipes`) or path of a recipe")
-    made.add_argument("--resume", metavar="RUN", help="resume this run")
-    made.add_argument(
-        "--auto-resume",
-        action="store_true",
-        help="resume the run in --out if it exists, else start it; for jobs that are restarted "
-        "by the same command",
-    )
-    made.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        help="directory of the run, new or empty (default: runs/RECIPE-TIME)",
-    )
-    made.add_argument(
-        "--distributed",
-        choices=("none", "ddp", "fsdp", "hybrid"),
-        help="training.distributed, under torchrun",
-    )
+    add = partial(add_option, made)
+    add("--resume", None, "resume this run", "RUN")
+    what = "resume the run in --out if it exists, else start it; for jobs that are restarted by "
+    add("--auto-resume", False, f"{what}the same command")
+    what = "directory of the run, new or empty (default: runs/RECIPE-TIME)"
+    add("--out", None, what, "DIR", Path)
+    kinds = ("none", "ddp", "fsdp", "hybrid")
+    add("--distributed", None, "training.distributed, under torchrun", kind=kinds)
     made.add_argument(
         "--probe-every",
         metavar="STEPS",
@@ -60,11 +51,9 @@ def parser() -> Parser:
         help="write statistics of every layer to probe.jsonl every STEPS steps (100 if STEPS is "
         "omitted; this takes below 2 %% of the training time)",
     )
-    made.add_argument(
-        "--dry-run", action="store_true",
-        help="measure some steps and print parameters, memory and time; write no run",
-    )  # fmt: skip
-    made.add_argument("--wandb", action="store_true", help="also send metrics to Weights & Biases")
+    what = "measure some steps and print parameters, memory and time; write no run"
+    add("--dry-run", False, what)
+    add("--wandb", False, "also send metrics to Weights & Biases")
     return made.with_data().with_json()
 
 
@@ -72,8 +61,8 @@ def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
     run, recipe, resume = read_options(args, overrides)
     progress = ProgressBars(quiet=not is_main_process())
-    from magneto.lab.plan import check_weights_first
     from magneto.lab.probe import ProbeHook
+    from magneto.lab.sweep import check_weights_first
     from magneto.training.distributed import pick_device, pick_strategy
     from magneto.training.logging import check_trackers
     from magneto.training.loop import train

@@ -62,9 +62,8 @@ def parser() -> Parser:
         kinds.add_argument(option, dest="kind", action="store_const", const=kind, help=what)
     add = partial(add_option, made)
     add("--out", None, "folder for one file per recording (default: print)", "DIR", Path)
-    made.add_argument("--raw", action="store_true", help="standard input has samples without a "
-        "header (16 bits, little-endian, mono, the run's sample rate); words are printed at "
-        "once")  # fmt: skip
+    what = "standard input has samples without a header (16 bits, little-endian, mono, the run's "
+    add("--raw", False, f"{what}sample rate); words are printed at once")
     what = "length of a window (default: 20, or the longest training recording if that is shorter)"
     add("--window", None, what, "SECONDS", above_zero)
     recognition_search_options(made)
@@ -85,11 +84,8 @@ class SearchOptions:
 
 
 def recognition_search_options(made: Any) -> None:
-    made.add_argument(
-        "--search", choices=("greedy", "modified"), default="greedy",
-        help="greedy search, or modified beam search with at most one label per frame "
-             "(default: greedy)",
-    )  # fmt: skip
+    what = "greedy search, or modified beam search with at most one label per frame"
+    add_option(made, "--search", "greedy", what, kind=("greedy", "modified"))
     what = "maximum labels per frame in greedy search"
     add_option(made, "--symbols-per-frame", SYMBOLS_PER_FRAME, what)
 

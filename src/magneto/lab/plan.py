@@ -23,12 +23,9 @@ from magneto.data.stream import map_tensors, named_tensors
 from magneto.nn.attention import DotProductAttention
 from magneto.recipe import Recipe, build_recipe
 from magneto.training.config import TrainingConfig
-from magneto.training.distributed import pick_device, single_process
 from magneto.training.model import (
     CountedOperations,
-    FillRecorder,
     StateBytes,
-    check_model_memory,
     state_bytes,
     tensor_bytes,
 )
@@ -39,8 +36,7 @@ RECOMPUTE = "model.checkpoint_activations"
 RESERVE = 0.08
 # Tokenizers that are trained on the data.
 TRAINED_TOKENIZERS = ("auto", "bpe", "sentencepiece", "characters")
-# Defaults for unknown numbers of classes of texts, and of answers (VQA v2's).
-CLASSES, ANSWERS = 2, 3129
+CLASSES, ANSWERS = 2, 3129  # of texts, and of questions (VQA v2's), where the data has the number
 
 
 def without_data(recipe: Recipe) -> dict[str, Any]:
@@ -77,23 +73,6 @@ def without_data(recipe: Recipe) -> dict[str, Any]:
 
 def task_with(recipe: Recipe, fields: Mapping[str, Any]) -> Task:
     return build_recipe(recipe.name, override(recipe.to_mapping(), fields)).build_task()
-
-
-def check_weights_first(recipe: Recipe) -> None:
-    """Check that a model's weights fit in one process, before its data is read.
-
-    Users' own tasks are checked after their data is read (`magneto.training.model.check_memory`),
-    because their sizes may depend on it.
-
-    Raises:
-        ValueError: If they do not fit. The message names what to reduce.
-    """
-    if ":" in recipe.task:
-        return
-    task = task_with(recipe, without_data(recipe))
-    with torch.device("meta"), FillRecorder():
-        model = task.build_model()
-    check_model_memory(model, recipe.training, single_process(pick_device(recipe.training.device)))
 
 
 @dataclass(frozen=True)
@@ -159,11 +138,8 @@ class AliveBytes(CountedOperations):
 
 
 def as_on_gpu(model: nn.Module, autocast: bool) -> None:
-    """Give a model on the CPU the memory use of a GPU.
-
-    On a GPU autocast computes LayerNorm in fp32, and attention with dropout needs no matrix of
-    length x length.
-    """
+    """Give a model on the CPU the memory use of a GPU."""
+    # There autocast computes LayerNorm in fp32, and attention stores no matrix of length x length.
     for module in model.modules():
         if isinstance(module, nn.LayerNorm) and autocast:
             module.register_forward_pre_hook(lambda _, given: given[0].float())
@@ -178,12 +154,10 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
     with fake:
         model = task.build_model().train()
         as_on_gpu(model, bf16)
-        companion = task.companion()
-        other = [] if companion is None else [*companion.parameters(), *companion.buffers()]
+        companion, piece = task.companion() or nn.Module(), map_tensors(piece, fake.from_tensor)
         frozen = [p for p in model.parameters() if not p.requires_grad]
-        piece = map_tensors(piece, fake.from_tensor)
-        other = [*frozen, *model.buffers(), *(fake.from_tensor(each) for each in other),
-                  *named_tensors(piece).values()]  # fmt: skip
+        beside = map(fake.from_tensor, (*companion.parameters(), *companion.buffers()))
+        other = [*frozen, *model.buffers(), *beside, *named_tensors(piece).values()]
         alive = AliveBytes([*model.parameters(), *other])
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -246,10 +220,9 @@ class Way:
     largest: int  # examples of the largest micro-batch that fits; 0 if none does
 
     def options(self) -> str:
-        words = [] if self.strategy == "none" else [f"--distributed {self.strategy}"]
-        words += [f"--{RECOMPUTE} {str(self.recompute).lower()}",
-                  f"--training.gradient_accumulation_steps {self.accumulation}"]  # fmt: skip
-        return " ".join(words)
+        distributed = "" if self.strategy == "none" else f"--distributed {self.strategy} "
+        return (f"{distributed}--{RECOMPUTE} {str(self.recompute).lower()} "
+                f"--training.gradient_accumulation_steps {self.accumulation}")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -272,17 +245,12 @@ class Plan:
         return {name: n for name, n in shards.items() if not strategy_error(self.task, name)}
 
     def way(self, strategy: str, recompute: bool, accumulation: int | None = None) -> Way:
-        """Return one way to distribute the training; `accumulation` defaults to the recipe's.
-
-        Micro-batches of other sizes than the traced ones are extrapolated linearly.
-        """
-        config, usable = self.config, self.memory * (1 - RESERVE)
-        parts, shards = accumulation or config.gradient_accumulation_steps, self.strategies()
-        low, high = (step.needed(strategy, shards[strategy], parts)
-                     for step in self.traced[recompute])  # fmt: skip
-        traced, wanted = (micro_batch(config, self.gpus, count)
-                          for count in (config.gradient_accumulation_steps, parts))  # fmt: skip
-        one = (high - low) / traced
+        """Return one way to distribute the training; `accumulation` defaults to the recipe's."""
+        usual, usable = self.config.gradient_accumulation_steps, self.memory * (1 - RESERVE)
+        parts, shards = accumulation or usual, self.strategies()[strategy]
+        low, high = (step.needed(strategy, shards, parts) for step in self.traced[recompute])
+        traced, wanted = (micro_batch(self.config, self.gpus, count) for count in (usual, parts))
+        one = (high - low) / traced  # other sizes are extrapolated linearly
         needed, none = low + (wanted - traced) * one, low - traced * one
         largest = max(0, math.floor((usable - none) / max(one, 1.0)))
         return Way(strategy, recompute, parts, needed, needed <= usable, largest)

@@ -36,7 +36,7 @@ from magneto.lab.grid import (
     refuse_edited,
 )
 from magneto.lab.outcome import FINISHED, Judge, finite, outcome
-from magneto.lab.plan import check_weights_first
+from magneto.lab.plan import task_with, without_data
 from magneto.lab.probe import ProbeHook
 from magneto.mistakes import user_lines
 from magneto.progress import SILENT, Progress, ProgressBars
@@ -44,7 +44,7 @@ from magneto.recipe import RUN_FILE, Recipe
 from magneto.training.distributed import pick_device, single_process
 from magneto.training.logging import METRICS_FILE, TrainingResult, read_metrics
 from magneto.training.loop import run_evaluation, train
-from magneto.training.model import check_memory
+from magneto.training.model import FillRecorder, check_memory, check_model_memory
 from magneto.training.state import Hook, Stop, TrainingState
 from magneto.training.task import ASSETS, Task, staged_assets
 
@@ -56,6 +56,23 @@ WAIT = 1.0
 PROBED_STEPS = 6
 # Folders of a run with weights. Only the best cell's final weights are kept by default.
 WEIGHTS = ("checkpoints", "best", "final", "averaged", "candidates", "diverged")
+
+
+def check_weights_first(recipe: Recipe) -> None:
+    """Check that a model's weights fit in one process, before its data is read.
+
+    Users' own tasks are checked after their data is read (`magneto.training.model.check_memory`),
+    because their sizes may depend on it.
+
+    Raises:
+        ValueError: If they do not fit. The message names what to reduce.
+    """
+    if ":" in recipe.task:
+        return
+    task = task_with(recipe, without_data(recipe))
+    with torch.device("meta"), FillRecorder():
+        model = task.build_model()
+    check_model_memory(model, recipe.training, single_process(pick_device(recipe.training.device)))
 
 
 def prepare_task(recipe: Recipe, progress: Progress = SILENT) -> Task:

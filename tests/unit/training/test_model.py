@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from magneto import Encoder, TransformerConfig
-from magneto.lab.plan import check_weights_first
+from magneto.lab.sweep import check_weights_first
 from magneto.language.config import (
     LanguageModelConfig,
     MaskedLanguageModelConfig,
