@@ -77,7 +77,7 @@ def test_micro_batches_and_resuming_change_nothing(recipe: Recipe, tmp_path: Pat
     whole = trained(recipe, tmp_path / "whole")
     cut = trained(recipe, tmp_path / "cut", gradient_accumulation_steps=4)
     trained(recipe, tmp_path / "resumed", steps=3)
-    resumed = trained(recipe, tmp_path / "resumed", resume=True, num_workers=1)
+    resumed = trained(recipe, tmp_path / "resumed", resume=True, num_workers=2)
     for name, tensor in whole.items():
         torch.testing.assert_close(cut[name], tensor, rtol=1e-4, atol=1e-4, msg=name)
         assert torch.equal(resumed[name], tensor), name

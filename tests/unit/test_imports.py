@@ -139,6 +139,17 @@ def test_optional_packages_are_imported_inside_functions() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_checks_can_fail() -> None:
+    assert not permitted("nn", "magneto.language.models", False)
+    assert not permitted("training", "magneto.language.causal_lm", False)
+    assert permitted("training", "magneto.training.task", False)
+    assert not permitted("language", "magneto.hf.language", False)
+    assert not permitted("language", "magneto.hf.language", True)
+    assert permitted("translation", "magneto.hf.BeamSearch", True)
+    assert not permitted("translation", "magneto.hf.export_model", True)
+    assert unit_of("magneto") == "__init__"
+
+
 CONFIGURATIONS = [module_name(path) for path in FILES if path.name == "config.py"]
 
 

@@ -174,6 +174,19 @@ def test_a_run_whose_folder_vanishes_ends_with_an_error(
 
 
 @pytest.mark.distributed
+def test_a_kill_before_the_recipe_is_written_leaves_the_place_free(tmp_path: Path, capsys) -> None:
+    program = (
+        "import os, sys; from magneto.recipe import Recipe; from magneto.cli import main; "
+        "Recipe.save = lambda self, path: os.kill(os.getpid(), 9); main(sys.argv[1:])"
+    )
+    out = tmp_path / "run"
+    words = [*NEW, "--out", str(out)]
+    assert subprocess.run([sys.executable, "-c", program, *words], check=False).returncode == -9
+    assert (out / LOCK_FILE).exists()
+    assert outcome(capsys, *words)[0] == 0
+
+
+@pytest.mark.distributed
 def test_a_lost_worker_is_started_again_by_the_same_command(tmp_path: Path) -> None:
     """Rank 1 is killed in step 3; torchrun restarts all ranks, and they resume."""
     program = (

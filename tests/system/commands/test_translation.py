@@ -132,6 +132,16 @@ def test_lines_are_written_as_they_come(run: Path) -> None:
     assert b"".join(pipe.written).count(b"\n") == 3
 
 
+def test_a_closed_pipe_is_passed_on_without_a_word(run: Path, capsys) -> None:
+    class Closed(Pieces):
+        def write(self, text: bytes) -> None:
+            raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        translate_through(Closed(b"a b\n"), run)
+    assert capsys.readouterr().err == ""
+
+
 def test_only_line_feeds_end_lines() -> None:
     counts = Counts()
 

@@ -1,7 +1,4 @@
-"""Worker processes keep structure and order, say what fails, and end with the main process.
-
-That they change no batch is tested for every task in tests/integration/test_batches.py.
-"""
+"""Worker processes change neither order nor content, and end with the main process."""
 
 import mmap
 import os
@@ -11,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import closing, suppress
+from itertools import islice, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,12 +44,29 @@ def in_order(count: int, size: int, make: Callable[[list[int]], Any]) -> BatchSt
     return BatchStream(plan, make, lambda piece: f"examples {', '.join(map(str, piece))}")
 
 
+def shuffled_rows() -> BatchStream:
+    def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, torch.Tensor]:
+        keys = zip(draws, numbers, strict=True)
+        noise = [np.random.default_rng([3, *key]).random() for key in keys]
+        return {"numbers": torch.from_numpy(numbers), "noise": torch.tensor(noise)}
+
+    return example_stream(shuffled(37, BATCH, 1), make)
+
+
 def alive(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     return True
+
+
+def test_the_number_of_workers_changes_nothing() -> None:
+    expected = [shuffled_rows().batch(step, 4, [1, 2]) for step in range(12)]
+    for count, first in product((0, 1, 2, 4), (0, 7)):
+        with closing(BatchPrefetcher(shuffled_rows(), 4, [1, 2], num_workers=count)) as batches:
+            taken = list(islice(batches.start(first), 12 - first))
+        assert same(taken, expected[first:]), (count, first)
 
 
 def test_a_killed_worker_is_an_error_that_names_the_step() -> None:

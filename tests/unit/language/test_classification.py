@@ -39,6 +39,7 @@ from magneto.recipe import RUN_FILE, load_recipe
 from magneto.runs import load_run, pretrained_run
 from magneto.training.checkpoint import load_pieces, model_pieces
 from magneto.training.loop import train
+from magneto.training.task import install_assets, staged_assets
 from tests.evaluating import measured, taught
 from tests.said import Said
 
@@ -198,6 +199,20 @@ def test_recipes_have_the_shape_of_what_they_begin_with() -> None:
         origin = load_recipe("masked-lm/small" if name == "small" else "masked-lm/base").model
         mine = load_recipe(f"text-classification/{name}").model
         assert {n: getattr(mine, n) for n in names} == {n: getattr(origin, n) for n in names}, name
+
+
+def test_a_run_is_not_resumed_on_other_validation_texts(tmp_path: Path) -> None:
+    """The best checkpoint was chosen across two validation sets."""
+    for name in ("train", "dev"):
+        write_pairs(tmp_path / f"{name}.tsv", 20)
+    with staged_assets(pairs(tmp_path), tmp_path / "run") as made:
+        install_assets(made)
+    with staged_assets(pairs(tmp_path), tmp_path / "run"):
+        pass
+    write_pairs(tmp_path / "dev.tsv", 20, seed=1)
+    refused = pytest.raises(ValueError, match=r"validation\.digest does not match")
+    with refused, staged_assets(pairs(tmp_path), tmp_path / "run"):
+        pass
 
 
 SHAPE = {

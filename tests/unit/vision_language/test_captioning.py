@@ -1,5 +1,6 @@
 """Image captioning: what words see and which are hidden, how captions are written and scored."""
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,32 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from magneto.data.tokenizer import ByteTokenizer
-from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWriter
+from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWriter, left_to_right
 from magneto.vision_language.config import ImageCaptionerConfig
 from magneto.vision_language.model import ImageCaptioner
+from magneto.vision_language.samples import Samples, join_samples
 from tests.unit.vision_language.small_tasks import SIZES, caption_task
 
 SMALL: dict[str, Any] = {**SIZES, "vocab_size": 6, "max_length": 5}
+
+
+def samples(*texts: list[int]) -> Samples:
+    made = join_samples(5, paired=[np.array(text) for text in texts])
+    return replace(made, packing=left_to_right(made.packing, 5))
+
+
+def test_later_words_change_nothing_before_them() -> None:
+    torch.manual_seed(0)
+    config = ImageCaptionerConfig(**{**SIZES, "layers": 2, "vocab_size": 300})
+    model, images = ImageCaptioner(config).eval(), torch.randn(2, 3, 8, 8)
+    vision, language = model.encoder(images, samples([1, 2, 3, 4], [5, 6]))
+    other_vision, other = model.encoder(images, samples([1, 2, 9, 8, 7, 7], [5, 6]))
+    torch.testing.assert_close(other_vision, vision)  # no image sees a word
+    torch.testing.assert_close(other[:2], language[:2])
+    torch.testing.assert_close(other[-2:], language[-2:])
+    assert (other[2] - language[2]).abs().max() > 1e-3
+    seen = model.encoder(images + 1, samples([1, 2], [5]))[1]
+    assert (seen[0] - language[0]).abs().max() > 1e-3  # words see the image
 
 
 def test_all_but_the_beginning_can_be_hidden(tmp_path: Path) -> None:
