@@ -42,7 +42,7 @@ def parser() -> Parser:
     made.add_argument("recipe", help="name or path of a recipe")
     add = partial(add_option, made)
     several = partial(made.add_argument, action="append", default=[])
-    what = "norm placements, module:NAME for your own (default: all; omit it for a model without "
+    what = "norm placements, module:NAME for your own (default: all; not for a model without "
     add("--placements", None, what + "placement)", "A,B")
     add("--lrs", "1e-3,3e-3,1e-2", "peak learning rates", "X,Y")
     add("--seeds", "1", "seeds", "N,M")

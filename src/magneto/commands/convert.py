@@ -40,8 +40,8 @@ CONFIG_KEYS = (
 def parser() -> Parser:
     made = Parser(
         "convert",
-        "Convert weights of another library to Magneto's format, or with --to Magneto's weights to "
-        "another format. Supported are GPT-2, Llama, Mistral, BERT, BART, Marian, ViT, BEiT and "
+        "Convert weights of another library to Magneto's format, or (with --to) Magneto's weights "
+        "to another format. Supported are GPT-2, Llama, Mistral, BERT, BART, Marian, ViT, BEiT and "
         "Kosmos-2's text model of transformers; ViT, DeiT, BEiT, EVA-02 and BEiT-3 of timm; "
         "torchscale's models; and BEiT-3's original checkpoints (images, and images with texts). "
         "Unsupported parts are refused by name.",

@@ -65,11 +65,11 @@ def parser() -> Parser:
         "--target", type=int, required=True, metavar="N",
         help="width (or number of layers) to forecast for",
     )  # fmt: skip
-    what = f"norm placements, or all (default: {PLACEMENTS}; omit it for a model without placement)"
+    what = f"norm placements, or all (default: {PLACEMENTS}; not for a model without placement)"
     add("--placements", None, what, "A,B")
     what = "first learning rates of the smallest rung; the ladder adds others"
     add("--lrs", "1e-3,3e-3,1e-2,3e-2", what, "X,Y")
-    what = "seeds of the best rates and their neighbours (default: 1,2,3; fewer on a short budget)"
+    what = "seeds at the best rates and their neighbours (default: 1,2,3; fewer on a short budget)"
     add("--seeds", None, what, "N,M")
     made.add_argument(
         "--grid", action="append", default=[], metavar="FIELD=A,B",

@@ -28,7 +28,10 @@ def parser() -> Parser:
     )
     made.add_argument("data", help="PATH or hf:NAME[:CONFIG[:SPLIT]]")
     made.add_argument(
-        "--as", dest="kind", metavar="TASK", help="task, if the data suits several (default: first)"
+        "--as",
+        dest="kind",
+        metavar="TASK",
+        help="task, if the data suits several (default: most likely)",
     )
     made.add_argument("--go", action="store_true", help="also train the recipe")
     add_option(made, "--out", None, "directory of the run (default: runs/DATA)", "DIR", Path)

@@ -79,8 +79,9 @@ def parser() -> Parser:
     made = Parser(
         "table",
         "Tabulate the scores of runs with 95 % intervals, one row per placement, at each row's "
-        "best grid point and at shared grid points. Columns are the runs' own validation data, "
-        "scores of `magneto evaluate RUN --keep NAME`, and leaderboard results in RUN/scores/. "
+        "best learning rate (and --grid values) and at shared ones. Columns are the runs' own "
+        "validation data, scores of `magneto evaluate RUN --keep NAME`, and leaderboard results in "
+        "RUN/scores/. "
         f"--preset formats one of the paper's tables: {', '.join(PRESETS)}.",
         "magneto table runs/glue/* --preset glue --baselines\n"
         "  magneto table runs/compare-imagenet runs/compare-ade20k --preset images\n"
@@ -91,7 +92,7 @@ def parser() -> Parser:
     add("--preset", choices=list(PRESETS), help="format of one of the paper's tables")
     add("--baselines", action="store_true", help="add rows for trivial baselines, such as the "
         "most frequent class")  # fmt: skip
-    what = "weights that the scores of --keep were measured on: best, final, averaged or last"
+    what = "weights that `magneto evaluate --keep` scored: best, final, averaged or last"
     add_option(made, "--weights", "best", what, "NAME")
     add("--paper", action="store_true", help="add the paper's results (preset librispeech)")
     return made.with_json()
