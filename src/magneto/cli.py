@@ -15,8 +15,8 @@ from typing import Any
 
 from magneto.mistakes import user_lines
 
-# Name: (module with `main(words)` and `parser()`, or module:FUNCTION with FUNCTION_parser; one
-# line for --help).
+# By name: the module with `main(words)` and `parser()`, or module:FUNCTION of a module that also
+# has FUNCTION_parser; and a line for --help.
 COMMANDS = {
     "start": ("magneto.commands.start", "suggest a recipe for your data, with simple baselines"),
     "train": ("magneto.commands.train", "train a recipe, or resume a run"),

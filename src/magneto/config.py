@@ -39,8 +39,8 @@ FOREIGN_NAMES = {
 LARGEST = 10**18
 # Largest YAML file.
 MAX_BYTES = 1 << 20
-# Patterns of values that are not text, by YAML's tag. Unlike in YAML 1.1, no, 010 and 1:30 are
-# text.
+# Patterns of values that are not text, by YAML's tag. `no`, `010` and `1:30` are text, unlike in
+# YAML 1.1.
 SCALARS = {
     "null": r"~|null|",
     "bool": r"true|false",

@@ -152,7 +152,7 @@ def _fill(
     except ValidationError as error:
         for mistake in error.errors(include_url=False):
             name = str(next(iter(mistake["loc"]), ""))
-            if name not in wrong:  # only the first of a list
+            if name not in wrong:  # of a list's mistakes, only the first
                 lines += _mistake_lines(mistake, kind, where)
             wrong.add(name)
     if wrong:

@@ -238,11 +238,11 @@ def sync_to_disk(path: Path) -> None:
 
 
 def acquire_lock(directory: Path, patience: float = 0.0) -> FileLock | None:
-    """Lock a directory for this process on all machines that share it; None if another has it.
+    """Lock a directory on all machines that share it; return None if another process has the lock.
 
     The kernel releases the lock when the process ends. A suspended process keeps the lock. The lock
-    file stays and names the last holder, because after its removal two waiting processes could each
-    acquire a lock.
+    file names the last holder, and is never removed, because after its removal two waiting
+    processes could each acquire a lock.
 
     Args:
         directory: Directory to lock, which is created if missing.

@@ -176,7 +176,8 @@ def _option_value(config: Any, name: str) -> str:
 # A loss above this share of the baseline's counts as equal to it: the baseline's loss varies by a
 # few percent with the batches that it is measured on.
 AT_PLATEAU = 0.97
-# An overfitted model can have as high a loss, but its accuracy is higher by more than this.
+# An overfitted model can have such a loss too, but its accuracy is above the baseline's by more
+# than this.
 MORE_RIGHT = 0.02
 
 

@@ -73,8 +73,8 @@ def parser() -> Parser:
         recipe=True,
     ).with_run()
     add = partial(add_option, made)
-    what = "maximum batches, questions, or sentences per direction (default: all)"
-    add("--limit", None, what, kind=at_least_one)
+    what = "maximum batches; with --tasks, questions; for translation, sentences per direction "
+    add("--limit", None, f"{what}(default: all)", kind=at_least_one)
     what = "also write the metrics to RUN/scores/NAME.json (with --splits: NAME-SPLIT.json)"
     add("--keep", None, f"{what} for `magneto table`", "NAME")
     what = "image models: train a linear probe and k nearest neighbours on the frozen features of "
@@ -268,7 +268,7 @@ def check_answers(args: argparse.Namespace) -> None:
 def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
     """Translate sentences, and score the translations by BLEU and chrF.
 
-    The loss covers the sentences that pass the recipe's filters; BLEU and chrF cover all of them.
+    The loss covers sentences that pass the recipe's filters; BLEU and chrF cover all sentences.
     """
     from magneto.runs import load_run, run_tokenizer
     from magneto.translation.prepare import read_tags

@@ -115,7 +115,7 @@ def main(words: Sequence[str]) -> int:
 
     if budget is not None:
         requested = replace(requested, capacity=SHARE * budget * jobs)
-    if args.seeds is None and (folder / LADDER_FILE).is_file():  # the budget may have fewer
+    if args.seeds is None and (folder / LADDER_FILE).is_file():  # a budget may have left fewer
         requested = replace(requested, seeds=read_ladder(folder).seeds)
     ladder = open_ladder(folder, requested, prepare)
     complete = run_ladder(folder, ladder, jobs, progress)

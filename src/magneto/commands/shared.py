@@ -198,7 +198,7 @@ def answer(args: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
 
 
 def numbers(option: str, text: str, kind: type[Number] = int) -> list[Number]:
-    """Parse comma-separated numbers, `kind` of which is `int` (from 0 on) or `float`."""
+    """Parse comma-separated numbers of a `kind`: `int` (from 0 on) or `float`."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     kind_name = "integers" if kind is int else "numbers"
     try:

@@ -51,7 +51,7 @@ def hash_of(text: str) -> int:
 
 
 def held_out_limit(keys: Iterable[str], fraction: float) -> float:
-    """Return the hash below which a fraction of keys is held out.
+    """Return the hash below which keys are held out, about `fraction` of them.
 
     The limit is `fraction` times 2^64. If all or none of the keys were below this limit, the limit
     moves just past the nearest key. Reading stops once keys below and above the limit have been

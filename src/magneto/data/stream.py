@@ -267,8 +267,8 @@ def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> 
     Args:
         order: Numbers of the examples, sorted by length.
         sizes: Lengths of each example, such as those of source and target: (examples, lengths).
-        budgets: A group's number of examples, times the group's largest length 0, 1, ... and i, is
-            at most budget i. A single example may exceed a budget.
+        budgets: For each i, a group's number of examples times the product of its largest lengths
+            0 to i is at most budget i. A single example may exceed a budget.
     """
     sizes = sizes[order]
     groups, start = [], 0

@@ -206,7 +206,7 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
 
 
 def check_vocabulary(wanted: int | None, least: int, text: str = "the tokenizer") -> None:
-    """Raise ValueError if a configured vocabulary is smaller than that of `text`."""
+    """Raise ValueError if a configured vocabulary is below the `least` size that `text` needs."""
     if wanted is not None and wanted < least:
         raise ValueError(f"model.vocab_size ({wanted}) must be {least} or more, for {text}")
 

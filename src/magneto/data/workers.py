@@ -102,7 +102,7 @@ class BatchPrefetcher:
         self._waited = 0.0
 
     def start(self, step: int = 0) -> Iterator[list[Any]]:
-        """Return an endless iterator of batches after `step` steps, which may raise BatchError."""
+        """Return an endless iterator, which may raise BatchError, of batches after `step` steps."""
         if self.num_workers:
             self._fork()
         self._thread = ThreadPoolExecutor(1)

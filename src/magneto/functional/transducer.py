@@ -7,7 +7,7 @@ blank after the last label (arXiv 1211.3711, section 2.4). A frame may emit any 
 Cell (t, u) is on anti-diagonal t + u. Cells of a diagonal depend only on the next or previous
 diagonal, so the number of steps for a batch is the number of frames plus the number of labels. Sums
 over paths are in float64, since float32 has too few digits for log-probabilities in the thousands.
-Float64 costs little memory, since there are two numbers per cell.
+Float64 costs little memory, since the sums need only two numbers per cell.
 
 Each cell has as many logits as the vocabulary has tokens. Logits exist for one tile of cells at a
 time. A tile's logits are converted to log-probabilities or, in place, to their own gradient.

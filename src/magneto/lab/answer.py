@@ -13,8 +13,8 @@ from itertools import combinations
 from magneto.functional.statistics import Difference, joint_differences
 from magneto.lab.outcome import Summary
 
-# With fewer seeds even all against none is not significant by Fisher's exact test (3 of 3 against
-# 0 of 3: p = 0.1).
+# With fewer seeds, even failures of all against failures of none are not significant by Fisher's
+# exact test (3 of 3 against 0 of 3: p = 0.1).
 ENOUGH_SEEDS = 4
 
 

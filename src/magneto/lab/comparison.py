@@ -117,7 +117,7 @@ def around(
 
 
 def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
-    """Return the environments of runs: all values of each entry; without any, this process's."""
+    """Return all values of each entry in runs' environments; if no run has one, this process's."""
     records: list[Mapping[str, Any]] = []
     for path in sorted(run / "environment.json" for run in runs):
         if path.is_file():
@@ -176,7 +176,7 @@ def measure(
     if list(found.get("activations", ())) != list(first):
         found = measure_recipes({row: sweep.load(cell) for row, cell in first.items()}, progress)
         write_json(path, found)
-    # By cell, because a grown grid may have a smaller rate, or the row may have learned since.
+    # By cell, not by row: a grown grid may have a smaller rate, or the row may have learned since.
     probed = found.setdefault("probed", {})
     for cell in (first[row] for row in failed):
         if cell.name not in probed:

@@ -41,7 +41,7 @@ WORDS = {FINISHED: "learned", STUCK: "has not learned yet", DIVERGED: "diverged"
 class Diagnosis:
     """Diagnosis of one recipe: theory, measurements of a few steps, and the verdict on them.
 
-    `growth` is the update's with the last stack's depth; empty if it is not measured.
+    `growth` says how the update grows with the last stack's depth; empty if not measured.
     """
 
     placement: Placement
@@ -121,7 +121,8 @@ class Trial:
     Attributes:
         status: "learned", "has not learned yet" or "diverged"; `reason` says why.
         score: The primary metric at the end; None if the run diverged.
-        baseline: The trivial baseline's value, and `threshold` that to beat; None without one.
+        baseline: The trivial baseline's value; None without a baseline, like `threshold`, the value
+            to beat.
         steps: Steps taken, with the recipe's schedule, of `of_steps`.
         seconds: Training time from the end of the first step, without the evaluation.
     """

@@ -35,12 +35,12 @@ class Scored:
     Attributes:
         placement: Name of the row.
         status: "finished" (and learned), "did not learn", "diverged" or "missing".
-        score: The task's primary metric at the end; None, like the validation loss, if the run
-            diverged or is missing.
+        score: The task's primary metric at the end; None if the run diverged or is missing.
+        loss: The validation loss at the end; None as for the score.
         initial_loss: Training loss of the first step, at initialisation.
         reason: Why it is not "finished".
-        curve: Rows of [step, loss], of validation if the score is a loss with several values, else
-            of training.
+        curve: Rows of [step, loss], of validation if the score is the loss and was evaluated more
+            than once, else of training.
     """
 
     placement: str

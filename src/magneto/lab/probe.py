@@ -154,11 +154,11 @@ class LayerReading:
         update_ratio: Norm of the last update over the norm of the parameters before it.
         attention_logit_max: Largest attention logit that the mask allows.
         attention_entropy: Mean attention entropy in nats over queries with more than one key.
-        entropy_share: Mean of that entropy over its maximum: 1 for uniform attention, 0 for
-            attention to one key.
-        distinct_rms: Variation between positions: RMS of the output minus its mean over positions
-            of the same sample (and modality, if a stack has several). Padded positions are
-            included, unless tokens are packed.
+        entropy_share: Mean of that entropy as a share of its maximum: 1 for uniform attention, 0
+            for attention to one key.
+        distinct_rms: Variation between positions: RMS of the output's difference from its mean over
+            positions of the same sample (and modality, if a stack has several). Padded positions
+            are included, unless tokens are packed.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Scores of runs and comparisons by column, for `magneto table`.
 
-A column is a run's own validation data, or another data set without further training: a score
-written by `magneto evaluate RUN --keep NAME`, or a leaderboard's result in the run. If two runs
-give the same NAME to different data, each data set gets its own column.
+A column has scores on a run's own validation data, or on another data set without further training.
+The latter are written by `magneto evaluate RUN --keep NAME`, or are a leaderboard's result in the
+run. If two runs give the same NAME to different data, each data set gets its own column.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Preset:
             and {metric}. Runs of other tasks are refused; an empty mapping allows all tasks.
         columns: The only columns of scores on own validation data, in order; empty for each task's
             primary metric.
-        averaged: Columns whose mean becomes the last column; a column that some row lacks is left
-            out.
+        averaged: Columns whose mean becomes the last column; the mean leaves out a column that some
+            row lacks.
         splits: Columns of scores named SPLIT or NAME-SPLIT (`magneto evaluate RUN --splits SPLIT
             --keep NAME`).
         paper: The paper's scores of these splits by row.

@@ -83,7 +83,7 @@ def try_first_step(
 ) -> list[FirstStep]:
     """Take the optimizer's first step at each rate, evaluate it on `piece`, and undo it.
 
-    The model has its gradients, of the batch of which `piece` is a part.
+    The model must already have its gradients, for the batch that `piece` is a part of.
     """
     kept = [parameter.clone() for parameter in model.parameters()]
     piece = to_device(piece, world.device)

@@ -6,9 +6,9 @@ module by module in any order (`magneto.training.model`).
 
 | tensor                             | distribution                                           |
 |------------------------------------|--------------------------------------------------------|
-| q, k, gate, position of attention  | base, gain 1                                           |
-| v, out of self-attention, fc1, fc2 | base, times the placement's gain                       |
-| v, out of cross-attention          | base, times the gain if the row scales cross-attention |
+| q, k, gate, position in attention  | base, gain 1                                           |
+| v, out in self-attention, fc1, fc2 | base, times the placement's gain                       |
+| v, out in cross-attention          | base, times the gain if the row scales cross-attention |
 | biases                             | 0                                                      |
 | norms, head scales                 | weight 1, bias 0                                       |
 | LayerScale                         | its initial value                                      |

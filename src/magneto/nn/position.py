@@ -174,7 +174,7 @@ class TransformerXLTable(nn.Module):
 
 
 class GridIndex(nn.Module):
-    """Numbers of rows of the bias table for each query and key on a grid."""
+    """Row number in the bias table for each pair of query and key on a grid."""
 
     def __init__(self, grid: Grid) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from magneto.training.task import Task
 
 @dataclass(frozen=True)
 class Guide:
-    """Analysis for one task; `trivial` names the answer of `Task.baseline`."""
+    """Analysis for one task; `trivial` says what `Task.baseline` predicts."""
 
     summarise: Summarise
     baseline: Baseline = baselines.no_baseline

@@ -17,7 +17,7 @@ from magneto.data.stream import LazyBatches
 from magneto.data.table import evenly_spaced
 from magneto.files import import_extra
 
-# Training examples and pixels of a baseline, for seconds on one core.
+# Most training examples and pixels of a baseline, so that it takes seconds on one core.
 MAX_EXAMPLES, MAX_PIXELS = 10_000, 200_000
 MAX_PIXELS_PER_IMAGE = 50_000
 MAX_ITERATIONS = 300
@@ -65,7 +65,7 @@ def _images(batches: LazyBatches) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bag_of_words(task: Any) -> Sequence[Scored]:
-    """Score a linear model of a text's words; of the shared words for pairs of texts."""
+    """Score a linear model of a text's words; for pairs, of shared and different words."""
     from magneto.language.classification import baseline_metrics, number_scores
 
     number = task.data_config.regression

@@ -45,7 +45,8 @@ PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "q
          ("text", "hypothesis"), ("text", "pair"))  # fmt: skip
 VQA_QUESTIONS = re.compile(r"v2_OpenEnded_.*_questions\.json(\.gz)?")
 TEXTS = (".txt",)
-# Texts per folder on average from which folders are classes: an author's books are fewer.
+# Mean number of texts per folder from which folders are likely classes; folders with one author's
+# books each have fewer.
 TEXTS_EACH = 20
 # Longest column name; a longer one is a value of the first row.
 MAX_NAME_LENGTH = 40

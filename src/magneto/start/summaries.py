@@ -29,8 +29,8 @@ LABELLED_CHARACTERS_A_PIECE = 50
 ENOUGH_PAIRS = 100_000
 FEW_PAIRS = ("too few pairs to learn a comparison of texts well; start from a masked-lm run on "
              "more text (--model.pretrained RUN)")  # fmt: skip
-# Examples per step (the recipe's batch size by the epochs that small sets need), and the smallest
-# and largest number of steps.
+# Examples in the data for each step of the training (the recipe's batch size divided by the epochs
+# that small sets need), and the smallest and largest number of steps.
 IMAGES_A_STEP, IMAGE_STEPS = 64 / 60, (500, 2000)
 TEXTS_A_STEP, TEXT_STEPS = 32 / 12, (500, 8000)
 # Mean or deviation from which numbers should be normalised.
@@ -61,7 +61,7 @@ def split_sizes(train: int, validation: int, unit: str) -> tuple[str, str]:
 
 
 def steps_for(examples: int, each: float, limits: tuple[int, int]) -> int:
-    """Return the training steps for a number of examples, `each` per step, within limits."""
+    """Return the training steps: one for every `each` of the data's examples, within limits."""
     wanted = 500 * round(examples / each / 500)
     return int(np.clip(wanted, *limits))
 

@@ -8,8 +8,8 @@ The bounds are orders of magnitude under the paper's assumptions, whose limits a
 Sublayers are numbered l = 1..L. v_l scales a sublayer's second matrix (out_proj, fc2) and w_l its
 first (v_proj, fc1): entries have variance v_l^2 / fan_in. A bound is a sum over sublayers of `step`
 (effect of an SGD step on the sublayer's two matrices) times q_l (the share that reaches the
-output). The part that a decoder passes to its encoder is a sum of `signal` times q_l over the
-cross-attentions.
+output). The share of the encoder's update that reaches the decoder's output is a sum of `signal`
+times q_l over the cross-attentions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from magneto.theory.placement import PLACEMENTS, Depth, Placement, Slot, Sublaye
 
 Form = Literal["paper", "first_order", "telescoped"]
 FORMS: tuple[Form, ...] = get_args(Form)
-# Range of a plausible scale; the fourth power of others overflows a float.
+# Range of a plausible scale; fourth powers of far larger ones overflow a float.
 SMALLEST, LARGEST = 1e-20, 1e20
 WITHOUT_CROSS_ATTENTION: tuple[Sublayer, ...] = ("self_attention", "feed_forward")
 WITH_CROSS_ATTENTION: tuple[Sublayer, ...] = ("self_attention", "cross_attention", "feed_forward")
@@ -146,8 +146,9 @@ class Family:
         name: Short name.
         source: Source of the derivation.
         step: Function of (v, w): effect of one SGD step on the sublayer's two matrices.
-        signal: Function of (v, w, alpha): the sublayer's contribution to the residual stream. The
-            signal times q_l is the share that cross-attention passes to the encoder.
+        signal: Function of (v, w, alpha): the sublayer's contribution to the residual stream. For
+            cross-attention, the signal times q_l is the share of the encoder's update that reaches
+            the decoder's output.
         backward: Function of (signals, alpha) to q_l, for each form.
         skip: "one" if the derivation has no weight on the skip connection.
         note: Caveat for readers.

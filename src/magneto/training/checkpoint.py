@@ -325,7 +325,7 @@ class RunWeights:
 class CheckpointWriter:
     """Writer of directories of tensors. Every rank must call `write` with the same kinds.
 
-    In the background, tensors are copied to CPU memory and written on a thread. A new write waits
+    With `background`, tensors are copied to CPU memory and written on a thread. A new write waits
     for the previous one.
     """
 
@@ -529,7 +529,7 @@ def load_checkpoint(state: Any, directory: Path) -> None:
     load_pieces(model_pieces(state.model), open_tensors(directory), directory)
     load_optimizer(state.model, state.optimizer, open_tensors(directory, OPTIMIZER))
     if state.average is not None:
-        state.average.reset()  # the average of a checkpoint without one starts at the weights
+        state.average.reset()  # if the checkpoint has no average, start at the weights
         if has_tensors(directory, AVERAGE):
             pieces = model_pieces(state.model, state.average)
             load_pieces(pieces, open_tensors(directory, AVERAGE), directory)
@@ -557,8 +557,8 @@ def finished_result(run: Path, config: TrainingConfig) -> TrainingResult | None:
 def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
     """Return whether a run without checkpoints has weights that a restart would not reproduce.
 
-    A run killed before its first checkpoint may have saved best weights. A restart repeats the same
-    steps and so reproduces these weights.
+    Best weights of a run that was killed before its first checkpoint are reproduced, since a
+    restart repeats the same steps.
     """
     held = [name for name in NAMED if (run / name).exists()]
     if held != ["best"] or not (run / METRICS_FILE).exists():

@@ -333,7 +333,7 @@ def gradient_sync(model: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 def reshard(model: nn.Module) -> None:
-    """Free the parameters that FSDP's root has gathered for a forward pass alone.
+    """Free the parameters that FSDP's root has gathered in a forward pass without a backward pass.
 
     Otherwise FSDP would use these parameters after the weights were replaced.
     """

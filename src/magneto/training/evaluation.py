@@ -119,9 +119,9 @@ def total_sums(sums: Mapping[str, Tensor], world: World) -> dict[str, Any]:
 SMOOTHING = 0.1
 # Progress below this share of the first loss counts as noise.
 MIN_PROGRESS = 0.05
-# Share of the progress whose loss counts as divergence.
+# Share of the progress that is lost again when a run counts as diverging.
 LOST_PROGRESS = 0.5
-# Multiple of the first loss that counts as divergence.
+# Multiple of the first loss above which a run counts as diverging.
 FAR_ABOVE_FIRST = 1.5
 
 

@@ -255,7 +255,7 @@ def log(state: TrainingState) -> None:
 
 
 def evaluate(state: TrainingState) -> None:
-    """Evaluate the averaged weights, or the model's without an average; save the best weights.
+    """Evaluate the averaged weights, or if there is no average, the model's; save the best weights.
 
     Weights with a non-finite validation loss are never the best, even if another metric is finite.
     """

@@ -6,9 +6,9 @@ whole model. A module's random numbers depend on the seed and the module's name 
 
 Initialisation by module requires that `reset_parameters` of each module fills the module's tensors,
 and that nothing changes these tensors afterwards. Modules of torch and Magneto satisfy this. A
-model whose modules set a value in a child, that has a parameter without a `reset_parameters`, or
-that loads weights can't be initialised by module. Every process builds the whole of such a model
-and keeps its own rows.
+model can't be initialised by module if one of its modules sets a value in a child or has a
+parameter but no `reset_parameters`, or if the model loads weights. Every process builds the whole
+of such a model and keeps its own rows.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ can be loaded without its data and without other runs."""
 DIGEST_FILE = "data.digest"
 """File in a run's assets that identifies the content of the training data."""
 NON_FINITE = "non_finite"
-"""Name of a loss's log: number of predictions excluded because their loss is not finite. A step
-with no other predictions has diverged."""
+"""Name in `Loss.logs` of the number of predictions that are excluded because their loss is not
+finite. A step with no other predictions has diverged."""
 WHOLE_MODEL_STRATEGIES = ("auto", "none", "ddp")
 """Values of `training.distributed` for a task whose ranks each need a whole model."""
 
@@ -55,7 +55,7 @@ class Loss:
 
 
 def add_losses(losses: Sequence[Loss]) -> Loss:
-    """Return the loss of a batch, given the losses of its groups, with the same logs and units."""
+    """Add up the losses of a batch's groups, with their units and their logs, named alike."""
 
     def added(parts: Iterable[Tensor]) -> Tensor:
         return torch.stack([*parts]).sum()
@@ -348,7 +348,7 @@ def staged_assets(task: Task, run: Path) -> Iterator[dict[Path, Path]]:
 
 
 def write_assets(directory: Path, digest: str, tokenizer: Any = None) -> dict[str, Any]:
-    """Write the digest of a task's data, and its tokenizer; return the recipe's field of this."""
+    """Write the digest of a task's data, and its tokenizer; return the recipe's tokenizer field."""
     (directory / DIGEST_FILE).write_text(digest, encoding="utf-8")
     if tokenizer is None:
         return {}

@@ -36,7 +36,8 @@ MEANING = {
 # Sizes in inches: title and rows of a strip, figure of scores, other figures, figures of runs.
 TITLE_HEIGHT, ROW_HEIGHT = 0.08, 0.11
 WIDTH, HEIGHT, SIZE, RUN_SIZE = 5.0, 3.2, (3.3, 2.2), (3.3, 2.0)
-# Minimum share of the scores on the axis; a reference further away is annotated, not drawn.
+# Smallest share of the axis that is left to the scores if a reference is drawn; a reference further
+# away is noted at the frame.
 LEAST_SHARE = 0.25
 CURVE_POINTS, HOVER_POINTS, MARKERS = 160, 20, 4
 # Range above the median initial loss, as a share of the range below it.
@@ -349,7 +350,7 @@ def curve_kind(cells: Rows) -> str:
 
 
 def shared_scale(cells: Rows) -> tuple[float, float, int] | None:
-    """Return the lowest loss, the upper limit, at which curves are clipped, and the last step."""
+    """Return the lowest loss, the upper limit (curves are clipped there) and the last step."""
     curves = [[(step, finite(loss)) for step, loss in cell["curve"]] for cell in cells]
     losses = [loss for curve in curves for _, loss in curve if loss is not None]
     firsts = [curve[0][1] for curve in curves if curve[0][1] is not None]
