@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,23 @@ def test_optional_packages_are_imported_inside_functions() -> None:
         if not lazily and name.split(".")[0] not in known
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_modules_of_a_package_import_each_other_in_a_circle() -> None:
+    """Imports inside functions are left out."""
+    imported = {
+        module_name(path).removesuffix(".__init__"): {
+            name for name, lazily in imports(path) if not lazily
+        }
+        for path in FILES
+    }
+    # Of `from magneto.nn import mask` and `... import Mask` only the first names a module.
+    TopologicalSorter(
+        {
+            name: {other for other in imported.keys() & found if unit_of(other) == unit_of(name)}
+            for name, found in imported.items()
+        }
+    ).prepare()  # raises CycleError, which names the modules
 
 
 def test_the_checks_can_fail() -> None:
