@@ -119,7 +119,11 @@ def held_out_table() -> Iterator[str]:
 def held_out_answer(rows: Rungs) -> Iterator[str]:
     """Yield how many measured values lay in their intervals, and the errors of each rule."""
     rungs = {(row["ladder"], row["size"]) for row in rows}
-    yield f"{len({row['ladder'] for row in rows})} ladders predicted {len(rungs)} held-out rungs."
+    yield (
+        f"Each of {len({row['ladder'] for row in rows})} ladders trains models of increasing size. "
+        f"The results of {len(rungs)} sizes were predicted before these sizes were trained, "
+        "for each placement."
+    )
     for priors in ("today's", "earlier"):
         held = {}
         for what in ("best_rate", "loss", "stable_rate"):
