@@ -60,22 +60,27 @@ class Recipe:
     learning_rates: Mapping[str, float] = field(default_factory=dict)
 
     def build_task(self) -> Task:
+        """Return the task, which has not read its data yet."""
         return task_class(self.task)(self.model, self.data, self.seed)
 
     def to_mapping(self) -> dict[str, Any]:
+        """Return the recipe as plain values."""
         return {key: to_mapping(getattr(self, key)) for key in SECTIONS}
 
     def save(self, path: Path) -> None:
+        """Write the recipe as YAML, atomically."""
         text = f"# {self.name}\n" + yaml.safe_dump(self.to_mapping(), sort_keys=False)
         write_text(path, text)
 
 
 def recipe_names() -> list[str]:
+    """Return the names of the package's recipes."""
     root = Path(str(files("magneto") / "recipes"))
     return sorted(str(p.relative_to(root).with_suffix("")) for p in root.rglob("*.yaml"))
 
 
 def recipe_path(name: str) -> Path:
+    """Return the file of a recipe by name or path; FileNotFoundError suggests the nearest name."""
     if name in recipe_names():
         return Path(str(files("magneto") / "recipes")) / f"{name}.yaml"
     path = Path(name)
@@ -171,6 +176,7 @@ def placement_name(model: Any) -> str:
 
 
 def task_class(name: str) -> type[Task]:
+    """Return the class of a task by name or import path; ConfigError suggests the nearest name."""
     return _resolve(TASKS[name].task if name in TASKS else name, name)
 
 

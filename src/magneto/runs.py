@@ -96,6 +96,7 @@ def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
 def open_task(
     run: Path, overrides: Mapping[str, Any], verb: str | None = None
 ) -> tuple[Recipe, Task]:
+    """Return a run's recipe and its unprepared task; see `load_run`."""
     run_task(run, overrides, verb)
     recipe = resolved_recipe(run, overrides)
     return recipe, recipe.build_task()
@@ -109,6 +110,7 @@ def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:
 
 
 def run_tokenizer(run: Path) -> str:
+    """Return the directory of a run's tokenizer; raise FileNotFoundError if there is none."""
     from magneto.training.task import resolved_fields
 
     fields = resolved_fields(run)

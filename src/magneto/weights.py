@@ -34,6 +34,7 @@ class StoredTensor:
     pieces: tuple[tuple[Any, int, int], ...]
 
     def read(self) -> Tensor:
+        """Return the whole tensor."""
         if len(self.pieces) == 1:
             return self.pieces[0][0].get_tensor(self.name)
         return self.rows(0, self.shape[0])
@@ -64,6 +65,7 @@ class MemoryTensor:
 
 
 def in_memory(name: str, tensor: Tensor) -> StoredTensor:
+    """Return a tensor in memory as a StoredTensor."""
     rows = len(tensor) if tensor.ndim else 1
     return StoredTensor(name, tuple(tensor.shape), ((MemoryTensor(tensor), 0, rows),))
 
@@ -96,18 +98,22 @@ def index_path(directory: Path, kind: str) -> Path:
 
 
 def has_tensors(directory: Path, kind: str = MODEL) -> bool:
+    """Return whether a directory has tensors of a kind."""
     return (directory / f"{kind}.safetensors").is_file() or index_path(directory, kind).is_file()
 
 
 def step_directory(folder: Path, step: int) -> Path:
+    """Return the directory of a step in `checkpoints` or `candidates`."""
     return folder / f"step-{step:08d}"
 
 
 def step_of(directory: Path) -> int:
+    """Return the step of a directory from `list_steps`."""
     return int(directory.name.split("-")[1])
 
 
 def list_steps(folder: Path) -> list[Path]:
+    """Return the step directories in a folder, the earliest first."""
     found = [path for path in folder.glob("step-*") if STEP.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=step_of)
 

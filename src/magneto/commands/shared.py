@@ -10,7 +10,7 @@ import shutil
 import sys
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -66,6 +66,10 @@ class Parser(argparse.ArgumentParser):
     def parse_with_overrides(
         self, words: Sequence[str]
     ) -> tuple[argparse.Namespace, dict[str, str]]:
+        """Parse words; also return the recipe's fields that words set, as text by dotted name.
+
+        These are `--a.field value`, `--a.field=value`, and, without a dot, --seed and --task.
+        """
         overrides: dict[str, str] = {}
         own: list[str] = []
         queue = list(words)
@@ -97,12 +101,14 @@ class Parser(argparse.ArgumentParser):
         return f"; did you mean {near[0]}?" if near else ""
 
     def with_json(self) -> Parser:
+        """Add --json, and return this parser."""
         self.add_argument(
             "--json", action="store_true", help="print one JSON object on stdout and nothing else"
         )
         return self
 
     def with_run(self, kind: str = "") -> Parser:
+        """Add the argument RUN and --weights, and return this parser."""
         self.add_argument("run", type=Path, help=f"directory of a {kind}run")
         what = "best, final, averaged, last or a step number"
         own = "the first that exists of best, final and last"
@@ -112,6 +118,7 @@ class Parser(argparse.ArgumentParser):
         return self
 
     def with_data(self) -> Parser:
+        """Add --data, and return this parser."""
         what = "PATH, hf:NAME or builtin:NAME (default: the recipe's data.source)"
         self.add_argument("--data", metavar="SOURCE", help=what)
         return self
@@ -127,7 +134,9 @@ def add_option(
 ) -> None:
     """Add an option; its help ends with the default, unless that is None.
 
-    `kind` reads the value, or is the tuple of its choices. A default of False makes a switch.
+    `made` is a parser or a group of its options. `kind` reads the value (by default as the type of
+    the default), or is the tuple of its choices. A default of False makes a switch. The
+    placeholder `metavar` is by default N or X for numbers.
     """
     if default is False:
         made.add_argument(name, action="store_true", help=help)
@@ -147,19 +156,22 @@ def add_option(
 
 def at_least_one(text: str) -> int:
     """Parse an option's whole number from 1 on."""
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {text}")
-    return int(text)
+    with suppress(ValueError):
+        if int(text) >= 1:
+            return int(text)
+    raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
 
 
 def above_zero(text: str) -> float:
     """Parse an option's finite number above 0."""
-    if not 0 < float(text) < math.inf:
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
-    return float(text)
+    with suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
 
 
 def name_source(overrides: dict[str, Any], data: str | None) -> None:
+    """Set data.source to the value of --data; ConfigError if --data.source has another value."""
     if data is None:
         return
     if overrides.setdefault("data.source", data) != data:

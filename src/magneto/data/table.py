@@ -115,6 +115,7 @@ class Table:
         return [column[number] for number in self.rows.tolist()]
 
     def take(self, indices: np.ndarray) -> Table:
+        """Return a table of the rows that numbers or a boolean mask select."""
         return replace(self, rows=self.rows[indices])
 
     def find(self, what: str, given: str | None = None, among: Iterable[str] = ()) -> str | None:

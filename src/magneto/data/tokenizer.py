@@ -81,9 +81,11 @@ class ByteTokenizer:
         return [list(text.encode("utf-8", errors="surrogatepass")) for text in texts]
 
     def decode(self, tokens: list[int]) -> str:
+        """Return the text of bytes; invalid UTF-8 becomes U+FFFD."""
         return bytes(token for token in tokens if token < 256).decode("utf-8", errors="replace")
 
     def pieces(self) -> list[str]:
+        """Return each token's text: an ASCII character, U+FFFD for other bytes, "" if special."""
         return [bytes([byte]).decode("ascii", errors="replace") for byte in range(256)] + [""] * 4
 
     def save(self, directory: Path) -> None:
@@ -172,6 +174,7 @@ class SentencePieceTokenizer:
         return self.inner.decode(tokens)
 
     def pieces(self) -> list[str]:
+        """Return each piece's text, with spaces for "▁" and U+FFFD for bytes beyond ASCII."""
         inner = self.inner
         return [
             "" if inner.is_control(n) or inner.is_unknown(n)
@@ -205,10 +208,11 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     return FastTokenizer(path)
 
 
-def check_vocabulary(wanted: int | None, least: int, text: str = "the tokenizer") -> None:
-    """Raise ValueError if a configured vocabulary is below the `least` size that `text` needs."""
+def check_vocabulary(wanted: int | None, least: int, whose: str = "the tokenizer") -> None:
+    """Raise ValueError if a configured vocabulary is below the `least` size that `whose` needs."""
     if wanted is not None and wanted < least:
-        raise ValueError(f"model.vocab_size ({wanted}) must be {least} or more, for {text}")
+        raise ValueError(f"model.vocab_size ({wanted}) is too small for the {least} tokens of "
+                         f"{whose}: raise model.vocab_size or leave it out")  # fmt: skip
 
 
 def _load_directory(path: Path) -> Tokenizer:

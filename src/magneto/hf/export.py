@@ -127,6 +127,7 @@ def decoder_assets(tokenizer: Any, length: int) -> Assets:
 
 
 def encoder_assets(tokenizer: Any, length: int, template: EncoderInput) -> Assets:
+    """Return the assets of a text encoder with an input template."""
     values = {"end": tokenizer.end, "bos_token_id": tokenizer.begin, "pad_token_id": tokenizer.pad}
     processor = encoder_tokenizer(tokenizer, length, template)
     return Assets(values, tokenizer, [processor])
@@ -135,6 +136,7 @@ def encoder_assets(tokenizer: Any, length: int, template: EncoderInput) -> Asset
 def vision_language_assets(
     config: Any, tokenizer: Any, images: MagnetoImageProcessor, labels: Sequence[str] = ()
 ) -> Assets:
+    """Return the assets of a vision-language model; `labels` are names of its classes."""
     template = MASKED_AT_END if config.ends_in_mask else FRAMED
     fast = encoder_tokenizer(tokenizer, config.max_length, template)
     processor = images if fast is None else MagnetoVisionLanguageProcessor(images, fast)

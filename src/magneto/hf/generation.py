@@ -166,6 +166,7 @@ class Translator:
 
     @classmethod
     def of(cls, model: TranslationModel, end: int, settings: BeamSearch) -> Translator:
+        """Wrap a Magneto model whose decoder starts with the end token."""
         config: Any = MagnetoSeq2SeqConfig.of(model.config, end)
         return cls(MagnetoForSeq2SeqLM(config, model).eval(), settings)
 

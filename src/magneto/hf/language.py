@@ -399,6 +399,7 @@ class SourceEncoder(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **others: Any
     ) -> BaseModelOutput:
+        """Encode (batch, source length) tokens."""
         self.model.check_arguments(others)
         core = self.model.core
         enabled = bool(others.get("output_hidden_states"))
@@ -430,6 +431,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         bias.data = nn.functional.pad(bias.data, (0, max(size - len(bias), 0)))[:size]
 
     def get_encoder(self, modality: str | None = None) -> SourceEncoder:
+        """Return the encoder of sources, which `generate` calls; it shares the weights."""
         return SourceEncoder(self)
 
     @staticmethod

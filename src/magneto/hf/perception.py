@@ -113,6 +113,10 @@ class MagnetoForSemanticSegmentation(MagnetoPreTrainedModel):
         `num_items_in_batch` (Trainer's number of labels other than -100) minus the number of labels
         255 in the batch. With gradient accumulation, use -100 for ignored pixels, because 255 makes
         the divisor inexact.
+
+        Raises:
+            ValueError: If the size of images with labels is not `image_size`, or if weights are
+                offloaded and `inference` is "whole".
         """
         self.check_arguments(others)
         pixel_values = cast_like_weights(self.core, pixel_values)

@@ -381,12 +381,14 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         self._check_attention()
 
     def own_config(self) -> Any:
+        """Return the configuration of the Magneto model."""
         return self.config.core_config()
 
     def set_core(self, model: Any) -> None:
         self.core = model
 
     def unwrap(self) -> nn.Module:
+        """Return the Magneto model in evaluation mode; it shares the weights."""
         return self.core.eval()
 
     @staticmethod

@@ -187,6 +187,7 @@ class ShortRun:
         return {limit: self.trouble(limit) for limit in LIMITS}
 
     def at_rate(self, rate: float) -> FirstStep | None:
+        """Return the trial of the first step at a rate; None if that rate was not tried."""
         return next((t for t in self.first_steps if math.isclose(t.learning_rate, rate)), None)
 
 

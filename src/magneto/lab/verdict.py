@@ -90,10 +90,12 @@ class Verdict:
 
     @property
     def level(self) -> Level:
+        """The worst level."""
         return LEVELS[max(LEVELS.index(finding.level) for finding in self.findings)]
 
     @property
     def reasons(self) -> list[str]:
+        """Texts of the findings with the worst level."""
         return [finding.text for finding in self.findings if finding.level == self.level]
 
     @property
@@ -262,6 +264,7 @@ def _loss(run: ShortRun) -> Finding:
 
 
 def move_at(tries: Sequence[FirstStep], rate: float) -> float | None:
+    """Return the change of the output that a first step at a rate makes, by interpolation."""
     points = [(t.learning_rate, t.moved) for t in tries if t.learning_rate > 0]
     return _between(points, rate)
 

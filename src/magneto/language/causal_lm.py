@@ -80,6 +80,7 @@ class TextTask(Task):
 
     @property
     def length(self) -> int:
+        """Number of tokens of a window, without the next token after it."""
         return self.data_config.max_length
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
@@ -160,9 +161,11 @@ class TextTask(Task):
 
     @property
     def predictable(self) -> np.ndarray:
+        """Whether each token can be a target, as an array (vocabulary,)."""
         return np.ones(self.tokenizer.vocab_size, bool)
 
     def documents(self, split: str) -> list[str]:
+        """Return the documents of "train" or "validation"."""
         return list(split_documents(self.data_config, split, Counts()))
 
 

@@ -276,6 +276,7 @@ class ClassificationDataConfig:
 
     @property
     def primary_metric(self) -> str:
+        """Metric that selects checkpoints and that comparisons report."""
         if self.metric != "auto":
             return self.metric
         if self.glue in GLUE:

@@ -256,6 +256,7 @@ class PrefixedQuestion:
 
     @property
     def inputs(self) -> int:
+        """Number of input tokens of prefix and options, without padding."""
         return self.shared + sum(len(s) - 1 - self.shared for s in self.options.sequences)
 
 

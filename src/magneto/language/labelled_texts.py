@@ -387,6 +387,7 @@ class EncodedTexts:
 
     @property
     def lengths(self) -> np.ndarray:
+        """Length of each input in tokens."""
         return np.array([len(row) for row in self.tokens])
 
     def batch(self, numbers: Sequence[int] | np.ndarray, pad: int) -> dict[str, Tensor]:

@@ -204,6 +204,7 @@ class ClassificationHead(nn.Module):
 
 
 def mean_feature(features: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Return the mean over unpadded positions, (batch, width); the mask is False for padding."""
     if mask is None:
         return features.mean(1)
     real = mask[..., None].to(features.dtype)

@@ -93,6 +93,7 @@ def blank_item(before: str, options: list[str], after: str, answer: int) -> Item
 
 
 def parse_hellaswag(record: Record) -> Item:
+    """Read the original fields, or the preprocessed `query`, `choices`, `label`."""
     if "query" in record:
         return options_item(record["query"], list(record["choices"]), int(record["label"]))
     context = f"{record['activity_label']}: {record['ctx_a']} {record['ctx_b'].capitalize()}"
@@ -153,6 +154,7 @@ def _inside_sentence(before: str, option: str) -> str:
 
 
 def parse_storycloze(record: Record) -> Item:
+    """Read four sentences and two endings, with field names of the hub or of the original .csv."""
     if "InputSentence1" in record:
         story = [record[f"InputSentence{number}"] for number in range(1, 5)]
         options = [record[f"RandomFifthSentenceQuiz{number}"] for number in (1, 2)]

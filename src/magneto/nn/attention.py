@@ -409,6 +409,7 @@ class KeyValueCache:
         self.layers: list[CacheLayer] = []
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Append keys and values to a layer's cache, and return all that the cache contains."""
         while len(self.layers) <= layer:
             self.layers.append(CacheLayer())
         held = self.layers[layer]
@@ -419,6 +420,7 @@ class KeyValueCache:
         return key, value
 
     def get_seq_length(self, layer: int = 0) -> int:
+        """Return the number of cached positions of a layer."""
         if layer >= len(self.layers):
             return 0
         keys = self.layers[layer].keys

@@ -78,6 +78,7 @@ class SpeechVocabulary:
         self.size = tokenizer.vocab_size + 1
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the labels of each text, int32, without blank."""
         return [np.array(t, np.int32) + 1 for t in self.tokenizer.encode(list(texts))]
 
     def decode(self, labels: Iterable[int]) -> str:
@@ -170,6 +171,7 @@ class SpeechBatch:
 
     @property
     def cells(self) -> int:
+        """Total number of frames with padding."""
         return self.features.shape[0] * self.features.shape[1]
 
 

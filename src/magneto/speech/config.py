@@ -208,6 +208,7 @@ class SpeechDataConfig:
 
     @property
     def mel_range(self) -> tuple[float, float]:
+        """Lower and upper edge of the filters in Hz."""
         high = self.features.high_frequency
         return self.features.low_frequency, high if high > 0 else self.sample_rate / 2 + high
 

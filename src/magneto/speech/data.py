@@ -125,6 +125,7 @@ class Utterances:
 
     @property
     def seconds(self) -> np.ndarray:
+        """Durations in seconds according to the headers."""
         return self.table.values("seconds")
 
     def sound(self, number: int) -> Waveform:

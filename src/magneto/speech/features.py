@@ -76,6 +76,7 @@ class FilterBank:
         return np.pad(weights, ((0, 1), (0, 0))).astype(np.float32)
 
     def frames(self, samples: int | np.ndarray) -> int | np.ndarray:
+        """Return the number of frames for a number of samples."""
         return np.maximum((samples - self.window) // self.shift + 1, 0)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
@@ -99,6 +100,7 @@ class FilterBank:
 
 
 def mel(frequency: np.ndarray) -> np.ndarray:
+    """Convert frequencies from Hz to mel."""
     return 1127.0 * np.log1p(frequency / 700.0)
 
 
@@ -117,6 +119,7 @@ class Normaliser:
     frames: int = 0
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
+        """Normalise features (frames, mel bins)."""
         return (features - self.mean) / self.deviation
 
     def save(self, path: Path) -> None:
@@ -176,6 +179,7 @@ class SpeechFeatures:
         self.filter_bank, self.normaliser = FilterBank(config), stored_normaliser(config)
 
     def __call__(self, samples: np.ndarray) -> np.ndarray:
+        """Return features (frames, mel bins) of mono samples at the data's sample rate."""
         return self.normaliser(self.filter_bank(samples))
 
 

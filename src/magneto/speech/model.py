@@ -84,6 +84,7 @@ class FrontEnd(nn.Module):
 
 
 def frame_mask(lengths: Tensor, frames: int) -> Tensor:
+    """Return a mask (batch, frames) that is False for padding."""
     return torch.arange(frames, device=lengths.device) < lengths[:, None]
 
 
@@ -114,6 +115,7 @@ class LSTMPredictor(nn.Module):
             return self.lstm(x)[0]
 
     def begin(self, batch: int, device: torch.device) -> State:
+        """Return the initial state of zeros, two tensors (batch, layers, width)."""
         shape = (batch, self.lstm.num_layers, self.lstm.hidden_size)
         zeros = torch.zeros(shape, dtype=self.embedding.weight.dtype, device=device)
         return zeros, zeros.clone()
@@ -139,12 +141,15 @@ class StatelessPredictor(nn.Module):
         self.conv = nn.Conv1d(width, width, self.context, groups=width)
 
     def forward(self, labels: Tensor) -> Tensor:
+        """Map labels (batch, labels) to outputs (batch, labels + 1, width)."""
         return self._read(F.pad(labels, (self.context, 0), value=BLANK))
 
     def begin(self, batch: int, device: torch.device) -> State:
+        """Return the initial state of blank labels, (batch, context)."""
         return (torch.full((batch, self.context), BLANK, device=device),)
 
     def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:
+        """Process a label per row, (batch,); return the output (batch, width) and the new state."""
         known = torch.cat((state[0][:, 1:], labels[:, None]), 1)
         return self._read(known)[:, 0], (known,)
 

@@ -97,7 +97,8 @@ class SpeechRecognition(Task):
             return
         self._progress = progress
         import_jiwer()  # raise early if it is missing
-        check_vocabulary(self.model_config.vocab_size, self.vocabulary.size, "its tokens and blank")
+        whose = "the transcripts' tokenizer with blank"
+        check_vocabulary(self.model_config.vocab_size, self.vocabulary.size, whose)
         for name, why in self.speech.splits.excluded:
             self.problems.record(LEFT_OUT, name, why)
 
@@ -123,6 +124,7 @@ class SpeechRecognition(Task):
         return weights
 
     def with_search(self, search: Search) -> SpeechRecognition:
+        """Return a copy of the task that evaluates with another search."""
         task = copy(self)
         task.search = search
         return task
@@ -257,6 +259,7 @@ class ErrorCounts:
 
     @property
     def errors(self) -> int:
+        """Number of substitutions, deletions and insertions."""
         return self.substitutions + self.deletions + self.insertions
 
     @property

@@ -52,6 +52,7 @@ class TrainingConfig:
     """Learning rate at the last step, for cosine, linear and polynomial schedules."""
     power: PositiveFloat = 1.0
     """Exponent of the polynomial schedule."""
+    # Another optimizer needs an entry in training/optimizer.py: build_optimizer, OPTIMIZER_TENSORS.
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """Optimizer: AdamW, or SGD without momentum."""
     betas: tuple[Dropout, Dropout] = (0.9, 0.98)

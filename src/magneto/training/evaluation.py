@@ -88,6 +88,7 @@ def evaluate(
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode inside the block, and restore each module's mode after it."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

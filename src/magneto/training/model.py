@@ -41,6 +41,7 @@ from magneto.training.distributed import (
     shard_model,
     unwrap,
 )
+from magneto.training.optimizer import OPTIMIZER_TENSORS
 from magneto.training.task import Task, count_units
 
 # Operations that fill tensors of a new model and change nothing else.
@@ -309,9 +310,6 @@ def count_flops(task: Task, batch: Any, precision: str = "fp32") -> tuple[float,
 
 # Examples from which the size of a batch is estimated.
 SAMPLE_SIZE = 12
-
-# Tensors that an optimizer keeps for each trained weight, of the weight's type.
-OPTIMIZER_TENSORS = {"adamw": 2, "sgd": 0}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from magneto.training.distributed import World, all_reduce_sum, any_rank, local_
 FUSED = ("cpu", "cuda", "mps", "xpu")
 # Attribute of an optimizer by which its fused kernel divides the gradients.
 GRAD_SCALE = "grad_scale"
+# Tensors of `build_optimizer` for each trained weight, of the weight's type.
+OPTIMIZER_TENSORS = {"adamw": 2, "sgd": 0}
 
 
 def build_optimizer(
@@ -33,12 +35,12 @@ def build_optimizer(
     parameter names.
 
     Raises:
-        ValueError: If one of the `multipliers` of the learning rate names no parameter, or SGD is
-            used with parametrization "mup", whose factors are those of Adam.
+        ValueError: If one of the `multipliers` of the learning rate names no parameter, or the
+            parametrization "mup", whose factors are those of Adam, has another optimizer.
     """
     rate = config.learning_rate or 0.0
     scales = width_scales(model)
-    if scales and config.optimizer == "sgd":
+    if scales and config.optimizer != "adamw":  # the scales are those of Adam
         raise ValueError("model.parametrization mup needs training.optimizer adamw")
     groups = parameter_groups(model, config.weight_decay, multipliers or {}, scales)
     for group in groups:

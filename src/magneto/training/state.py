@@ -73,6 +73,7 @@ class TrainingState:
         ]
 
     def add_row(self, row: dict[str, Any]) -> None:
+        """Write a row of metrics on the main process."""
         if self.metrics_logger is not None:
             self.metrics_logger.add(row)
 
@@ -82,6 +83,7 @@ class TrainingState:
             self.stop = Stop("diverged", reason, step)
 
     def close(self) -> None:
+        """Stop the data workers and close the log files."""
         self.batches.close()
         self.report.finish()
         if self.metrics_logger is not None:
@@ -101,4 +103,5 @@ class Hook:
     function: Callable[[TrainingState], None]
 
     def due(self, step: int, last: int) -> bool:
+        """Return whether to call the function after `step` of `last` steps."""
         return step == last or (self.every > 0 and step % self.every == 0)

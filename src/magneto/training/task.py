@@ -367,6 +367,7 @@ def install_assets(made: Mapping[Path, Path]) -> None:
 
 
 def read_files(path: Path) -> dict[str, bytes]:
+    """Return the content of a file or of the files in a folder, by path; {} if it is missing."""
     files = [path, *path.rglob("*")]
     return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
 

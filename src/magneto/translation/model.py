@@ -53,6 +53,7 @@ class TranslationModel(nn.Module):
         return self.project(features)
 
     def project(self, features: Tensor) -> Tensor:
+        """Return the logits of features (..., width)."""
         return self.head(features) + self.logits_bias
 
     def forward(

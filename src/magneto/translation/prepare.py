@@ -108,11 +108,13 @@ class TranslationVocabulary:
         return self.tokenizer.decode(kept)
 
     def save(self, directory: Path) -> None:
+        """Write tokenizer and languages into an existing directory."""
         self.tokenizer.save(directory)
         (directory / TAGS_FILE).write_text("\n".join(self.languages) + "\n", encoding="utf-8")
 
 
 def load_vocabulary(directory: Path) -> TranslationVocabulary:
+    """Load a saved vocabulary; raise FileNotFoundError if a file is missing."""
     return TranslationVocabulary(load_tokenizer(directory), read_tags(directory))
 
 

@@ -85,8 +85,8 @@ class Translation(Task):
         text = self.text
         for line in text.describe(self.data_config.source):
             progress.say(line)
-        wanted, text = self.model_config.vocab_size, "the tokenizer and its language tags"
-        check_vocabulary(wanted, self.vocabulary.size, text)
+        whose = "the tokenizer with its language tags"
+        check_vocabulary(self.model_config.vocab_size, self.vocabulary.size, whose)
 
     def build_model(self) -> TranslationModel:
         size = self.model_config.vocab_size or self.vocabulary.size

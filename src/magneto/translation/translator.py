@@ -185,6 +185,7 @@ class TextTranslator:
     def translate_pairs(
         self, direction: LanguagePair, texts: Sequence[tuple[str, str]]
     ) -> tuple[LanguagePair, list[tuple[str, str]]]:
+        """Return the direction, and the translation and reference of each of its sentences."""
         results = self.translate([source for source, _ in texts], direction[1])
         pairs = zip(results, texts, strict=True)
         return direction, [(each.texts[0], reference) for each, (_, reference) in pairs]
@@ -200,6 +201,7 @@ def score_directions(
     texts: Mapping[LanguagePair, Sequence[tuple[str, str]]],
     progress: Progress,
 ) -> tuple[dict[LanguagePair, TranslationScores], dict[LanguagePair, list[str]]]:
+    """Translate sentences with references; return scores and translations of each direction."""
     scores: dict[LanguagePair, TranslationScores] = {}
     written: dict[LanguagePair, list[str]] = {}
     for direction, pairs in texts.items():

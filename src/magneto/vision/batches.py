@@ -15,9 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from magneto.data import stream
 from magneto.data.problems import guarded
-from magneto.data.stream import BatchStream, LazyBatches, evaluation_plans
+from magneto.data.stream import (
+    BatchStream,
+    LazyBatches,
+    evaluation_plans,
+    example_stream,
+    shuffled,
+)
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 from magneto.vision.transforms import CentreCrop
@@ -27,7 +32,9 @@ Example = Callable[[int, np.random.Generator], dict[str, Any]]
 Read = Callable[[int, np.random.Generator], np.ndarray]
 """Function that returns the image or images of an index as a model's input."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
-"""Function that returns the final batch, given a batch and its examples' indices and draws."""
+"""Function that returns the final batch, given a batch and its examples' indices and draws.
+
+A draw is epoch x repeats + number of the copy (`magneto.data.stream.shuffled`)."""
 OnBroken = Callable[[int, BrokenImage], None]
 """Callback that gets the index of a broken example and the error, such as `ImageSplit.broken`."""
 Transform = Callable[[Picture, np.random.Generator], np.ndarray]
@@ -93,7 +100,7 @@ def read_or_blank(
     return {"images": torch.from_numpy(np.stack(images)), "broken": torch.tensor(lost)}
 
 
-def example_stream(
+def image_stream(
     count: int,
     example: Example,
     batch_size: int,
@@ -102,12 +109,12 @@ def example_stream(
     finish: Finish = lambda batch, numbers, draws: batch,
     broken: OnBroken = lambda index, error: None,
 ) -> BatchStream:
-    """Return shuffled batches of stacked examples of any kind, which are arrays and numbers.
+    """Return shuffled batches of stacked examples, in which random ones replace broken ones.
 
-    Any error that `example` raises makes the example broken, and `broken` is called. Key "broken"
-    (batch,) of a batch is True where another example replaces a broken one. A batch has `repeats`
-    copies of each example. `seed` is that of order and augmentation. `finish` is applied to each
-    rank's micro-batch.
+    Examples are arrays and numbers. Any error that `example` raises makes the example broken, and
+    `broken` is called. Key "broken" (batch,) of a batch is True where another example replaces a
+    broken one. A batch has `repeats` copies of each example. `seed` is that of order and
+    augmentation. `finish` is applied to each rank's micro-batch.
     """
 
     def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
@@ -119,7 +126,7 @@ def example_stream(
         batch = {**stacked([values for values, _ in made]), "broken": others}
         return finish(batch, numbers, draws)
 
-    return stream.example_stream(stream.shuffled(count, batch_size, seed, repeats), make)
+    return example_stream(shuffled(count, batch_size, seed, repeats), make)
 
 
 def stacked(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:

@@ -146,10 +146,12 @@ class ImageClassification(FineTuning):
 
     @cached_property
     def names(self) -> list[str]:
+        """Names of the classes, in the order of their numbers."""
         return list(given_names(self.data_config) or self.splits.classes)
 
     @property
     def classes(self) -> int:
+        """Number of classes of the model, which is that of the data by default."""
         return self.model_config.classes or len(self.names)
 
     @cached_property

@@ -101,6 +101,7 @@ class ImageInputConfig:
 
     @property
     def patches(self) -> int:
+        """Number of patches of one image."""
         size, patch, _ = self.input_sizes
         return (size // patch) ** 2
 
@@ -128,11 +129,13 @@ class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
 
     @property
     def grid(self) -> Grid:
+        """Grid of the patches, row by row, after the class token if there is one."""
         size, patch, _ = self.input_sizes
         return Grid(size // patch, size // patch, self.prefix)
 
     @property
     def prefix(self) -> int:
+        """Number of vectors before the patches: 1 with a class token, else 0."""
         return int(self.class_token == "learned")
 
 
@@ -440,6 +443,7 @@ class SegmenterConfig(FineTunedImageConfig):
 
     @property
     def read_layers(self) -> tuple[int, ...]:
+        """Layers whose features the heads read: `feature_layers`, or evenly spread ones."""
         return self.feature_layers or tuple(
             max(self.layers * quarter // 4 - 1, 0) for quarter in (1, 2, 3, 4)
         )

@@ -77,6 +77,7 @@ def short(names: Sequence[str], number: int) -> str:
 
 
 def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Figure:
+    """Draw a confusion matrix; `what` names what is counted, such as "images"."""
     words = [short(names, number) for number in range(len(counts))]
     drawn, hidden = confusion_matrix(counts, words)
     right, total = int(np.trace(counts)), int(counts.sum())
@@ -220,6 +221,7 @@ def overlay_panels(
 
 
 def overlay_png(image: np.ndarray, classes: np.ndarray, names: Sequence[str]) -> bytes:
+    """Return a PNG of an image with its segmentation and a legend; see `overlay`."""
     painted = overlay(image, classes, class_colours(len(names)))
     return overlay_panels([Panel(painted)], [classes], names)
 

@@ -18,7 +18,7 @@ from magneto.nn.config import TransformerConfig
 from magneto.nn.position import resize_positions
 from magneto.runs import pretrained_run, resolved_recipe, warn_unlearnt
 from magneto.vision.augmentation import Augmentation
-from magneto.vision.batches import Finish, evaluation_images, example_stream
+from magneto.vision.batches import Finish, evaluation_images, image_stream
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.input_size import ImageInputTask
 from magneto.vision.transforms import validation_transform
@@ -128,6 +128,7 @@ class ImageTask(ImageInputTask):
 
     @cached_property
     def splits(self) -> ImageSplits:
+        """Training and validation images."""
         return load_images(self.data_config, self.seed, self._progress, self.problems)
 
     def check(self) -> None:
@@ -147,18 +148,24 @@ class ImageTask(ImageInputTask):
         return Augmentation(self.input_format, self.data_config.augmentation)
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
+        """Return the training example of an image, as arrays and numbers by name."""
         train = self.splits.train
         image = self.augmentation(train.open(index), random)
         return {"images": image, "labels": train.label(index)}
 
     def finish(self, seed: int) -> Finish:
-        """Return the function that is applied to each batch of examples."""
+        """Return the function that is applied to each batch of examples.
+
+        It gets the batch, and the indices and draws of its examples, int64 (examples,). A draw is
+        epoch x repeats + number of the copy.
+        """
         return lambda batch, numbers, draws: batch
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return augmented examples in random order; "broken" is True for replaced images."""
         train, repeats = self.splits.train, self.data_config.augmentation.repeats
         finish = self.finish(seed)
-        return example_stream(
+        return image_stream(
             len(train), self.example, batch_size, seed, repeats, finish, train.broken
         )
 
@@ -201,5 +208,6 @@ class FineTuning(ImageTask):
             warn_unlearnt(pretrained_run(self.model_config), self._progress)
 
     def rate_multipliers(self, model: nn.Module) -> Mapping[str, float]:
+        """Return the layer-wise decay of the learning rate."""
         config = self.model_config
         return layer_decay_multipliers(model, config.layers, config.layer_decay)

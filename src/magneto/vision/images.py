@@ -143,6 +143,7 @@ class ImageSplit:
 
     @property
     def channels(self) -> int:
+        """Number of channels of every image: 1 or 3."""
         return self.images.all.shape[-1] if isinstance(self.images, Pixels) else 3
 
     @property
@@ -160,6 +161,7 @@ class ImageSplit:
         return np.full(rows.shape, UNLABELLED, np.int64) if labels is None else labels[rows]
 
     def name(self, index: int) -> str:
+        """Return an image's path or key for messages."""
         return self.images.name(int(self.table.rows[index]))
 
     def open(self, index: int) -> Picture:

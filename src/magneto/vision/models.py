@@ -96,6 +96,7 @@ class GroupNorm(nn.GroupNorm):
         super().__init__(groups, channels)
 
     def forward(self, input: Tensor) -> Tensor:
+        """Normalise maps (batch, channels, height, width), each image by itself."""
         return super().forward(input).type_as(input)
 
 
@@ -211,7 +212,10 @@ class FCNHead(nn.Module):
 
 
 class SegmentationLogits(NamedTuple):
-    """Logits of the UperNet head, with 4 x 4 points per patch, and of the auxiliary FCN head."""
+    """Logits of both heads of a `Segmenter`, (batch, classes, rows, columns).
+
+    Those of the UperNet head have 4 x 4 points per patch. Those of the FCN head are for the loss.
+    """
 
     main: Tensor
     auxiliary: Tensor

@@ -19,7 +19,7 @@ from magneto.data.table import evenly_spaced
 from magneto.functional.cross_entropy import frequency_sums
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.augmentation import PairedAugmentation
-from magneto.vision.batches import example_stream, read_image
+from magneto.vision.batches import image_stream, read_image
 from magneto.vision.config import IGNORED, SegmentationDataConfig, SegmenterConfig
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import FineTuning, Prediction
@@ -54,7 +54,10 @@ class MaskClasses:
         self.table = found.astype(np.uint8)
 
     def __call__(self, stored: np.ndarray) -> np.ndarray:
-        """Return the classes of a stored mask; raise BrokenImage for an unknown class."""
+        """Return the classes of a stored mask, `IGNORED` for none; both uint8.
+
+        An unknown class raises BrokenImage.
+        """
         found = self.table[stored]
         unknown = stored[(found >= self.classes) & (found != IGNORED)]
         if unknown.size:
@@ -166,6 +169,7 @@ class Segmentation(FineTuning):
 
     @cached_property
     def names(self) -> list[str]:
+        """Names of the classes in the order of their numbers, or the numbers."""
         given = list(self.data_config.classes or self.splits.classes)
         return given or [str(number) for number in range(self.classes)]
 
@@ -228,7 +232,7 @@ class Segmentation(FineTuning):
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         train = self.splits.train
-        return example_stream(len(train), self.example, batch_size, seed, broken=train.broken)
+        return image_stream(len(train), self.example, batch_size, seed, broken=train.broken)
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         side = self.model_config.input_sizes[0]
@@ -341,6 +345,7 @@ class Segmentation(FineTuning):
 
 
 def pixel_loss(logits: Tensor, masks: Tensor) -> Tensor:
+    """Return the summed cross-entropy of logits (batch, classes, height, width) and masks."""
     return F.cross_entropy(logits, masks, ignore_index=IGNORED, reduction="sum")
 
 

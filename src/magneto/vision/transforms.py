@@ -139,10 +139,12 @@ def resize_to_fit(pixels: np.ndarray, fit: tuple[int, int] | None) -> np.ndarray
 
 
 def to_image(pixels: np.ndarray) -> Any:
+    """Convert pixels, uint8 (height, width, 1 or 3), to an image of Pillow."""
     return pillow().fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
 
 
 def from_image(image: Any) -> np.ndarray:
+    """Convert an image of Pillow to pixels, uint8 (height, width, channels)."""
     pixels = np.asarray(image)
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
@@ -173,6 +175,7 @@ class InputFormat:
 
     @property
     def blank(self) -> np.ndarray:
+        """Blank image: zeros."""
         return np.zeros((self.channels, self.size, self.size), np.float32)
 
     def normalise(self, pixels: np.ndarray) -> np.ndarray:

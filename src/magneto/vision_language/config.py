@@ -64,10 +64,12 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
 
     @property
     def image_tokens(self) -> int:
+        """Number of vision tokens of one image: class token and patches."""
         return 1 + self.patches
 
     @property
     def image_grid(self) -> Grid:
+        """The patches row by row, after the class token."""
         size, patch, _ = self.input_sizes
         return Grid(size // patch, size // patch, prefix=1)
 

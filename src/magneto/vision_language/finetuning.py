@@ -33,7 +33,7 @@ from magneto.runs import (
     warn_unlearnt,
 )
 from magneto.training.task import Loss, Scores
-from magneto.vision.batches import Finish, Transform, example_stream, read_or_blank
+from magneto.vision.batches import Finish, Transform, image_stream, read_or_blank
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import Prediction, ranked
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
@@ -232,7 +232,7 @@ class FineTunedTask(ImageTextTask):
         def broken(number: int, error: BrokenImage) -> None:
             rows.broken(int(numbers[number]), error)
 
-        return example_stream(len(numbers), example, batch_size, seed, finish=finish, broken=broken)
+        return image_stream(len(numbers), example, batch_size, seed, finish=finish, broken=broken)
 
     def validation_batches(self) -> LazyBatches:
         plans = evaluation_plans(len(self.splits.validation), EVALUATION_BATCH)

@@ -24,7 +24,7 @@ from magneto.vision.batches import (
     OnBroken,
     Transform,
     evaluation_images,
-    example_stream,
+    image_stream,
     stacked,
 )
 from magneto.vision.config import ImageDataConfig, ImageModelConfig
@@ -261,7 +261,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
         made = self.examples(TRAIN, transform)
         streams = {
-            name: example_stream(
+            name: image_stream(
                 count, example, sizes[name], len(PARTS) * seed + place, broken=broken
             )
             for place, (name, (count, example, broken)) in enumerate(made.items())
