@@ -61,7 +61,7 @@ def load(source: str | Path | nn.Module) -> nn.Module:
     Returns:
         A `LanguageModel`, `TextEncoder`, `MaskedLanguageModel`, `TextClassifier`,
         `TranslationModel` or `ImageClassifier`, with the source's dropout rates. Unsupported heads
-        of a transformers model are dropped.
+        of a model in memory are dropped.
 
     Raises:
         ValueError: If the architecture or one of its options has no counterpart, or a directory
@@ -278,7 +278,7 @@ def load_weight_file(path: Path, args: dict[str, Any] | None = None) -> nn.Modul
     """Convert a weight file of timm, torchscale or BEiT-3 to a Magneto model, in evaluation mode.
 
     The path is a file, or a directory with `model.safetensors` and timm's `config.json` or
-    `torchscale.json`. Arguments under the library's names override those of the directory.
+    `torchscale.json`. `args`, under the library's names, override the directory's arguments.
 
     Raises:
         ValueError: If the format is unknown.
@@ -307,7 +307,7 @@ def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = N
 
 
 def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
-    """Convert a model to a format's tensors and arguments; refuse it by the first difference."""
+    """Convert a model to a format's tensors and arguments; ValueError names what does not fit."""
     return _file_format(model, name).save(model)
 
 
@@ -337,7 +337,7 @@ def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError and others
         raise ValueError(f"{path} is damaged, or contains more than weights") from error
     args: dict[str, Any] = {}
-    for key in ("model", "module"):  # "module" in DeepSpeed's files, as of BEiT-3's authors
+    for key in ("model", "module"):  # "module" in DeepSpeed's files, such as BEiT-3's
         if isinstance(held, dict) and isinstance(held.get(key), dict):
             kept = held.get("args") or (held.get("cfg") or {}).get("model")
             args = vars(kept) if isinstance(kept, argparse.Namespace) else dict(kept or {})

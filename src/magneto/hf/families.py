@@ -442,7 +442,7 @@ KOSMOS2 = ModelFormat(
     computed=kosmos2_positions,
 )  # fmt: skip
 
-# The first format of a name reads classes that no format of that name has.
+# The first format of a name also reads classes that no format of that name lists.
 FORMATS = (
     GPT2,
     BERT,

@@ -150,11 +150,11 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
 
         The mask has shape (batch, cached + length), or (batch, length, cached + length) to count
         positions within each document. The cache, dynamic or static, is one of transformers'. This
-        method shifts `labels`, (batch, length); `shift_labels` among `others` are shifted and take
-        precedence. `logits_to_keep` selects the last N positions for an integer N, or those in a
-        tensor; without it or with labels, all positions have logits. `inputs_embeds` replace
-        `input_ids` by rows of the embedding table, (batch, length, width), not yet multiplied by
-        `embedding_scale`. For `position_ids` among `others` see `resolve_positions`.
+        method shifts `labels`, (batch, length); `shift_labels` among `others` are already shifted
+        and take precedence. `logits_to_keep` selects the last N positions for an integer N, or
+        those in a tensor; without it or with labels, all positions have logits. `inputs_embeds`
+        replace `input_ids` by rows of the embedding table, (batch, length, width), not yet
+        multiplied by `embedding_scale`. For `position_ids` among `others` see `resolve_positions`.
         """
         # As named parameters, Trainer or `generate` would pass these with every batch.
         shift_labels = others.pop("shift_labels", None)
@@ -196,8 +196,8 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         the position of the previous unpadded token.
 
         Raises:
-            ValueError: If the shape is wrong, or if the model has relative positions and a cache,
-                or a padding mask whose rows contain one document each.
+            ValueError: If the shape is wrong. With relative positions also if there is a cache, or
+                a padding mask whose rows contain one document each.
         """
         if position_ids is None:
             return mask, None

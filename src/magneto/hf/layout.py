@@ -81,7 +81,10 @@ The three parts of a `qkv_proj` are queries, keys and values.
 
 @dataclass(frozen=True)
 class Pair:
-    """Tensor of Magneto, and the tensors that it stacks, which have `rows` rows if they differ."""
+    """Tensor of Magneto, and the other library's tensors that it stacks.
+
+    `rows` has their numbers of rows if these differ.
+    """
 
     ours: str
     theirs: tuple[str, ...]
@@ -297,7 +300,7 @@ def _computed_by(config: TransformerConfig) -> dict[str, Any]:
 
 
 def not_held(config: TransformerConfig) -> set[str]:
-    """Return the fields that no format stores; some formats store dropout rates."""
+    """Return the fields that no format stores, without dropout rates, which some formats store."""
     free = {name for name in free_fields(type(config)) if not name.endswith("dropout")}
     return free | {"rotary_base"} | (set() if config.encoder_layers is None else {"layers"})
 
@@ -358,7 +361,7 @@ class WeightFormat:
     Attributes:
         arguments: Name of the file of arguments beside the weights.
         allowed: Supported values of Magneto's fields.
-        refused: Supported values of arguments without a counterpart.
+        refused: Arguments without a counterpart, and the only supported value of each.
         ignored: Regular expression for the other library's tensors that may remain unused.
         absent: Regular expression for Magneto's tensors that are no weights.
         otherwise: Magneto's fields that may change in a round trip without changing the

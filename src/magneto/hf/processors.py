@@ -144,8 +144,8 @@ def _tokenizer(
 class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
     """SentencePiece tokenizer with the input template of training.
 
-    A special token's name in a text becomes that special token and takes the space before it. Text
-    after a special token is tokenised like the middle of a text.
+    A special token's name in a text becomes that special token; the space before it is dropped.
+    Text after a special token is tokenised like the middle of a text.
     """
 
     # transformers would read a tokenizer.model itself, with other results.
@@ -444,7 +444,7 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         """Return `input_features` (batch, frames, mel bins) and `attention_mask`.
 
         `raw_speech` are mono samples in [-1, 1], a list of such arrays, or an array (recordings,
-        samples). A sample rate in Hz is checked.
+        samples). A given `sampling_rate`, in Hz, must be that of the model.
         """
         if sampling_rate not in (None, self.sampling_rate):
             raise ValueError(f"sampling_rate is {sampling_rate} Hz, but the model needs "

@@ -516,7 +516,8 @@ def as_mask(attention_mask: Tensor | None, *shapes: tuple[int, ...]) -> Tensor |
 def mean_loss(total: Tensor, count: Tensor | int, number: Tensor | int | None) -> Any:
     """Divide a summed loss by `number`, or by `count` if `number` is None.
 
-    Trainer passes as `number` the labels of all micro-batches of a step, and sums their losses.
+    Trainer passes as `number` the count of labels in all micro-batches of a step, and sums the
+    micro-batches' losses.
     """
     divisor = torch.as_tensor(count if number is None else number, device=total.device)
     return total / divisor.clamp(min=1)

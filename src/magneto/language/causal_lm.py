@@ -84,7 +84,7 @@ class TextTask(Task):
         return self.data_config.max_length
 
     def make(self, windows: np.ndarray, seeds: Iterable[tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return a batch of windows, with the next token after each, (batch, length + 1).
+        """Return a batch, given windows with the next token after each, (batch, length + 1).
 
         `seeds` has a random seed for each row.
         """

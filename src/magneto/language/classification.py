@@ -60,7 +60,7 @@ SMALLEST = 10
 
 @dataclass(frozen=True)
 class TextPrediction:
-    """Most probable class or number as text, and the probability of each class, for a text or pair.
+    """Prediction for a text or pair: most probable class, or number, as text; class probabilities.
 
     The label of an empty text is "".
     """

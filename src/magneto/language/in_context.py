@@ -29,7 +29,7 @@ from magneto.progress import SILENT, Progress
 # Largest batch in positions, and rows of logits computed at a time.
 TOKENS = 16384
 LOGITS = 1024
-# A batch of at least ENOUGH unpadded tokens ends before padding exceeds this ratio.
+# A batch of more than ENOUGH tokens ends before padding makes it more than PADDED times as large.
 ENOUGH, PADDED = 512, 1.15
 
 

@@ -55,7 +55,7 @@ UNLABELLED = "rows without a label left out"  # in regression also rows whose la
 UNKNOWN = ("", "-", "-1")
 # IMDB's folder of unlabelled texts.
 WITHOUT_LABELS = ("unsup",)
-# Column whose hash holds rows out in the built-in set, where the text's hash decides the label.
+# Column of the built-in set by whose hash rows are held out: the text's own hash decides the label.
 SPLIT_KEY = "split key"
 
 Splits = Mapping[str, Sequence[str]]

@@ -220,7 +220,7 @@ SUITES = {
 class SuiteQuestions:
     """Questions and demonstrations of a suite, with their sources for messages.
 
-    `pool` are the candidates for demonstrations; None for the other questions.
+    `pool` has the candidates for demonstrations. None: the other questions are the candidates.
     """
 
     suite: Suite
@@ -305,7 +305,7 @@ def _no_questions(suite: Suite, data: str | None) -> ConfigError:
 
 
 def parse_records(suite: Suite, records: Iterable[Record], source: Any) -> list[Item]:
-    """Convert records to items. Skipping a malformed one would change the score: it raises."""
+    """Convert records to items; a malformed record raises, since skipping it changes the score."""
     items = []
     for number, record in enumerate(records, 1):
         try:

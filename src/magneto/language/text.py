@@ -41,7 +41,7 @@ from magneto.progress import SILENT, Progress
 # Documents tokenised at a time; the tokenizer distributes them over the cores.
 BATCH = 256
 SPLITS = ("train", "validation")
-# Share of texts that a derived length does not truncate, and its smallest value.
+# Share of texts that a derived length does not truncate, and the smallest derived length.
 UNCUT_SHARE, LEAST_LENGTH = 0.99, 16
 # Training texts that are tokenised to derive a length.
 LENGTH_SAMPLE = 10_000
@@ -233,7 +233,7 @@ def build_tokenizer(
     """Load a tokenizer, or train one with `</s>`, `<s>`, `<pad>` and `<mask>` and cache it.
 
     The name "bpe" trains a tokenizer of at most `vocab_size` tokens on up to 100 million characters
-    of texts, which are not read for other names of `magneto.data.tokenizer.load_tokenizer`.
+    of texts. `magneto.data.tokenizer.load_tokenizer` loads any other name, without the texts.
     """
     if name != "bpe":
         return load_tokenizer(name)

@@ -141,8 +141,8 @@ class Utterances:
 class SpeechSplits:
     """Training and validation utterances of a recipe.
 
-    Neither header nor transcript excludes a training utterance. `excluded` has id and reason of
-    each utterance left out of training.
+    `train` has only utterances that neither header nor transcript excludes. `excluded` has id and
+    reason of each utterance left out of training.
     """
 
     train: Utterances

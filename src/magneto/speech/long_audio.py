@@ -62,7 +62,7 @@ def timed_words(
     return found
 
 
-# Maximum distance of the same word in two windows in seconds.
+# Largest time difference, in seconds, at which equal words in two windows are the same word.
 TOLERANCE = 0.6
 # Words this near to the edge of a window, in seconds, may be cut.
 EDGE = 0.1

@@ -208,9 +208,9 @@ def symmetric_divergence(
 
     `first` (for p) are projected features of the last layer, (batch, time, joint), `second` (for q)
     those of an intermediate layer, and `predictor` the projected predictor outputs, (batch, labels
-    + 1, joint). The output layer has `weight` (vocabulary, joint) and `bias`. Utterances have so
-    many `frames` and `labels`, each (batch,). Logits are computed for some frames at a time, and
-    recomputed in the backward pass.
+    + 1, joint). The output layer has `weight` (vocabulary, joint) and `bias`. `frames` and
+    `labels` are each utterance's numbers of frames and labels, (batch,). Logits are computed for
+    some frames at a time, and recomputed in the backward pass.
     """
     batch, time, _ = first.shape
     step = max(1, CELLS // (batch * predictor.shape[1]))

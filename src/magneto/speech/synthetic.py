@@ -20,8 +20,8 @@ class Phone:
 
     Voice and noise have strengths from 0 to 1. `formants` are the first three at the start in Hz,
     `end` those at the end of a diphthong, `hiss` centre and width of the noise band in Hz.
-    `seconds` is the duration at the average rate. The share `closure` at its start is silent, for
-    stops.
+    `seconds` is the duration at the average rate. `closure` is the share of this duration that is
+    silent at the start, for stops.
     """
 
     voice: float

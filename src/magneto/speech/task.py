@@ -216,7 +216,7 @@ class SpeechRecognition(Task):
         """Record the utterances without a finite loss since the last evaluation."""
         while self._excluded:
             ids, excluded = self._excluded.popleft()
-            if type(excluded) is Tensor:  # not while FLOPs are counted, without values
+            if type(excluded) is Tensor:  # tensors have no values while FLOPs are counted
                 for number in excluded.nonzero()[:, 0].tolist():
                     self.problems.record(NO_FINITE_LOSS, ids[number], "in at least one step")
 

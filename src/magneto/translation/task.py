@@ -105,7 +105,7 @@ class Translation(Task):
         return [group | mask | {"predicted": count, "real": cells, "cells": cells}] * examples
 
     def loss(self, model: nn.Module, batch: list[Group]) -> Loss:
-        """Log `nll`, the cross-entropy without label smoothing, and `padding`, its share.
+        """Log `nll`, the cross-entropy without label smoothing, and the share of `padding`.
 
         `padding` is averaged over groups, weighted by their numbers of target tokens.
         """
@@ -144,7 +144,7 @@ class Translation(Task):
         return GroupMaker(self.text.validation, self.vocabulary, self.text.directions)
 
     def validation_batches(self) -> Sequence[Group]:
-        """With `select_by: bleu`, "texts" has a direction, and its sentences with references."""
+        """With `select_by: bleu`, "texts" has sentences to translate, as in `_bleu_texts`."""
         count = len(self.validation_groups)
 
         def make(number: int) -> Group:

@@ -42,8 +42,8 @@ FILL = (124, 116, 104)
 RATIO = (3 / 4, 4 / 3)
 # Fields of colour jitter, and the classes of Pillow's ImageEnhance for them.
 COLOURS = {"brightness": "Brightness", "contrast": "Contrast", "saturation": "Color", "hue": ""}
-# Images with masks: attempts at a crop; of photometric distortion the largest change of brightness,
-# the range of factors, and the largest shift of the hue.
+# Images with masks: attempts at a crop. Photometric distortion: largest change of brightness, range
+# of the factors of contrast and saturation, largest shift of the hue.
 CROPS = 10
 BRIGHTNESS, FACTORS, HUE = 32, (0.5, 1.5), 0.1
 Operation = Callable[[Any, float, np.random.Generator], Any]

@@ -51,7 +51,7 @@ def read_or_replace(
     key: Sequence[int],
     broken: OnBroken = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
-    """Return the example of an index, or of a random one if its image is broken, and its index.
+    """Return the example of an index, or of a random index if its image is broken, and that index.
 
     Random numbers are a function of the key (seed and draw) and the index. After `TRIES` broken
     images in a row the error is a ValueError.

@@ -66,7 +66,7 @@ def draw_mixing(
     row, column = int(random.integers(height)), int(random.integers(width))
     top, bottom = max(0, row - high // 2), min(height, row + high // 2)
     left, right = max(0, column - wide // 2), min(width, column + wide // 2)
-    # The box ends at the edge of the image: the share is that of its pixels.
+    # The edge of the image may cut the box, so the share is counted in the pixels that stay.
     share = 1 - (bottom - top) * (right - left) / (height * width)
     return Mixing(share, (slice(top, bottom), slice(left, right)))
 

@@ -44,7 +44,7 @@ FourLayers = tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt, NonNegativeIn
 
 # A model for small computers has at most this image size, and this number of patches a side.
 LARGEST_SIDE, PATCHES = 64, 8
-# Patches of one pixel cost four times as much as of two, and tell no more.
+# Patches of 1 x 1 pixel cost four times as much as patches of 2 x 2, and tell no more.
 LEAST_PATCH = 2
 
 
@@ -406,7 +406,7 @@ class SegmenterConfig(FineTunedImageConfig):
     the masks plus 1 (at most 2,000 masks of each split are read)."""
     feature_layers: FourLayers | None = None
     """Four layers, counted from 0, whose features the heads read; the last must be the top layer
-    (3, 5, 7, 11 of 12; 7, 11, 15, 23 of 24; null: four evenly spaced layers)."""
+    (BEiT: 3, 5, 7, 11 of 12 layers, 7, 11, 15, 23 of 24; null: four evenly spaced layers)."""
     head_channels: Width = 768
     """Channels of UperNet (768 for a base model, 1024 for a large one)."""
     pool_scales: tuple[PositiveInt, ...] = (1, 2, 3, 6)

@@ -69,7 +69,7 @@ class EncodedPicture:
         """Return RGB pixels, uint8 (height, width, 3), with Exif's orientation applied.
 
         The `scale` is one of `SCALES`. A JPEG may be decoded at 1 / scale of its size; the result's
-        shape is the actual size.
+        shape tells whether it was.
         """
         found, why = None, ""
         if self._image.format == "JPEG" and self._image.mode in ("RGB", "L"):

@@ -22,7 +22,8 @@ from magneto.vision.transforms import InputFormat, with_channels
 CODES, PATCHES = 16, 16
 # Other figures: images in a row, heads, mistakes in a row, letters of a class's name.
 IMAGES, HEADS, COLUMNS, LONGEST = 8, 6, 4, 20
-# Side of a panel in inches: of a mistake, and at least of a segmentation, with DPI pixels an inch.
+# Side of a panel in inches: of a mistake, and the least of a segmentation, which has at most DPI
+# pixels an inch.
 MISTAKE, OVERLAY, DPI = 1.8, 3.8, 94
 # Opacity of a class's colour. Step of the hue from one class to the next: the golden section, so
 # that no two of few classes look alike.
@@ -146,9 +147,9 @@ def codes_figure(images: Tensor, codes: Tensor, count: int, size: int) -> Figure
         white = torch.ones(PATCHES - len(some), *some.shape[1:])
         rows.append(torch.cat((some, white)))
     numbers = ", ".join(f"{int(times[code]):,}" for code in chosen)
-    caption = (f"Each row shows patches of validation images with the same code. There are "
-               f"{len(chosen)} codes, from the most frequent to the rarest of the {used} that "
-               f"occur ({count} in all). Numbers of patches by code: {numbers}.")  # fmt: skip
+    caption = (f"Each row shows patches of validation images with the same code. The "
+               f"{len(chosen)} rows go from the most frequent code to the rarest of the {used} "
+               f"that occur ({count} in all). Numbers of patches by code: {numbers}.")  # fmt: skip
     return Figure("codes", "Patches that share a code", caption, tiles(rows))
 
 

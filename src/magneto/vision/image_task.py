@@ -26,7 +26,7 @@ from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
 
 HINT = "give an image-modelling or image-classification run"
 PARTS = ("embedding.", "class_token.", "encoder.")
-# Fields that must be equal in both encoders, since what the weights compute depends on them.
+# Fields in which model and pre-trained run must agree: they decide what the weights compute.
 SHARED_FIELDS = frozenset(
     [*(field.name for field in fields(TransformerConfig)),
      "patch_size", "channels", "stem", "class_token"]

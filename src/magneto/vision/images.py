@@ -338,7 +338,8 @@ def is_number(word: str) -> bool:
 def numbered(table: Table, classes: Sequence[str]) -> Table:
     """Return a table whose labels are numbers of the known classes.
 
-    Labels may also be numbers of the known classes, such as the folders 0 to 999 of ImageNet-V2.
+    The given labels are names, or already numbers of the known classes, such as ImageNet-V2's
+    folders 0 to 999.
 
     Raises:
         ValueError: If an image has an unknown class.

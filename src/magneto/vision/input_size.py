@@ -25,9 +25,9 @@ from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
 from magneto.vision.transforms import InputFormat
 
-# Images of a sample, and those of which a fixed size is compared with their own.
+# Images of the sample from which sizes are derived, and images compared with a given size.
 SAMPLE, COMPARED = 200, 20
-# Images are larger or smaller than the model's by more than this factor: a line says so.
+# A line reports images that are larger or smaller than the model's by more than this factor.
 MUCH = 3
 # An image with more pixels takes half a second and more to decode, in every epoch.
 MOST_PIXELS = 30_000_000

@@ -30,8 +30,8 @@ from magneto.vision.config import ImageClassifierConfig, ImageEncoderConfig, Seg
 STEMS = {"linear": PatchEmbedding, "convolutions": ConvolutionalStem}
 # Levels of the feature pyramid, each half as large as the one before.
 LEVELS = 4
-# Largest number of groups and smallest number of channels in a group (arXiv 1803.08494): a map that
-# is pooled to one position has no other values than its channels.
+# Largest number of groups and smallest number of channels in a group (arXiv 1803.08494). In a map
+# that is pooled to one position, a group has one value per channel.
 GROUPS, GROUP_CHANNELS = 32, 16
 # Windows in a batch of sliding-window evaluation.
 WINDOWS = 16
@@ -73,7 +73,7 @@ class ImageClassifier(ImageEncoder):
 
     def __init__(self, config: ImageClassifierConfig) -> None:
         super().__init__(config)
-        # Both positions of the final norm have the same parameters.
+        # With "mean_then_norm", the final norm is applied after the pooling, not before it.
         self.pooled_norm: nn.Module = nn.Identity()
         if config.pooling == "mean_then_norm":
             self.pooled_norm, self.encoder.final_norm = self.encoder.final_norm, nn.Identity()

@@ -129,8 +129,8 @@ def segmentation_scores(
         names: Names of the classes.
 
     Returns:
-        "mean_iou": mean over classes of the intersection over union, without classes that neither
-        occur nor are predicted; "iou_NAME" of each of these classes; "mean_accuracy": mean over the
+        "mean_iou": mean, over the classes that occur or are predicted, of the intersection over
+        union; "iou_NAME": that of each such class; "mean_accuracy": mean over the
         classes that occur of the accuracy of their pixels; "pixel_accuracy": accuracy of all
         pixels.
 

@@ -77,7 +77,7 @@ class BlockMasking:
 
     def _add_block(self, hidden: np.ndarray, left: int, random: np.random.Generator) -> int:
         """Mask one more block of at most `left` new patches; return the number of new patches."""
-        # With fewer patches left than a smallest block has, one that overlaps others may still fit.
+        # With fewer patches left than the smallest block has, a block that overlaps others may fit.
         low, high = sorted((self.smallest, float(left)))
         areas = random.uniform(low, high, TRIES)
         shapes = np.exp(random.uniform(math.log(NARROWEST), -math.log(NARROWEST), TRIES))
@@ -144,7 +144,7 @@ class Codebook(nn.Module):
         self.register_buffer("use", torch.empty(codes))
         # Number of revived codes so far.
         self.register_buffer("revived", torch.empty(()))
-        # Of a step: sum and number of each half of each code's features.
+        # Of a step, for each half of each code's features: their sum and number (`_accumulate`).
         self.register_buffer("seen", torch.empty(2, codes, width + 1), persistent=False)
         self.reset_parameters()
 
@@ -369,8 +369,8 @@ def load_targets(
 
     `name` is the directory of a run, builtin:patches, or builtin:noise (random codes, for
     planning). For builtin:patches, `batches` returns batches of training images in [-1, 1].
-    `normalisation` is that of the model's images. A run whose image sizes differ, or `codes` that
-    are not set without a run, raise ValueError.
+    `normalisation` is that of the model's images. A run whose image sizes differ raises
+    ValueError, and so does a missing number of codes if `name` is not a run.
     """
     if name not in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         found: Any = load_tokenizer(user_path(name), config)

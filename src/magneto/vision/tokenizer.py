@@ -39,8 +39,8 @@ from magneto.vision.targets import (
 )
 
 ORIENTATIONS = 9
-# Constant appended to the histograms, so that a patch without gradients has a direction, too. In
-# gradients of pixels from 0 to 1.
+# Constant appended to the histograms, so that a patch without gradients has a direction, too. Its
+# unit is that of gradients of pixels from 0 to 1.
 FLAT = 0.05
 # Training batches of the baseline's mean, and validation batches of figures.
 BASELINE_BATCHES = 8

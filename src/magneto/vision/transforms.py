@@ -23,7 +23,7 @@ NORMALISATIONS = {
 }
 # Attempts at a random rectangle that fits, before the centre is taken.
 TRIES = 10
-# Support of the bicubic filter to each side, in pixels of the larger of the two images.
+# Support of the bicubic filter to each side, in pixels of the smaller image (source or result).
 SUPPORT = 2
 
 
@@ -41,8 +41,8 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
     """Resize a picture so that its shorter side is `resize`, and crop the square in the centre.
 
     The result, uint8 (size, size, channels), equals that of torchvision's Resize(resize) and
-    CenterCrop(size), up to 1 of 255 levels. Only the crop is computed. Pixels are rounded between
-    the two passes, and the horizontal pass comes first, as for a whole picture.
+    CenterCrop(size), up to 1 of 255 levels. Only the crop is computed: first horizontally, then
+    vertically, and with rounding in between, as Pillow resizes a whole picture.
     """
     pixels = picture.pixels()
     high, wide = pixels.shape[:2]

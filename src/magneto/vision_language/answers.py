@@ -206,9 +206,9 @@ def _lines(text: str) -> list[Any]:
 class Targets:
     """Training targets of a split's questions, as a sparse matrix.
 
-    `starts`, int64 (questions + 1,), has the index of each question's first target, and the number
-    of targets. Each target has the number of its answer, int64, and a credit, float32, above 0 and
-    at most 1. The list has `size` answers.
+    `starts`, int64 (questions + 1,), has the index of each question's first target and, last, the
+    number of targets. Each target has the number of its answer, int64, and a credit, float32, above
+    0 and at most 1. The list has `size` answers.
     """
 
     starts: np.ndarray

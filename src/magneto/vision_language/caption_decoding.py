@@ -98,7 +98,7 @@ class CaptionWriter:
         for length in range(1, most + 1):
             scores = self.next_words(image.expand(len(written), -1, -1, -1), written)
             totals = (sums[:, None] + scores).flatten()
-            # At most `beams` of these are finished.
+            # Each beam can end in one way only, so at least `beams` of these go on.
             best = totals.topk(min(2 * how.beams, len(totals)))
             rows, words = best.indices // scores.shape[1], best.indices % scores.shape[1]
             going = []

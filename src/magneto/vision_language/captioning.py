@@ -229,7 +229,7 @@ SYMBOLS = {
     "\u00a2": "cents", "\u00a3": "#", "\u20ac": "$", "\u00bc": "1\\/4", "\u00bd": "1\\/2",
     "\u00be": "3\\/4",
 }  # fmt: skip
-# The official list has brackets only in capitals, so that they stay in lower-case words.
+# The official list names brackets in capitals only ("-LRB-"), so "-lrb-" of lower-case words stays.
 PUNCTUATION = re.compile(
     r"[.,:;?!'\"`\u00b4\u2018-\u201f\u2039\u203a\u00ab\u00bb\u2013-\u2015\u2026]|\.{2,}|-{1,4}"
 )

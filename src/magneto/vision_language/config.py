@@ -55,7 +55,7 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
     initialised from N(0, 1/width), while torchscale has N(0, 1)."""
     final_norm: Literal["placement", "none"] = "placement"
     """Final norm of the stack: "placement" (that of the placement) or "none". BEiT-3 has none for
-    question answering, since the head has its own norm."""
+    question answering, since the pooler begins with its own norm."""
 
     @property
     def ends_in_mask(self) -> bool:
@@ -80,8 +80,8 @@ class FineTunedConfig(VisionLanguageConfig):
 
     max_length: TextLength | None = 64  # pyright: ignore[reportIncompatibleVariableOverride]
     """Longest text in tokens, including `<s>` and `</s>` (64 in BEiT-3's fine-tuning). null: the
-    length that 99 % of the training texts do not exceed, at most 128, or at most that of the
-    pre-trained run."""
+    length that 99 % of the training texts do not exceed, but at most 128 or, with `pretrained`, the
+    length of that run."""
     pretrained: Free[str | None] = None
     """Directory of a vision-language run from which embeddings and layers are initialised. Its
     tokenizer and normalisation of images are used, too. "{placement}" in the path stands for the

@@ -60,7 +60,7 @@ def attention_figure(
     batch, device = task.fixed_rows(rows), next(model.parameters()).device
     images, samples = batch["images"].to(device), batch["samples"].to(device)
     answers = model(images, samples).argmax(1).tolist()
-    # The head reads one token of the top layer, whose other tokens are not trained.
+    # The layer below the top one: of the top layer the head reads, and so trains, only one token.
     pieces, layer = task.tokenizer.pieces(), max(config.layers - 2, 0)
     # Mean attention over heads from each token to each patch.
     grid, found = config.image_grid, model.encoder.attention_weights(images, samples, layer)

@@ -52,7 +52,7 @@ EMBEDDING = "vision_embedding."
 HINT = "give a run of vision-language-modelling, or one fine-tuned from it"
 # Largest number of tensors in a message.
 LISTED = 8
-# Fields that must be equal in both encoders, since what the weights compute depends on them.
+# Fields in which model and pre-trained run must agree: they decide what the weights compute.
 SHARED_FIELDS = frozenset(
     [*(field.name for field in fields(MultiwayConfig)), "patch_size", "channels", "embedding_scale"]
 ) - {"max_length"}
@@ -82,8 +82,8 @@ def load_pretrained(
     """Return the pre-trained run's encoder weights by the model's names, and a summary of them.
 
     Positions are interpolated. Only the shapes of the model, whose encoder is called `encoder`, are
-    used, so it may be on the "meta" device. A run with no encoder, or another one, raises
-    ValueError.
+    used, so it may be on the "meta" device. A run without an encoder, or with one of other shapes,
+    raises ValueError.
     """
     run = pretrained_run(config)
     held = held_config(run)
@@ -171,7 +171,7 @@ class FineTunedTask(ImageTextTask):
             warn_unlearnt(pretrained_run(self.model_config), self._progress)
 
     def _derived_length(self) -> int:
-        """Return a length for the training texts; a pre-trained run has only so many positions."""
+        """Return a length for the training texts, at most the positions of a pre-trained run."""
         run, texts = self.shared_input(), list(self.training_texts())
         most = run[1].max_length if run else self.model_config.longest_text
         sample = [texts[number] for number in evenly_spaced(len(texts), LENGTH_SAMPLE)]

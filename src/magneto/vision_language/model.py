@@ -144,7 +144,7 @@ class VisionLanguageEncoder(nn.Module):
 def interpolate_positions(
     state: Mapping[str, Tensor], old: VisionLanguageConfig, new: VisionLanguageConfig
 ) -> dict[str, Tensor]:
-    """Return an encoder's tensors for another image size, or shorter texts, not longer ones.
+    """Return an encoder's tensors for another image size or shorter texts; ValueError for longer.
 
     Positions of patches are interpolated (bicubic) as in the released BEiT-3; that of the class
     token is unchanged. The first `max_length` positions of words are used.
@@ -194,8 +194,8 @@ def pool_pairs(parts: Sequence[Pooling], streams: Streams, samples: Samples) -> 
     """Return the pooled features of each pair of image and text, (pairs, parts * width)."""
     vision, language = streams
     read = torch.cat([part(vision, language, samples) for part in parts], dim=-1)
-    # The head may not read one modality. The empty sum gives its top layer gradients of zeros, not
-    # none, for which ranks would wait.
+    # The head may leave a modality unread. The empty sum gives that modality's top layer gradients
+    # of zeros: ranks would wait for missing ones.
     return read + vision[:0].sum() + language[:0].sum()
 
 

@@ -128,7 +128,7 @@ def resize_to_square(picture: Picture, size: int) -> np.ndarray:
 class WholeImage:
     """Transform of images with texts, without a centre crop.
 
-    The crop "centre" of the augmentation is the whole image here. None: no augmentation.
+    The augmentation's crop "centre" is the whole image here. `augmentation` None: none at all.
     """
 
     input_format: InputFormat

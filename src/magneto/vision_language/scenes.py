@@ -1,8 +1,9 @@
 """Built-in scenes of shapes with captions, balanced questions and balanced statements.
 
-Each question has each of its answers equally often. Each statement, and each pair of images, is
-true as often as false. So neither texts nor images alone predict the answer. The sets are the same
-for every seed. Like the sets of other sources, each set is two tables, "train" and "validation".
+Each question has each of its answers equally often. Each statement is true as often as false, and
+so are the statements about each pair of images. So neither texts nor images alone predict the
+answer. The sets are the same for every seed. Like the sets of other sources, each set is two
+tables, "train" and "validation".
 
 A scene has 3 x 3 cells of 16 x 16 pixels, each empty or with a coloured shape. Scenes are stored as
 int64 (CELLS,), with `EMPTY` or shape * colours + colour for each cell.
@@ -33,7 +34,7 @@ PAINT = ((205, 40, 40), (40, 150, 60), (50, 80, 200), (225, 190, 30))
 EMPTY = -1
 # Largest number of objects in a scene.
 MOST_OBJECTS = 4
-# Grey of the background, without noise, by which k-means would cluster empty patches.
+# Grey of the background. It has no noise, since k-means would cluster empty patches by their noise.
 GROUND = 230
 # Number of images with captions and of images alone; texts alone are a quarter more.
 PAIRS = {"train": 4000, "validation": 400}
