@@ -13,13 +13,13 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "magneto"
 AIR = 1.1
 COUNTED = {
-    "lines of source": 48_810,
-    "lines of tests": 35_090,
-    "lines of benchmarks": 4_500,
-    "modules": 161,
-    "modules with one importer": 27,
+    "lines of source": 47_730,
+    "lines of tests": 31_360,
+    "lines of benchmarks": 4_700,
+    "modules": 160,
+    "modules with one importer": 25,
     "modules that causal_lm loads": 25,
-    "modules that vision-language pre-training loads": 42,
+    "modules that vision-language pre-training loads": 44,
 }
 
 
