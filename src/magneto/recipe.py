@@ -163,9 +163,9 @@ def _with_learning_rate(recipe: Recipe) -> Recipe:
     row = placement_name(recipe.model)
     rates = recipe.learning_rates
     if row not in rates and "default" not in rates:
-        listed = f"learning_rates has {', '.join(rates)}" if rates else "there is no learning_rates"
-        missing = f", not {row}" if row else ""
-        raise ConfigError([f"training.learning_rate is not set, and {listed}{missing}. Set it."])
+        lacking = f"learning_rates has no rate for {row or 'this model'}, only for "
+        why = lacking + ", ".join(rates) if rates else "the recipe has no learning_rates either"
+        raise ConfigError([f"training.learning_rate is not set, and {why}. Set one of them."])
     rate = rates.get(row, rates.get("default"))
     return replace(recipe, training=replace(recipe.training, learning_rate=rate))
 
@@ -218,7 +218,8 @@ def _resolve(target: str, name: str) -> Any:
         raise ConfigError([f"task {name}: {error}{hint}"]) from error
     if not hasattr(found, attribute):
         hint = nearest(attribute, [key for key in vars(found) if not key.startswith("_")])
-        raise ConfigError([f"task {name}: module {module} has no {attribute or 'class'}{hint}"])
+        lack = f"module {module} has no {attribute}{hint}" if attribute else "name a class after :"
+        raise ConfigError([f"task {name}: {lack}"])
     return getattr(found, attribute)
 
 

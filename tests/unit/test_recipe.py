@@ -163,7 +163,7 @@ def test_a_rate_that_is_given_is_taken_in_place_of_the_placements() -> None:
         ({"model.heads": 5, "training.steps": 0}, ["must divide width", "steps must be 1 or more"]),
         ({"seed": "x"}, ["seed must be a whole number"]),
         ({"task": "nowhere.at.all:Task"}, ["task nowhere.at.all:Task", "PYTHONPATH"]),
-        ({"learning_rates": {"pre": 1}}, ["training.learning_rate is not set", "not sub"]),
+        ({"learning_rates": {"pre": 1}}, ["training.learning_rate is not set", "no rate for sub"]),
     ],
     ids=str,
 )

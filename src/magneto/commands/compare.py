@@ -187,8 +187,10 @@ def other_fields(words: Sequence[str], overrides: dict[str, Any]) -> dict[str, l
     ]
     lines += [f"--grid {name} is repeated; give all its values in one comma-separated list"
               for name in repeated(names) if name not in OWN_OPTIONS]  # fmt: skip
-    lines += [f"--{name} {value}: use {OWN_OPTIONS.get(name, '--grid')} for this field"
-              for name, value in overrides.items() if name in (*OWN_OPTIONS, *names)]  # fmt: skip
+    lines += [f"--{name} {value}: use {OWN_OPTIONS[name]} for this field"
+              for name, value in overrides.items() if name in OWN_OPTIONS]  # fmt: skip
+    lines += [f"--{name} {value}: --grid already varies this field; leave this option out"
+              for name, value in overrides.items() if name in names]  # fmt: skip
     if lines:
         raise ConfigError(list(dict.fromkeys(lines)))
     return dict(pairs)

@@ -93,8 +93,8 @@ def predict_images(args: argparse.Namespace, overrides: Mapping[str, str], kind:
     opened: Any = load_run(args.run, args.weights, overrides, verb="predict")
     group = opened.task.images_together if kind else 1
     if len(paths) % group:
-        raise ConfigError([f"a {kind} needs {group} images, but {len(paths)} are given; name the "
-                           "images of each group in order"])  # fmt: skip
+        raise ConfigError([f"a {kind} is about {group} images, so give a multiple of {group} "
+                           f"images, not {len(paths)}"])  # fmt: skip
 
     def ask(pictures: Sequence[Any]) -> Sequence[Any]:
         inputs = [(picture, text) for picture in pictures] if kind else pictures

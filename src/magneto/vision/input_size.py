@@ -71,7 +71,8 @@ def sample_images(split: ImageSplit) -> ImageSample:
         except BrokenImage:
             continue
     if not sizes:
-        raise ValueError("no image of a sample can be read")
+        raise ValueError(f"none of the {min(SAMPLE, len(split))} images that were tried can be "
+                         f"read, such as {split.name(0)}")  # fmt: skip
     return ImageSample(np.array(sizes), grey, huge)
 
 

@@ -60,10 +60,10 @@ def centre_crop(picture: Picture, size: int, resize: int) -> np.ndarray:
 
 
 def source_span(start: int, size: int, old: int, new: int) -> tuple[slice, float, float]:
-    """Return the slice of source pixels for a part of a resized side, and the part's ends in it.
+    """Return the source pixels that determine a part of a resized side, and the part's two ends.
 
     The side is resized from `old` to `new` pixels. `start` and `size` of the part are in new
-    pixels. The ends are in source pixels from the start of the slice.
+    pixels. The ends are in source pixels from the start of the returned slice.
     """
     scale = old / new
     begin, end = start * scale, min((start + size) * scale, old)

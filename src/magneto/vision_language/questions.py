@@ -288,7 +288,7 @@ def vqa_tables(
 
 
 def read_split(folder: Path, split: str, counts: Counts) -> list[tuple[Any, ...]]:
-    """Return `COLUMNS` of each question of a split of `ANNOTATED` or `WITHOUT_ANSWERS`."""
+    """Return a tuple of the values of `COLUMNS` for each question of a split."""
     path = existing_path(str(file_of(folder, QUESTION_FILE, split)))
     rows = read_each(read_list(path, "questions", counts), question_of, counts, f"{path}, question")
     asked = by_id(rows, path, DUPLICATES, counts)
