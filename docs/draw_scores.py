@@ -72,7 +72,7 @@ def draw(theme: str) -> str:
         figure = Figure(figsize=(5.4, 3.7), dpi=72, layout="constrained")
         axes = figure.subplots()
         axes.axhline(baseline, color=colours["faint"], linewidth=0.9, linestyle=(0, (1, 2)))
-        axes.annotate("token frequencies alone", (0.001, baseline), (0, 8),
+        axes.annotate("byte frequencies alone", (0.001, baseline), (0, -14),
                       textcoords="offset points", fontsize=8, color=colours["faint"])  # fmt: skip
         for name, points in found.items():
             *colours_of, marker, dash = ROWS[name]
@@ -83,8 +83,8 @@ def draw(theme: str) -> str:
         axes.set_xscale("log")
         axes.set_xticks(rates, [f"{rate:g}" for rate in rates], minor=False)
         axes.set_xticks([], minor=True)
-        axes.legend(loc="lower left", frameon=False, handlelength=4.2)
-        axes.set(xlabel="peak learning rate", ylabel="validation loss at the end, nats per token")
+        axes.legend(loc="center", bbox_to_anchor=(0.42, 0.62), frameon=False, handlelength=4.2)
+        axes.set(xlabel="peak learning rate", ylabel="validation loss at the end, nats per byte")
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = out.getvalue()
