@@ -87,7 +87,7 @@ def main(words: Sequence[str]) -> int:
     progress, measured = ProgressBars(), not args.no_measurements and PLACEMENT in grid
     if args.more_seeds or not all(is_done(folder, cell) for cell in checked.cells()):
         prepare_data(folder, checked, progress)
-    # A grid whose data is refused does not grow.
+    # Not earlier: a grid whose data is refused must not grow.
     sweep = open_sweep(folder, sweep)
     complete = run(folder, sweep, args, progress)
     more = numbers("--more-seeds", args.more_seeds) if args.more_seeds else []

@@ -35,7 +35,7 @@ SIZED = {
     "depth": ("model.layers", "model.encoder_layers", "model.decoder_layers"),
     "width": ("model.width", "model.heads", "model.ffn_width", "model.key_value_heads"),
 }
-# Seconds of a run besides steps and evaluation; the time of an evaluation batch in steps.
+# Seconds of a run besides steps and evaluation; time of an evaluation batch over that of a step.
 OVERHEAD_SECONDS, EVALUATION_SHARE = 1.5, 0.4
 # Validation batches under a budget, if the recipe sets no limit.
 BATCHES = 16

@@ -39,7 +39,7 @@ def join_words(words: Sequence[Any], most: int = LISTED) -> str:
 
 
 def quantity(number: int, units: str) -> str:
-    """Return a number with its unit in the singular for 1, such as "1 training row of a split".
+    """Return a number with its unit; for 1, "rows of a split" becomes "1 row of a split".
 
     The first or second word of `units` must be a plural.
     """

@@ -144,7 +144,7 @@ def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
-    """Return a plan of rows (draw, number) with every example once per epoch.
+    """Return a plan of rows (draw, number); without repeats, every example comes once per epoch.
 
     Args:
         count: Number of examples.
@@ -184,7 +184,7 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
     count = len(lengths)
 
     def cut_pool(pool: np.ndarray) -> list[np.ndarray]:
-        """Divide a pool into batches of similar length; the remainder is random."""
+        """Divide a pool into batches of similar length; the last, partial batch is random."""
         over = len(pool) % batch_size
         by_size = pool[over:][np.argsort(lengths[pool[over:]], kind="stable")]
         pieces = [by_size[i : i + batch_size] for i in range(0, len(by_size), batch_size)]
@@ -267,8 +267,9 @@ def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> 
     Args:
         order: Numbers of the examples, sorted by length.
         sizes: Lengths of each example, such as those of source and target: (examples, lengths).
-        budgets: For each i, a group's number of examples times the product of its largest lengths
-            0 to i is at most budget i. A single example may exceed a budget.
+        budgets: Limits of a group. Limit 0 holds for the number of examples times the largest
+            length 0, limit 1 for this product times the largest length 1, and so on. A single
+            example may exceed a limit.
     """
     sizes = sizes[order]
     groups, start = [], 0

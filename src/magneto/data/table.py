@@ -54,7 +54,7 @@ COLUMN_ALIASES = {
 }  # fmt: skip
 FROM_TEST = "validation rows from the test split"
 TEST_UNUSED = "unused rows of the test split"
-# Media files whose bytes enter the digest; the others enter by name and size.
+# Number of media files whose bytes enter the digest; the others enter by name and size.
 SAMPLED_FILES = 256
 NO_CLASS = -1
 # Least share of the requested rows to hold out; below it, further values are held out.

@@ -232,7 +232,7 @@ def prediction_sums(logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 def loss_metrics(sums: Mapping[str, Any]) -> dict[str, float]:
-    """Return the "loss" of each prediction and its "perplexity", which is finite."""
+    """Return the mean "loss" per prediction, and its "perplexity", capped to be finite."""
     loss = sums["loss"] / sums["count"]
     return {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
 

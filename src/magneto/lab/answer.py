@@ -13,8 +13,8 @@ from itertools import combinations
 from magneto.functional.statistics import Difference, joint_differences
 from magneto.lab.outcome import Summary
 
-# With fewer seeds, even failures of all against failures of none are not significant by Fisher's
-# exact test (3 of 3 against 0 of 3: p = 0.1).
+# With fewer seeds per row, a row that always fails does not differ significantly from a row that
+# never fails, by Fisher's exact test (3 of 3 against 0 of 3: p = 0.1).
 ENOUGH_SEEDS = 4
 
 
@@ -48,7 +48,7 @@ def nothing_learned(summaries: Sequence[Summary]) -> str:
 
 
 def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
-    """Return whether several rows were compared, but the best or all others have one seed."""
+    """Return whether, of several rows, the best or each of the others has only one seed."""
     if not ranked or len(summaries) < 2:
         return False
     first, *others = ranked

@@ -28,7 +28,7 @@ ENVIRONMENT = ("python", "packages", "processor", "cores", "threads", "gpus", "c
 ABSOLUTE = re.compile(r"(?<![\w.:/])~?/(?:[^\s'\"/=,:]+/)*([^\s'\"/=,:]+)/?")
 FILE = "measurements.json"
 DEPTHS = (6, 12, 24, 48)
-# Updates differ more between seeds than between inputs.
+# More seeds than inputs (samples), because updates differ more between seeds.
 SEEDS, SAMPLES = range(6), 2
 Plan = tuple[TransformerConfig, Stack]
 """A stack whose updates are measured: its shape with one layer, and its kind."""
@@ -176,7 +176,8 @@ def measure(
     if list(found.get("activations", ())) != list(first):
         found = measure_recipes({row: sweep.load(cell) for row, cell in first.items()}, progress)
         write_json(path, found)
-    # By cell, not by row: a grown grid may have a smaller rate, or the row may have learned since.
+    # Reasons are kept by cell, because the first cell of a row changes when the grid gets a smaller
+    # rate.
     probed = found.setdefault("probed", {})
     for cell in (first[row] for row in failed):
         if cell.name not in probed:

@@ -121,9 +121,10 @@ class Trial:
     Attributes:
         status: "learned", "has not learned yet" or "diverged"; `reason` says why.
         score: The primary metric at the end; None if the run diverged.
-        baseline: The trivial baseline's value; None without a baseline, like `threshold`, the value
-            to beat.
-        steps: Steps taken, with the recipe's schedule, of `of_steps`.
+        baseline: The trivial baseline's value; None without a baseline.
+        threshold: The value to beat; None without a baseline.
+        steps: Steps taken, the first ones of the recipe's schedule.
+        of_steps: Steps of the whole schedule.
         seconds: Training time from the end of the first step, without the evaluation.
     """
 

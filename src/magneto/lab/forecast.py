@@ -180,7 +180,7 @@ def of_first_seeds(
 
 
 def read_probe(run: Path) -> dict[str, float]:
-    """Return a run's largest values over the measured steps (of the gradient the smallest)."""
+    """Return each quantity's largest value over a run's measured steps, the gradient's smallest."""
     path = run / PROBE_FILE
     if not path.is_file():
         return {}

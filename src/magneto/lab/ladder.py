@@ -61,7 +61,7 @@ from magneto.training.logging import environment
 LOWEST, HIGHEST = 1e-6, 3.0
 # Share of the budget for the cells; starting workers, reading data and figures take the rest.
 SHARE = 0.8
-# Minimum steps of a run, and steps below which a seed is dropped first.
+# Minimum steps of a run, and steps below which seeds are dropped before runs become shorter.
 LEAST_STEPS, GOOD_STEPS = 40, 80
 # Seeds of the update that is compared with the theory's bound.
 UPDATE_SEEDS = range(3)

@@ -39,8 +39,8 @@ class Scored:
         loss: The validation loss at the end; None as for the score.
         initial_loss: Training loss of the first step, at initialisation.
         reason: Why it is not "finished".
-        curve: Rows of [step, loss], of validation if the score is the loss and was evaluated more
-            than once, else of training.
+        curve: Rows of [step, loss]. The loss is the validation loss if this is the score and was
+            evaluated more than once, else the training loss.
     """
 
     placement: str
@@ -223,7 +223,7 @@ def failures(group: Group) -> str:
 
 
 def part(group: Group) -> str:
-    """Return the number of seeds with a result if some are missing: " [2/3]"."""
+    """Return " [2/3]" if only 2 of 3 seeds have a result; "" if none is missing."""
     return f" [{group.seeds}/{group.seeds + group.missing}]" if group.missing else ""
 
 

@@ -36,7 +36,8 @@ RECOMPUTE = "model.checkpoint_activations"
 RESERVE = 0.08
 # Tokenizers that are trained on the data.
 TRAINED_TOKENIZERS = ("auto", "bpe", "sentencepiece", "characters")
-CLASSES, ANSWERS = 2, 3129  # of texts, and of questions (VQA v2's), where the data has the number
+# Assumed numbers of classes of texts, and of answers to questions (that of VQA v2).
+CLASSES, ANSWERS = 2, 3129
 
 
 def without_data(recipe: Recipe) -> dict[str, Any]:
@@ -139,7 +140,7 @@ class AliveBytes(CountedOperations):
 
 def as_on_gpu(model: nn.Module, autocast: bool) -> None:
     """Give a model on the CPU the memory use of a GPU."""
-    # There autocast computes LayerNorm in fp32, and attention stores no matrix of length x length.
+    # On a GPU autocast computes LayerNorm in fp32, and attention stores no length x length matrix.
     for module in model.modules():
         if isinstance(module, nn.LayerNorm) and autocast:
             module.register_forward_pre_hook(lambda _, given: given[0].float())

@@ -108,7 +108,7 @@ class LayerRecorder:
         self.keep("attention_logit_max", module, logits.masked_fill(~allowed, -math.inf).max())
         seen = allowed.sum(-1)
         some = seen > 1  # entropy needs at least two keys
-        # A row without keys gets all, so that its softmax exists; it does not count.
+        # A query without keys gets all keys, so that its softmax exists; the means leave it out.
         open_rows = allowed | (seen == 0)[..., None]
         probabilities = logits.masked_fill(~open_rows, -math.inf).softmax(-1)
         entropy = torch.special.entr(probabilities).sum(-1)
@@ -296,8 +296,8 @@ class Trouble:
 def first_trouble(readings: Sequence[LayerReading], limit: str = "fp16") -> Trouble | None:
     """Find the first layer that is not finite, or exceeds half of a format's range.
 
-    Activations fail from the first layer up and gradients from the last one down, so they are
-    checked in this order.
+    Activations fail from the first layer up, so they are checked upwards. Gradients fail from the
+    last layer down, so they are checked downwards.
 
     Args:
         readings: Readings in the model's order.

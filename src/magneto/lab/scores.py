@@ -221,9 +221,9 @@ def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str
     """Return the scores in a file of a run by column.
 
     The file is an output of `magneto evaluate --keep NAME`, with the column NAME, or a result of
-    the VQA leaderboard, [{"test-dev": {"overall": 71.2, ...}}], with a column for each split in
-    percent. Scores of other weights, of a part of the data or of weights since rewritten are
-    refused.
+    the VQA leaderboard, [{"test-dev": {"overall": 71.2, ...}}], with a column in percent for each
+    split. Scores are refused if they are of other weights, of a part of the data, or of weights
+    that were rewritten later.
     """
     found = read_json(file)
     if not isinstance(found, dict) or not isinstance(found.get("metrics"), dict):

@@ -144,10 +144,11 @@ class AlibiTable(nn.Module):
 
 
 def slopes(heads: int, device: torch.device | None = None) -> Tensor:
-    """Return the heads' slopes, (heads,), a geometric sequence from 2 ** (-8 / heads) to 2 ** -8.
+    """Return the heads' slopes, (heads,).
 
-    If `heads` is not a power of two, the slopes for the next lower power come first. Every second
-    slope for the next higher power follows.
+    For a power of two they are a geometric sequence from 2 ** (-8 / heads) to 2 ** -8. For another
+    number, the slopes for the next lower power come first, then every second slope for the next
+    higher power.
     """
     below = 1 << (heads.bit_length() - 1)
     head = torch.arange(heads, device=device)

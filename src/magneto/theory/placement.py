@@ -351,7 +351,7 @@ VARIANTS: dict[str, Placement] = {
             ),
         ),
         # The base and large models, with a norm after the gate of the feed-forward network. The
-        # CLIP models have another one in attention, as "sub".
+        # CLIP models have another norm in attention, as "sub" has.
         replace(
             PLACEMENTS["pre"],
             name="eva02",

@@ -400,7 +400,7 @@ class TrainingResult:
     seconds: float
 
 
-# Metrics of guessing by token frequency, in a run whose encoder other runs may start from.
+# File with the metrics of guessing by token frequency, in a run that pre-trains an encoder.
 PLATEAU_FILE = "baseline.json"
 
 

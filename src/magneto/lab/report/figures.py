@@ -390,7 +390,7 @@ def _draw_panel(
 
 
 def divergence_marks(cells: Rows) -> list[Mark]:
-    """Return a mark for each diverged run at the step of divergence, or if unknown at its end."""
+    """Return a mark for each diverged run, at the step of divergence if known, else at its end."""
     marks = []
     for cell in cells:
         if cell["status"] == "diverged":

@@ -175,9 +175,10 @@ def exponent(law: Found | None) -> str:
 
 
 def gaps(found: Found) -> Iterator[tuple[str, str, list[float], Found]]:
-    """Yield the first row that learned on every rung, another such row, their gaps and its law.
+    """Yield the first row, each further row, their gaps by rung, and the law of these gaps.
 
-    A gap is the logarithm of the other row's loss over the first row's.
+    Only rows that learned on every rung count. A gap is the logarithm of the further row's loss
+    over the first row's.
     """
     laws = found["forecast"]["rows"]
     first = next((row for row in found["rows"] if row in laws), "")
