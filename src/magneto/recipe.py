@@ -164,8 +164,8 @@ def _with_learning_rate(recipe: Recipe) -> Recipe:
     rates = recipe.learning_rates
     if row not in rates and "default" not in rates:
         lacking = f"learning_rates has no rate for {row or 'this model'}, only for "
-        why = lacking + ", ".join(rates) if rates else "the recipe has no learning_rates either"
-        raise ConfigError([f"training.learning_rate is not set, and {why}. Set one of them."])
+        why = lacking + ", ".join(rates) if rates else "the recipe has no learning_rates"
+        raise ConfigError([f"training.learning_rate is not set. Set it, because {why}."])
     rate = rates.get(row, rates.get("default"))
     return replace(recipe, training=replace(recipe.training, learning_rate=rate))
 
@@ -218,7 +218,7 @@ def _resolve(target: str, name: str) -> Any:
         raise ConfigError([f"task {name}: {error}{hint}"]) from error
     if not hasattr(found, attribute):
         hint = nearest(attribute, [key for key in vars(found) if not key.startswith("_")])
-        lack = f"module {module} has no {attribute}{hint}" if attribute else "name a class after :"
+        lack = f"module {module} has no {attribute}{hint}" if attribute else "class name is missing"
         raise ConfigError([f"task {name}: {lack}"])
     return getattr(found, attribute)
 
@@ -249,6 +249,6 @@ def open_run(run: Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
         return load_recipe(str(path), overrides)
     except ConfigError as error:
         own = ", ".join(key for key in unknown_keys(error) if key not in (overrides or {}))
-        line = (f"{path} was edited or written by another version (see environment.json): use that "
-                f"version, or remove {own}")  # fmt: skip
+        line = (f"{path} was edited, or written by another version of Magneto (see "
+                f"environment.json): use that version, or remove {own}")  # fmt: skip
         raise ConfigError([*error.lines, *([line] if own else [])]) from error

@@ -116,7 +116,7 @@ def run_tokenizer(run: Path) -> str:
     fields = resolved_fields(run)
     if "data.tokenizer" not in fields:
         open_run(run)  # a path without a run has its own message
-        raise FileNotFoundError(f"{run} has no tokenizer. Give a run on texts that has started.")
+        raise FileNotFoundError(f"{run} has no tokenizer. Name a started run on texts.")
     return fields["data.tokenizer"]
 
 
@@ -164,7 +164,7 @@ def check_same_encoder(run: Path, trained: Any, config: Any, names: Iterable[str
         if hasattr(trained, name) and _option_value(trained, name) != _option_value(config, name)
     ]
     if different:
-        raise ValueError(f"The encoder of {run} has another shape; set {' '.join(different)}")
+        raise ValueError(f"The encoder of {run} differs from the recipe; set {' '.join(different)}")
 
 
 def _option_value(config: Any, name: str) -> str:

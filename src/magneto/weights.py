@@ -166,9 +166,9 @@ def find_weights(run: Path, which: str = "auto") -> Path:
     except DamagedError as error:
         others = {path: name for name, path in there.items() if name != "last" and path != found}
         whole = [others[path] for path in undamaged(others)[0]]
-        hint = "no others are undamaged"
+        hint = "the run has no undamaged weights"
         if whole:
-            hint = f"undamaged: {', '.join(whole)} (--weights {whole[0]}, where the option exists)"
+            hint = f"undamaged: {', '.join(whole)} (--weights {whole[0]}, if the command has it)"
         raise DamagedError(f"{error}; {hint}") from error
     return found
 

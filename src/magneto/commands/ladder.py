@@ -154,14 +154,14 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
     if args.jobs is not None and args.jobs < 1:
         raise ConfigError([f"--jobs must be 1 or more, not {args.jobs}"])
     if clash := [name for name in SIZED["depth"] if axis == "depth" and name in overrides]:
-        raise ConfigError([f"--{clash[0]}: use {option} for this field"])
+        raise ConfigError([f"--{clash[0]}: {option} already sets this field; omit --{clash[0]}"])
     rates = sorted(numbers("--lrs", args.lrs, float))
     seeds = sorted(numbers("--seeds", args.seeds or SEEDS))
     if rates[0] <= 0:
         raise ConfigError([f"--lrs must be above 0, not {args.lrs}"])
     others = other_fields(args.grid, overrides)
     if clash := [name for name in SIZED[axis] if name in others]:
-        raise ConfigError([f"--grid {clash[0]}: {option} sets this field"])
+        raise ConfigError([f"--grid {clash[0]}: {option} sets this field; omit this --grid"])
     changes = {**overrides, **{name: values[0] for name, values in others.items()}}
     recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
     if args.placements is None and placement_name(recipe.model):

@@ -130,7 +130,7 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
                  "per GPU; communication fully overlaps with computation"))  # fmt: skip
     if found["assumed"]:
         sizes = ", ".join(f"{name} {value}" for name, value in found["assumed"].items())
-        rows.append(("", f"{sizes}; a training derives these from its data"))
+        rows.append(("", f"{sizes}; training derives these from the data"))
     if not found["steps"]:
         rows.append(("", "give --examples N for the hours, because the recipe counts epochs"))
     memory = f"{found['gpu_memory'] / GB:g} GB"

@@ -213,7 +213,7 @@ def predict_texts(args: argparse.Namespace, overrides: Mapping[str, str]) -> int
     opened: Any = load_run(args.run, args.weights, overrides, verb="predict")
     task, counts, progress = opened.task, Counts(), ProgressBars()
     if args.probabilities and task.data_config.regression:
-        raise ConfigError([f"--probabilities: {args.run} predicts numbers, not classes"])
+        raise ConfigError([f"--probabilities needs classes, but {args.run} predicts numbers"])
     piped = not args.inputs or is_standard_input(args.inputs[0])
     if piped and sys.stdin is not None and sys.stdin.isatty():
         progress.say("Reading texts from standard input, one per line.")

@@ -95,7 +95,7 @@ def train_tokenizer(
             f"the text, now {field!r}"
         )
     if kind == "byte-bpe" and vocab_size < LEAST_BYTES:
-        raise ValueError(f"a byte-bpe vocabulary needs {LEAST_BYTES} tokens or more")
+        raise ValueError(f"byte-bpe needs --vocab-size {LEAST_BYTES} or more, not {vocab_size}")
     path.parent.mkdir(parents=True, exist_ok=True)
     with directory_aside(path) as folder:
         file, texts = folder / path.name, chain([first], texts)

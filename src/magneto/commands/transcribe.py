@@ -149,7 +149,7 @@ def check(made: Parser, args: argparse.Namespace) -> None:
             check_file(name, "recording")
     stems = [Path(name).stem for name in args.files]
     if args.out is not None and len(set(stems)) < len(stems):
-        made.error("--out needs recordings with different names")
+        made.error("--out needs recordings whose names without ending differ")
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def transcribe(transcriber: Transcriber, args: argparse.Namespace, paths: Sequen
     for part in transcriber.transcribe(sounds):
         if args.n_best is not None and not part.texts:
             raise ValueError(f"--n-best: {args.files[part.recording]} is longer than a window of "
-                             f"{transcriber.size / rate:g} s (--window)")  # fmt: skip
+                             f"{transcriber.size / rate:g} s; raise --window")  # fmt: skip
         has_sound = has_sound or part.seconds >= transcriber.least_seconds
         words += part.words
         if at_once and args.kind == "txt":

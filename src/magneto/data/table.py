@@ -287,6 +287,6 @@ def hold_out(
             chosen[number] = True
     held = chosen[kind]
     if counts is not None and held.sum() > max(HIGHEST_SHARE * wanted, 1):
-        counts[f"rows held out instead of about {wanted:,.0f}, since few values of {key!r} have "
-               "most rows"] += int(held.sum())  # fmt: skip
+        counts[f"rows held out instead of about {wanted:,.0f}, since a few values of {key!r} "
+               "have most of the rows"] += int(held.sum())  # fmt: skip
     return table.take(~held), table.take(held)

@@ -324,9 +324,9 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
 
 def _reason(message: str, vocab_size: int) -> str:
     if found := re.search(r"too high .*<= (\d+)", message):
-        return f"too little text for {vocab_size} pieces: use at most {found[1]}"
+        return f"too little text for {vocab_size} pieces: use {found[1]} or fewer"
     if found := re.search(r"smaller than required_chars\D*\d+ vs (\d+)", message):
-        return f"{vocab_size} pieces are too few: {found[1]} are needed for bytes and characters"
+        return f"{vocab_size} pieces are too few: bytes and characters need {found[1]}"
     return f"SentencePiece: {message.splitlines()[0] if message else 'it failed'}"
 
 

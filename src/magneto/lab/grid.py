@@ -181,7 +181,7 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
     cells = sweep.cells()
     if twice := repeated([cell.name for cell in cells]):
         raise ConfigError([f"two runs of the grid would share the directory {twice[0]}; compare "
-                           "these values in two folders (--out)"])  # fmt: skip
+                           "their values in separate folders (--out)"])  # fmt: skip
     names: dict[str, str] = {}
     for cell, loaded in zip(cells, recipes, strict=True):
         recipe = json.dumps(json_values(loaded), sort_keys=True)

@@ -173,7 +173,7 @@ def measured(run: Found, data: str, preset: Preset, weights: str) -> Measured:
     recipe = run.recipe
     if preset.tasks and recipe.task not in preset.tasks:
         raise ConfigError([f"{run.directory} has the task {recipe.task}, not "
-                           f"{' or '.join(preset.tasks)}"])  # fmt: skip
+                           f"{' or '.join(preset.tasks)}; omit this run"])  # fmt: skip
     task, title = recipe.build_task(), preset.tasks.get(recipe.task, "{data} {metric}")
     metric = task.primary_metric
     own = title.format(data=data, metric=metric)
@@ -191,7 +191,7 @@ def measured(run: Found, data: str, preset: Preset, weights: str) -> Measured:
             ending = (split for split in preset.splits if f"-{stem}".endswith(f"-{split}"))
             name = next(ending, stem)
             if name in files:
-                raise ConfigError([f"{files[name]} and {file} both have {name}; remove one"])
+                raise ConfigError([f"{files[name]} and {file} both score {name}; remove one"])
             others[name], files[name] = score, file
     row = row_of(recipe, preset.by_origin)
     better = task.higher_is_better
@@ -232,11 +232,11 @@ def read_scores(file: Path, metric: str, scale: float, weights: str) -> dict[str
     if measured_on != weights or limit is not None:
         partial = limit is not None
         how = f"{limit} batches only" if partial else f"weights {measured_on}, not {weights}"
-        raise ConfigError([f"{file} was measured with {how}; measure it again or remove it"])
+        raise ConfigError([f"{file} was measured with {how}; evaluate again or remove the file"])
     manifest = file.parent.parent / measured_on / MANIFEST
     if manifest.is_file() and read_json(manifest) != found.get("manifest"):
-        raise ConfigError([f"{file} was measured before {manifest.parent} was written; measure it "
-                           "again or remove it"])  # fmt: skip
+        raise ConfigError([f"{file} was measured before {manifest.parent} was written; evaluate "
+                           "again or remove the file"])  # fmt: skip
     value = found["metrics"].get(metric)
     if value is not None and not is_number(value):
         raise DamagedError(f"{file} is damaged: its {metric} is {value!r}")

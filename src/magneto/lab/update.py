@@ -274,7 +274,7 @@ def _fit(updates: list[Update]) -> Growth:
         if not (math.isfinite(update.value) and update.value > 0):
             raise ValueError(
                 f"{first.placement} at {update.layers} layers: a step changes the output by "
-                f"{update.value}"
+                f"{update.value}, so no growth can be fitted"
             )
         logs.setdefault(update.seed, {})[update.layers] = math.log(update.value)
     x = [math.log(layers) for layers in depths]

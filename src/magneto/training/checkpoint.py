@@ -499,7 +499,7 @@ def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> Trai
     with staged_assets(state.task, run) if world.is_main_process else nullcontext({}) as assets:
         if resume and (done := call_on_main(world, finished_result, run, state.config)):
             field = "training.patience" if done.reason else "training.steps"
-            hint = f"to train longer, raise --{field}" if directory else "it has no checkpoint"
+            hint = f"to train longer, raise --{field}" if directory else "no checkpoint to resume"
             say(f"{run} already finished at step {done.step}; {hint}")
             return done
         if directory is not None:

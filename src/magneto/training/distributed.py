@@ -121,6 +121,7 @@ def pick_shard_size(config: TrainingConfig, strategy: str, world_size: int) -> i
         whose = "training.shard_size" if config.shard_size else "the number of processes of a node"
         raise ValueError(
             f"hybrid sharding: {whose} is {size}, which does not divide the {world_size} processes"
+            f"; set --training.shard_size to a divisor of {world_size}"
         )
     return size
 

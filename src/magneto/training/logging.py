@@ -64,7 +64,7 @@ class MetricsLogger:
         held = os.fstat(self.file.fileno())
         if not self.path.exists() or not os.path.samestat(self.path.stat(), held):
             raise FileNotFoundError(
-                f"{self.path} is gone: the run's directory was removed or moved while it trained"
+                f"{self.path} is gone: the run's directory was removed or moved during training"
             )
 
     def close(self) -> None:

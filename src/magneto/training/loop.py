@@ -264,7 +264,7 @@ def evaluate(state: TrainingState) -> None:
     state.add_row({"step": step} | {f"validation_{key}": x for key, x in metrics.items()})
     if task.primary_metric not in metrics:
         name = f"{type(task).__name__}.primary_metric {task.primary_metric!r}"
-        raise ConfigError([f"{name} is not among its metrics: {', '.join(metrics)}"])
+        raise ConfigError([f"{name} is not among the task's metrics: {', '.join(metrics)}"])
     value = metrics[task.primary_metric]
     if not math.isfinite(metrics.get("loss", 0.0)):
         state.mark_diverged(f"the validation loss is {metrics['loss']}", step)

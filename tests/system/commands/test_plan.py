@@ -120,7 +120,7 @@ def test_assumed_sizes_are_printed(capsys: Any) -> None:
              "--model.patch_size", "8", "--model.channels", "null"]  # fmt: skip
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert "model.image_size 64, model.channels 3; a training derives these from its data" in said
+    assert "model.image_size 64, model.channels 3; training derives these from the data" in said
     # The largest size that a training would derive, as it derives it.
     assert main([*words[:-4], "--model.patch_size", "4"]) == 0
     assert "model.image_size 64" in capsys.readouterr().out

@@ -240,7 +240,7 @@ def test_both_tasks_and_what_the_leaderboard_gave(answered: list[Path], capsys) 
 def test_what_no_leaderboard_gave_is_refused(answered: list[Path]) -> None:
     scores = next(answered[0].glob("cells/*/scores"))
     (scores / "test-dev.json").write_text('{"metrics": {"accuracy": 0.5}}')
-    with pytest.raises(ConfigError, match=r"leaderboard\.json and .*test-dev\.json both have test"):
+    with pytest.raises(ConfigError, match=r"leaderboard\.json and .*-dev\.json both score test"):
         read_runs(answered, QUESTIONS)
     for given in ("[7]", '[{"test-dev": {"overall": 71}}, {"test-dev": {"overall": 72}}]'):
         (scores / "leaderboard.json").write_text(given)
