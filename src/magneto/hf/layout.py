@@ -93,7 +93,7 @@ class Pair:
 
 
 def tensor_pairs(config: Any, names: Names) -> list[Pair]:
-    """Return the pairs of tensors of all layers of a model, from a name map."""
+    """Pair Magneto's tensors with the other library's, layer by layer, as a name map says."""
     made = []
     for mine, their in names.items():
         if not isinstance(their, TheirTensors):

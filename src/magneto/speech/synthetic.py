@@ -239,7 +239,7 @@ SPEAKERS = 200
 
 @dataclass(frozen=True)
 class Spoken:
-    """Synthetic utterance of a seed, with the phones of its words and the seed of its speaker."""
+    """Synthetic utterance made from `seed`; `lexicon` has its phones, `speaker` is a seed, too."""
 
     id: str
     seed: tuple[int, ...]

@@ -185,7 +185,7 @@ class TextTranslator:
     def translate_pairs(
         self, direction: LanguagePair, texts: Sequence[tuple[str, str]]
     ) -> tuple[LanguagePair, list[tuple[str, str]]]:
-        """Return the direction, and the translation and reference of each of its sentences."""
+        """Return the direction, and for each of `texts` its translation and its reference."""
         results = self.translate([source for source, _ in texts], direction[1])
         pairs = zip(results, texts, strict=True)
         return direction, [(each.texts[0], reference) for each, (_, reference) in pairs]

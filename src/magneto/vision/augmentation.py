@@ -31,14 +31,14 @@ from magneto.vision.transforms import (
     to_image,
 )
 
-# Random erasing as in timm: ranges of the rectangle's share of the image and of its height by its
-# width, and attempts to draw one that fits.
+# Random erasing as in timm: range of the rectangle's area as a share of the image's, range of its
+# height divided by its width, and attempts to draw a rectangle that fits.
 AREA, SHAPE, TRIES = (0.02, 1 / 3), (0.3, 1 / 0.3), 10
 # RandAugment: largest magnitude, operations for each image, probability of each.
 LARGEST, DRAWN, PROBABILITY = 10.0, 2, 0.5
 # Colour of pixels from outside of the image: ImageNet's mean.
 FILL = (124, 116, 104)
-# Range of a random crop's width by its height (arXiv 1409.4842, section 6).
+# Range of a random crop's width divided by its height (arXiv 1409.4842, section 6).
 RATIO = (3 / 4, 4 / 3)
 # Fields of colour jitter, and the classes of Pillow's ImageEnhance for them.
 COLOURS = {"brightness": "Brightness", "contrast": "Contrast", "saturation": "Color", "hue": ""}

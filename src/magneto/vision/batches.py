@@ -51,7 +51,7 @@ def read_or_replace(
     key: Sequence[int],
     broken: OnBroken = lambda index, error: None,
 ) -> tuple[dict[str, Any], int]:
-    """Return the example of an index, or of a random index if its image is broken, and that index.
+    """Return an example and its index: `index`, or a random one if the image there is broken.
 
     Random numbers are a function of the key (seed and draw) and the index. After `TRIES` broken
     images in a row the error is a ValueError.
@@ -73,7 +73,7 @@ def read_or_replace(
 def read_image(
     make: Callable[[], Any], blank: Any, broken: Callable[[BrokenImage], None]
 ) -> tuple[Any, bool]:
-    """Return what `make` reads, or `blank` for a broken image, and whether it is broken."""
+    """Return what `make` reads (`blank` if the image is broken), and whether it is broken."""
     try:
         with guarded(BrokenImage):
             return make(), False

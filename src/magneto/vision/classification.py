@@ -113,7 +113,7 @@ def answer_sums(logits: Tensor, labels: Tensor, broken: Tensor) -> dict[str, Ten
 
 
 def classification_scores(sums: Mapping[str, Any], classes: int) -> dict[str, float]:
-    """Return the metrics of sums over all images: those of `answer_sums` and of the "loss".
+    """Return the metrics, given the sums of `answer_sums` and "loss" over all images.
 
     Returns:
         "loss" and "accuracy"; "accuracy_top5" for more than five classes; "calibration_error", the

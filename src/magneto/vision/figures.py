@@ -22,8 +22,8 @@ from magneto.vision.transforms import InputFormat, with_channels
 CODES, PATCHES = 16, 16
 # Other figures: images in a row, heads, mistakes in a row, letters of a class's name.
 IMAGES, HEADS, COLUMNS, LONGEST = 8, 6, 4, 20
-# Side of a panel in inches: of a mistake, and the least of a segmentation, which has at most DPI
-# pixels an inch.
+# Side in inches of a panel that shows a mistake; smallest side of a segmentation's panel, and the
+# most image pixels that the panel shows per inch.
 MISTAKE, OVERLAY, DPI = 1.8, 3.8, 94
 # Opacity of a class's colour. Step of the hue from one class to the next: the golden section, so
 # that no two of few classes look alike.

@@ -221,7 +221,7 @@ def load_images(
     progress: Progress = SILENT,
     problems: DataProblems | None = None,
 ) -> ImageSplits:
-    """List the images of a source; `seed` is that of images held out of a built-in set.
+    """List the images of a source; `seed` chooses the images held out of a built-in set.
 
     Raises:
         FileNotFoundError: If the path does not exist.

@@ -335,7 +335,7 @@ class WholeImageConfig(SegmenterConfig):
 
 
 def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
-    """Return the model for another grid of patches; it shares all weights but positions.
+    """Return a model for another grid of patches, which shares all weights but the positions.
 
     Learned positions are interpolated (bicubic).
     """

@@ -124,7 +124,7 @@ def k_means(rows: Tensor, count: int, iterations: int, seed: int) -> Tensor:
 
 
 class Codebook(nn.Module):
-    """Codebook: `codes` directions of `width` numbers, and the share of use of each.
+    """Codebook: `codes` directions of `width` numbers, and how often each is used, as a share.
 
     Directions and shares are moving averages with this `decay`. A code is revived when its use
     falls below `revive_below` / `codes`.
@@ -389,7 +389,7 @@ def load_targets(
 
 
 def tokenizer_run(name: str) -> tuple[Path, Any] | None:
-    """Return the run of an image tokenizer and its model's configuration; None without a run."""
+    """Return an image tokenizer's run and model configuration; None if it has no run."""
     if name in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         return None
     from magneto.runs import resolved_recipe  # other users of this module open no run

@@ -294,7 +294,7 @@ class ImageTokenization(ImageTask):
         })  # fmt: skip
 
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
-        """Return the loss, the cosine, and the use of the codebook by the validation images.
+        """Return the loss, the cosine and the use of codes, measured on the validation images.
 
         "codebook_use" is the share of codes that occur; "codebook_perplexity" is the exponential of
         the entropy of their frequencies.

@@ -81,7 +81,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         self.paired_text_length = self._length("paired_text_length")
 
     def _length(self, name: str) -> int:
-        """Return a length of the recipe (default: the model's, which it must not exceed)."""
+        """Return the data's length `name`: at most the model's `max_length`, its default."""
         most, wanted = self.model_config.max_length, getattr(self.data_config, name)
         if wanted is not None and wanted > most:
             raise ValueError(f"data.{name} ({wanted}) is above model.max_length ({most})")

@@ -332,7 +332,7 @@ def question_of(row: Any) -> tuple[int, tuple[int, str]]:
 
 
 def annotation_of(row: Any) -> tuple[int, tuple[tuple[str, ...], str, str]]:
-    """Return question id, annotators' answers, majority answer and its type of a record."""
+    """Return a record's question id and its annotators' answers, majority answer and type."""
     number = non_negative_integer(row, "question_id")
     answers = tuple(one["answer"] for one in row["answers"])
     majority, kind = row["multiple_choice_answer"], row["answer_type"]

@@ -246,7 +246,7 @@ def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor)
 
 
 def chance(count: int, right: Mapping[int, int]) -> dict[int, float]:
-    """Return the recall at each of `RANKS` of a random order of `count` answers.
+    """Return the recall at each of `RANKS` if `count` answers are ordered at random.
 
     `right` maps a number of right answers to the number of queries that have so many.
     """

@@ -40,7 +40,7 @@ GROUND = 230
 PAIRS = {"train": 4000, "validation": 400}
 # Scenes for each of the 96 pairs of question and answer.
 ANSWERED = {"train": 60, "validation": 8}
-# Rounds of six pairs of scenes for each kind of statement and each thing.
+# Rounds; each has six pairs of scenes for each kind of statement and each first thing.
 ROUNDS = {"train": 30, "validation": 5}
 THINGS = len(SHAPES) + len(COLOURS)
 # Number of scenes from which those of statements are taken.
@@ -172,7 +172,7 @@ def question_kinds() -> list[tuple[str, str, Condition]]:
 
 
 def conditions() -> list[tuple[str, Condition]]:
-    """Return each thing that statements name, and the condition for a scene to have it."""
+    """Return each thing that statements name, with the test whether a scene has it."""
     shapes = [(f"a {shape}", lambda s, i=i: (shapes_of(s) == i).any(1))
               for i, shape in enumerate(SHAPES)]  # fmt: skip
     colours = [(f"something {colour}", lambda s, j=j: (colours_of(s) == j).any(1))

@@ -210,7 +210,7 @@ def find_columns(
 def with_words(
     table: Table, images: Sequence[str], found: Mapping[int, Mapping[str, Any]], counts: Counts
 ) -> Table:
-    """Return the rows with values in `found`, as columns of images and of these values."""
+    """Return the rows of `found` as a table of the `images` columns and the values in `found`."""
     if not found:
         raise ValueError(f"{table.where} has no valid rows{counts.describe()}")
     columns: dict[str, Any] = {name: table.columns[name] for name in images}
