@@ -629,9 +629,13 @@ def check_logits(
                          f"labels + 1, vocabulary) {tuple(size)}: they must be (batch, labels), "
                          f"{(size[0], size[2] - 1)}")  # fmt: skip
     if frames.shape != size[:1] or labels.shape != size[:1]:
-        raise ValueError(f"each of the {size[0]} utterances needs two lengths")
+        raise ValueError(
+            f"each of the {size[0]} utterances needs two lengths, in frames and in labels"
+        )
     if not 0 <= blank < size[3] or tile < 1:
-        raise ValueError(f"blank {blank} must be in [0, {size[3]}), and tile {tile} at least 1")
+        raise ValueError(
+            f"blank must be in [0, {size[3]}) and tile at least 1, not {blank} and {tile}"
+        )
     for name, lengths, most in (("frames", frames, size[1]), ("labels", labels, size[2] - 1)):
         if any_on_a_cpu((lengths < 0) | (lengths > most)):
             raise ValueError(f"lengths in {name} must be in [0, {most}], not {lengths.tolist()}")

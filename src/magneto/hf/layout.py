@@ -146,7 +146,7 @@ def read_state(pairs: Iterable[Pair], state: Mapping[str, Tensor], ignored: str 
     left = [name for name in left if not (ignored and re.search(ignored, name))]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        raise ValueError(f"no counterpart of the tensor {left[0]!r}{more}")
+        raise ValueError(f"Magneto has no counterpart of the tensor {left[0]!r}{more}")
     return ours
 
 
@@ -165,7 +165,7 @@ def write_state(pairs: Iterable[Pair], state: Mapping[str, Tensor]) -> State:
     taken = {state[name].data_ptr() for name in used}
     left = [name for name in state if name not in used and state[name].data_ptr() not in taken]
     if left:
-        raise ValueError(f"no counterpart of Magneto's tensor {left[0]!r}")
+        raise ValueError(f"the other format has no counterpart of Magneto's tensor {left[0]!r}")
     return theirs
 
 

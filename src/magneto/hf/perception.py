@@ -267,7 +267,9 @@ class MagnetoVisionLanguagePreTrainedModel(MagnetoPreTrainedModel):
 
     def _check_pairs(self, images: int, texts: list[np.ndarray]) -> None:
         if images != len(texts):
-            raise ValueError(f"{images} images and {len(texts)} texts are not pairs")
+            raise ValueError(
+                f"{images} images and {len(texts)} texts are not pairs: give as many texts"
+            )
         token = getattr(self.config, "mask_token_id", None)
         reads_mask = token is not None and self.core.config.ends_in_mask
         if reads_mask and not all(len(text) > 1 and text[-2] == token for text in texts):

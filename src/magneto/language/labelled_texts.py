@@ -177,7 +177,7 @@ def table_files(path: Path, splits: Splits, task: GlueTask | None) -> dict[str, 
     found = find_files(path, endings, splits)
     files = [file for file in sorted(path.iterdir()) if has_ending(file, endings)]
     if files and not found:
-        wanted = ", ".join(next(iter(splits.values())))
+        wanted = " or ".join(next(iter(splits.values())))
         names = ", ".join(Path(unpacked_name(file)).stem.lower() for file in files)
         raise ValueError(f"{path} has no file named {wanted}, only {names}")
     return found

@@ -180,18 +180,18 @@ class TransformerConfig:
             yield f"grid_positions {self.grid_positions!r}: only images have a grid"
         if self.grid_positions != "none" and self.positions not in ADDED_POSITIONS:
             added = ", ".join(ADDED_POSITIONS)
-            yield f"positions must be one of {added} with grid_positions, not {self.positions!r}"
+            yield f"with grid_positions, positions must be one of {added}, not {self.positions!r}"
 
     @rule
     def _mup_has_a_base(self) -> Iterator[str]:
         if self.parametrization == "standard":
             return
         if self.base_width is None:
-            yield "base_width is missing: 'mup' needs the width of the tuned model"
+            yield "base_width is missing: parametrization 'mup' needs the width of the tuned model"
         elif any(size * self.base_width % self.width for size in self._sizes_of_width().values()):
             sizes = ", ".join(f"{name} {size}" for name, size in self._sizes_of_width().items())
-            yield (f"base_width ({self.base_width}) / width ({self.width}) times the other sizes "
-                   f"must be whole numbers: {sizes}")  # fmt: skip
+            yield (f"base_width ({self.base_width}) / width ({self.width}) times each of these "
+                   f"sizes must be a whole number: {sizes}")  # fmt: skip
         if getattr(self, "tie_embeddings", False):
             yield ("tie_embeddings must be false: 'mup' scales the output matrix and the embedding "
                    "differently")  # fmt: skip

@@ -192,8 +192,8 @@ class SpeechDataConfig:
     def _filters_fit(self) -> Iterator[str]:
         low, high = self.mel_range
         if not low < high <= self.sample_rate / 2:
-            yield (f"features: filters from {low} to {high} Hz must be below half the sample "
-                   f"rate ({self.sample_rate / 2} Hz)")  # fmt: skip
+            yield (f"features: filters from {low} to {high} Hz must rise and "
+                   f"must be below half the sample rate ({self.sample_rate / 2} Hz)")  # fmt: skip
 
     @rule
     def _cached_features_are_constant(self) -> Iterator[str]:

@@ -246,7 +246,8 @@ def read_utterances(
         return tables[0]
     audio = [table.columns["audio"] for table in tables]
     if not all(isinstance(column, Files) for column in audio):
-        raise ValueError(f"splits {', '.join(names)} are not in one folder. Name one split.")
+        raise ValueError(f"splits {', '.join(names)} are not in one folder. Name one of them in "
+                         "data.train_splits or data.validation_splits.")  # fmt: skip
     columns = {name: [v for t in tables for v in t.values(name)] for name in COLUMNS}
     files = [each.names[n] for each, t in zip(audio, tables, strict=True) for n in t.rows.tolist()]
     return table_of_columns({"audio": Files(audio[0].root, files), **columns}, tables[0].where)
@@ -507,7 +508,7 @@ def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
     instead.
     """
     if not (folder / "text").is_file():
-        raise ValueError(f"{folder} has a {WAV_SCP} but no file named text")
+        raise ValueError(f"{folder} has a {WAV_SCP} but no file named text with transcripts")
     texts, places = (_by_first_word(folder / name, counts) for name in ("text", WAV_SCP))
     speakers, cuts = (_by_first_word(folder / name, counts) if (folder / name).is_file() else {}
                       for name in ("utt2spk", "segments"))  # fmt: skip
@@ -517,7 +518,7 @@ def kaldi_rows(folder: Path, counts: Counts) -> Iterator[Record]:
         if path.endswith("|"):
             words = [w for w in shlex.split(path[:-1]) if w.lower().endswith(AUDIO_ENDINGS)]
             if len(words) != 1:
-                raise BadRecord(f"a command with {len(words)} recordings")
+                raise BadRecord(f"the command names {len(words)} recordings, not one")
             counts[COMMANDS] += 1
             path = words[0]
         inside = folder / path

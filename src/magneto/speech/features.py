@@ -153,8 +153,8 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
         mean, deviation = (np.array(values[k], np.float32) for k in ("mean", "deviation"))
         normaliser = Normaliser(mean, deviation, int(values["frames"]))
     if mean.shape != (mel_bins,) or deviation.shape != (mel_bins,) or not (deviation > 0).all():
-        raise ValueError(f"{path} has {mean.size} features, but data.features.mel_bins is "
-                         f"{mel_bins}")  # fmt: skip
+        raise ValueError(f"{path} must have {mel_bins} means (data.features.mel_bins) and as many "
+                         f"deviations above 0, not {mean.size} and {deviation.size}")  # fmt: skip
     return normaliser
 
 
@@ -275,7 +275,7 @@ def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progre
                 sums, squares = sums + exact.sum(0), squares + (exact**2).sum(0)
             progress.update("computing feature means", done, len(chosen))
         if count == 0:
-            raise ValueError("no training utterance is readable")
+            raise ValueError("no training utterance can be read to compute data.cmvn global")
         mean = sums / count
         deviation = np.maximum(np.sqrt(np.maximum(squares / count - mean**2, 0)), LEAST_DEVIATION)
         with create_cached(cache) as directory:

@@ -119,8 +119,8 @@ class SpeechRecognition(Task):
             raise ValueError(f"model.pretrained {run} has no weights of this model. Give a run of "
                              "task transducer.")  # fmt: skip
         if missing:
-            self._progress.say(f"model.pretrained {run} lacks weights, which are initialised: "
-                               f"{join_words(missing)}")  # fmt: skip
+            self._progress.say(f"model.pretrained {run} lacks weights, which are initialised "
+                               f"randomly: {join_words(missing)}")  # fmt: skip
         return weights
 
     def with_search(self, search: Search) -> SpeechRecognition:

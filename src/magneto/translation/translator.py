@@ -35,7 +35,9 @@ class TranslationScores:
 def score_translations(translations: Sequence[str], references: Sequence[str]) -> TranslationScores:
     """Score translations against one reference each; ValueError if there are none."""
     if len(translations) != len(references):
-        raise ValueError(f"{len(translations)} translations and {len(references)} references")
+        raise ValueError(
+            f"{len(translations)} translations and {len(references)} references: give as many"
+        )
     if not translations:
         raise ValueError("no translations to score")
     metrics = import_metrics()

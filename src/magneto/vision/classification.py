@@ -170,7 +170,7 @@ class ImageClassification(FineTuning):
         lacking = sum(int((part.labels_of() == UNLABELLED).sum()) for part in parts)
         if lacking:
             raise ValueError(f"{where} has {lacking} images without a label: put the images of "
-                             "each class into a folder, or use a table")  # fmt: skip
+                             "each class into a folder, or give a table with labels")  # fmt: skip
         if known < classes:
             raise ValueError(f"{where} has {classes} classes, but model.classes is {known}: do not "
                              "set it")  # fmt: skip

@@ -195,7 +195,7 @@ def decode_mask(content: bytes) -> np.ndarray:
     with guarded(BrokenImage):
         found = np.asarray(image)
     if found.size and found.max() > 255:
-        raise BrokenImage(f"class {found.max()} is above 255")
+        raise BrokenImage(f"class {found.max()} is above 255, the highest number of a mask")
     return apply_orientation(found.astype(np.uint8) // step, orientation(image))
 
 

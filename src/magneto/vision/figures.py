@@ -158,9 +158,9 @@ def reconstruction_figure(images: Tensor, codes: Tensor, count: int, size: int) 
     rebuilt = image_of(mean_patches(images, codes, count, size)[codes])
     error = (rebuilt - images).square().mean() / (images - images.mean(0)).square().mean()
     caption = ("Above: validation images. Below: each patch is replaced by the mean of all "
-               "validation patches with its code. The codes do not explain "
-               f"{100 * error:.0f} % of the variance of the pixels, which they are not trained to "
-               "explain.")  # fmt: skip
+               "validation patches with its code. The codes leave "
+               f"{100 * error:.0f} % of the variance of the pixels unexplained; they are not "
+               "trained to explain it.")  # fmt: skip
     picture = tiles([images[:IMAGES], rebuilt[:IMAGES]])
     return Figure("reconstructions", "Reconstructions from codes", caption, picture)
 

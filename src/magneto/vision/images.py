@@ -354,8 +354,8 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
     unknown = [name for name in names if name not in numbers]
     if unknown:
         first = table.columns["image"].name(int(table.rows[0]))
-        raise ValueError(f"{first} and others: class {unknown[0]!r} is not one of the "
-                         f"{len(classes)} known classes")  # fmt: skip
+        raise ValueError(f"the split with {first} has an unknown label: class {unknown[0]!r} is "
+                         f"not one of the {len(classes)} known classes")  # fmt: skip
     order = np.array([*(numbers.get(name, 0) for name in labels.names), UNLABELLED], np.int64)
     return replace(table, columns={**table.columns, "label": order[labels.numbers]})
 

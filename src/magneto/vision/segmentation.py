@@ -29,8 +29,8 @@ from magneto.vision.transforms import resize_to_fit
 
 # Masks read by the baseline, the check of a source, and the search for its classes.
 COUNTED, CHECKED, SAMPLE = 500, 8, 2000
-ONE_CLASS = ("all pixels of the masks have class 0 or are ignored, and 255 is ignored: write the "
-             "classes as 0, 1, 2, ..., for example 1 in place of 255")  # fmt: skip
+ONE_CLASS = ("the masks have no class besides 0, since 255 is always ignored: write the classes as "
+             "0, 1, 2, ..., for example 1 in place of 255")  # fmt: skip
 # Numbers that a message shows.
 FEW = 5
 # Validation images counted in figures, and those drawn.
@@ -62,8 +62,9 @@ class MaskClasses:
         unknown = stored[(found >= self.classes) & (found != IGNORED)]
         if unknown.size:
             raise BrokenImage(
-                f"its mask has the number {unknown[0]}, but there are {self.classes} classes from "
-                "0 on: set model.classes, or list numbers without a class in data.ignored"
+                f"its mask has the number {unknown[0]}, but the {self.classes} classes are "
+                "numbered from 0: set model.classes, or list numbers "
+                "without a class in data.ignored"
             )
         return found
 
@@ -76,7 +77,7 @@ def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.nda
     pixels, mask = split.pixels(index), masks(split.mask(index))
     if pixels.shape[:2] != mask.shape:
         size, other = (" x ".join(map(str, found.shape[:2])) for found in (pixels, mask))
-        raise BrokenImage(f"has the size {size}, but its mask has {other}")
+        raise BrokenImage(f"its size is {size}, but its mask has {other}")
     return pixels, mask
 
 
@@ -101,9 +102,9 @@ def sparse_numbers(numbers: np.ndarray, classes: int) -> str:
     if 2 * len(numbers) > classes:
         return ""
     shown = ", ".join(map(str, numbers[:FEW])) + (", ..." if len(numbers) > FEW else "")
-    return (f"WARNING: the masks have only {len(numbers)} of the {classes} classes, as the numbers "
-            f"{shown}: write the classes as 0, 1, 2, ... in the masks, or list numbers without a "
-            "class in data.ignored")  # fmt: skip
+    return (f"WARNING: the masks have only {len(numbers)} of the {classes} classes up to their "
+            f"highest number; they have {shown}: write the classes as 0, 1, 2, ... in the masks, "
+            "or list numbers without a class in data.ignored")  # fmt: skip
 
 
 def confusion(labels: Tensor, answers: Tensor, classes: int) -> Tensor:
@@ -213,8 +214,8 @@ class Segmentation(FineTuning):
                 read_pair(split, index, self.masks)
                 return
             except BrokenImage as error:
-                problem = f"{split.name(index)} {error}"
-        raise ValueError(f"none of {CHECKED} pairs of image and mask can be read: {problem}")
+                problem = f"{split.name(index)}: {error}"
+        raise ValueError(f"no pair of image and mask can be used, such as {problem}")
 
     def build_model(self) -> Segmenter:
         return Segmenter(replace(self.model_config, classes=self.classes))

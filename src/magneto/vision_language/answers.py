@@ -183,7 +183,9 @@ def read_answers(name: str) -> list[str]:
         text = path.read_text(encoding="utf-8-sig")
         found = json.loads(text) if text.lstrip().startswith("[") else _lines(text)
     if not found or not all(isinstance(answer, str) for answer in found):
-        raise ValueError(f"{path} is not an answer list")
+        raise ValueError(
+            f"{path} is not an answer list: it is empty or has an item that is no text"
+        )
     twice = [answer for answer, count in Counter(found).items() if count > 1]
     if twice:
         raise ValueError(f"{path} has the answer {twice[0]!r} twice: list each answer once")
@@ -196,7 +198,7 @@ def _lines(text: str) -> list[Any]:
         return lines
     rows = [json.loads(line) for line in lines]
     if not all({"answer", "label"} <= row.keys() for row in rows):
-        raise ValueError('a line has no "answer" and "label"')
+        raise ValueError('each line must have "answer" and "label"')
     if [int(row["label"]) for row in rows] != list(range(len(rows))):
         raise ValueError("its labels are not 0, 1, 2 and so on")
     return [row["answer"] for row in rows]

@@ -202,7 +202,7 @@ def test_normalisers(tmp_path: Path) -> None:
     made = Normaliser(frames.mean(0), frames.std(0), 50)
     made.save(path)
     assert np.array_equal(load_normaliser(path, 80)(frames), made(frames))
-    with pytest.raises(ValueError, match=r"has 80 features, but data.features.mel_bins is 4"):
+    with pytest.raises(ValueError, match=r"must have 4[0-9]* means"):
         load_normaliser(path, 4)
     path.write_text("{}")
     with pytest.raises(ValueError, match=r"is not a run's cmvn.json"):
