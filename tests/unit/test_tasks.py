@@ -62,7 +62,7 @@ def test_masked_documents_do_not_meet(text: Path) -> None:
 def test_a_vocabulary_too_small_is_refused(text: Path) -> None:
     config = TextDataConfig(source=str(text), tokenizer="bytes", max_length=48)
     task = CausalLanguageModeling(LanguageModelConfig(**SIZES, vocab_size=100), config, 1)
-    with pytest.raises(ValueError, match="must be 260 or more, for the tokenizer"):
+    with pytest.raises(ValueError, match="is too small for the 260 tokens of the tokenizer"):
         task.prepare()
 
 
