@@ -287,7 +287,7 @@ def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
 def text_groups(
     inputs: Sequence[str], data: ClassificationDataConfig, counts: Counts
 ) -> Iterator[list[TextPair]]:
-    """Yield groups of texts: of files, of quoted words, or of standard input.
+    """Yield groups of texts from files, from texts quoted in the command, or from standard input.
 
     Lines of standard input are yielded as soon as they arrive.
     """

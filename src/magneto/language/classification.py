@@ -60,9 +60,10 @@ SMALLEST = 10
 
 @dataclass(frozen=True)
 class TextPrediction:
-    """Prediction for a text or pair: most probable class, or number, as text; class probabilities.
+    """Prediction for a text or a pair of texts.
 
-    The label of an empty text is "".
+    `label` is the most probable class, in regression the predicted number as a string, and "" for
+    an empty text. `probabilities` are those of the classes.
     """
 
     label: str

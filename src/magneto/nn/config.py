@@ -106,7 +106,7 @@ class TransformerConfig:
     dropout: Free[Dropout] = 0.0
     """Dropout rate of embeddings and of each branch before the residual sum."""
     embedding_dropout: Free[Dropout | None] = None
-    """Dropout rate of embeddings (default: null, `dropout`)."""
+    """Dropout rate of embeddings. null (the default) uses the rate of `dropout`."""
     attention_dropout: Free[Dropout] = 0.0
     """Dropout of attention probabilities."""
     activation_dropout: Free[Dropout] = 0.0

@@ -95,7 +95,7 @@ class SyntheticConfig:
     """Synthetic utterances of the built-in data sets."""
 
     train_utterances: PositiveInt = 4000
-    """Number of training utterances, which depend on the recipe's seed."""
+    """Number of training utterances. Another seed of the recipe gives other utterances."""
     validation_utterances: PositiveInt = 200
     """Number of validation utterances. They are the same in every run, and their speakers are not
     in the training set."""

@@ -43,7 +43,8 @@ ANSWERS = ("False", "True")
 LARGEST_SCALE = 100.0
 
 Pooling = Callable[[Tensor, Tensor, Samples], Tensor]
-"""Function that pools the features of each image, or of each text, given those of a batch."""
+"""Function of the image features, text features and samples of a batch. It returns a pooled vector
+of each image, or of each text."""
 
 
 class VisionEmbedding(nn.Module):

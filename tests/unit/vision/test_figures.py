@@ -41,7 +41,7 @@ def test_patches_are_grouped_by_their_codes() -> None:
     assert f"the {len(times)} that occur (7 in all)" in caption
     # Where patches that are alike have a code of their own, its mean is the patch.
     twice, own = images.repeat(2, 1, 1, 1), torch.arange(9 * 16).view(9, 16).repeat(2, 1)
-    assert "explain 0 % of the variance" in reconstruction_figure(twice, own, 144, 2).caption
+    assert "leave 0 % of the variance" in reconstruction_figure(twice, own, 144, 2).caption
     opposite = torch.tensor([2.0, -2] * 4).view(8, 1, 1, 1).expand(8, 1, 8, 8)
     one = torch.zeros(8, 16, dtype=torch.long)
     assert " 100 % of the variance" in reconstruction_figure(opposite, one, 7, 2).caption
