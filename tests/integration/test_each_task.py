@@ -31,7 +31,8 @@ OF_TASKS: dict[str, dict[str, Any]] = {
                         "training.batch_size": 32, "training.steps": 12},
     "image-captioning": {"model.max_length": 24},
     "visual-reasoning": {"model.max_length": 16, **AUGMENTED},
-    "transducer": {"data.synthetic.train_utterances": 8, "data.synthetic.words": [1, 1]},
+    "transducer": {"data.synthetic.train_utterances": 8, "data.synthetic.words": [1, 1],
+                   "training.eps": 1e-2},
     "segmentation": {"model.layers": 4, "training.batch_size": 4},
     "text-classification": {"model.dropout": 0.0, "model.head_dropout": 0.0},
     "vision-language-modelling": {"training.batch_size": 24, "model.layers": 1},
@@ -79,7 +80,7 @@ def test_micro_batches_and_resuming_change_nothing(recipe: Recipe, tmp_path: Pat
     trained(recipe, tmp_path / "resumed", steps=3)
     resumed = trained(recipe, tmp_path / "resumed", resume=True, num_workers=2)
     for name, tensor in whole.items():
-        torch.testing.assert_close(cut[name], tensor, rtol=1e-4, atol=1e-4, msg=name)
+        torch.testing.assert_close(cut[name], tensor, rtol=1e-5, atol=1e-5, msg=name)
         assert torch.equal(resumed[name], tensor), name
     if recipe.task == "image-tokenizer":
         assert whole["tokenizer.codebook.revived"] > 0
