@@ -32,16 +32,21 @@ COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def probe_ladder(folder: Path) -> list[dict[str, Any]]:
-    """Return a row for each cell of a ladder's first seed; probe cells without a verdict."""
-    ladder, path = read_ladder(folder), folder / "probe.csv"
-    rungs = read_object(folder / "forecast.json", "rungs")["rungs"]
-    became = {
+def outcomes(rungs: list[dict[str, Any]]) -> dict[tuple[Any, ...], str]:
+    """Return the outcome of every run of a ladder by size, row, learning rate and seed."""
+    return {
         (rung["size"], row, cell["learning_rate"], cell["seed"]): cell["status"]
         for rung in rungs
         for row, part in rung["rows"].items()
         for cell in part["cells"]
     }
+
+
+def probe_ladder(folder: Path) -> list[dict[str, Any]]:
+    """Return a row for each cell of a ladder's first seed; probe cells without a verdict."""
+    ladder, path = read_ladder(folder), folder / "probe.csv"
+    rungs = read_object(folder / "forecast.json", "rungs")["rungs"]
+    became = outcomes(rungs)
     rows = list(csv.DictReader(path.open())) if path.is_file() else []
     known = {(row["rung"], row["cell"]) for row in rows}
     with path.open("a", newline="") as file:

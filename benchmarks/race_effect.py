@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from benchmarks.probe_ladders import outcomes
 from magneto.files import read_object
 from magneto.lab.grid import RATE, SEED, cell_directory, is_done, read_sweep
 from magneto.lab.ladder import read_ladder
@@ -37,22 +38,23 @@ def half(run: Path, steps: int) -> int:
 def race(folder: Path) -> Counter[str]:
     """Return the counts of runs and steps of a ladder."""
     ladder, counts = read_ladder(folder), Counter[str]()
-    for rung in read_object(folder / "forecast.json", "rungs")["rungs"]:
+    rungs = read_object(folder / "forecast.json", "rungs")["rungs"]
+    became = outcomes(rungs)
+    for rung in rungs:
         place = ladder.folder(folder, rung["size"])
         cells = [cell for cell in read_sweep(place).cells() if is_done(place, cell)]
         cells.sort(key=lambda cell: ended(cell_directory(place, cell)))
         for number, cell in enumerate(cells):
             run, rate, steps = cell_directory(place, cell), float(cell.values[RATE]), rung["steps"]
             counts.update(runs=1, steps=steps)
-            row = rung["rows"][cell.row]
-            judged = {(known["learning_rate"], known["seed"]): known for known in row["cells"]}
-            if judged[rate, int(cell.values[SEED])]["status"] != FINISHED:
+            if became[rung["size"], cell.row, rate, int(cell.values[SEED])] != FINISHED:
                 continue
             step = half(run, steps)
             earlier = ladder.sweep(rung["size"], [other.values for other in cells[: number + 1]])
             if is_behind(place, earlier, cell, step):
                 counts.update(stopped=1, saved=steps - step)
-                tried = sorted({rate for rate, _ in judged})
+                row = rung["rows"][cell.row]
+                tried = sorted({known["learning_rate"] for known in row["cells"]})
                 away = abs(tried.index(rate) - tried.index(row["best_tried"]))
                 counts.update(best=away == 0, next=away == 1)
     return counts
