@@ -84,7 +84,7 @@ def test_easy_vqa_table(tmp_path: Path) -> None:
     for rows_of in (found.train, found.validation):
         assert rows_of.values("question") == ["is it red?", "what color is it?"]
         assert rows_of.values("answers") == [("no",) * 10, ("grey",) * 10]
-        assert [int(rows_of.open(row)[0].pixels()[0, 0, 0]) for row in range(2)] == [9, 0]
+        assert [int(rows_of.open(row).pixels()[0, 0, 0]) for row in range(2)] == [9, 0]
 
 
 def test_bits_per_byte_of_a_cycle() -> None:

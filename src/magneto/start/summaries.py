@@ -210,7 +210,7 @@ def images_with_words(column: str) -> Summarise:
 
     def look(task: Any, given: Given) -> DataSummary:
         train, held = task.splits.train, task.splits.validation
-        seen = image_input(train.images[0], given)
+        seen = image_input(train, given)
         texts = list(train.values(column))
         words = [text for each in texts for text in ([each] if isinstance(each, str) else each)]
         lengths = np.array([len(text) for text in words]) // 2 + 8

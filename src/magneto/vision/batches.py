@@ -25,12 +25,9 @@ from magneto.data.stream import (
 )
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
-from magneto.vision.transforms import CentreCrop
 
 Example = Callable[[int, np.random.Generator], dict[str, Any]]
 """Function that returns the example of an index, as arrays and numbers by name."""
-Read = Callable[[int, np.random.Generator], np.ndarray]
-"""Function that returns the image or images of an index as a model's input."""
 Finish = Callable[[dict[str, Tensor], np.ndarray, np.ndarray], dict[str, Tensor]]
 """Function that returns the final batch, given a batch and its examples' indices and draws.
 
@@ -82,24 +79,6 @@ def read_image(
         return blank, True
 
 
-def read_or_blank(
-    make: Read,
-    rows: Sequence[int] | np.ndarray,
-    blank: np.ndarray,
-    broken: OnBroken = lambda index, error: None,
-) -> dict[str, Tensor]:
-    """Read the images of evaluation rows, stacked as "images", without randomness.
-
-    `blank`, of the shape that `make` returns, replaces a broken image, and "broken" is True for it.
-    """
-    read = [
-        read_image(partial(make, row, np.random.default_rng(0)), blank, partial(broken, row))
-        for row in map(int, rows)
-    ]
-    images, lost = zip(*read, strict=True)
-    return {"images": torch.from_numpy(np.stack(images)), "broken": torch.tensor(lost)}
-
-
 def image_stream(
     count: int,
     example: Example,
@@ -137,18 +116,31 @@ def stacked(examples: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
     }
 
 
-def evaluation_images(split: ImageSplit, transform: CentreCrop, batch_size: int) -> LazyBatches:
-    """Return the batches of a split in a fixed random order: "images", "labels" and "broken".
+def evaluation_images(
+    split: ImageSplit,
+    transform: Transform,
+    blank: np.ndarray,
+    batch_size: int,
+    finish: Callable[[dict[str, Tensor], np.ndarray], Any] = lambda batch, rows: batch,
+) -> LazyBatches:
+    """Return the batches of a split in a fixed random order: "images" and "broken".
 
-    A blank image replaces a broken one.
+    `blank` replaces a broken image, and all images of its example. `finish` returns the final
+    batch, given a batch and its rows.
     """
-    blank = transform.input_format.blank
+    blank = blank if len(split.names) == 1 else np.stack([blank] * len(split.names))
 
-    def read(index: int, random: np.random.Generator) -> np.ndarray:
-        return transform(split.open(index), random)
-
-    def make(rows: np.ndarray) -> dict[str, Tensor]:
-        seen = read_or_blank(read, rows, blank, split.broken)
-        return {**seen, "labels": torch.from_numpy(split.labels_of(rows))}
+    def make(rows: np.ndarray) -> Any:
+        read = [
+            read_image(
+                partial(split.read, row, transform, np.random.default_rng(0)),
+                blank,
+                partial(split.broken, row),
+            )
+            for row in rows.tolist()
+        ]
+        images, lost = zip(*read, strict=True)
+        batch = {"images": torch.from_numpy(np.stack(images)), "broken": torch.tensor(lost)}
+        return finish(batch, rows)
 
     return LazyBatches(evaluation_plans(len(split), batch_size), make)

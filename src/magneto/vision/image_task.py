@@ -163,10 +163,10 @@ class ImageTask(ImageInputTask):
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return augmented examples in random order; "broken" is True for replaced images."""
-        train, repeats = self.splits.train, self.data_config.augmentation.repeats
-        finish = self.finish(seed)
+        train = self.splits.train
+        repeats = getattr(self.data_config.augmentation, "repeats", 1)
         return image_stream(
-            len(train), self.example, batch_size, seed, repeats, finish, train.broken
+            len(train), self.example, batch_size, seed, repeats, self.finish(seed), train.broken
         )
 
     def fixed_batches(self, split: ImageSplit, normalisation: str | None = None) -> LazyBatches:
@@ -174,9 +174,15 @@ class ImageTask(ImageInputTask):
 
         Keys are "images", "labels" and "broken". `normalisation` replaces that of the model.
         """
-        input_format = self.input_format_of(self.training_images.peak, normalisation)
-        transform = validation_transform(self.data_config, input_format)
-        return evaluation_images(split, transform, self.evaluation_batch)
+        input_format = self.input_format_of(self.splits.train.peak, normalisation)
+
+        def label(batch: dict[str, Tensor], rows: np.ndarray) -> dict[str, Tensor]:
+            return {**batch, "labels": torch.from_numpy(split.labels_of(rows))}
+
+        return evaluation_images(
+            split, validation_transform(self.data_config, input_format), input_format.blank,
+            self.evaluation_batch, label,
+        )  # fmt: skip
 
     def validation_batches(self) -> LazyBatches:
         return self.fixed_batches(self.splits.validation)

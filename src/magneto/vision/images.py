@@ -15,7 +15,7 @@ model's input from a `Picture` (known size, pixels decoded on demand) and a nump
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -122,19 +122,26 @@ class ImageSplit:
 
     Attributes:
         table: Table with a column "image" and optionally "label" (class numbers, int64;
-            `UNLABELLED` for none) and "mask".
+            `UNLABELLED` for none), "mask", and columns of texts.
         problems: Counter of images that can't be read properly.
+        names: Names of the columns of images, in the model's order: several if an example has
+            several images.
     """
 
     table: Table
     problems: DataProblems = field(default_factory=DataProblems)
+    names: tuple[str, ...] = ("image",)
 
     def __len__(self) -> int:
         return len(self.table)
 
     @property
+    def columns(self) -> list[MediaColumn]:
+        return [self.table.columns[name] for name in self.names]
+
+    @property
     def images(self) -> MediaColumn:
-        return self.table.columns["image"]
+        return self.columns[0]
 
     @property
     def peak(self) -> int:
@@ -160,15 +167,37 @@ class ImageSplit:
         labels = self.table.columns.get("label")
         return np.full(rows.shape, UNLABELLED, np.int64) if labels is None else labels[rows]
 
+    def values(self, name: str) -> Any:
+        return self.table.values(name)
+
+    def take(self, indices: np.ndarray) -> ImageSplit:
+        return replace(self, table=self.table.take(indices))
+
     def name(self, index: int) -> str:
-        """Return an image's path or key for messages."""
-        return self.images.name(int(self.table.rows[index]))
+        """Return the path or key of an example's images for messages."""
+        return ", ".join(column.name(int(self.table.rows[index])) for column in self.columns)
 
     def open(self, index: int) -> Picture:
         """Open an image without decoding its pixels; raise BrokenImage if it is unreadable."""
+        return self.open_all(index)[0]
+
+    def open_all(self, index: int) -> list[Picture]:
+        """Open all images of an example; see `open`."""
         row = int(self.table.rows[index])
-        refused = partial(self.problems.record, BY_PILLOW, self.images.name(row))
-        return open_image(self.images[row], refused)
+        return [
+            open_image(column[row], partial(self.problems.record, BY_PILLOW, column.name(row)))
+            for column in self.columns
+        ]
+
+    def read(
+        self,
+        index: int,
+        transform: Callable[[Picture, np.random.Generator], np.ndarray],
+        random: np.random.Generator,
+    ) -> np.ndarray:
+        """Return an example's transformed image, or its images stacked (see `names`)."""
+        images = [transform(picture, random) for picture in self.open_all(index)]
+        return images[0] if len(images) == 1 else np.stack(images)
 
     def broken(self, index: int, error: BrokenImage) -> None:
         self.problems.record(BROKEN, self.name(index), str(error))
@@ -183,16 +212,8 @@ class ImageSplit:
 
     @property
     def digest(self) -> str:
-        """Digest of the content: names, sizes and labels of all images, and bytes of some."""
+        """Digest of the content: all labels, texts, names and sizes of images, and some bytes."""
         return self.table.digest
-
-
-def images_of(
-    column: MediaColumn, numbers: np.ndarray | None = None, problems: DataProblems | None = None
-) -> ImageSplit:
-    """Return the images of a column (default: all) as a split without labels."""
-    table = table_of_columns({"image": column})
-    return ImageSplit(table if numbers is None else table.take(numbers), problems or DataProblems())
 
 
 @dataclass(frozen=True)
@@ -205,11 +226,12 @@ class ImageSplits:
 
     train: ImageSplit
     validation: ImageSplit
-    classes: list[str]
+    classes: list[str] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
 
-    def describe(self) -> str:
-        parts = {"training images": len(self.train), "validation images": len(self.validation)}
+    def describe(self, rows: str = "images") -> str:
+        """Return the size of the data, in `rows`, and the number of its problems."""
+        parts = {f"training {rows}": len(self.train), f"validation {rows}": len(self.validation)}
         if self.classes:
             parts["classes"] = len(self.classes)
         return self.counts.describe_amounts(parts)

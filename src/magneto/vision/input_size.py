@@ -131,12 +131,16 @@ class ImageInputTask(Task):
     """Task whose model has images of one size as input: an `ImageInputConfig`.
 
     Attributes:
+        splits: Training and validation images; the training images determine the sizes that the
+            recipe leaves open.
+        rows: Plural noun for examples in messages.
         resizes_images: Whether images are resized to the model's image size, not only cropped.
         encoder_fields: Fields of the model that must equal those of a pre-trained run; empty if
             the task never begins with an encoder of another run.
     """
 
     splits: Any
+    rows: ClassVar[str] = "images"
     tokenizer: Any = None  # of texts beside images
     resizes_images = True
     encoder_fields: ClassVar[frozenset[str]] = frozenset()
@@ -145,14 +149,9 @@ class ImageInputTask(Task):
         super().__init__(model, data, seed)
         self._prepared = False
 
-    @property
-    def training_images(self) -> ImageSplit:
-        """Training images, which determine the sizes that the recipe leaves open."""
-        return self.splits.train
-
     def describe(self) -> str:
         """Return the size of the data, and the number of its problems."""
-        return self.splits.describe()
+        return self.splits.describe(self.rows)
 
     @abstractmethod
     def check(self) -> None:
@@ -182,7 +181,7 @@ class ImageInputTask(Task):
         self.check_encoder()
         progress.say(f"{self.data_config.source}: {self.describe()}")
         self.model_config = resolve_input(
-            self.model_config, self.training_images, self.shared_input, progress,
+            self.model_config, self.splits.train, self.shared_input, progress,
             self.resizes_images,
         )  # fmt: skip
         self.check()
@@ -190,7 +189,7 @@ class ImageInputTask(Task):
 
     @cached_property
     def input_format(self) -> InputFormat:
-        return self.input_format_of(self.training_images.peak)
+        return self.input_format_of(self.splits.train.peak)
 
     def input_format_of(self, peak: int = 255, normalisation: str | None = None) -> InputFormat:
         """Return the input format of images whose largest possible pixel value is `peak`."""

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from magneto.data.stream import BatchStream, LazyBatches, evaluation_order, evaluation_plans
+from magneto.data.stream import LazyBatches, evaluation_order, evaluation_plans
 from magneto.data.table import evenly_spaced
 from magneto.functional.cross_entropy import frequency_sums
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.augmentation import PairedAugmentation
-from magneto.vision.batches import image_stream, read_image
+from magneto.vision.batches import read_image
 from magneto.vision.config import IGNORED, SegmentationDataConfig, SegmenterConfig
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.image_task import FineTuning, Prediction
@@ -230,10 +230,6 @@ class Segmentation(FineTuning):
         mask = self.masks(train.mask(index))
         image, mask = self.augmentation(train.open(index), mask, random)
         return {"images": image, "masks": mask}
-
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        train = self.splits.train
-        return image_stream(len(train), self.example, batch_size, seed, broken=train.broken)
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
         side = self.model_config.input_sizes[0]

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from magneto.vision.config import ImageDataConfig
 from magneto.vision.decoding import SCALES, Picture, pillow
 
 # Mean and standard deviation of pixels from 0 to 1, by which images are normalised.
@@ -216,8 +215,11 @@ class CentreCrop:
         )
 
 
-def validation_transform(data: ImageDataConfig, input_format: InputFormat) -> CentreCrop:
-    """Return the transform of validation images; ValueError if the crop exceeds `data.resize`."""
+def validation_transform(data: Any, input_format: InputFormat) -> CentreCrop:
+    """Return the transform of validation images; ValueError if the crop exceeds `data.resize`.
+
+    `data` is a configuration with a field `resize`.
+    """
     resize = data.resize or input_format.size
     if resize < input_format.size:
         raise ValueError(f"data.resize ({resize}) must be at least model.image_size, which is "

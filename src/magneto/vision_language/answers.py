@@ -23,8 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -32,6 +31,7 @@ import numpy as np
 
 from magneto.data.files import existing_path
 from magneto.data.problems import guarded
+from magneto.files import import_extra
 
 PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 COMMA_IN_NUMBER = re.compile(r"\d,\d")
@@ -204,42 +204,15 @@ def _lines(text: str) -> list[Any]:
     return [row["answer"] for row in rows]
 
 
-@dataclass(frozen=True)
-class Targets:
-    """Training targets of a split's questions, as a sparse matrix.
-
-    `starts`, int64 (questions + 1,), has the index of each question's first target and, last, the
-    number of targets. Each target has the number of its answer, int64, and a credit, float32, above
-    0 and at most 1. The list has `size` answers.
-    """
-
-    starts: np.ndarray
-    numbers: np.ndarray
-    credits: np.ndarray
-    size: int
-
-    @property
-    def known(self) -> np.ndarray:
-        return np.diff(self.starts) > 0
-
-    def dense(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the targets of some questions, float32 (rows, size)."""
-        found = np.zeros((len(rows), self.size), np.float32)
-        for place, row in enumerate(rows):
-            part = slice(self.starts[row], self.starts[row + 1])
-            found[place, self.numbers[part]] = self.credits[part]
-        return found
-
-    def means(self) -> np.ndarray:
-        """Return each answer's mean target over the questions, float64 (size,)."""
-        sums = np.bincount(self.numbers, self.credits, minlength=self.size)
-        return sums / max(len(self.starts) - 1, 1)
-
-
 def gather_targets(
     questions: Sequence[Sequence[str]], answers: Sequence[str], lookup: Lookup
-) -> Targets:
-    """Return the targets of questions for every answer of the list."""
+) -> Any:
+    """Return the targets of questions for every answer of the list.
+
+    The result is a `scipy.sparse.csr_array`, float32 (questions, answers), with credits above 0 and
+    at most 1.
+    """
+    sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
     order = {answer: number for number, answer in enumerate(answers)}
     found: list[dict[int, float]] = []
     for annotators in questions:
@@ -249,30 +222,22 @@ def gather_targets(
     starts = np.cumsum([0, *map(len, found)], dtype=np.int64)
     numbers = np.array([number for one in found for number in one], np.int64)
     credits = np.array([credit for one in found for credit in one.values()], np.float32)
-    return Targets(starts, numbers, credits, len(answers))
+    return sparse.csr_array((credits, numbers, starts), shape=(len(found), len(answers)))
 
 
-def question_only_answers(
-    texts: Sequence[str], targets: Targets, asked: Sequence[str]
-) -> np.ndarray:
+def question_only_answers(texts: Sequence[str], targets: Any, asked: Sequence[str]) -> np.ndarray:
     """Return the answers of a question-only baseline, int64 (asked,).
 
     The answer to a question has the highest sum of targets among training questions of the same
     words, or among all training questions if none has the same words. Of answers with equal sums
     the first is returned.
     """
-    by_text: dict[str, Counter[int]] = {}
-    total: Counter[int] = Counter()
-    for row, text in enumerate(texts):
-        part = slice(targets.starts[row], targets.starts[row + 1])
-        credit = dict(zip(targets.numbers[part].tolist(), targets.credits[part].tolist(),
-                          strict=True))  # fmt: skip
-        by_text.setdefault(text, Counter()).update(credit)
-        total.update(credit)
-
-    def best(credit: Mapping[int, float]) -> int:
-        return min(credit, key=lambda number: (-credit[number], number))
-
-    chosen = {text: best(counts) for text, counts in by_text.items()}
-    overall = best(total)
-    return np.array([chosen.get(text, overall) for text in asked], np.int64)
+    sparse = import_extra("scipy.sparse", "vision", "answers need scipy")
+    different = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    same = [different[text] for text in texts], np.arange(len(texts))
+    shape = len(different), len(texts)
+    sums = sparse.csr_array((np.ones(len(texts)), same), shape=shape) @ targets
+    best, overall = sums.argmax(1), sums.sum(0).argmax()
+    return np.array(
+        [best[different[text]] if text in different else overall for text in asked], np.int64
+    )

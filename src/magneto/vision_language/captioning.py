@@ -38,6 +38,7 @@ from magneto.vision_language.config import CaptioningDataConfig, ImageCaptionerC
 from magneto.vision_language.finetuning import CaptionedTask
 from magneto.vision_language.model import ImageCaptioner
 from magneto.vision_language.samples import concatenated, join_samples
+from magneto.vision_language.tables import each_caption
 
 
 class ImageCaptioning(CaptionedTask):
@@ -94,15 +95,17 @@ class ImageCaptioning(CaptionedTask):
         A batch has "images", the parts of `mask_words`, and "broken", the number of words in pairs
         that replace unreadable ones.
         """
+        captions = self.train_captions
 
         def finish(batch: dict[str, Any], numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
             keys = [(seed, int(draw), int(number), 1)
                     for number, draw in zip(numbers, draws, strict=True)]  # fmt: skip
-            hidden, counts = self.mask_words(self.captions(batch["rows"].numpy()), keys)
+            texts = [captions[row] for row in batch["rows"].tolist()]
+            hidden, counts = self.mask_words(texts, keys)
             broken = int(counts[batch["broken"].numpy()].sum())
             return {"images": batch["images"], **hidden, "broken": torch.tensor(broken)}
 
-        return self.shuffled_rows(batch_size, seed, finish, self.pairs[:, 0])
+        return self.shuffled_rows(each_caption(self.splits.train), batch_size, seed, finish)
 
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         rows = batch["rows"].tolist()
@@ -155,7 +158,7 @@ class ImageCaptioning(CaptionedTask):
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         self.prepare()  # the length of captions may depend on the data
         size = self.tokenizer.vocab_size
-        train = np.concatenate([text[1:] for texts in self.train_tokens for text in texts])
+        train = np.concatenate([text[1:] for text in self.train_captions])
         batches = list(islice(self.validation_batches(), limit))
         asked = torch.cat([batch["targets"] for batch in batches]).numpy()
         sums = frequency_sums(count_numbers(train, size), count_numbers(asked, size))
@@ -178,7 +181,7 @@ def figures(task: ImageCaptioning, model: nn.Module) -> Sequence[Figure]:
     held = task.splits.validation
     if not (rows := readable_rows(held)):
         return []
-    pictures = [held.open(row)[0] for row in rows]
+    pictures = [held.open(row) for row in rows]
     return [captions_figure(held, rows, task.caption(model, pictures, CaptionSearch()))]
 
 

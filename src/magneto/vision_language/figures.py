@@ -14,8 +14,8 @@ from magneto.data.stream import evaluation_order
 from magneto.figures import Panel, Section, image_panels
 from magneto.training.task import Figure
 from magneto.vision.decoding import BrokenImage
+from magneto.vision.images import ImageSplit
 from magneto.vision_language.finetuning import PairTask
-from magneto.vision_language.tables import ImageRows
 
 # Texts of the attention figure; rows among which different texts are searched; words in a line, and
 # drawn words of a text.
@@ -57,7 +57,7 @@ def attention_figure(
     rows, config = some_rows(task), model.config
     if not len(rows):
         return []
-    batch, device = task.fixed_rows(rows), next(model.parameters()).device
+    batch, device = task.validation_batches().make(rows), next(model.parameters()).device
     images, samples = batch["images"].to(device), batch["samples"].to(device)
     answers = model(images, samples).argmax(1).tolist()
     # The layer below the top one: of the top layer the head reads, and so trains, only one token.
@@ -106,25 +106,21 @@ def darkened(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return (image * light[..., None]).astype(np.uint8)
 
 
-def pixels_of(rows: ImageRows, row: int) -> np.ndarray:
-    return rows.open(row)[0].pixels()
-
-
-def readable_rows(rows: ImageRows) -> list[int]:
+def readable_rows(rows: ImageSplit) -> list[int]:
     """Return some rows with a readable image, always the same ones."""
     found: list[int] = []
     for row in evaluation_order(len(rows)).tolist():
         with suppress(BrokenImage):
-            pixels_of(rows, row)
+            rows.pixels(row)
             found.append(row)
         if len(found) == SHOWN:
             break
     return found
 
 
-def captions_figure(rows: ImageRows, chosen: Sequence[int], written: Sequence[str]) -> Figure:
+def captions_figure(rows: ImageSplit, chosen: Sequence[int], written: Sequence[str]) -> Figure:
     given = rows.values("captions")
-    panels = [Panel(pixels_of(rows, row), f"model: {said}\nreference: {given[row][0]}")
+    panels = [Panel(rows.pixels(row), f"model: {said}\nreference: {given[row][0]}")
               for row, said in zip(chosen, written, strict=True)]  # fmt: skip
     caption = (
         f"{len(panels)} validation images with the model's caption and the first reference caption."
@@ -134,18 +130,18 @@ def captions_figure(rows: ImageRows, chosen: Sequence[int], written: Sequence[st
 
 
 def searches_figure(
-    rows: ImageRows, chosen: Sequence[int], images: Tensor, texts: Tensor
+    rows: ImageSplit, chosen: Sequence[int], images: Tensor, texts: Tensor
 ) -> Figure:
     given, panels = rows.values("captions"), list[Panel]()
     shown, found, right = min(QUERIES, len(chosen)), min(RETRIEVED, len(chosen)), 0
     for asked, likeness in enumerate((texts @ images.T)[:shown]):
-        panels.append(Panel(pixels_of(rows, chosen[asked]), f"query: {given[chosen[asked]][0]}"))
+        panels.append(Panel(rows.pixels(chosen[asked]), f"query: {given[chosen[asked]][0]}"))
         best = likeness.topk(found)
         right += int(best.indices[0]) == asked
         for place, index in enumerate(best.indices.tolist()):
             mark = ", right" if index == asked else ""
             words = f"{place + 1}: {float(best.values[place]):.2f}{mark}"
-            panels.append(Panel(pixels_of(rows, chosen[index]), words))
+            panels.append(Panel(rows.pixels(chosen[index]), words))
     caption = (
         f"Left: {shown} captions with their own images. Right: the nearest of {len(chosen)} images "
         f"by cosine similarity. The nearest image is right for {right} of {shown}."

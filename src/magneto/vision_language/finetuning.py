@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from magneto.data.problems import join_words
 from magneto.data.sources import parse_source
-from magneto.data.stream import BatchStream, LazyBatches, evaluation_plans
+from magneto.data.stream import BatchStream, LazyBatches
 from magneto.data.table import evenly_spaced
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_json, read_object
@@ -33,14 +33,16 @@ from magneto.runs import (
     warn_unlearnt,
 )
 from magneto.training.task import Loss, Scores
-from magneto.vision.batches import Finish, Transform, image_stream, read_or_blank
-from magneto.vision.decoding import BrokenImage, Picture
+from magneto.vision.batches import Finish, Transform, evaluation_images, image_stream
+from magneto.vision.config import AugmentationConfig
+from magneto.vision.decoding import Picture
 from magneto.vision.image_task import Prediction, ranked
+from magneto.vision.images import ImageSplit, ImageSplits
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import interpolate_positions
 from magneto.vision_language.samples import WholeImage, frame_text, join_samples
-from magneto.vision_language.tables import ImageRows, RowSplits, load_captions
+from magneto.vision_language.tables import all_captions, load_captions
 from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
 
 PREFIX = "encoder."
@@ -196,64 +198,38 @@ class FineTunedTask(ImageTextTask):
         return self.tokenise("validation", self.splits.validation)
 
     @abstractmethod
-    def tokenise(self, split: str, rows: ImageRows) -> Any:
+    def tokenise(self, split: str, rows: ImageSplit) -> Any:
         """Return the tokens of the text or texts of each row."""
 
-    @property
-    def sees_images(self) -> bool:
-        """Whether the model reads images, which an ablation may leave out."""
-        return True
-
-    def _read(self, rows: ImageRows, transform: Transform, row: int, random: Any) -> np.ndarray:
-        pictures = rows.open(row)
-        if not self.sees_images:
-            images = [self.input_format.blank] * len(pictures)
-        else:
-            images = [transform(picture, random) for picture in pictures]
-        return images[0] if len(images) == 1 else np.stack(images)
+    def transform(self, augmentation: AugmentationConfig | None = None) -> Transform:
+        """Return the function from a picture to the model's input."""
+        return WholeImage(self.input_format, augmentation)
 
     def shuffled_rows(
-        self, batch_size: int, seed: int, finish: Finish, places: np.ndarray | None = None
+        self, rows: ImageSplit, batch_size: int, seed: int, finish: Finish
     ) -> BatchStream:
         """Return training rows in random order with augmented images.
 
         Another example replaces a broken one. `finish` returns a batch, given "images", "rows" and
-        "broken". If several examples share a row, `places` has the row of each example, and a
-        batch's "rows" are indices of examples in `places`.
+        "broken".
         """
-        rows = self.splits.train
-        numbers = np.arange(len(rows)) if places is None else places
-        transform = WholeImage(self.input_format, self.data_config.augmentation)
+        transform = self.transform(self.data_config.augmentation)
 
-        def example(number: int, random: np.random.Generator) -> dict[str, Any]:
-            return {"images": self._read(rows, transform, int(numbers[number]), random),
-                    "rows": number}  # fmt: skip
+        def example(row: int, random: np.random.Generator) -> dict[str, Any]:
+            return {"images": rows.read(row, transform, random), "rows": row}
 
-        def broken(number: int, error: BrokenImage) -> None:
-            rows.broken(int(numbers[number]), error)
-
-        return image_stream(len(numbers), example, batch_size, seed, finish=finish, broken=broken)
+        return image_stream(len(rows), example, batch_size, seed, finish=finish, broken=rows.broken)
 
     def validation_batches(self) -> LazyBatches:
-        plans = evaluation_plans(len(self.splits.validation), EVALUATION_BATCH)
-        return LazyBatches(plans, self.fixed_rows)
+        def finish(batch: dict[str, Tensor], rows: np.ndarray) -> dict[str, Any]:
+            return self.validation_batch({**batch, "rows": torch.from_numpy(rows)})
+
+        held, blank = self.splits.validation, self.input_format.blank
+        return evaluation_images(held, self.transform(), blank, EVALUATION_BATCH, finish)
 
     def validation_rows(self, limit: int | None = None) -> np.ndarray:
         """Return the rows of the first `limit` validation batches (default: all), in order."""
         return np.concatenate([*islice(self.validation_batches().plans, limit)])
-
-    def fixed_rows(self, numbers: np.ndarray) -> dict[str, Any]:
-        """Return a batch of some validation rows, without randomness."""
-        rows, transform = self.splits.validation, WholeImage(self.input_format)
-        blank = self.input_format.blank
-        if len(rows.names) > 1:
-            blank = np.stack([blank] * len(rows.names))
-
-        def read(row: int, random: np.random.Generator) -> np.ndarray:
-            return self._read(rows, transform, row, random)
-
-        seen = read_or_blank(read, numbers, blank, rows.broken)
-        return self.validation_batch({**seen, "rows": torch.from_numpy(numbers)})
 
     @abstractmethod
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -313,11 +289,13 @@ class PairTask(FineTunedTask):
     def training_texts(self) -> Iterable[str]:
         return self.splits.train.values(self.column)
 
-    @property
-    def sees_images(self) -> bool:
-        return self.data_config.input != self.column
+    def transform(self, augmentation: AugmentationConfig | None = None) -> Transform:
+        if self.data_config.input != self.column:
+            return super().transform(augmentation)
+        blank = self.input_format.blank
+        return lambda picture, random: blank
 
-    def tokenise(self, split: str, rows: ImageRows) -> list[np.ndarray]:
+    def tokenise(self, split: str, rows: ImageSplit) -> list[np.ndarray]:
         alone = self.data_config.input not in ("both", self.column)
         return self.framed(split, [""] * len(rows) if alone else rows.values(self.column))
 
@@ -344,7 +322,7 @@ class PairTask(FineTunedTask):
             rows = batch["rows"].numpy()
             return self._beside(batch, [tokens[row] for row in rows], self.targets(False, rows))
 
-        return self.shuffled_rows(batch_size, seed, finish)
+        return self.shuffled_rows(self.splits.train, batch_size, seed, finish)
 
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         rows = batch["rows"].numpy()
@@ -425,32 +403,27 @@ class CaptionedTask(FineTunedTask):
 
     words, rows = "captions", "images"
 
-    def read_splits(self) -> RowSplits:
+    def read_splits(self) -> ImageSplits:
         """Read captioned images; of rendered scenes with the same caption, keep one."""
         found = load_captions(self.data_config, self.problems, self._progress)
         if parse_source(self.data_config.source).kind != "builtin":
             return found
-        return RowSplits(distinct(found.train), distinct(found.validation), found.counts)
+        return ImageSplits(distinct(found.train), distinct(found.validation), counts=found.counts)
 
     def training_texts(self) -> Iterable[str]:
-        return (text for own in self.splits.train.values("captions") for text in own)
+        return all_captions(self.splits.train)
 
-    def tokenise(self, split: str, rows: ImageRows) -> list[list[np.ndarray]]:
-        captions = rows.values("captions")
-        texts = iter(self.framed(split, [text for own in captions for text in own]))
-        return [[next(texts) for _ in own] for own in captions]
+    def tokenise(self, split: str, rows: ImageSplit) -> list[list[np.ndarray]]:
+        texts = iter(self.framed(split, all_captions(rows)))
+        return [[next(texts) for _ in own] for own in rows.values("captions")]
 
-    @cached_property
-    def pairs(self) -> np.ndarray:
-        """Row of each training pair, and the number of its caption in the row, int64 (pairs, 2)."""
-        return np.array([(row, caption) for row, texts in enumerate(self.train_tokens)
-                         for caption in range(len(texts))], np.int64)  # fmt: skip
-
-    def captions(self, pairs: np.ndarray) -> list[np.ndarray]:
-        return [self.train_tokens[row][own] for row, own in self.pairs[pairs].tolist()]
+    @property
+    def train_captions(self) -> list[np.ndarray]:
+        """Tokens of the caption of each row of `each_caption`."""
+        return [tokens for own in self.train_tokens for tokens in own]
 
 
-def distinct(rows: ImageRows) -> ImageRows:
+def distinct(rows: ImageSplit) -> ImageSplit:
     """Return the first row of each different set of captions."""
     captions = rows.values("captions")
     first = {own: row for row, own in reversed([*enumerate(captions)])}

@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from magneto.data.problems import Counts
 from magneto.data.tokenizer import Tokenizer, check_vocabulary
 from magneto.language.text import build_tokenizer
-from magneto.vision.images import ImageSplit
+from magneto.vision.images import ImageSplits
 from magneto.vision.input_size import ImageInputTask
 
 # Batch size of evaluation.
@@ -21,23 +20,18 @@ EVALUATION_BATCH = 64
 class ImageTextTask(ImageInputTask):
     """Task over images with texts: a `VisionLanguageConfig` and an `ImageTextDataConfig`.
 
-    `words` and `rows` are plural nouns for the texts and the rows in messages.
+    `words` is a plural noun for the texts in messages.
     """
 
     words: ClassVar[str] = "texts"
-    rows: ClassVar[str] = "rows"
 
     @cached_property
     def splits(self) -> Any:
         return self.read_splits()
 
     @abstractmethod
-    def read_splits(self) -> Any:
-        """Read the data; return `train` and `validation`, both `ImageRows`."""
-
-    @property
-    def training_images(self) -> ImageSplit:
-        return self.splits.train.images[0]
+    def read_splits(self) -> ImageSplits:
+        """Read the training and validation rows."""
 
     @abstractmethod
     def training_texts(self) -> Iterable[str]:
@@ -52,12 +46,6 @@ class ImageTextTask(ImageInputTask):
         name, size = self.tokenizer_name, self.data_config.vocab_size
         texts = self.training_texts() if name == "bpe" else ()
         return build_tokenizer(name, size, texts, self._progress)
-
-    def describe(self) -> str:
-        found = self.splits
-        parts = {f"training {self.rows}": len(found.train),
-                 f"validation {self.rows}": len(found.validation)}  # fmt: skip
-        return Counts(found.counts).describe_amounts(parts)
 
     def check(self) -> None:
         check_vocabulary(self.model_config.vocab_size, self.tokenizer.vocab_size)

@@ -28,9 +28,9 @@ from magneto.vision.batches import (
     stacked,
 )
 from magneto.vision.config import ImageDataConfig, ImageModelConfig
-from magneto.vision.images import ImageSplit, images_of, load_images
+from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.targets import BlockMasking, CodePrediction, CodeTargets, load_targets
-from magneto.vision.transforms import CentreCrop
+from magneto.vision.transforms import CentreCrop, validation_transform
 from magneto.vision_language.config import BUILTIN, MaskedDataConfig, MaskedDataModelConfig
 from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import MaskedDataModel
@@ -49,7 +49,7 @@ from magneto.vision_language.pretraining_data import (
 )
 from magneto.vision_language.samples import MaskedSamples
 from magneto.vision_language.scenes import scene_images, scene_texts
-from magneto.vision_language.tables import ImageRows, RowSplits, load_captions
+from magneto.vision_language.tables import all_captions, each_caption, load_captions
 
 if TYPE_CHECKING:
     from magneto.language.masked_lm import Masking
@@ -87,25 +87,21 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
             raise ValueError(f"data.{name} ({wanted}) is above model.max_length ({most})")
         return wanted or most
 
-    def read_splits(self) -> RowSplits:
+    def read_splits(self) -> ImageSplits:
         return load_captions(self.data_config, self.problems, self._progress)
 
     @cached_property
-    def pairs(self) -> tuple[ImageRows, ImageRows]:
-        rows = (self.splits.train, self.splits.validation)
-        counts = ([*map(len, part.values("captions"))] for part in rows)
-        train, validation = (part.take(np.arange(len(part)).repeat(count))
-                             for part, count in zip(rows, counts, strict=True))  # fmt: skip
-        return train, validation
+    def pairs(self) -> tuple[ImageSplit, ImageSplit]:
+        return each_caption(self.splits.train), each_caption(self.splits.validation)
 
     @cached_property
     def images(self) -> tuple[ImageSplit, ImageSplit]:
         data = self.data_config
         if data.image_source is None:
-            return self.splits.train.images[0], self.splits.validation.images[0]
+            return self.splits.train, self.splits.validation
         if data.image_source == BUILTIN:
-            found = scene_images()
-            return images_of(found["train"]), images_of(found["validation"])
+            train, validation = map(ImageSplit, scene_images().values())
+            return train, validation
         config = ImageDataConfig(
             source=data.image_source, validation_source=data.image_validation_source,
             validation_fraction=data.validation_fraction, label_column="",
@@ -186,14 +182,15 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         )  # fmt: skip
 
         def batches() -> LazyBatches:
-            images = self.images[TRAIN]
-            return evaluation_images(images, self.crop(images, "half"), EVALUATION_BATCH)
+            images, blank = self.images[TRAIN], self.input_format_of().blank
+            return evaluation_images(images, self.crop(images, "half"), blank, EVALUATION_BATCH)
 
         return load_targets(data.image_tokenizer, shape, data.normalisation, self.seed, batches)
 
     def crop(self, split: ImageSplit, normalisation: str | None = None) -> CentreCrop:
-        input_format = self.input_format_of(split.peak, normalisation)
-        return CentreCrop(input_format, self.data_config.resize or input_format.size)
+        return validation_transform(
+            self.data_config, self.input_format_of(split.peak, normalisation)
+        )
 
     def describe(self) -> str:
         self.masking  # noqa: B018  raises before long work if the tokenizer has no mask token
@@ -231,7 +228,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         `fixed`, a blank image replaces a broken one.
         """
         begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
-        splits = {"images": self.images[split], "pairs": self.pairs[split].images[0]}
+        splits = {"images": self.images[split], "pairs": self.pairs[split]}
         seen = {
             name: image_examples(
                 images, transform(images, name), self.patches,
@@ -366,10 +363,6 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         texts = [np.asarray(texts.tokens) for texts in (*self.texts, *self.paired_texts)]
         images = [split.digest for split in self.images]
         return [*super().digests(), *images, self.targets.digest(), content_digest(*texts)]
-
-
-def all_captions(rows: ImageRows) -> Iterator[str]:
-    return (text for own in rows.values("captions") for text in own)
 
 
 def by_kind(patches: Tensor, words: Tensor, masked: MaskedSamples) -> dict[str, Tensor]:

@@ -57,9 +57,6 @@ class QuestionAnswering(PairTask):
         if not self.splits.answered:
             raise ValueError(without_answers(self.data_config.validation_split))
 
-    def describe(self) -> str:
-        return self.splits.describe()
-
     def check(self) -> None:
         """Check answers and pre-trained run, and that a run is not evaluated on training images."""
         if self.data_config.held_out is not None:
@@ -87,7 +84,7 @@ class QuestionAnswering(PairTask):
     def targets(self, validation: bool, rows: np.ndarray) -> Tensor:
         """Return the targets of questions, (questions, answers)."""
         split = self.splits.validation_targets if validation else self.splits.train_targets
-        return torch.from_numpy(split.dense(rows))
+        return torch.from_numpy(split[rows].toarray())
 
     def blank_targets(self, count: int) -> Tensor:
         return torch.zeros(count, self.model_config.answers or len(self.answers))
@@ -136,13 +133,13 @@ class QuestionAnswering(PairTask):
         if not found.answered:
             return {}
         rows = self.validation_rows(limit)
-        likely = found.train_targets.means().clip(1e-6, 1 - 1e-6)
+        likely = found.train_targets.astype(np.float64).mean(0).clip(1e-6, 1 - 1e-6)
         asked = found.validation.take(rows).values("question")
         chosen = question_only_answers(found.train.values("question"), found.train_targets, asked)
         sums = {"loss": 0.0, "soft_score": 0.0, "broken": 0, "count": len(rows)}
         for start in range(0, len(rows), EVALUATION_BATCH):
             part = slice(start, start + EVALUATION_BATCH)
-            targets = found.validation_targets.dense(rows[part])
+            targets = found.validation_targets[rows[part]].toarray()
             nats = targets * np.log(likely) + (1 - targets) * np.log(1 - likely)
             sums["loss"] -= float(nats.sum())
             sums["soft_score"] += float(targets[np.arange(len(targets)), chosen[part]].sum())

@@ -31,9 +31,9 @@ from magneto.data.table import Table, table_of_columns
 from magneto.files import user_path
 from magneto.progress import SILENT, Progress
 from magneto.runs import open_run
+from magneto.vision.images import ImageSplit, ImageSplits
 from magneto.vision_language.answers import (
     ANNOTATORS,
-    Targets,
     answerable,
     gather_targets,
     known_answers,
@@ -44,7 +44,6 @@ from magneto.vision_language.answers import (
 from magneto.vision_language.config import QuestionAnsweringDataConfig
 from magneto.vision_language.scenes import scene_questions
 from magneto.vision_language.tables import (
-    ImageRows,
     find_columns,
     load_rows,
     read_tables,
@@ -75,37 +74,34 @@ UNKNOWN_TRAINING = "training questions without an answer in the list left out"
 UNKNOWN_VALIDATION = "validation questions without a right answer in the list (they score 0)"
 
 
-@dataclass(frozen=True)
-class Questions:
+@dataclass(frozen=True, kw_only=True)
+class Questions(ImageSplits):
     """Questions with columns "question", "answers", "majority", "kind" and "id".
 
-    Training questions have an image and an answer in the list. `answerable` is True for a
-    validation question for which an answer of the list scores above 0. `coverage` has the shares of
-    the annotators' answers to training questions that are in the list, by the look-ups "raw" and
-    "normalised".
+    Training questions have an image and an answer in the list. Targets are those of
+    `gather_targets`. `answerable` is True for a validation question for which an answer of the list
+    scores above 0. `coverage` has the shares of the annotators' answers to training questions that
+    are in the list, by the look-ups "raw" and "normalised".
     """
 
-    train: ImageRows
-    validation: ImageRows
     answers: list[str]
-    train_targets: Targets
-    validation_targets: Targets
+    train_targets: Any
+    validation_targets: Any
     answerable: np.ndarray
     coverage: tuple[float, float]
-    counts: Counts
 
     @cached_property
     def answered(self) -> bool:
         """Whether the validation questions have answers, as all but VQA v2's test sets do."""
         return any(self.validation.values("answers"))
 
-    def describe(self) -> str:
+    def describe(self, rows: str = "questions") -> str:
         if not self.answered:
             alone = {"questions without public answers": len(self.validation),
                      "answers in the list": len(self.answers)}  # fmt: skip
             return self.counts.describe_amounts(alone)
-        parts = {"training questions": len(self.train),
-                 "validation questions": len(self.validation),
+        parts = {f"training {rows}": len(self.train),
+                 f"validation {rows}": len(self.validation),
                  "answers": len(self.answers)}  # fmt: skip
         raw, normalised = self.coverage
         return (f"{self.counts.describe_amounts(parts)}; the answer list covers {raw:.2%} of the "
@@ -142,7 +138,8 @@ def load_questions(
                          f"validation questions{counts.describe()}")  # fmt: skip
     answers = choose_answers(config, tables[config.source])
     targets = gather_targets(train.values("answers"), answers, lookup)
-    taught = train.take(targets.known)
+    known = np.diff(targets.indptr) > 0
+    taught = train.take(known)
     if not alone and (not len(taught) or len(answers) < 2):
         few = too_few(config, tables[config.source], answers, f"{len(taught)} of {len(train)}")
         raise ValueError(f"{config.source}: {few}")
@@ -151,9 +148,9 @@ def load_questions(
     counts[UNKNOWN_VALIDATION] += 0 if alone else int((~can).sum())
     said = train.values("answers")
     return Questions(
-        taught, held, answers, gather_targets(taught.values("answers"), answers, lookup),
-        gather_targets(held.values("answers"), answers, lookup), can,
-        (share_known(said, answers, "raw"), share_known(said, answers, "normalised")), counts,
+        taught, held, counts=counts, answers=answers, train_targets=targets[known],
+        validation_targets=gather_targets(held.values("answers"), answers, lookup), answerable=can,
+        coverage=(share_known(said, answers, "raw"), share_known(said, answers, "normalised")),
     )  # fmt: skip
 
 
@@ -351,7 +348,7 @@ def held_out_images(ids: Iterable[int], count: int, seed: int) -> set[int]:
     return set(sorted(ranks, key=ranks.__getitem__)[:count])
 
 
-def image_keys(rows: ImageRows) -> list[str]:
+def image_keys(rows: ImageSplit) -> list[str]:
     store = rows.table.columns["image"]
     return list(dict.fromkeys(store.key(number) for number in rows.table.rows.tolist()))
 

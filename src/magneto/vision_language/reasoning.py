@@ -27,12 +27,12 @@ from magneto.data.table import Table
 from magneto.functional.cross_entropy import count_numbers, frequency_sums
 from magneto.progress import SILENT, Progress
 from magneto.training.task import Figure
+from magneto.vision.images import ImageSplits
 from magneto.vision_language.config import IMAGES, StatementDataConfig, VisualReasonerConfig
 from magneto.vision_language.finetuning import PairTask
 from magneto.vision_language.model import ANSWERS, VisualReasoner
 from magneto.vision_language.scenes import scene_statements
 from magneto.vision_language.tables import (
-    RowSplits,
     find_columns,
     image_files,
     load_rows,
@@ -64,7 +64,7 @@ class VisualReasoning(PairTask):
     model_config: VisualReasonerConfig
     data_config: StatementDataConfig
 
-    def read_splits(self) -> RowSplits:
+    def read_splits(self) -> ImageSplits:
         return load_statements(self.data_config, self.problems, self._progress)
 
     def build_model(self) -> VisualReasoner:
@@ -137,7 +137,7 @@ def consistency(said: Sequence[str], right: np.ndarray) -> float:
 
 def load_statements(
     config: StatementDataConfig, problems: DataProblems, progress: Progress = SILENT
-) -> RowSplits:
+) -> ImageSplits:
     """Return statements: columns "left", "right", "statement", "truth" (1 or 0), "said", "group".
 
     Statements that share an image have the same "group", which is held out as a whole. Statements

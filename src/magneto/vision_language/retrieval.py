@@ -30,6 +30,7 @@ from magneto.vision_language.config import CaptionDataConfig, ImageTextRetriever
 from magneto.vision_language.finetuning import CaptionedTask
 from magneto.vision_language.model import ImageTextRetriever, contrastive_losses
 from magneto.vision_language.samples import frame_text, join_samples
+from magneto.vision_language.tables import each_caption
 
 RANKS = (1, 5, 10)
 # Rows of the similarity matrix that are computed at once.
@@ -77,11 +78,12 @@ class ImageTextRetrieval(CaptionedTask):
 
         A batch has "images", "samples" (images alone, then as many texts alone) and "broken".
         """
+        captions = self.train_captions
 
         def finish(batch: dict[str, Any], *_: np.ndarray) -> dict[str, Any]:
-            return self._apart(batch, self.captions(batch.pop("rows").numpy()))
+            return self._apart(batch, [captions[row] for row in batch.pop("rows").tolist()])
 
-        made = self.shuffled_rows(batch_size, seed, finish, self.pairs[:, 0])
+        made = self.shuffled_rows(each_caption(self.splits.train), batch_size, seed, finish)
         return WholeBatchStream(made.plan, made.make, made.describe)
 
     def _apart(self, batch: dict[str, Any], texts: Sequence[np.ndarray]) -> dict[str, Any]:

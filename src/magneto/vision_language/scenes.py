@@ -76,10 +76,13 @@ def scene_pairs() -> dict[str, Table]:
     return found
 
 
-def scene_images() -> dict[str, Pixels]:
-    """Return "train" and "validation": images without a text."""
-    return {split: Pixels(render(draw_scenes(count, generator(split, IMAGE_SET))))
-            for split, count in PAIRS.items()}  # fmt: skip
+def scene_images() -> dict[str, Table]:
+    """Return images without a text."""
+    found = {}
+    for split, count in PAIRS.items():
+        scenes = draw_scenes(count, generator(split, IMAGE_SET))
+        found[split] = table_of_columns({"image": Pixels(render(scenes))}, BUILTIN)
+    return found
 
 
 def scene_texts() -> dict[str, list[str]]:

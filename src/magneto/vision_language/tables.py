@@ -3,9 +3,9 @@
 Use::
 
     splits = load_rows(config, tables_of, problems, counts)    # lists the source without decoding
-    rows = splits.train
+    rows = splits.train                    # a magneto.vision.images.ImageSplit
     len(rows), rows.values("question")     # number of rows; a column's values
-    rows.open(3)                           # the pictures of a row: one, or a statement's two
+    rows.open_all(3)                       # the pictures of a row: one, or a statement's two
 
 `magneto.data.formats` reads sources of any kind. Sets with their own file formats (VQA v2, NLVR2,
 Karpathy's captions) have functions that read them as tables.
@@ -14,8 +14,7 @@ Karpathy's captions) have functions that read them as tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,11 @@ from magneto.data.problems import EMPTY, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source
 from magneto.data.table import Table, divide, table_of_records
 from magneto.progress import SILENT, Progress
-from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import (
-    BROKEN,
     MISSING_IMAGE,
     ImageSplit,
+    ImageSplits,
     find_images,
-    images_of,
     with_images,
 )
 from magneto.vision_language.config import CaptionDataConfig, ImageTextDataConfig
@@ -53,62 +50,6 @@ Tables = Callable[[str], Mapping[str, Table]]
 """Function from a source to its tables by split, with a task's columns."""
 
 
-@dataclass(frozen=True)
-class ImageRows:
-    """Rows of a split, by index from 0 to `len(rows) - 1`.
-
-    Attributes:
-        table: Table with columns of images and of texts.
-        names: Names of the columns of images, in the model's order.
-        problems: Counter of images that can't be read properly.
-    """
-
-    table: Table
-    names: tuple[str, ...] = ("image",)
-    problems: DataProblems = field(default_factory=DataProblems)
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    @cached_property
-    def images(self) -> tuple[ImageSplit, ...]:
-        columns = (self.table.columns[name] for name in self.names)
-        return tuple(images_of(column, self.table.rows, self.problems) for column in columns)
-
-    def values(self, name: str) -> Any:
-        return self.table.values(name)
-
-    def open(self, index: int) -> list[Picture]:
-        return [images.open(index) for images in self.images]
-
-    def name(self, index: int) -> str:
-        return ", ".join(images.name(index) for images in self.images)
-
-    def broken(self, index: int, error: BrokenImage) -> None:
-        self.problems.record(BROKEN, self.name(index), str(error))
-
-    def take(self, indices: np.ndarray) -> ImageRows:
-        return replace(self, table=self.table.take(indices))
-
-    @property
-    def digest(self) -> str:
-        """Digest of the content: all texts, names and sizes of images, and bytes of some images."""
-        return self.table.digest
-
-
-@dataclass(frozen=True)
-class RowSplits:
-    """Training and validation rows of a source.
-
-    Training rows with a missing image are left out. Validation rows with a missing image count as
-    wrong.
-    """
-
-    train: ImageRows
-    validation: ImageRows
-    counts: Counts = field(default_factory=Counts)
-
-
 def load_rows(
     config: ImageTextDataConfig,
     tables: Tables,
@@ -117,8 +58,8 @@ def load_rows(
     wanted: str = "validation",
     names: tuple[str, ...] = ("image",),
     key: str = "image",
-) -> RowSplits:
-    """Return training and validation rows.
+) -> ImageSplits:
+    """Return training and validation rows; training rows with a missing image are left out.
 
     `wanted` is the split to validate on. If it is "validation" and does not exist, another split or
     rows held out by the values of `key` replace it; any other split must exist. `names` are the
@@ -145,25 +86,24 @@ def load_rows(
                              "it as data.validation_source, and training data as "
                              "data.source")  # fmt: skip
         parts = there.get("train", others[0]), found[wanted]
-    train, held = (ImageRows(part, names, problems) for part in parts)
+    train, held = (ImageSplit(part, problems, names) for part in parts)
     gone = missing_images(train)
-    for images, lost in zip(train.images, gone.T, strict=True):
-        for index in np.flatnonzero(lost).tolist():
-            problems.record(MISSING_IMAGE, images.name(index), "no such file")
+    for column, lost in zip(train.columns, gone.T, strict=True):
+        for row in train.table.rows[lost].tolist():
+            problems.record(MISSING_IMAGE, column.name(row), "no such file")
     lacking: np.ndarray = np.any(gone, axis=1)
     counts[MISSING] += int(lacking.sum())
     counts[LOST] += int(missing_images(held).any(1).sum())
-    return RowSplits(train.take(~lacking), held, counts)
+    return ImageSplits(train.take(~lacking), held, counts=counts)
 
 
-def missing_images(rows: ImageRows) -> np.ndarray:
+def missing_images(rows: ImageSplit) -> np.ndarray:
     """Return whether each image's file is missing, boolean (rows, columns of images)."""
-    columns = [images.images for images in rows.images]
     found = [column.sizes()[rows.table.rows] < 0 if isinstance(column, Files)
-             else np.zeros(len(rows), bool) for column in columns]  # fmt: skip
+             else np.zeros(len(rows), bool) for column in rows.columns]  # fmt: skip
     gone = np.stack(found, 1)
     if len(rows) and gone.any(1).all():
-        first = rows.images[int(gone[0].argmax())].name(0)
+        first = rows.columns[int(gone[0].argmax())].name(int(rows.table.rows[0]))
         raise ValueError(f"{rows.table.where}: the images of all {len(rows)} rows are missing, "
                          f"such as {first}: give their folder, data.image_folder")  # fmt: skip
     return gone
@@ -246,7 +186,7 @@ def named_images(names: Sequence[str], folder: Path, known: Mapping[str, str]) -
 
 def load_captions(
     config: CaptionDataConfig, problems: DataProblems, progress: Progress = SILENT
-) -> RowSplits:
+) -> ImageSplits:
     """Return rows, each with an image and all of its "captions"."""
     counts = Counts()
 
@@ -260,6 +200,16 @@ def load_captions(
 
     wanted = {"val": "validation", "test": "test"}[config.validation_split]
     return load_rows(config, tables, problems, counts, wanted)
+
+
+def all_captions(rows: ImageSplit) -> list[str]:
+    return [text for own in rows.values("captions") for text in own]
+
+
+def each_caption(rows: ImageSplit) -> ImageSplit:
+    """Return a row for each of the captions of the images, in the order of `all_captions`."""
+    counts = [*map(len, rows.values("captions"))]
+    return rows.take(np.arange(len(rows)).repeat(counts))
 
 
 def caption_table(table: Table, config: CaptionDataConfig, counts: Counts) -> Table:

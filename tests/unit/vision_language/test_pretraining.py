@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from magneto.data.table import table_of_columns
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.language.config import MaskedTextDataConfig
@@ -18,7 +19,7 @@ from magneto.runs import load_run
 from magneto.training.task import place_companion
 from magneto.vision.batches import stacked
 from magneto.vision.decoding import BrokenImage, Pixels
-from magneto.vision.images import images_of
+from magneto.vision.images import ImageSplit
 from magneto.vision.targets import BlockMasking
 from magneto.vision.transforms import CentreCrop, InputFormat
 from magneto.vision_language.pretraining import KINDS, MaskedDataModelling
@@ -60,7 +61,8 @@ def of_images(blank: np.ndarray | None = None) -> Any:
             raise BrokenImage("is cut off")
         return crop(picture, draw)
 
-    return image_examples(images_of(Pixels(pixels)), transform, PATCHES, blank)
+    images = ImageSplit(table_of_columns({"image": Pixels(pixels)}))
+    return image_examples(images, transform, PATCHES, blank)
 
 
 def test_a_share_of_the_words_is_hidden() -> None:

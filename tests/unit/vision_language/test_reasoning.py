@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from magneto.data.problems import EMPTY, MALFORMED, DataProblems
-from magneto.vision.images import WITHOUT_IMAGE
+from magneto.vision.images import WITHOUT_IMAGE, ImageSplit, ImageSplits
 from magneto.vision_language.config import StatementDataConfig
 from magneto.vision_language.reasoning import (
     DUPLICATES,
@@ -20,19 +20,19 @@ from magneto.vision_language.reasoning import (
     load_statements,
     statement_files,
 )
-from magneto.vision_language.tables import ImageRows, RowSplits, missing_images
+from magneto.vision_language.tables import missing_images
 from tests.evaluating import measured, taught
 from tests.unit.vision.image_files import write
 from tests.unit.vision_language.folders import nlvr2_record, write_image, write_lines, write_nlvr2
 from tests.unit.vision_language.small_tasks import statement_task
 
 
-def load(source: Path | str, problems: DataProblems | None = None, **options: Any) -> RowSplits:
+def load(source: Path | str, problems: DataProblems | None = None, **options: Any) -> ImageSplits:
     config = StatementDataConfig(source=str(source), **options)
     return load_statements(config, problems or DataProblems())
 
 
-def names(found: RowSplits) -> tuple[str, str]:
+def names(found: ImageSplits) -> tuple[str, str]:
     train, held = ({said.split("-")[0] for said in rows.values("said")}
                    for rows in (found.train, found.validation))  # fmt: skip
     return "+".join(train), "+".join(held)
@@ -45,7 +45,7 @@ def test_splits_of_nlvr2(tmp_path: Path) -> None:
     for rows in (found.train, found.validation):
         assert len(rows) == 12 and not missing_images(rows).any()
         for index, truth in enumerate(rows.values("truth")):
-            left, right = (picture.pixels()[0, 0, 0] for picture in rows.open(index))
+            left, right = (picture.pixels()[0, 0, 0] for picture in rows.open_all(index))
             assert (left < right) == truth
     data = tmp_path / "nlvr" / "nlvr2" / "data"
     other = {"image_folder": str(tmp_path), "validation_source": str(data / "dev.json")}
@@ -117,7 +117,7 @@ def test_a_plain_table(tmp_path: Path) -> None:
     assert sum(map(len, parts)) == 24 and all(len(rows) % 4 == 0 for rows in parts)
     for rows_of in parts:
         for index, said in enumerate(rows_of.values("statement")):
-            left = rows_of.open(index)[0].pixels()[0, 0, 0]
+            left = rows_of.open(index).pixels()[0, 0, 0]
             assert said == f"it is {left // 10}"
             assert rows_of.values("truth")[index] == (left // 10 % 6 < 3)
     assert parts[0].values("said") == parts[0].values("statement")
@@ -155,11 +155,11 @@ def test_scores_are_of_all_statements(tmp_path: Path) -> None:
 def test_the_baseline_gives_the_commoner_label(label: int, tmp_path: Path) -> None:
     task = statement_task(tmp_path)
 
-    def mostly(rows: ImageRows) -> ImageRows:
+    def mostly(rows: ImageSplit) -> ImageSplit:
         other = np.array(rows.values("truth")) != label
         return rows.take(~other | (other.cumsum() == 1))
 
-    task.splits = RowSplits(mostly(task.splits.train), mostly(task.splits.validation))
+    task.splits = ImageSplits(mostly(task.splits.train), mostly(task.splits.validation))
     assert task.baseline()["accuracy"] == pytest.approx(6 / 7)
 
 

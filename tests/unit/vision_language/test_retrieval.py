@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from magneto.data.table import table_of_columns
 from magneto.vision.decoding import Pixels
+from magneto.vision.images import ImageSplit, ImageSplits
 from magneto.vision_language import retrieval
 from magneto.vision_language.model import contrastive_losses
 from magneto.vision_language.retrieval import RANKS, chance, piece_loss, recalls
-from magneto.vision_language.tables import ImageRows, RowSplits
 from tests.evaluating import measured, taught
 from tests.unit.vision_language.small_tasks import retrieval_task
 
@@ -66,8 +66,8 @@ def test_it_learns(tmp_path: Path) -> None:
     train = task.splits.train
     noise = np.random.default_rng(0).integers(0, 256, (len(train), 8, 8, 3), np.uint8)
     columns = {"image": Pixels(noise), "captions": train.values("captions")}
-    rows = ImageRows(table_of_columns(columns))
-    task.splits = RowSplits(rows, rows)
+    rows = ImageSplit(table_of_columns(columns))
+    task.splits = ImageSplits(rows, rows)
     found, least = measured(task, taught(task, 120, 4)), task.baseline()
     assert found["text_recall_at_1"] >= 0.75 > 0.3 > least["text_recall_at_1"]
     assert found["loss"] < 0.8 * least["loss"]

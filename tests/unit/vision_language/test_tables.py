@@ -10,7 +10,7 @@ import pytest
 
 from magneto.data.problems import EMPTY, HALF_CHARACTERS, MALFORMED, DataProblems
 from magneto.vision.decoding import BrokenImage
-from magneto.vision.images import WITHOUT_IMAGE
+from magneto.vision.images import WITHOUT_IMAGE, ImageSplit, ImageSplits
 from magneto.vision_language.config import CaptionDataConfig
 from magneto.vision_language.tables import (
     LOST,
@@ -18,23 +18,21 @@ from magneto.vision_language.tables import (
     OTHER_SPLITS,
     SEVERAL,
     TWICE,
-    ImageRows,
-    RowSplits,
     load_captions,
 )
 from tests.unit.vision.image_files import encoded, photo, write
 from tests.unit.vision_language.folders import record, write_dataset, write_karpathy
 
 
-def load(source: Path | str, **changes: Any) -> RowSplits:
+def load(source: Path | str, **changes: Any) -> ImageSplits:
     return load_captions(CaptionDataConfig(source=str(source), **changes), DataProblems())
 
 
-def captions(*parts: ImageRows) -> set[str]:
+def captions(*parts: ImageSplit) -> set[str]:
     return {text for part in parts for own in part.values("captions") for text in own}
 
 
-def names(rows: ImageRows) -> list[str]:
+def names(rows: ImageSplit) -> list[str]:
     return [Path(rows.name(index)).stem.removeprefix("COCO_") for index in range(len(rows))]
 
 
@@ -79,7 +77,7 @@ def test_a_file_with_everything_that_can_be_odd(tmp_path: Path) -> None:
     for rows in parts:
         for index in range(len(rows)):
             if names(rows)[index] != "gone":
-                (picture,) = rows.open(index)
+                picture = rows.open(index)
                 assert np.array_equal(picture.pixels(), photo(int(names(rows)[index]), 8, 8))
     assert not {*names(found.train)} & {*names(found.validation)}
 
@@ -125,7 +123,7 @@ def test_splits_in_karpathys_layout(tmp_path: Path) -> None:
         for index, (number, said) in enumerate(
             zip(names(part), part.values("captions"), strict=True)
         ):
-            assert part.open(index)[0].pixels()[0, 0, 0] == 20 * int(number)
+            assert part.open(index).pixels()[0, 0, 0] == 20 * int(number)
             assert said[1] == f"brightness {20 * int(number)}" and len(said) == 2
     assert names(load(path, validation_split="test").validation) == ["4", "7"]
     measured = load(tmp_path, validation_source=str(tmp_path), validation_split="test")
