@@ -67,7 +67,7 @@ def command_section(name: str) -> Iterator[str]:
         title = group.title or ""
         head = "argument or option" if title in ("positional arguments", "options") else title
         found = (each for each in group._group_actions if "-h" not in each.option_strings)
-        rows.setdefault(head, []).extend(map(option_row, found))
+        rows.setdefault(head, []).extend(option_row(parser, each) for each in found)
     for head, lines in rows.items():
         yield from (f"| {head} | meaning |", "|---|---|", *lines, "")
     if text.strip():
@@ -77,14 +77,14 @@ def command_section(name: str) -> Iterator[str]:
     yield from ("```", *lines, "```", "")
 
 
-def option_row(action: argparse.Action) -> str:
+def option_row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     """Return the row of a table for an argument or option."""
     value = action.metavar or ("" if action.choices else action.dest.upper())
     if action.option_strings:
         shown = f"{', '.join(action.option_strings)} {value if action.nargs != 0 else ''}".strip()
     else:
         shown = str(action.metavar or action.dest)
-    words = [(action.help or "").replace("%%", "%")]
+    words = [parser._get_formatter()._expand_help(action)]
     words += [f"one of {', '.join(map(str, action.choices))}"] if action.choices else []
     return f"| `{shown}` | {escape('; '.join(words))} |"
 

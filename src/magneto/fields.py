@@ -204,14 +204,19 @@ def _rules(kind: type) -> list[str]:
 
 
 def _mistake_lines(mistake: Any, made: type, where: str) -> list[str]:
-    kind, place, value = mistake["type"], mistake["loc"], mistake["input"]
+    kind, place = mistake["type"], mistake["loc"]
     if not place:  # of `__post_init__`
         return [_placed(line, made, where) for line in problem_lines(mistake["ctx"]["error"])]
-    hint = field_types(made)[place[0]]
     path = f"{where}.{place[0]}" if where else place[0]
     if kind == "missing" and len(place) == 1:
         return [f"{path} is missing and has no default"]
-    if len(place) > 1 and kind != "missing" and get_args(Annotation.of(hint).kind):
+    return [f"{path} {_wanted(field_types(made)[place[0]], mistake, place[1:])}"]
+
+
+def _wanted(hint: Any, mistake: Any, inside: Sequence[Any]) -> str:
+    """Return what a value must be; `inside` is the place of the mistake in the value."""
+    kind, value = mistake["type"], mistake["input"]
+    if inside and kind != "missing" and get_args(Annotation.of(hint).kind):
         hint = part_of(hint)
     about = Annotation.of(hint)
     if kind == "finite_number":
@@ -226,7 +231,23 @@ def _mistake_lines(mistake: Any, made: type, where: str) -> list[str]:
         wanted = about.bounds
     null = " (or null)" if about.optional else ""
     near = nearest(str(value), choices_of(hint)) if kind == "literal_error" else ""
-    return [f"{path} must be {wanted}{null}, not {abbreviate(value)}{near}"]
+    return f"must be {wanted}{null}, not {abbreviate(value)}{near}"
+
+
+def read_text(hint: Any, text: str) -> Any:
+    """Return the value of an annotated type in a text of the command line.
+
+    Raises:
+        ValueError: If the text has no such value. The message says what it must be.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    checks = TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
+    try:
+        return checks.validate_python(_read(hint, text, words=True))
+    except ValidationError as error:
+        mistake = error.errors(include_url=False)[0]
+        raise ValueError(_wanted(hint, mistake, mistake["loc"])) from error
 
 
 def _read(hint: Any, value: Any, words: bool) -> Any:

@@ -206,10 +206,10 @@ def test_compare_from_the_command_line(
 
 def test_mistakes(tmp_path: Path, capsys) -> None:
     for words, said in (
-        (["--lrs", "fast"], "--lrs takes comma-separated numbers"),
+        (["--lrs", "fast"], "--lrs: must be a number above 0, not 'fast'"),
         (["--placements", "pre,subln"], "did you mean 'sub'"),
-        (["--lrs", "1e-3,0.001"], "--lrs repeats a number: 1e-3, 0.001"),
-        (["--grid", "model.layers"], "--grid takes FIELD=A,B"),
+        (["--lrs", "1e-3,0.001"], "training.learning_rate repeats a value: 0.001"),
+        (["--grid", "model.layers"], "--grid: must be NAME=VALUE"),
         (["--grid", "model.lyers=1,2"], "did you mean model.layers"),
         (["--grid", "seed=1,2"], "--grid seed: use --seeds"),
         (["--grid", "model.placement=pre,sub"], "use --placements"),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
-from magneto.commands.shared import Parser, add_option, aligned, answer
+from magneto.commands.shared import Parser, aligned, answer
 from magneto.theory.bounds import (
     CROSS_ATTENTION,
     Scales,
@@ -33,21 +32,22 @@ def parser() -> Parser:
         "(see the theory page of the documentation).",
         "magneto bound --placement sub --layers 24",
     )
-    add = partial(add_option, made)
-    add("--placement", "sub", "norm placement", "NAME")
-    add("--layers", None, "layers of a single stack (default: 12)", kind=int)
-    add("--encoder-layers", None, "encoder layers of an encoder-decoder", kind=int)
-    add("--decoder-layers", None, "decoder layers of an encoder-decoder", "M", int)
+    add = made.add_argument
+    add("--placement", default="sub", metavar="NAME", help="norm placement")
+    add("--layers", type=int, metavar="N", help="layers of a single stack (default: 12)")
+    what = "encoder layers of an encoder-decoder"
+    add("--encoder-layers", type=int, metavar="N", help=what)
+    what = "decoder layers of an encoder-decoder"
+    add("--decoder-layers", type=int, metavar="M", help=what)
     scale = "one number, or one per sublayer (A,B,...); ENCODER/DECODER for an encoder-decoder"
-    add("--v", None, f"scale of out_proj and fc2: {scale} (default: the placement's gain)")
-    add("--w", None, "scale of v_proj and fc1, in the same format (default: the placement's gain)")
+    add("--v", help=f"scale of out_proj and fc2: {scale} (default: the placement's gain)")
+    what = "scale of v_proj and fc1, in the same format (default: the placement's gain)"
+    add("--w", help=what)
     what = "scale of cross-attention's projections (default: that of the other sublayers)"
-    add("--cross-gain", None, what, "G", float)
-    what = (
-        "sublayers of the decoder that are cross-attention: second (2, 5, 8, ...), as in the "
-        "model, or paper (1, 4, 7, ...), as printed in theorem 3 (default: second)"
-    )
-    add("--cross-attention", None, what, kind=tuple(CROSS_ATTENTION))
+    add("--cross-gain", type=float, metavar="G", help=what)
+    what = "sublayers of the decoder that are cross-attention: second (2, 5, 8, ...), as in the "
+    what += "model, or paper (1, 4, 7, ...), as printed in theorem 3 (default: second)"
+    add("--cross-attention", choices=tuple(CROSS_ATTENTION), help=what)
     return made.with_json()
 
 

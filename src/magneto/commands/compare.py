@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from argparse import ArgumentTypeError
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from magneto.commands.shared import (
     Parser,
-    add_option,
     aligned,
     answer,
     at_least_one,
     name_source,
-    numbers,
+    names,
+    rates,
+    whole_numbers,
 )
 from magneto.config import ConfigError
 from magneto.files import plain, write_json
@@ -39,41 +40,33 @@ def parser() -> Parser:
         "magneto compare causal-lm/tiny --placements post,pre,sub --lrs 1e-3,3e-3 --seeds 1,2,3",
         recipe=True,
     )
-    made.add_argument("recipe", help="name or path of a recipe")
-    add = partial(add_option, made)
-    several = partial(made.add_argument, action="append", default=[])
+    add = made.add_argument
+    add("recipe", help="name or path of a recipe")
     what = "norm placements, module:NAME for your own (default: all; not for a model without "
-    add("--placements", None, what + "placement)", "A,B")
-    add("--lrs", "1e-3,3e-3,1e-2", "peak learning rates", "X,Y")
-    add("--seeds", "1", "seeds", "N,M")
+    add("--placements", type=names, metavar="A,B", help=what + "placement)")
+    add("--lrs", type=rates, default="1e-3,3e-3,1e-2", metavar="X,Y", help="peak learning rates")
+    add("--seeds", type=whole_numbers, default="1", metavar="N,M", help="seeds")
     what = "further seeds for each row's best learning rate and the rates next to it"
-    add("--more-seeds", None, what, "N,M")
+    add("--more-seeds", type=whole_numbers, default=[], metavar="N,M", help=what)
     what = "also vary this field of the recipe; may be repeated"
-    several("--grid", metavar="FIELD=A,B", help=what)
-    add(
-        "--jobs",
-        None,
-        "parallel runs (default: one per GPU; one per core without GPUs)",
-        kind=at_least_one,
-    )
-    add("--cluster", None, "start the jobs through submitit", kind=("slurm", "local"))
-    several("--cluster-option", metavar="KEY=VALUE", help="option for submitit; may be repeated")
-    add("--no-measurements", False, "skip measuring updates and activations")
+    add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)
+    what = "parallel runs (default: one per GPU; one per core without GPUs)"
+    add("--jobs", type=at_least_one, metavar="N", help=what)
+    add("--cluster", choices=("slurm", "local"), help="start the jobs through submitit")
+    what = "option for submitit; may be repeated"
+    add("--cluster-option", type=pair, action="append", default=[], metavar="KEY=VALUE", help=what)
+    add("--no-measurements", action="store_true", help="skip measuring updates and activations")
     what = "keep the weights of all runs (default: only of the best run)"
-    add("--keep-weights", False, what)
-    add("--out", None, "folder of the comparison (default: runs/compare-RECIPE)", "DIR", Path)
+    add("--keep-weights", action="store_true", help=what)
+    what = "folder of the comparison (default: runs/compare-RECIPE)"
+    add("--out", type=Path, metavar="DIR", help=what)
     return made.with_data().with_json()
 
 
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
     name_source(overrides, args.data)
-    if wrong := [word for word in args.cluster_option if "=" not in word]:
-        raise ConfigError([f"--cluster-option takes KEY=VALUE, not {wrong[0]!r}"])
-    grid: dict[str, list[Any]] = {
-        RATE: sorted(numbers("--lrs", args.lrs, float)),
-        SEED: numbers("--seeds", args.seeds),
-    }
+    grid: dict[str, list[Any]] = {RATE: sorted(args.lrs), SEED: list(args.seeds)}
     others = other_fields(args.grid, overrides)
     first = {name: values[0] for name, values in others.items()}
     grid = {**others, **placements(args, {**overrides, **first}), **grid}
@@ -90,8 +83,8 @@ def main(words: Sequence[str]) -> int:
     # Not earlier: a grid whose data is refused must not grow.
     sweep = open_sweep(folder, sweep)
     complete = run(folder, sweep, args, progress)
-    more = numbers("--more-seeds", args.more_seeds) if args.more_seeds else []
     # With more seeds another rate may become the best.
+    more = args.more_seeds
     while more and complete and (grown := with_more_seeds(folder, sweep, more)) != sweep:
         sweep = open_sweep(folder, grown)
         complete = run(folder, sweep, args, progress)
@@ -174,12 +167,13 @@ def link_best(folder: Path, sweep: Sweep, comparison: dict[str, Any]) -> Path | 
     return link
 
 
-def other_fields(words: Sequence[str], overrides: dict[str, Any]) -> dict[str, list[str]]:
-    """Parse the values of --grid; the last field varies slowest."""
+def other_fields(
+    grid: Sequence[tuple[str, list[str]]], overrides: dict[str, Any]
+) -> dict[str, list[str]]:
+    """Return the values of --grid by field; the last field varies slowest."""
     from magneto.lab.grid import repeated
 
-    pairs = [field_values(word) for word in reversed(words)]
-    names = [name for name, _ in pairs]
+    names = [name for name, _ in reversed(grid)]
     lines = [
         f"--grid {name}: use {OWN_OPTIONS[name]} for this field"
         for name in names
@@ -193,21 +187,26 @@ def other_fields(words: Sequence[str], overrides: dict[str, Any]) -> dict[str, l
               for name, value in overrides.items() if name in names]  # fmt: skip
     if lines:
         raise ConfigError(list(dict.fromkeys(lines)))
-    return dict(pairs)
+    return dict(reversed(grid))
 
 
 def field_values(word: str) -> tuple[str, list[str]]:
-    name, _, values = word.partition("=")
-    if not split(values):
-        raise ConfigError([f"--grid takes FIELD=A,B, not {word!r}"])
-    return name, split(values)
+    name, values = pair(word)
+    return name, list(names(values))
+
+
+def pair(word: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not equals:
+        raise ArgumentTypeError(f"must be NAME=VALUE, not {word!r}")
+    return name, value
 
 
 def placements(args: Any, changes: dict[str, Any]) -> dict[str, list[Any]]:
     """Return the placements as a field of the grid; {} for a model without placement."""
     recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
     if placement_name(recipe.model):
-        named = split(args.placements or "all")
+        named = list(args.placements or ["all"])
         return {PLACEMENT: list(PLACEMENTS) if named == ["all"] else named}
     if args.placements:
         raise ConfigError([f"--placements: the model of {args.recipe} has no norm placement; "
@@ -221,8 +220,7 @@ def run(folder: Path, sweep: Sweep, args: Any, progress: ProgressBars) -> bool:
 
     jobs = default_jobs() if args.jobs is None else args.jobs
     if args.cluster:
-        options = dict(word.split("=", 1) for word in args.cluster_option)
-        started = run_cluster(folder, jobs, args.cluster, options)
+        started = run_cluster(folder, jobs, args.cluster, dict(args.cluster_option))
         progress.say(f"Started {len(started)} jobs. They continue if this command stops.")
         for job in started:
             job.result()
@@ -233,10 +231,6 @@ def run(folder: Path, sweep: Sweep, args: Any, progress: ProgressBars) -> bool:
     complete = run_local(folder, sweep, 0 if args.cluster else jobs, show)
     progress.finish()
     return complete
-
-
-def split(words: str) -> list[str]:
-    return [word.strip() for word in words.split(",") if word.strip()]
 
 
 def table(comparison: dict[str, Any]) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magneto import hf
-from magneto.commands.shared import Parser, add_option, answer
+from magneto.commands.shared import Parser, answer
 from magneto.config import ConfigError
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_object, user_path
@@ -47,27 +46,20 @@ def parser() -> Parser:
         "Unsupported parts are refused by name.",
         "magneto convert openai-community/gpt2 gpt2-magneto",
     )
-    made.add_argument(
-        "source",
-        help="directory or hub name of a transformers model; or a .safetensors, .pt, .pth or .bin "
-        "file of timm, torchscale or the original BEiT-3",
-    )
-    made.add_argument("directory", type=Path, help="output directory; new or empty")
-    add = partial(add_option, made)
-    what = (
-        "output format (default: Magneto's): gpt2, llama, mistral, bert, bart, marian, vit, beit, "
-        "kosmos_2_text_model, timm_vit, timm_beit, timm_eva, beit3 or torchscale"
-    )
-    add("--to", None, what, "FORMAT")
-    what = (
-        "JSON file with arguments that the weights do not contain, under the library's names: for "
-        'torchscale {"decoder_attention_heads": 12, "deepnorm": true}, for timm {"num_heads": 12}'
-    )
-    add("--config", None, what, "FILE", Path)
+    add = made.add_argument
+    what = "directory or hub name of a transformers model; or a .safetensors, .pt, .pth or .bin "
+    add("source", help=what + "file of timm, torchscale or the original BEiT-3")
+    add("directory", type=Path, help="output directory; new or empty")
+    what = "output format (default: Magneto's): gpt2, llama, mistral, bert, bart, marian, vit, "
+    what += "beit, kosmos_2_text_model, timm_vit, timm_beit, timm_eva, beit3 or torchscale"
+    add("--to", metavar="FORMAT", help=what)
+    what = "JSON file with arguments that the weights do not contain, under the library's names: "
+    what += 'for torchscale {"decoder_attention_heads": 12, "deepnorm": true}, '
+    add("--config", type=Path, metavar="FILE", help=what + 'for timm {"num_heads": 12}')
     what = "for BEiT-3 with texts: the original tokenizer beit3.spm"
-    add("--tokenizer", None, what, "FILE", Path)
+    add("--tokenizer", type=Path, metavar="FILE", help=what)
     what = "for BEiT-3 fine-tuned on VQA: the list of answers, the original answer2label.txt or a "
-    add("--labels", None, f"{what}run's answers.json", "FILE")
+    add("--labels", metavar="FILE", help=f"{what}run's answers.json")
     return made.with_json()
 
 

@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -22,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 from magneto.commands.shared import (
     Parser,
-    add_option,
     aligned,
     answer,
     at_least_one,
     is_main_process,
     is_standard_input,
-    numbers,
+    names,
     several_processes,
     standard_input_as_file,
+    whole_numbers,
 )
 from magneto.commands.transcribe import recognition_search_options, search_of
 from magneto.commands.translate import search_of as beam_search_of
@@ -72,31 +71,37 @@ def parser() -> Parser:
         "  magneto evaluate runs/first --tasks hellaswag --num-fewshot 0,1,4 --data items/",
         recipe=True,
     ).with_run()
-    add = partial(add_option, made)
+    add = made.add_argument
     what = "maximum batches; with --tasks, questions; for translation, sentences per direction "
-    add("--limit", None, f"{what}(default: all)", kind=at_least_one)
+    add("--limit", type=at_least_one, metavar="N", help=f"{what}(default: all)")
     what = "also write the metrics to RUN/scores/NAME.json (with --splits: NAME-SPLIT.json)"
-    add("--keep", None, f"{what} for `magneto table`", "NAME")
+    add("--keep", metavar="NAME", help=f"{what} for `magneto table`")
     what = "image models: train a linear probe and k nearest neighbours on the frozen features of "
-    add("--features", False, f"{what}every layer")
+    add("--features", action="store_true", help=f"{what}every layer")
     what = "visual question answering: write the answers in the format of the VQA leaderboard"
-    add("--answers", None, what, "FILE", Path)
-    add("--write", None, "folder for translations or transcripts (default: none)", "DIR", Path)
-    add = partial(add_option, made.add_argument_group("multiple-choice suites"))
-    add("--tasks", None, f"{', '.join(SUITES)}, or any task of lm-evaluation-harness", "A,B")
-    add("--num-fewshot", "0", "numbers of demonstrations in the prompt", "N,M")
-    add("--seeds", "1,2,3", "seeds for sampling the demonstrations", "N,M")
-    add("--max-length", None, "maximum tokens of a prompt (default: training length)", kind=int)
-    add("--include", None, "folder with task files (.yaml) for lm-evaluation-harness", "DIR", Path)
+    add("--answers", type=Path, metavar="FILE", help=what)
+    what = "folder for translations or transcripts (default: none)"
+    add("--write", type=Path, metavar="DIR", help=what)
+    add = made.add_argument_group("multiple-choice suites").add_argument
+    what = f"{', '.join(SUITES)}, or any task of lm-evaluation-harness"
+    add("--tasks", type=names, metavar="A,B", help=what)
+    what = "numbers of demonstrations in the prompt"
+    add("--num-fewshot", type=whole_numbers, default="0", metavar="N,M", help=what)
+    what = "seeds for sampling the demonstrations"
+    add("--seeds", type=whole_numbers, default="1,2,3", metavar="N,M", help=what)
+    what = "maximum tokens of a prompt (default: training length)"
+    add("--max-length", type=int, metavar="N", help=what)
+    what = "folder with task files (.yaml) for lm-evaluation-harness"
+    add("--include", type=Path, metavar="DIR", help=what)
     group = made.add_argument_group("translation runs")
     what = "translation directions (default: all trained ones); write A>B if a language code "
-    add_option(group, "--directions", None, what + "contains a dash", "A-B,C-D")
+    group.add_argument("--directions", type=names, metavar="A-B,C-D", help=what + "contains a dash")
     search_options(group)
     group = made.add_argument_group("speech recognition runs")
-    add_option(group, "--splits", None, "evaluate each of these splits", "A,B")
+    group.add_argument("--splits", type=names, metavar="A,B", help="evaluate each of these splits")
     recognition_search_options(group)
     what = "also report error rates of normalised texts: whisper-english or whisper-basic"
-    add_option(group, "--normaliser", None, what, "NAME")
+    group.add_argument("--normaliser", metavar="NAME", help=what)
     return made.with_data().with_json()
 
 
@@ -154,7 +159,7 @@ def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int
 
         normaliser = text_normaliser(args.normaliser)
     found: dict[str, dict[str, Any]] = {}
-    for split in args.splits.split(",") if args.splits else [""]:
+    for split in args.splits or [""]:
         changed = split_settings(args.run, overrides, split)
         opened: Any = load_run(args.run, args.weights, changed)
         if speech:
@@ -281,14 +286,13 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     )
 
     progress, how = ProgressBars(quiet=not is_main_process()), beam_search_of(args)
-    directions = args.directions.split(",") if args.directions else None
     data: Any = open_run(args.run, overrides).data
     if args.data:
         known = read_tags(Path(run_tokenizer(args.run)))
-        texts = read_test_texts(args.data, data, known, directions, args.limit)
+        texts = read_test_texts(args.data, data, known, args.directions, args.limit)
         overrides |= {"data.languages": ",".join(known)}
     else:
-        texts = select_directions(read_validation_texts(data, args.limit), directions)
+        texts = select_directions(read_validation_texts(data, args.limit), args.directions)
     overrides |= {"data.directions": ",".join(f"{a}>{b}" for a, b in texts.texts)}
     overrides |= {"data.select_by": "loss"}  # the translations are scored below
     opened: Any = load_run(args.run, args.weights, overrides)
@@ -344,16 +348,14 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
     from magneto.language.suites import load_questions
     from magneto.runs import load_run
 
-    names = [name.strip() for name in args.tasks.split(",") if name.strip()]
-    num_fewshot = numbers("--num-fewshot", args.num_fewshot)
-    seeds = numbers("--seeds", args.seeds)
+    tasks, seeds = args.tasks, args.seeds
     if args.include is not None and not args.include.is_dir():
         raise ConfigError([f"--include: no folder {args.include}"])
-    manager = harness_manager(names, args.include)
-    theirs = [name for name in names if name not in SUITES]
-    if args.data and Path(args.data).is_file() and len(names) - len(theirs) > 1:
+    manager = harness_manager(tasks, args.include)
+    theirs = [name for name in tasks if name not in SUITES]
+    if args.data and Path(args.data).is_file() and len(tasks) - len(theirs) > 1:
         raise ConfigError(["--data: one file cannot serve several tasks; name their folder"])
-    suites = [load_questions(SUITES[name], args.data) for name in names if name in SUITES]
+    suites = [load_questions(SUITES[name], args.data) for name in tasks if name in SUITES]
     progress = ProgressBars()
     opened: Any = load_run(args.run, args.weights, overrides)
     model, tokenizer = opened.model, opened.task.tokenizer
@@ -361,14 +363,14 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
     scores = [
         evaluate_suite(model, tokenizer, each, count, seeds, length, args.limit, progress)
         for each in suites
-        for count in num_fewshot
+        for count in args.num_fewshot
     ]
     others: dict[str, dict[str, dict[str, float]]] = {}
     if theirs:
         from magneto.hf.export import harness_model, harness_scores
 
         wrapped = harness_model(model, tokenizer, length)
-        for count in num_fewshot:
+        for count in args.num_fewshot:
             found = harness_scores(wrapped, theirs, count, seeds[0], manager, limit=args.limit)
             others[str(count)] = {
                 task: {
@@ -393,11 +395,9 @@ def answer_questions(args: argparse.Namespace, overrides: dict[str, str]) -> int
     return answer(args, value, lines)
 
 
-def harness_manager(names: Sequence[str], include: Path | None) -> Any:
+def harness_manager(tasks: Sequence[str], include: Path | None) -> Any:
     """Check names of tasks; return lm-evaluation-harness's manager unless all are built in."""
-    theirs = [name for name in names if name not in SUITES]
-    if not names:
-        raise ConfigError([f"--tasks: name at least one of {', '.join(SUITES)}"])
+    theirs = [name for name in tasks if name not in SUITES]
     if not theirs:
         return None
     if find_spec("lm_eval") is None:

@@ -6,19 +6,21 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.compare import INCOMPLETE, other_fields, placements
+from magneto.commands.compare import INCOMPLETE, field_values, other_fields, placements
 from magneto.commands.shared import (
     Parser,
-    add_option,
     aligned,
     answer,
+    at_least_one,
+    duration,
     name_source,
-    numbers,
-    read_time,
+    names,
+    rates,
+    sizes,
+    whole_numbers,
 )
 from magneto.config import ConfigError
 from magneto.files import write_json
@@ -29,7 +31,7 @@ from magneto.recipe import Recipe, load_recipe, placement_name
 if TYPE_CHECKING:
     from magneto.lab.ladder import Ladder
 
-PLACEMENTS, SEEDS = "pre,sub,peri", "1,2,3"
+PLACEMENTS, SEEDS = "pre,sub,peri", (1, 2, 3)
 # Fields that a size sets.
 SIZED = {
     "depth": ("model.layers", "model.encoder_layers", "model.decoder_layers"),
@@ -56,31 +58,30 @@ def parser() -> Parser:
         "magneto ladder causal-lm/tiny --widths 32,64,128 --target 512 --budget 10m",
         recipe=True,
     )
-    made.add_argument("recipe", help="name or path of a recipe")
-    add = partial(add_option, made)
+    add = made.add_argument
+    add("recipe", help="name or path of a recipe")
     what = "widths of the rungs; heads and feed-forward width scale with them"
-    add("--widths", None, what, "N,M")
-    add("--depths", None, "numbers of layers of the rungs, instead of --widths", "N,M")
-    made.add_argument(
-        "--target", type=int, required=True, metavar="N",
-        help="width (or number of layers) to forecast for",
-    )  # fmt: skip
+    add("--widths", type=sizes, metavar="N,M", help=what)
+    what = "numbers of layers of the rungs, instead of --widths"
+    add("--depths", type=sizes, metavar="N,M", help=what)
+    what = "width (or number of layers) to forecast for"
+    add("--target", type=int, required=True, metavar="N", help=what)
     what = f"norm placements, or all (default: {PLACEMENTS}; not for a model without placement)"
-    add("--placements", None, what, "A,B")
+    add("--placements", type=names, metavar="A,B", help=what)
     what = "first learning rates of the smallest rung; the ladder adds others"
-    add("--lrs", "1e-3,3e-3,1e-2,3e-2", what, "X,Y")
+    add("--lrs", type=rates, default="1e-3,3e-3,1e-2,3e-2", metavar="X,Y", help=what)
     what = "seeds at the best rates and their neighbours (default: 1,2,3; fewer on a short budget)"
-    add("--seeds", None, what, "N,M")
-    made.add_argument(
-        "--grid", action="append", default=[], metavar="FIELD=A,B",
-        help="also vary this field of the recipe, as further rows",
-    )  # fmt: skip
+    add("--seeds", type=whole_numbers, metavar="N,M", help=what)
+    what = "also vary this field of the recipe, as further rows"
+    add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)
     what = "total time, such as 10m or 2h; all runs get fewer steps to fit it, and language models "
-    add("--budget", None, what + "are trained on bytes", "TIME")
+    add("--budget", type=duration, metavar="TIME", help=what + "are trained on bytes")
     what = "stop a run at half of its steps if two other rates are better by more than noise"
-    made.add_argument("--race", action="store_true", help=what)
-    add("--jobs", None, "parallel runs (default: one per GPU; one per core without GPUs)", kind=int)
-    add("--out", None, "folder of the ladder (default: runs/ladder-RECIPE)", "DIR", Path)
+    add("--race", action="store_true", help=what)
+    what = "parallel runs (default: one per GPU; one per core without GPUs)"
+    add("--jobs", type=at_least_one, metavar="N", help=what)
+    what = "folder of the ladder (default: runs/ladder-RECIPE)"
+    add("--out", type=Path, metavar="DIR", help=what)
     return made.with_data().with_json()
 
 
@@ -88,7 +89,7 @@ def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
     name_source(overrides, args.data)
     requested = read_ladder_options(args, overrides)
-    budget = None if args.budget is None else read_time("--budget", args.budget)
+    budget = args.budget
     from magneto.lab.ladder import (
         LADDER_FILE,
         SHARE,
@@ -143,29 +144,20 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
     if (args.widths is None) == (args.depths is None):
         raise ConfigError(["give the sizes of the rungs by either --widths or --depths, such as "
                            "--widths 32,64,128"])  # fmt: skip
-    axis, listed = ("depth", args.depths) if args.depths else ("width", args.widths or "")
+    axis, rungs = ("depth", args.depths) if args.depths else ("width", args.widths)
     option = f"--{axis}s"
-    sizes = sorted(numbers(option, listed))
-    if len(sizes) < 2 or sizes[0] < 1:
-        raise ConfigError([f"{option} {listed}: give two or more sizes, each 1 or more"])
-    if args.target <= sizes[-1]:
-        raise ConfigError([f"--target must be above the largest rung, {sizes[-1]}, not "
+    if args.target <= rungs[-1]:
+        raise ConfigError([f"--target must be above the largest rung, {rungs[-1]}, not "
                            f"{args.target}"])  # fmt: skip
-    if args.jobs is not None and args.jobs < 1:
-        raise ConfigError([f"--jobs must be 1 or more, not {args.jobs}"])
     if clash := [name for name in SIZED["depth"] if axis == "depth" and name in overrides]:
         raise ConfigError([f"--{clash[0]}: {option} already sets this field; omit --{clash[0]}"])
-    rates = sorted(numbers("--lrs", args.lrs, float))
-    seeds = sorted(numbers("--seeds", args.seeds or SEEDS))
-    if rates[0] <= 0:
-        raise ConfigError([f"--lrs must be above 0, not {args.lrs}"])
     others = other_fields(args.grid, overrides)
     if clash := [name for name in SIZED[axis] if name in others]:
         raise ConfigError([f"--grid {clash[0]}: {option} sets this field; omit this --grid"])
     changes = {**overrides, **{name: values[0] for name, values in others.items()}}
     recipe = load_recipe(args.recipe, {RATE: 1.0, **changes})
     if args.placements is None and placement_name(recipe.model):
-        args.placements = PLACEMENTS
+        args.placements = PLACEMENTS.split(",")
     rows = {**others, **placements(args, changes)}
     fields: dict[str, Any] = {**overrides}
     fields.setdefault("training.evaluate_every", 0)
@@ -175,8 +167,8 @@ def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
     short = args.budget is not None and "data.tokenizer" not in overrides
     if short and recipe.task == "causal-lm" and recipe.data.tokenizer == "bpe":
         fields, notes = {**fields, **BYTES}, [BYTES_NOTE]
-    return Ladder(args.recipe, fields, axis, sizes, args.target, rows, rates, seeds,
-                  race=args.race, notes=notes)  # fmt: skip
+    return Ladder(args.recipe, fields, axis, rungs, args.target, rows, sorted(args.lrs),
+                  sorted(args.seeds or SEEDS), race=args.race, notes=notes)  # fmt: skip
 
 
 def time_cell(recipe: Recipe, jobs: int, progress: ProgressBars) -> tuple[float, float]:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -15,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from magneto.commands.shared import (
     Parser,
     above_zero,
-    add_option,
     aligned,
     answer,
     at_least_one,
     name_source,
+    read_as,
 )
+from magneto.fields import Part
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe, load_recipe
 from magneto.training.logging import PEAKS
@@ -47,24 +47,24 @@ def parser() -> Parser:
         "magneto plan causal-lm/24l --gpus 64 --gpu-memory 80",
         recipe=True,
     )
-    add = partial(add_option, made)
-    made.add_argument("recipe", help="name (see `magneto recipes`) or path of a recipe")
-    add("--gpus", 1, "number of GPUs", kind=at_least_one)
-    add("--gpus-per-node", 8, "GPUs per node", kind=at_least_one)
-    add("--gpu-memory", 80.0, "memory of a GPU in GB", "GB", above_zero)
-    add("--gpu", "H100", "GPU model, for its peak FLOP/s", kind=tuple(PEAKS))
-    add("--utilisation", 0.4, "assumed share of the peak FLOP/s", "SHARE", above_zero)
+    add = made.add_argument
+    add("recipe", help="name (see `magneto recipes`) or path of a recipe")
+    add("--gpus", type=at_least_one, default=1, metavar="N", help="number of GPUs")
+    add("--gpus-per-node", type=at_least_one, default=8, metavar="N", help="GPUs per node")
+    what = "memory of a GPU in GB"
+    add("--gpu-memory", type=above_zero, default=80, metavar="GB", help=what)
+    what = "GPU model, for its peak FLOP/s"
+    add("--gpu", choices=tuple(PEAKS), default="H100", help=what)
+    what = "assumed share of the peak FLOP/s"
+    add("--utilisation", type=read_as(Part), default=0.4, metavar="SHARE", help=what)
     what = "examples per epoch, for recipes with training.epochs"
-    add("--examples", None, what, kind=at_least_one)
+    add("--examples", type=at_least_one, metavar="N", help=what)
     return made.with_data().with_json()
 
 
 def main(words: Sequence[str]) -> int:
-    made = parser()
-    args, overrides = made.parse_with_overrides(words)
+    args, overrides = parser().parse_with_overrides(words)
     name_source(overrides, args.data)
-    if args.utilisation > 1:
-        made.error(f"--utilisation must be above 0 and at most 1, not {args.utilisation}")
     recipe = load_recipe(args.recipe, overrides)
     config, model = recipe.training, recipe.model
     pieces = args.gpus * config.gradient_accumulation_steps

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from magneto.commands.shared import (
     STDIN,
     Parser,
-    add_option,
     answer,
     arriving,
     at_least_one,
@@ -65,15 +64,14 @@ def parser() -> Parser:
         "  magneto predict runs/reviews < lines.txt > labels.tsv",
         recipe=True,
     ).with_run()
-    made.add_argument(
-        "inputs", nargs="*",
-        help="images or folders of images, followed by the question or statement if any; texts in "
-        "quotes or files of texts; - for standard input",
-    )  # fmt: skip
-    add = partial(add_option, made)
-    add("--top", 5, "labels per image", "K", at_least_one)
-    add("--probabilities", False, "print the probability of every class (texts)")
-    add("--out", Path("predictions"), "folder for segmented images", "DIR", Path)
+    add = made.add_argument
+    what = "images or folders of images, followed by the question or statement if any; texts in "
+    add("inputs", nargs="*", help=what + "quotes or files of texts; - for standard input")
+    add("--top", type=at_least_one, default=5, metavar="K", help="labels per image")
+    what = "print the probability of every class (texts)"
+    add("--probabilities", action="store_true", help=what)
+    what = "folder for segmented images"
+    add("--out", type=Path, default=Path("predictions"), metavar="DIR", help=what)
     return made.with_json()
 
 
@@ -323,20 +321,21 @@ def generate_parser() -> Parser:
         'magneto generate runs/first "A function that" --new-tokens 50 --temperature 0.7\n'
         "  magneto generate runs/captions photo.jpg",
     ).with_run()
-    made.add_argument(
-        "prompt", nargs="?", default="",
-        help="text to continue; or an image, or a folder of images; - for standard input",
-    )  # fmt: skip
-    add = partial(add_option, made)
-    add("--new-tokens", 100, "maximum tokens to generate")
-    add("--temperature", 0.8, "sampling temperature; 0: greedy", "T")
-    add("--top-k", 50, "top-k sampling; 0: off", "K")
-    add("--top-p", 1.0, "nucleus sampling; 1: off", "P")
+    add = made.add_argument
+    what = "text to continue; or an image, or a folder of images; - for standard input"
+    add("prompt", nargs="?", default="", help=what)
+    what = "maximum tokens to generate"
+    add("--new-tokens", type=int, default=100, metavar="N", help=what)
+    what = "sampling temperature; 0: greedy"
+    add("--temperature", type=float, default=0.8, metavar="T", help=what)
+    add("--top-k", type=int, default=50, metavar="K", help="top-k sampling; 0: off")
+    add("--top-p", type=float, default=1, metavar="P", help="nucleus sampling; 1: off")
     what = "beam width; a width above 1 replaces sampling (default: 1; captions: 3)"
-    add("--beams", None, what, kind=int)
-    add("--length-penalty", 0.6, "captions: scores are divided by the length to this power")
-    add("--count", 1, "number of continuations")
-    add("--seed", 0, "seed of the sampling")
+    add("--beams", type=int, metavar="N", help=what)
+    what = "captions: scores are divided by the length to this power"
+    add("--length-penalty", type=float, default=0.6, metavar="X", help=what)
+    add("--count", type=int, default=1, metavar="N", help="number of continuations")
+    add("--seed", type=int, default=0, metavar="N", help="seed of the sampling")
     return made.with_json()
 
 

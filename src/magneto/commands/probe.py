@@ -7,7 +7,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
@@ -15,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from magneto.commands.shared import (
     Parser,
-    add_option,
     aligned,
     answer,
     at_least_one,
+    duration,
     name_source,
-    numbers,
-    read_time,
+    names,
+    read_as,
+    sizes,
 )
 from magneto.config import ConfigError
+from magneto.fields import NonNegativeInt
 from magneto.files import plain, write_bytes, write_json
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe, placement_name
@@ -51,23 +52,25 @@ def parser() -> Parser:
         "magneto probe causal-lm/tiny --model.layers 24 --placements post,sub",
         recipe=True,
     )
-    add = partial(add_option, made)
-    made.add_argument("recipe", help="name or path of a recipe")
+    add = made.add_argument
+    add("recipe", help="name or path of a recipe")
     what = "norm placements, module:NAME for your own (default: the recipe's)"
-    add("--placements", None, what, "A,B")
-    add("--steps", 5, "training steps", kind=at_least_one)
+    add("--placements", type=names, metavar="A,B", help=what)
+    add("--steps", type=at_least_one, default=5, metavar="N", help="training steps")
     what = "then train for this time (60s, 5m), and compare the score with the trivial baseline's"
-    add("--trial", None, what, "TIME")
+    add("--trial", type=duration, metavar="TIME", help=what)
     what = "only measure how the output's change in one step grows with depth, at these numbers of "
-    add("--depths", None, f"{what}layers, with width 64 and random inputs", "N,M")
+    what += "layers, with width 64 and random inputs"
+    add("--depths", type=sizes, metavar="N,M", help=what)
     what = "stack for --depths: encoder, or causal decoder"
-    add("--stack", "decoder", what, kind=("encoder", "decoder"))
-    what = "only measure how the change of each layer's output grows with width, at these widths"
-    add("--coordinates", None, f"{what} (muP's coordinate check)", "N,M")
+    add("--stack", choices=("encoder", "decoder"), default="decoder", help=what)
+    what = "only measure how the change of each layer's output grows with width, at these widths "
+    what += "(muP's coordinate check)"
+    add("--coordinates", type=sizes, metavar="N,M", help=what)
     what = "number of seeds for the growth with depth (default: 3; with --depths: 5)"
-    add("--seeds", None, what, kind=int)
+    add("--seeds", type=read_as(NonNegativeInt), metavar="N", help=what)
     what = "folder for probe.json and, with --coordinates, a figure (default: none)"
-    add("--out", None, what, "DIR", Path)
+    add("--out", type=Path, metavar="DIR", help=what)
     return made.with_data().with_json()
 
 
@@ -75,13 +78,13 @@ def main(words: Sequence[str]) -> int:
     command = parser()
     args, overrides = command.parse_with_overrides(words)
     name_source(overrides, args.data)
-    if args.seeds is not None and args.seeds < (1 if args.depths else 0):
-        command.error(f"--seeds must be {1 if args.depths else 0} or more, not {args.seeds}")
-    if args.trial is not None and read_time("--trial", args.trial) and args.depths:
+    if args.seeds == 0 and args.depths:
+        command.error("--depths needs --seeds 1 or more")
+    if args.trial and args.depths:
         command.error("--trial trains the recipe; omit it with --depths")
     if args.coordinates and (args.depths or args.trial or args.placements):
         command.error("--coordinates excludes --depths, --trial and --placements; omit them")
-    recipes = load_each(args.recipe, overrides, args.placements)
+    recipes = load_each(args.recipe, overrides, args.placements or ())
     progress, started = ProgressBars(), time.perf_counter()
     measure = measure_depths if args.depths else diagnose_each
     measure = measure_widths if args.coordinates else measure
@@ -99,13 +102,10 @@ def main(words: Sequence[str]) -> int:
     return answer(args, value, lines)
 
 
-def load_each(name: str, overrides: dict[str, str], placements: str | None) -> list[Recipe]:
-    if placements is None:
+def load_each(name: str, overrides: dict[str, str], placements: Sequence[str]) -> list[Recipe]:
+    if not placements:
         return [load_recipe(name, overrides)]
-    rows = [word.strip() for word in placements.split(",") if word.strip()]
-    if not rows:
-        raise ConfigError(["--placements takes comma-separated names"])
-    rows = [find_placement(row).name for row in dict.fromkeys(rows)]
+    rows = [find_placement(row).name for row in dict.fromkeys(placements)]
     return [load_recipe(name, {**overrides, "model.placement": row}) for row in rows]
 
 
@@ -122,7 +122,7 @@ def diagnose_each(
         progress.say(f"{made.placement.title}: {made.verdict.level}")
         found.append(made)
         if args.trial:
-            trials.append(run_trial(recipe, read_time("--trial", args.trial), progress))
+            trials.append(run_trial(recipe, args.trial, progress))
     value: dict[str, Any] = {"probes": [made.to_mapping() for made in found]}
     if trials:
         value["trials"] = [asdict(trial) for trial in trials]
@@ -135,10 +135,9 @@ def measure_depths(
     """Measure and bound the update's growth with depth; return values and lines."""
     from magneto.lab.update import bounds_over, growth, measure_growth, measured_shape
 
-    depths = sorted(numbers("--depths", args.depths))
-    if len(depths) < 2 or depths[0] < 1 or depths[-1] > MOST_LAYERS:
-        raise ConfigError([f"--depths takes two or more numbers from 1 to {MOST_LAYERS}, not "
-                           f"{args.depths}"])  # fmt: skip
+    depths = args.depths
+    if depths[-1] > MOST_LAYERS:
+        raise ConfigError([f"--depths must be at most {MOST_LAYERS}, not {depths[-1]}"])
     stack: Stack = args.stack
     if not placement_name(recipes[0].model):
         raise ConfigError([f"--depths: the model of {args.recipe} has no norm placement"])
@@ -171,9 +170,7 @@ def measure_widths(
     """Measure how the change of layers' outputs grows with width; return values and lines."""
     from magneto.lab.coordinates import draw_coordinates, measure_coordinates
 
-    widths = sorted({*numbers("--coordinates", args.coordinates)})
-    if len(widths) < 2 or widths[0] < 1:
-        raise ConfigError([f"--coordinates takes two or more widths, not {args.coordinates}"])
+    widths = args.coordinates
     if not placement_name(recipes[0].model):
         raise ConfigError([f"--coordinates: the model of {args.recipe} has no Transformer stack"])
     found = measure_coordinates(recipes[0], widths, args.steps, progress)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, add_option, answer, at_least_one, decode_input
+from magneto.commands.shared import Parser, answer, at_least_one, decode_input
 from magneto.config import ConfigError
 from magneto.data.files import existing_path, read_lines
 from magneto.data.problems import BadRecord, Counts, guarded
@@ -35,7 +35,8 @@ def parser() -> Parser:
     ).with_run()
     made.add_argument("query", help="text in quotes, or an image")
     made.add_argument("among", help="folder of images, or a text file with one text per line")
-    add_option(made, "--top", 5, "number of results", "K", at_least_one)
+    what = "number of results"
+    made.add_argument("--top", type=at_least_one, default=5, metavar="K", help=what)
     return made.with_json()
 
 

@@ -16,10 +16,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import fill
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Annotated, Any, BinaryIO, NoReturn
+
+from annotated_types import MinLen
 
 from magneto.config import FOREIGN_NAMES, ConfigError
 from magneto.data.problems import INVALID_UTF8, Counts
+from magneto.fields import NonNegativeInt, PositiveFloat, PositiveInt, read_text
 from magneto.files import nearest_path, plain
 
 STDIN = "-"
@@ -27,7 +30,6 @@ NAMES = (STDIN, "/dev/stdin")
 # Maximum bytes of one read, and of one line.
 READ_BYTES = 1 << 18
 LONGEST_LINE = 1 << 20
-Number = TypeVar("Number", int, float)
 RECIPE_EPILOG = """
 Every field of the recipe is an option: --training.steps 200 --model.placement pre
 (`magneto recipes RECIPE --all` lists the fields).
@@ -47,13 +49,12 @@ class Parser(argparse.ArgumentParser):
                 fill(paragraph, DESCRIPTION_WIDTH) for paragraph in description.split("\n\n")
             ),
             epilog=(RECIPE_EPILOG if recipe else "") + f"\nexample:\n  {example}\n",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
             allow_abbrev=False,
         )
         self.recipe = recipe
 
     def error(self, message: str) -> NoReturn:
-        message = message.removeprefix("argument ").replace(": must be", " must be", 1)
         raise ConfigError([f"{message}; see {self.prog} --help"])
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
@@ -102,19 +103,16 @@ class Parser(argparse.ArgumentParser):
 
     def with_json(self) -> Parser:
         """Add --json, and return this parser."""
-        self.add_argument(
-            "--json", action="store_true", help="print one JSON object on stdout and nothing else"
-        )
+        what = "print one JSON object on stdout and nothing else"
+        self.add_argument("--json", action="store_true", help=what)
         return self
 
     def with_run(self, kind: str = "") -> Parser:
         """Add the argument RUN and --weights, and return this parser."""
         self.add_argument("run", type=Path, help=f"directory of a {kind}run")
-        what = "best, final, averaged, last or a step number"
-        own = "the first that exists of best, final and last"
-        self.add_argument(
-            "--weights", default="auto", metavar="NAME", help=f"{what} (default: {own})"
-        )
+        what = ("best, final, averaged, last or a step number (default: the first that exists of "
+                "best, final and last)")  # fmt: skip
+        self.add_argument("--weights", default="auto", metavar="NAME", help=what)
         return self
 
     def with_data(self) -> Parser:
@@ -124,50 +122,52 @@ class Parser(argparse.ArgumentParser):
         return self
 
 
-def add_option(
-    made: Any,
-    name: str,
-    default: Any,
-    help: str,
-    metavar: str | None = None,
-    kind: Callable[[str], Any] | tuple[str, ...] | None = None,
-) -> None:
-    """Add an option; its help ends with the default, unless that is None.
+class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Formatter that adds a default to the help of an option, unless the help already has one."""
 
-    `made` is a parser or a group of its options. `kind` reads the value (by default as the type of
-    the default), or is the tuple of its choices. A default of False makes a switch. The
-    placeholder `metavar` is by default N or X for numbers.
-    """
-    if default is False:
-        made.add_argument(name, action="store_true", help=help)
-        return
-    choices = kind if isinstance(kind, tuple) else None
-    kind = str if choices else kind or (str if default is None else type(default))
-    shown = f"{default:g}" if isinstance(default, float) else default
-    made.add_argument(
-        name,
-        type=kind,
-        default=default,
-        choices=choices,
-        metavar=metavar or {int: "N", at_least_one: "N", float: "X", above_zero: "X"}.get(kind),
-        help=help.replace("%", "%%") + ("" if default is None else f" (default: {shown})"),
-    )
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        has_default = action.nargs != 0 and action.default not in (None, "", [])
+        if has_default and "(default" not in (action.help or ""):
+            return super()._get_help_string(action)
+        return action.help
 
 
-def at_least_one(text: str) -> int:
-    """Parse an option's whole number from 1 on."""
+def read_as(hint: Any) -> Callable[[str], Any]:
+    """Return the `type` of an option whose text is read and checked as a recipe's field is."""
+
+    def read(text: str) -> Any:
+        try:
+            return read_text(hint, text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+# Types of options.
+at_least_one = read_as(PositiveInt)
+above_zero = read_as(PositiveFloat)
+names = read_as(Annotated[tuple[str, ...], MinLen(1)])
+whole_numbers = read_as(Annotated[tuple[NonNegativeInt, ...], MinLen(1)])
+rates = read_as(Annotated[tuple[PositiveFloat, ...], MinLen(1)])
+
+
+def sizes(text: str) -> list[int]:
+    """Return the sorted numbers in a list of two or more different whole numbers from 1 on."""
+    found = sorted({*read_as(tuple[PositiveInt, ...])(text)})
+    if len(found) < 2:
+        raise argparse.ArgumentTypeError(f"must be two or more numbers from 1 on, not {text!r}")
+    return found
+
+
+def duration(text: str) -> float:
+    """Return the seconds in a duration such as "60s", "5m", "2h" or "90" (seconds)."""
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
     with suppress(ValueError):
-        if int(text) >= 1:
-            return int(text)
-    raise argparse.ArgumentTypeError(f"must be a whole number from 1 on, not {text!r}")
-
-
-def above_zero(text: str) -> float:
-    """Parse an option's finite number above 0."""
-    with suppress(ValueError):
-        if 0 < float(text) < math.inf:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"must be a number above 0, not {text!r}")
+        seconds = float(text[:-1]) * unit if unit else float(text)
+        if 0 < seconds < math.inf:
+            return seconds
+    raise argparse.ArgumentTypeError(f"must be a duration such as 60s, 5m or 2h, not {text!r}")
 
 
 def name_source(overrides: dict[str, Any], data: str | None) -> None:
@@ -207,34 +207,6 @@ def answer(args: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
         for line in lines:
             print(line)
     return 0
-
-
-def numbers(option: str, text: str, kind: type[Number] = int) -> list[Number]:
-    """Parse comma-separated numbers of a `kind`: `int` (from 0 on) or `float`."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    kind_name = "integers" if kind is int else "numbers"
-    try:
-        found = [kind(word) for word in words]
-    except ValueError:
-        found = []
-    if not found or (kind is int and min(found) < 0):
-        raise ConfigError([f"{option} takes comma-separated {kind_name}, such as 1,2, "
-                           f"not {text!r}"])  # fmt: skip
-    if twice := [word for word, value in zip(words, found, strict=True) if found.count(value) > 1]:
-        raise ConfigError([f"{option} repeats a number: {', '.join(twice)}"])
-    return found
-
-
-def read_time(option: str, text: str) -> float:
-    """Return the seconds in a duration such as "60s", "5m", "2h" or "90" (seconds)."""
-    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
-    try:
-        seconds = float(text[:-1]) * unit if unit else float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise ConfigError([f"{option} takes a duration such as 60s, 5m or 2h, not {text!r}"])
-    return seconds
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from magneto.commands.shared import Parser, add_option, answer
+from magneto.commands.shared import Parser, answer
 from magneto.config import ConfigError
 from magneto.fields import as_yaml
 from magneto.files import user_path
@@ -27,14 +27,11 @@ def parser() -> Parser:
         recipe=True,
     )
     made.add_argument("data", help="PATH or hf:NAME[:CONFIG[:SPLIT]]")
-    made.add_argument(
-        "--as",
-        dest="kind",
-        metavar="TASK",
-        help="task, if the data suits several (default: most likely)",
-    )
+    what = "task, if the data suits several (default: most likely)"
+    made.add_argument("--as", dest="kind", metavar="TASK", help=what)
     made.add_argument("--go", action="store_true", help="also train the recipe")
-    add_option(made, "--out", None, "directory of the run (default: runs/DATA)", "DIR", Path)
+    what = "directory of the run (default: runs/DATA)"
+    made.add_argument("--out", type=Path, metavar="DIR", help=what)
     return made.with_json()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from magneto.commands.shared import Parser, add_option, aligned, answer
+from magneto.commands.shared import Parser, aligned, answer
 from magneto.functional.statistics import half_width
 from magneto.lab.scores import Measured, Point, Preset, read_runs, source_of, words
 from magneto.progress import ProgressBars
@@ -90,10 +90,10 @@ def parser() -> Parser:
     add = made.add_argument
     add("folders", nargs="+", type=Path, metavar="RUN", help="runs, or folders of comparisons")
     add("--preset", choices=list(PRESETS), help="format of one of the paper's tables")
-    add("--baselines", action="store_true", help="add rows for trivial baselines, such as the "
-        "most frequent class")  # fmt: skip
+    what = "add rows for trivial baselines, such as the most frequent class"
+    add("--baselines", action="store_true", help=what)
     what = "weights that `magneto evaluate --keep` scored: best, final, averaged or last"
-    add_option(made, "--weights", "best", what, "NAME")
+    add("--weights", default="best", metavar="NAME", help=what)
     add("--paper", action="store_true", help="add the paper's results (preset librispeech)")
     return made.with_json()
 

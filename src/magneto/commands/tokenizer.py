@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from magneto.commands.shared import (
     Parser,
-    add_option,
     answer,
     is_standard_input,
     standard_input_as_file,
@@ -46,17 +44,18 @@ def parser() -> Parser:
         "in a recipe by --data.tokenizer FILE.",
         "magneto tokenizer train --data books/ --kind unigram --vocab-size 64000 --out books.model",
     )
-    made.add_argument(
-        "--data", metavar="SOURCE", required=True, help="text: PATH, hf:NAME or builtin:NAME"
-    )
-    add = partial(add_option, made)
-    add("--kind", "byte-bpe", "byte-level BPE, or SentencePiece's unigram or bpe", kind=KINDS)
-    add("--vocab-size", 32000, "number of tokens, special tokens included")
-    made.add_argument(
-        "--out", metavar="PATH", type=Path, required=True, help=".json or .model file, or folder"
-    )
-    add("--text-field", "text", "field with the text in records", "NAME")
-    add("--sample", SAMPLE, "number of random lines that SentencePiece is trained on")
+    add = made.add_argument
+    add("--data", required=True, metavar="SOURCE", help="text: PATH, hf:NAME or builtin:NAME")
+    what = "byte-level BPE, or SentencePiece's unigram or bpe"
+    add("--kind", choices=KINDS, default="byte-bpe", help=what)
+    what = "number of tokens, special tokens included"
+    add("--vocab-size", type=int, default=32000, metavar="N", help=what)
+    what = ".json or .model file, or folder"
+    add("--out", type=Path, required=True, metavar="PATH", help=what)
+    what = "field with the text in records"
+    add("--text-field", default="text", metavar="NAME", help=what)
+    what = "number of random lines that SentencePiece is trained on"
+    add("--sample", type=int, default=SAMPLE, metavar="N", help=what)
     return made.with_json()
 
 

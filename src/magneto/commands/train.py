@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
 
 from magneto.commands.plan import dry_run
-from magneto.commands.shared import Parser, add_option, answer, is_main_process, name_source
+from magneto.commands.shared import Parser, answer, is_main_process, name_source
 from magneto.config import ConfigError
 from magneto.files import LOCK_FILE, acquire_lock, is_aside, lock_holder
 from magneto.progress import Progress, ProgressBars
@@ -33,27 +32,21 @@ def parser() -> Parser:
         "magneto train causal-lm/tiny --model.placement sub --data book.txt --out runs/book",
         recipe=True,
     )
-    made.add_argument("recipe", nargs="?", help="name (see `magneto recipes`) or path of a recipe")
-    add = partial(add_option, made)
-    add("--resume", None, "resume this run", "RUN")
+    add = made.add_argument
+    add("recipe", nargs="?", help="name (see `magneto recipes`) or path of a recipe")
+    add("--resume", metavar="RUN", help="resume this run")
     what = "resume the run in --out if it exists, else start it; for jobs that are restarted by "
-    add("--auto-resume", False, f"{what}the same command")
+    add("--auto-resume", action="store_true", help=f"{what}the same command")
     what = "directory of the run, new or empty (default: runs/RECIPE-TIME)"
-    add("--out", None, what, "DIR", Path)
-    kinds = ("none", "ddp", "fsdp", "hybrid")
-    add("--distributed", None, "training.distributed, under torchrun", kind=kinds)
-    made.add_argument(
-        "--probe-every",
-        metavar="STEPS",
-        type=int,
-        nargs="?",
-        const=100,
-        help="write statistics of every layer to probe.jsonl every STEPS steps (100 if STEPS is "
-        "omitted; 100 adds less than 1 %% to the matrix products of training)",
-    )
+    add("--out", type=Path, metavar="DIR", help=what)
+    what = "training.distributed, under torchrun"
+    add("--distributed", choices=("none", "ddp", "fsdp", "hybrid"), help=what)
+    what = "write statistics of every layer to probe.jsonl every STEPS steps (100 if STEPS is "
+    what += "omitted; 100 adds less than 1 %% to the matrix products of training)"
+    add("--probe-every", type=int, nargs="?", const=100, metavar="STEPS", help=what)
     what = "measure some steps and print parameters, memory and time; write no run"
-    add("--dry-run", False, what)
-    add("--wandb", False, "also send metrics to Weights & Biases")
+    add("--dry-run", action="store_true", help=what)
+    add("--wandb", action="store_true", help="also send metrics to Weights & Biases")
     return made.with_data().with_json()
 
 

@@ -18,15 +18,14 @@ from magneto.commands.shared import (
     STDIN,
     Parser,
     above_zero,
-    add_option,
     at_least_one,
     check_file,
     is_standard_input,
     open_standard_input,
+    read_as,
     standard_input_as_file,
 )
 from magneto.config import ConfigError
-from magneto.fields import configuration
 from magneto.files import plain, write_text
 from magneto.nn.config import BEAMS, Beams, Width
 from magneto.progress import ProgressBars
@@ -54,50 +53,43 @@ def parser() -> Parser:
         recipe=True,
     ).with_run("speech recognition ")
     made.add_argument("files", nargs="+", metavar="FILE", help="recordings; - for standard input")
-    kinds = made.add_mutually_exclusive_group()
-    for option, kind, what in (
-        ("--srt", "srt", "print SubRip subtitles"),
-        ("--json", "jsonl", "print a JSON object per recording, with the times of words"),
-    ):
-        kinds.add_argument(option, dest="kind", action="store_const", const=kind, help=what)
-    add = partial(add_option, made)
-    add("--out", None, "folder for one file per recording (default: print)", "DIR", Path)
+    add = partial(made.add_mutually_exclusive_group().add_argument, dest="kind")
+    add("--srt", action="store_const", const="srt", help="print SubRip subtitles")
+    what = "print a JSON object per recording, with the times of words"
+    add("--json", action="store_const", const="jsonl", help=what)
+    add = made.add_argument
+    what = "folder for one file per recording (default: print)"
+    add("--out", type=Path, metavar="DIR", help=what)
     what = "standard input has samples without a header (16 bits, little-endian, mono, the run's "
-    add("--raw", False, f"{what}sample rate); words are printed at once")
+    what += "sample rate); words are printed at once"
+    add("--raw", action="store_true", help=what)
     what = "length of a window (default: 20, or the longest training recording if that is shorter)"
-    add("--window", None, what, "SECONDS", above_zero)
+    add("--window", type=above_zero, metavar="SECONDS", help=what)
     recognition_search_options(made)
-    add("--beams", BEAMS, "beam width")
+    add("--beams", type=read_as(Beams), default=BEAMS, metavar="N", help="beam width")
     what = "print K hypotheses per recording: recording number, score, text"
-    add("--n-best", None, what, "K", int)
-    add("--batch-size", 8, "windows per batch", kind=at_least_one)
+    add("--n-best", type=int, metavar="K", help=what)
+    what = "windows per batch"
+    add("--batch-size", type=at_least_one, default=8, metavar="N", help=what)
     made.set_defaults(kind="txt")
     return made
 
 
-@configuration
-class SearchOptions:
-    """Checked options of the search."""
-
-    beams: Beams
-    symbols_per_frame: Width
-
-
 def recognition_search_options(made: Any) -> None:
     what = "greedy search, or modified beam search with at most one label per frame"
-    add_option(made, "--search", "greedy", what, kind=("greedy", "modified"))
+    made.add_argument("--search", choices=("greedy", "modified"), default="greedy", help=what)
     what = "maximum labels per frame in greedy search"
-    add_option(made, "--symbols-per-frame", SYMBOLS_PER_FRAME, what)
+    made.add_argument("--symbols-per-frame", type=read_as(Width), default=SYMBOLS_PER_FRAME,
+                      metavar="N", help=what)  # fmt: skip
 
 
 def search_of(args: argparse.Namespace, count: int = 1) -> Search:
     """Return the search that the options describe, with `count` hypotheses."""
     from magneto.speech.decoding import GreedySearch, ModifiedBeamSearch
 
-    how = SearchOptions(beams=args.beams, symbols_per_frame=args.symbols_per_frame)
     if args.search == "modified":
-        return ModifiedBeamSearch(width=how.beams, count=count)
-    return GreedySearch(how.symbols_per_frame)
+        return ModifiedBeamSearch(width=args.beams, count=count)
+    return GreedySearch(args.symbols_per_frame)
 
 
 def main(words: Sequence[str]) -> int:

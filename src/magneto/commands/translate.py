@@ -6,21 +6,20 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from magneto.commands.shared import (
     STDIN,
     Parser,
-    add_option,
     arriving,
     check_file,
     is_standard_input,
     open_standard_input,
+    read_as,
 )
 from magneto.data.problems import Counts
 from magneto.files import plain
-from magneto.nn.config import BEAMS
+from magneto.nn.config import BEAMS, Beams, Width
 from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
 
@@ -39,25 +38,25 @@ def parser() -> Parser:
         "magneto translate runs/first --to de < in.txt > out.txt",
         recipe=True,
     ).with_run("translation ")
-    add = partial(add_option, made)
-    made.add_argument(
-        "file", nargs="?", default=STDIN, help="lines to translate (default: -, standard input)"
-    )
-    add("--to", None, "code of the target language", "LANGUAGE")
+    add = made.add_argument
+    what = "lines to translate (default: -, standard input)"
+    add("file", nargs="?", default=STDIN, help=what)
+    add("--to", metavar="LANGUAGE", help="code of the target language")
     what = "print K translations per line: line number, score, translation"
-    add("--n-best", None, what, "K", int)
+    add("--n-best", type=int, metavar="K", help=what)
     search_options(made)
-    what = "print one JSON object per line, with scores"
-    made.add_argument("--json", action="store_true", help=what)
+    add("--json", action="store_true", help="print one JSON object per line, with scores")
     return made
 
 
 def search_options(made: Any) -> None:
-    add = partial(add_option, made)
-    add("--beams", BEAMS, "beam width")
-    add("--length-penalty", 1.0, "scores are divided by the length to this power")
-    add("--longest", 200, "maximum tokens of a translation")
-    add("--batch-size", 64, "sentences per batch")
+    add = made.add_argument
+    add("--beams", type=read_as(Beams), default=BEAMS, metavar="N", help="beam width")
+    what = "scores are divided by the length to this power"
+    add("--length-penalty", type=float, default=1, metavar="X", help=what)
+    what = "maximum tokens of a translation"
+    add("--longest", type=read_as(Width), default=200, metavar="N", help=what)
+    add("--batch-size", type=read_as(Width), default=64, metavar="N", help="sentences per batch")
 
 
 def search_of(args: Any, count: int = 1) -> Any:

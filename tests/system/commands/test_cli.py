@@ -45,9 +45,9 @@ MISTAKES = [
     ("train causal-lm/tiny --training.device meta", "torch can't compute on it here"),
     ("train causal-lm/tiny --task os:system", "task os:system must have"),
     ("train causal-lm/tiny --data=", "the source is empty"),
-    ("probe causal-lm/tiny --steps x", "--steps must be a whole number from 1 on, not 'x'"),
-    ("plan causal-lm/tiny --gpus 0", "--gpus must be a whole number from 1 on, not '0'"),
-    ("plan causal-lm/tiny --gpu-memory x", "--gpu-memory must be a number above 0, not 'x'"),
+    ("probe causal-lm/tiny --steps x", "--steps: must be a whole number, 1 or more, not 'x'"),
+    ("plan causal-lm/tiny --gpus 0", "--gpus: must be 1 or more, not 0"),
+    ("plan causal-lm/tiny --gpu-memory x", "--gpu-memory: must be a number above 0, not 'x'"),
 ]
 
 

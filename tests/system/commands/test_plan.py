@@ -128,7 +128,7 @@ def test_assumed_sizes_are_printed(capsys: Any) -> None:
 
 def test_mistakes_are_named(capsys: Any) -> None:
     for words, said in (
-        ("--utilisation 40", "--utilisation must be above 0 and at most 1"),
+        ("--utilisation 40", "--utilisation: must be in (0, 1]"),
         ("--gpus 128", "a batch of 64 cannot be divided among 128 GPUs"),
     ):
         assert said in refused(capsys, *SMALL, *words.split())
