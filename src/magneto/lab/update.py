@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from magneto.functional.statistics import half_width
 from magneto.nn.block import Residual
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import HasRoles
+from magneto.nn.init import sublayer_projections
 from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder, LayerStack, ProbedStack
 from magneto.progress import SILENT, Progress
 from magneto.theory.bounds import (
@@ -305,7 +305,7 @@ def effective_scales(stack: ProbedStack) -> Scales:
     if len(alphas) != 1:
         raise ValueError(f"the skip connections have several weights: {sorted(alphas)}")
     measured = [
-        [role for part in sublayer.modules() if isinstance(part, HasRoles) for role in part.roles()]
+        [role for _, projection in sublayer_projections(sublayer) for role in projection.roles()]
         for sublayer in sublayers
     ]
     return Scales(

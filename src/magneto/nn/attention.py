@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import FastIdentity, optional_norm, projection
+from magneto.nn.init import FastIdentity, Projection, optional_norm, projection, slot_norm
 from magneto.nn.position import build_layer_positions
 from magneto.theory.placement import Sublayer
 
@@ -42,7 +42,7 @@ class Attention(nn.Module):
         self.gate_proj = projection(config, width, [("gate", inner)]) if gated else FastIdentity()
         self.gate = Gate() if gated else NoGate()
         self.scale_before_out = self._head_scale(config, "before_out")
-        self.inside = optional_norm("inside" in row.slots(sublayer), inner, config)
+        self.inside = slot_norm(config, sublayer, "inside", inner)
         self.out_proj = projection(config, inner, [("out", width)])
         self.scale_after_out = self._head_scale(config, "after_out")
 
@@ -72,10 +72,10 @@ class Attention(nn.Module):
         joined = self.gate(self.scale_before_out(joined), self.gate_proj(x))
         return self.scale_after_out(self.out_proj(self.inside(joined)))
 
-    def gate_roles(self) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in self.gate_proj.named_parameters():
-            if name == "weight":
-                yield "gate", parameter
+    def projections(self) -> Iterator[Projection]:
+        yield self.out_proj
+        if isinstance(self.gate_proj, Projection):
+            yield self.gate_proj
 
 
 class SelfAttention(Attention):
@@ -116,11 +116,9 @@ class SelfAttention(Attention):
             key, value = cache.update(key, value, self.layer)
         return join_heads(self.dot_product(query, key, value, mask, bias))
 
-    def roles(self) -> Iterator[tuple[str, Tensor]]:
-        yield from zip("qkv", self.qkv_proj.weight.split(self.widths), strict=True)
-        yield "out", self.out_proj.weight
-        yield from self.gate_roles()
-        yield from self.positions.roles()
+    def projections(self) -> Iterator[Projection]:
+        yield self.qkv_proj
+        yield from super().projections()
 
 
 class CrossAttention(Attention):
@@ -152,12 +150,9 @@ class CrossAttention(Attention):
             cache.is_updated[self.layer] = True
         return key, value
 
-    def roles(self) -> Iterator[tuple[str, Tensor]]:
-        yield "q", self.q_proj.weight
-        yield "k", self.k_proj.weight
-        yield "v", self.v_proj.weight
-        yield "out", self.out_proj.weight
-        yield from self.gate_roles()
+    def projections(self) -> Iterator[Projection]:
+        yield from (self.q_proj, self.k_proj, self.v_proj)
+        yield from super().projections()
 
 
 class DotProductAttention(nn.Module):

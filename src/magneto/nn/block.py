@@ -16,7 +16,7 @@ and (3), and `inside` is the LN of (2) and (4). Other placements are other rows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,26 +25,26 @@ from torch.nn import functional as F
 
 from magneto.nn.attention import Cache, CrossAttention, Mask, SelfAttention, self_attention_cache
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import FastIdentity, optional_norm, projection
+from magneto.nn.init import FastIdentity, Projection, projection, slot_norm
 from magneto.theory.placement import Depth, Sublayer
 
 
 class Residual(nn.Module):
     """Residual connection around a sublayer f: x <- after(alpha * x + branch(f(before(x)))).
 
-    The fourth norm, `inside`, is part of f. Sub-LN gives x <- x + f(LN(x)). Dropout, LayerScale and
-    stochastic depth follow `branch`. Subclasses define f.
+    The fourth slot, `inside`, is before f's last linear layer, and therefore an attribute of f:
+    `Attention.inside` or `FeedForward.inside`. Sub-LN gives x <- x + f(LN(x)). Dropout, LayerScale
+    and stochastic depth follow `branch`. Subclasses define f.
     """
 
     def __init__(
         self, config: TransformerConfig, depth: Depth, sublayer: Sublayer, drop_path: float
     ) -> None:
         super().__init__()
-        slots = config.row.slots(sublayer)
         self.alpha = config.row.alpha(depth)
-        self.before = optional_norm("before" in slots, config.width, config)
-        self.branch = optional_norm("branch" in slots, config.width, config)
-        self.after = optional_norm("after" in slots, config.width, config)
+        self.before = slot_norm(config, sublayer, "before", config.width)
+        self.branch = slot_norm(config, sublayer, "branch", config.width)
+        self.after = slot_norm(config, sublayer, "after", config.width)
         self.dropout = nn.Dropout(config.dropout) if config.dropout else FastIdentity()
         scale = config.layer_scale
         self.layer_scale = FastIdentity() if scale is None else LayerScale(config.width, scale)
@@ -112,22 +112,18 @@ class FeedForward(nn.Module):
         super().__init__()
         inner = config.ffn_width
         gated = config.activation in GATED
-        self.widths = [inner] * (2 if gated else 1)
         self.activation = GatedUnit(GATED[config.activation]) if gated else PLAIN[config.activation]
-        self.fc1 = projection(config, config.width, [("fc1", rows) for rows in self.widths])
+        self.fc1 = projection(config, config.width, [("fc1", inner) for _ in range(1 + gated)])
         self.activation_dropout = nn.Dropout(config.activation_dropout)
-        self.inside = optional_norm("inside" in config.row.feed_forward, inner, config)
+        self.inside = slot_norm(config, self.sublayer, "inside", inner)
         self.fc2 = projection(config, inner, [("fc2", config.width)])
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform x, (batch, length, width), without changing its shape."""
         return self.fc2(self.inside(self.activation_dropout(self.activation(self.fc1(x)))))
 
-    def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, weight) of each linear layer; slices of a gated fc1 are views."""
-        for part in self.fc1.weight.split(self.widths):
-            yield "fc1", part
-        yield "fc2", self.fc2.weight
+    def projections(self) -> tuple[Projection, ...]:
+        return self.fc1, self.fc2
 
 
 class Layer(nn.Module):

@@ -23,15 +23,15 @@ initialised separately, each with its own fan. Section 3.2 of the paper derives 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from magneto.nn.config import BaseInit, Biased, NormKind, TransformerConfig
-from magneto.theory.placement import Depth, Placement, Sublayer
+from magneto.theory.placement import Depth, Placement, Slot, Sublayer
 
 SCALED_ROLES = ("v", "out", "fc1", "fc2")
 NORMAL_STD = 0.02
@@ -40,18 +40,21 @@ CUT_STD = 0.879596566170685
 
 
 @runtime_checkable
-class HasRoles(Protocol):
-    """Interface of a sublayer with the roles of its weights."""
+class HasProjections(Protocol):
+    """Interface of a sublayer whose weights are initialised by role."""
 
     sublayer: Sublayer
 
-    def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (role, weight) of each weight, or of each slice of a fused weight."""
+    def projections(self) -> Iterable[Projection]:
+        """Return the linear layers in the order in which they are initialised."""
         ...
 
 
 class Projection(nn.Linear):
     """Linear layer whose slices of rows are initialised by role; its bias is initially 0.
+
+    The constructor draws without a gain, because torch's does. `initialize` knows the placement and
+    draws again.
 
     Args:
         width: Input features.
@@ -68,11 +71,15 @@ class Projection(nn.Linear):
 
     def reset_parameters(self) -> None:
         """Initialise each slice from the base, times the gain for scaled roles; zero the bias."""
-        parts = self.weight.split([rows for _, rows in self.slices])
-        for (role, _), part in zip(self.slices, parts, strict=True):
+        for role, part in self.roles():
             draw(part, self.base, self.gain if role in SCALED_ROLES else 1.0)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+    def roles(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (role, rows of the weight) of each slice; the rows are a view."""
+        parts = self.weight.split([rows for _, rows in self.slices])
+        yield from zip((role for role, _ in self.slices), parts, strict=True)
 
 
 class PartlyBiased(Projection):
@@ -130,26 +137,27 @@ class NormalLinear(nn.Linear):
 
 
 def initialize(module: nn.Module, placement: Placement, depth: Depth, base: BaseInit) -> None:
-    """Initialise all sublayer weights in a module by role, and zero the biases of linear layers.
+    """Initialise the projections of all sublayers in a module by role.
 
     A `Projection` stores base and gain, so that its `reset_parameters` repeats the initialisation.
 
     Args:
-        module: A stack, or any module whose sublayers have `roles()`.
+        module: A stack, or any module whose sublayers have `projections()`.
         placement: Placement with the gain and the kinds of sublayer that get it.
         depth: Depth of the stack.
         base: Distribution before the gain.
     """
+    for sublayer, projection in sublayer_projections(module):
+        projection.base, projection.gain = base, placement.sublayer_gain(sublayer, depth)
+        projection.reset_parameters()
+
+
+def sublayer_projections(module: nn.Module) -> Iterator[tuple[Sublayer, Projection]]:
+    """Yield the projections of all sublayers in a module, each with the kind of its sublayer."""
     for child in module.modules():
-        if isinstance(child, nn.Linear) and child.bias is not None:
-            nn.init.zeros_(child.bias)
-        if isinstance(child, HasRoles):
-            gain = placement.sublayer_gain(child.sublayer, depth)
-            for projection in child.modules():
-                if isinstance(projection, Projection):
-                    projection.base, projection.gain = base, gain
-            for role, weight in child.roles():
-                draw(weight, base, gain if role in SCALED_ROLES else 1.0)
+        if isinstance(child, HasProjections):
+            for projection in child.projections():
+                yield child.sublayer, projection
 
 
 @torch.no_grad()
@@ -198,8 +206,12 @@ class FastIdentity(nn.Identity):
         return x
 
 
-def build_norm(kind: NormKind, width: int, config: TransformerConfig) -> nn.Module:
+def build_norm(
+    kind: NormKind | Literal["none"], width: int, config: TransformerConfig
+) -> nn.Module:
     """Build a norm of `kind` over `width` features, with the configuration's epsilon and bias."""
+    if kind == "none":
+        return FastIdentity()
     if kind == "rmsnorm":
         return RMSNorm(width, eps=config.norm_eps)
     return LayerNorm(width, config.norm_eps, bias=config.bias)
@@ -207,4 +219,9 @@ def build_norm(kind: NormKind, width: int, config: TransformerConfig) -> nn.Modu
 
 def optional_norm(present: bool, width: int, config: TransformerConfig) -> nn.Module:
     """Build the configured norm if `present`, else an identity."""
-    return build_norm(config.norm, width, config) if present else FastIdentity()
+    return build_norm(config.norm if present else "none", width, config)
+
+
+def slot_norm(config: TransformerConfig, sublayer: Sublayer, slot: Slot, width: int) -> nn.Module:
+    """Build the norm of a sublayer's slot; an identity if the placement leaves the slot empty."""
+    return optional_norm(slot in config.row.slots(sublayer), width, config)

@@ -22,13 +22,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from magneto.nn.attention import Mask, build_memory_mask, record_attention_weights
 from magneto.nn.block import DropPath, FeedForwardSublayer, SelfAttentionSublayer, drop_path_rate
 from magneto.nn.config import Experts, MultiwayConfig
-from magneto.nn.init import FastIdentity, build_norm, initialize, optional_norm
-from magneto.nn.transformer import ProbedStack, check_layers
+from magneto.nn.init import build_norm, initialize, optional_norm
+from magneto.nn.transformer import ProbedStack
 from magneto.theory.placement import Depth
 
 Streams = tuple[Tensor, Tensor]
@@ -169,12 +168,8 @@ class MultiwayEncoder(ProbedStack):
         depth = config.depth("encoder")
         self.config = config
         self.causal = False
-        kind = config.input_norm
         self.input_norm = nn.ModuleDict(
-            {
-                name: FastIdentity() if kind == "none" else build_norm(kind, config.width, config)
-                for name in MODALITIES
-            }
+            {name: build_norm(config.input_norm, config.width, config) for name in MODALITIES}
         )
         self.dropout = nn.Dropout(config.input_dropout)
         self.layers = nn.ModuleList(
@@ -224,14 +219,8 @@ class MultiwayEncoder(ProbedStack):
         Raises:
             ValueError: If a layer does not exist.
         """
-        check_layers(layers, len(self.layers))
         streams, mask = self.enter(vision, language, packing)
-        found = {}
-        for number in range(max(layers, default=-1) + 1):
-            streams = self.step(self.layers[number], streams, packing, mask)
-            if number in layers:
-                found[number] = streams
-        return [found[number] for number in layers]
+        return self.outputs(layers, streams, [(packing, mask)] * len(self.layers))
 
     def attention_weights(
         self, vision: Tensor, language: Tensor, packing: Packing, layer: int
@@ -242,7 +231,7 @@ class MultiwayEncoder(ProbedStack):
             Weights, (samples, heads, length, length), with queries before keys and a sample's
             vision tokens first. Keys that are padding have weight 0.
         """
-        check_layers([layer], len(self.layers))
+        self.check_layers([layer])
         return record_attention_weights(
             self.layers[layer], lambda: self.features(vision, language, packing, [layer])
         )
@@ -259,12 +248,6 @@ class MultiwayEncoder(ProbedStack):
             for name, x in zip(MODALITIES, (vision, language), strict=True)
         ]
         return (streams[0], streams[1]), packing.mask()
-
-    def step(self, layer: nn.Module, streams: Streams, packing: Packing, mask: Mask) -> Streams:
-        """Run one layer, with activation checkpointing if configured."""
-        if self.config.checkpoint_activations and self.training:
-            return checkpoint(layer, streams, packing, mask, use_reentrant=False)  # type: ignore[return-value]
-        return layer(streams, packing, mask)
 
     def tokens(self, output: Streams) -> Tensor:
         return torch.cat(output)

@@ -14,7 +14,7 @@ relative encodings act in the layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from magneto.nn.config import Grid, TransformerConfig
 from magneto.nn.embedding import VectorTable
 from magneto.nn.init import Projection
+from magneto.theory.placement import Sublayer
 
 Logits = tuple[Tensor, Tensor, Tensor | None]
 """Queries, keys and bias of the attention logits."""
@@ -273,10 +274,6 @@ class LayerPositions(nn.Module):
         """Return queries and keys unchanged, and no bias."""
         return query, key, None
 
-    def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield no (role, weight), since there is no projection."""
-        yield from ()
-
 
 class RotaryLogits(LayerPositions):
     """Layer's module of rotary positions, which rotates queries and keys."""
@@ -315,6 +312,8 @@ class TransformerXLLogits(LayerPositions):
     with all distances, (batch, heads, length, 2 * length), without copies.
     """
 
+    sublayer: Sublayer = "self_attention"
+
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         slices = [("position", config.attention_width)]
@@ -335,8 +334,8 @@ class TransformerXLLogits(LayerPositions):
         bias = shift(scaled @ distances.permute(1, 2, 0).type_as(scaled))
         return query + content.type_as(query), key, bias
 
-    def roles(self) -> Iterator[tuple[str, Tensor]]:
-        yield "position", self.position_proj.weight
+    def projections(self) -> tuple[Projection, ...]:
+        return (self.position_proj,)
 
 
 def shift(products: Tensor) -> Tensor:

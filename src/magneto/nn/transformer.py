@@ -19,13 +19,15 @@ from magneto.nn.attention import (
 )
 from magneto.nn.block import Layer
 from magneto.nn.config import TransformerConfig
-from magneto.nn.init import FastIdentity, build_norm, initialize, optional_norm
+from magneto.nn.init import build_norm, initialize, optional_norm
 from magneto.nn.position import build_grid_positions, build_positions
 from magneto.theory.placement import Stack
 
 
 class ProbedStack(nn.Module, ABC):
-    """Interface of a stack for the probe, independent of the types of its layers' inputs.
+    """Base class of stacks, independent of the types of their layers' inputs.
+
+    Abstract methods tell the probe what the inputs and outputs of layers are.
 
     Attributes:
         config: Shape of the stack.
@@ -38,6 +40,33 @@ class ProbedStack(nn.Module, ABC):
     causal: bool
     layers: nn.ModuleList
     final_norm: Any
+
+    def step(self, layer: nn.Module, *inputs: Any) -> Any:
+        """Run one layer, with activation checkpointing if configured."""
+        if self.config.checkpoint_activations and self.training:
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)
+
+    def outputs(
+        self, numbers: Sequence[int], x: Any, inputs: Sequence[tuple[Any, ...]]
+    ) -> list[Any]:
+        """Return the outputs of chosen layers; layers above the highest chosen one do not run.
+
+        `x` is the first layer's input, and `inputs` are each layer's further inputs.
+        """
+        self.check_layers(numbers)
+        found = {}
+        for number in range(max(numbers, default=-1) + 1):
+            x = self.step(self.layers[number], x, *inputs[number])
+            if number in numbers:
+                found[number] = x
+        return [found[number] for number in numbers]
+
+    def check_layers(self, numbers: Sequence[int]) -> None:
+        """Raise ValueError if a number is not a layer's number."""
+        outside = [number for number in numbers if not 0 <= number < len(self.layers)]
+        if outside:
+            raise ValueError(f"no layer {outside[0]}: layers are 0 to {len(self.layers) - 1}")
 
     @abstractmethod
     def tokens(self, output: Any) -> Tensor:
@@ -83,11 +112,7 @@ class LayerStack(ProbedStack):
         self.crosses = self.causal and not depth.alone
         self.position_embedding = build_positions(config, bidirectional=not self.causal)
         self.grid_positions = build_grid_positions(config, bidirectional=not self.causal)
-        self.input_norm = (
-            FastIdentity()
-            if config.input_norm == "none"
-            else build_norm(config.input_norm, config.width, config)
-        )
+        self.input_norm = build_norm(config.input_norm, config.width, config)
         self.dropout = nn.Dropout(config.input_dropout)
         self.layers = nn.ModuleList(
             Layer(config, depth, index, self.crosses) for index in range(depth.layers)
@@ -132,12 +157,10 @@ class LayerStack(ProbedStack):
         x = self.dropout(self.input_norm(x))
         return x, [masks[window] for window in self.windows], shared
 
-    def step(self, layer: nn.Module, x: Tensor, *rest: Any) -> Tensor:
-        """Run one layer, with activation checkpointing if configured."""
-        cache = rest[2]
-        if self.config.checkpoint_activations and self.training and cache is None:
-            return checkpoint(layer, x, *rest, use_reentrant=False)  # type: ignore[return-value]
-        return layer(x, *rest)
+    def step(self, layer: nn.Module, *inputs: Any) -> Any:
+        # A recomputed layer would append to its cache twice.
+        cache = inputs[3]
+        return super().step(layer, *inputs) if cache is None else layer(*inputs)
 
     def tokens(self, output: Tensor) -> Tensor:
         return output
@@ -191,14 +214,8 @@ class Encoder(LayerStack):
         Raises:
             ValueError: If a layer does not exist.
         """
-        check_layers(layers, len(self.layers))
         x, masks, shared = self.enter(x, attention_mask, None)
-        found = {}
-        for number in range(max(layers, default=-1) + 1):
-            x = self.step(self.layers[number], x, masks[number], shared, None)
-            if number in layers:
-                found[number] = x
-        return [found[number] for number in layers]
+        return self.outputs(layers, x, [(mask, shared, None) for mask in masks])
 
     def attention_weights(
         self, x: Tensor, layer: int, attention_mask: Tensor | None = None
@@ -217,17 +234,10 @@ class Encoder(LayerStack):
         Raises:
             ValueError: If the layer does not exist.
         """
-        check_layers([layer], len(self.layers))
+        self.check_layers([layer])
         return record_attention_weights(
             self.layers[layer], lambda: self.features(x, [layer], attention_mask)
         )
-
-
-def check_layers(layers: Sequence[int], count: int) -> None:
-    """Raise ValueError if a number is not a layer's number among `count` layers."""
-    outside = [number for number in layers if not 0 <= number < count]
-    if outside:
-        raise ValueError(f"no layer {outside[0]}: layers are 0 to {count - 1}")
 
 
 class Decoder(LayerStack):

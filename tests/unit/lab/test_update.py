@@ -146,7 +146,7 @@ def test_square_sub_ln_has_the_derived_scales() -> None:
 def test_fused_projections_and_shared_keys_are_measured_on_the_values_alone() -> None:
     stack = Decoder(config(key_value_heads=2))
     with torch.no_grad():
-        for role, weight in stack.layers[0].self_attention.attention.roles():  # type: ignore[union-attr]
+        for role, weight in stack.layers[0].self_attention.attention.qkv_proj.roles():  # type: ignore[union-attr]
             weight.mul_(100 if role in "qk" else 1)
     # Xavier with fans 128 and 64.
     assert effective_scales(stack).w[0] ** 2 == pytest.approx(128 * 2 / 192, rel=0.05)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from magneto import PLACEMENTS, Decoder, Encoder, EncoderDecoder, TransformerConfig
-from magneto.nn.init import NORMAL_STD, HasRoles, draw, xavier_std
+from magneto.nn.init import NORMAL_STD, draw, sublayer_projections, xavier_std
 from tests.pairs import in_turn
 
 WIDTH, INNER = 256, 1024
@@ -24,10 +24,9 @@ def config(**changes) -> TransformerConfig:
 def weights(stack: nn.Module) -> dict[tuple[str, str], torch.Tensor]:
     """All weights of one sublayer kind and role, joined."""
     found: dict[tuple[str, str], list[torch.Tensor]] = {}
-    for module in stack.modules():
-        if isinstance(module, HasRoles):
-            for role, weight in module.roles():
-                found.setdefault((module.sublayer, role), []).append(weight.detach())
+    for sublayer, projection in sublayer_projections(stack):
+        for role, weight in projection.roles():
+            found.setdefault((sublayer, role), []).append(weight.detach())
     return {key: torch.stack(parts) for key, parts in found.items()}
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from magneto import PLACEMENTS, Encoder, TransformerConfig
 from magneto.nn.config import MultiwayConfig
-from magneto.nn.init import HasRoles, xavier_std
+from magneto.nn.init import sublayer_projections, xavier_std
 from magneto.nn.multiway import (
     MultiwayEncoder,
     PackedDropPath,
@@ -243,13 +243,12 @@ def test_every_expert_gets_the_gain(placement: str, design: str) -> None:
         model = MultiwayEncoder(config)
     materialize(model, torch.device("cpu"))
     draw_parameters(model, seed=0)
-    for part in model.modules():
-        if isinstance(part, HasRoles):
-            gain = config.row.sublayer_gain(part.sublayer, Depth("encoder", 4))
-            for role, weight in part.roles():
-                scale = gain if role in ("v", "out", "fc1", "fc2") else 1
-                expected = xavier_std(*weight.shape, scale)
-                assert weight.std().item() == pytest.approx(expected, rel=0.05), role
+    for sublayer, projection in sublayer_projections(model):
+        gain = config.row.sublayer_gain(sublayer, Depth("encoder", 4))
+        for role, weight in projection.roles():
+            scale = gain if role in ("v", "out", "fc1", "fc2") else 1
+            expected = xavier_std(*weight.shape, scale)
+            assert weight.std().item() == pytest.approx(expected, rel=0.05), role
 
 
 @pytest.mark.parametrize(
