@@ -11,13 +11,13 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magneto.commands.shared import (
     Parser,
@@ -40,9 +40,6 @@ from magneto.lab.scores import SCORES
 from magneto.language.suites import SUITES
 from magneto.progress import ProgressBars
 from magneto.recipe import open_run
-
-if TYPE_CHECKING:
-    from magneto.speech.task import TextNormaliser
 
 # Suffix of a metric's name for the half-width of its 95 % confidence interval.
 HALF_WIDTH = "_half_width"
@@ -153,11 +150,11 @@ def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int
     if args.data:
         overrides = {**other_data(args.run, args.data), **overrides}
     speech = open_run(args.run, overrides).task == "transducer"
-    progress, normaliser = ProgressBars(quiet=not is_main_process()), None
+    progress, normalise, how = ProgressBars(quiet=not is_main_process()), None, {}
     if args.normaliser:
         from magneto.speech.task import text_normaliser
 
-        normaliser = text_normaliser(args.normaliser)
+        normalise, how["normaliser"] = text_normaliser(args.normaliser)
     found: dict[str, dict[str, Any]] = {}
     for split in args.splits or [""]:
         changed = split_settings(args.run, overrides, split)
@@ -168,7 +165,7 @@ def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int
         if not is_main_process():
             continue
         if speech:
-            metrics |= recognition_metrics(args, split, list(chain(*predictions)), normaliser)
+            metrics |= recognition_metrics(args, split, list(chain(*predictions)), normalise)
         if args.answers is not None:
             rows = [{"question_id": number, "answer": answer}
                     for number, answer in opened.task.given_answers(predictions)]  # fmt: skip
@@ -179,7 +176,6 @@ def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int
     progress.finish()
     if not is_main_process():
         return 0
-    how = {"normaliser": normaliser.title} if normaliser else {}
     how |= {"search": args.search} if speech else {}
     value = {"run": str(args.run), **how, **found.get("", {"splits": found})}
     lines = [*metric_lines(found), *(f"{name}: {is_}" for name, is_ in how.items())]
@@ -205,10 +201,15 @@ def recognition_metrics(
     args: argparse.Namespace,
     split: str,
     answers: Sequence[tuple[str, str, str]],
-    normaliser: TextNormaliser | None,
+    normalise: Callable[[str], str] | None,
 ) -> dict[str, Any]:
     """Return interval and further error rates of transcripts; for --write, write transcripts."""
-    from magneto.speech.task import error_rate_half_width, normalised_rates, word_errors
+    from magneto.speech.task import (
+        count_references,
+        error_rate_half_width,
+        normalised_rates,
+        word_errors,
+    )
 
     if args.write:
         path = args.write / f"{split or 'validation'}.jsonl"
@@ -219,9 +220,9 @@ def recognition_metrics(
     found: dict[str, Any] = {
         f"wer{HALF_WIDTH}": error_rate_half_width(references, hypotheses),
         "utterances": len(answers),
-        "words": word_errors(references, hypotheses).units,
+        "words": count_references(word_errors(references, hypotheses)),
     }
-    return found | (normalised_rates(answers, normaliser.normalise) if normaliser else {})
+    return found | (normalised_rates(answers, normalise) if normalise else {})
 
 
 def split_settings(run: Path, overrides: Mapping[str, Any], split: str) -> dict[str, Any]:

@@ -26,11 +26,12 @@ from magneto.commands.shared import (
     standard_input_as_file,
 )
 from magneto.config import ConfigError
+from magneto.data.formats import BEGINNINGS
 from magneto.files import plain, write_text
 from magneto.nn.config import BEAMS, Beams, Width
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
-from magneto.speech.audio import header_seconds, is_recording, raw_pieces, sound_pieces
+from magneto.speech.audio import header_seconds, raw_pieces, sound_pieces
 from magneto.speech.config import SYMBOLS_PER_FRAME, SpeechDataConfig
 
 if TYPE_CHECKING:
@@ -146,8 +147,8 @@ def check(made: Parser, args: argparse.Namespace) -> None:
 
 @contextmanager
 def recording_from_standard_input() -> Iterator[Path]:
-    first = open_standard_input().read(4)
-    if not is_recording(first):
+    first = open_standard_input().read(12)
+    if not BEGINNINGS["Audio"].match(first):
         raise ConfigError(["standard input is not a .wav, .flac, .ogg or .mp3 recording; use --raw "
                            "for samples without a header"])  # fmt: skip
     with standard_input_as_file(first, ending=".sound") as path:

@@ -67,7 +67,8 @@ FOLDER_ENDINGS = {**ENDINGS, "text": (".txt",)}
 BEGINNINGS = {
     "Image": re.compile(rb"\x89PNG|\xff\xd8\xff|GIF8|BM|RIFF....WEBP|II\*\0|MM\0\*|P[1-6]\s"
                         rb"|\0\0\0.(jP  |ftypavi[fs])", re.DOTALL),
-    "Audio": re.compile(rb"RIFF....WAVE|fLaC|OggS|ID3|\xff[\xf2\xf3\xfb]|FORM....AIF", re.DOTALL),
+    "Audio": re.compile(rb"R(?:IFF|F64)....WAVE|fLaC|OggS|ID3|\xff[\xf2\xf3\xfa\xfb]|FORM....AIF",
+                        re.DOTALL),
 }  # fmt: skip
 # Rows searched for the first bytes.
 BYTES_LOOKED_AT = 100

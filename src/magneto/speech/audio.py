@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from magneto.data.problems import BadRecord, guarded
+from magneto.data.problems import BadRecord
 from magneto.files import import_extra
 
 # Problems of recordings, as shown in counts.
@@ -102,25 +102,24 @@ def soundfile() -> Any:
 @contextmanager
 def open_audio(file: File, segment: Segment = FULL) -> Iterator[Any]:
     """Open a recording as a `soundfile.SoundFile`; AudioError if it is unusable."""
-    library, size, wrong = soundfile(), 0, MISSING
+    library, wrong = soundfile(), MISSING
     try:
-        with guarded():
-            content = file() if callable(file) else file
-            in_memory = isinstance(content, bytes)
-            if not in_memory and not os.path.isfile(content):
-                raise AudioError(MISSING)
-            size = len(content) if in_memory else os.path.getsize(content)
-            wrong = UNREADABLE if size else NO_SAMPLES
-            with library.SoundFile(io.BytesIO(content) if in_memory else content) as found:
-                can_be = LEAST_RATE <= found.samplerate <= MOST_RATE
-                if not can_be or not 0 <= found.frames <= SAMPLES_PER_BYTE * size:
-                    raise AudioError(UNREADABLE)
-                if segment.channel is not None and not 0 <= segment.channel < found.channels:
-                    raise AudioError(NO_CHANNEL)
-                yield found
-    except AudioError:
+        content = file() if callable(file) else file
+        in_memory = isinstance(content, bytes)
+        if not in_memory and not os.path.isfile(content):
+            raise AudioError(MISSING)
+        size = len(content) if in_memory else os.path.getsize(content)
+        wrong = UNREADABLE if size else NO_SAMPLES
+        with library.SoundFile(io.BytesIO(content) if in_memory else content) as found:
+            can_be = LEAST_RATE <= found.samplerate <= MOST_RATE
+            if not can_be or not 0 <= found.frames <= SAMPLES_PER_BYTE * size:
+                raise AudioError(UNREADABLE)
+            if segment.channel is not None and not 0 <= segment.channel < found.channels:
+                raise AudioError(NO_CHANNEL)
+            yield found
+    except (AudioError, ModuleNotFoundError):
         raise
-    except BadRecord as error:
+    except Exception as error:  # a file may be damaged in any way
         raise AudioError(wrong) from error
 
 
@@ -264,18 +263,6 @@ def resample(samples: np.ndarray, rate: float, sample_rate: float) -> np.ndarray
         return samples
     needs = f"resampling from {rate:g} to {sample_rate:g} Hz needs soxr"
     return import_extra("soxr", "speech", needs).resample(samples, rate, sample_rate)
-
-
-def is_recording(first: bytes) -> bool:
-    """Whether the first four bytes of a stream belong to a .wav, .flac, .ogg or .mp3."""
-    if first in (b"RIFF", b"RF64", b"fLaC", b"OggS") or first.startswith(b"ID3"):
-        return True
-    bits = int.from_bytes(first[:3]) if len(first) == 4 else 0
-    # In the header of an MPEG audio frame eleven bits are set. Version, layer, bit rate and sample
-    # rate each have an invalid value.
-    version, layer, bit_rate, sample_rate = bits >> 11 & 3, bits >> 9 & 3, bits >> 4 & 15, bits >> 2
-    known = version != 1 and layer != 0 and bit_rate != 15 and sample_rate & 3 != 3
-    return bits >> 13 == 0x7FF and known
 
 
 def is_truncated(found: Any, stop: float | None) -> bool:

@@ -9,9 +9,9 @@ exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -46,13 +46,7 @@ from magneto.data.tokenizer import (
 from magneto.progress import SILENT, Progress
 from magneto.speech.config import BLANK, SpeechDataConfig
 from magneto.speech.data import load_speech
-from magneto.speech.features import (
-    Augmentation,
-    Features,
-    FilterBank,
-    Normalise,
-    make_normaliser,
-)
+from magneto.speech.features import Augmentation, Features, FilterBank
 
 UNKNOWN = "<unk>"
 # Tokenizers that are trained on the training transcripts.
@@ -178,11 +172,10 @@ class SpeechBatch:
 class BatchMaker:
     """Builder of padded groups from a split's utterances."""
 
-    def __init__(
-        self, source: Features, labels: Sequence[np.ndarray], normaliser: Normalise
-    ) -> None:
-        self.source, self.labels, self.normaliser = source, labels, normaliser
-        self.ids, self.texts = source.utterances.ids, source.utterances.texts
+    def __init__(self, source: Features, vocabulary: SpeechVocabulary) -> None:
+        self.source = source
+        self.ids, self.texts = (source.table.values(name) for name in ("id", "text"))
+        self.labels = vocabulary.encode(self.texts)
 
     def groups(
         self,
@@ -206,28 +199,15 @@ class BatchMaker:
         budgets = (config.max_frames, config.max_cells)
         return cut_groups(order, np.stack([frames, labels + 1], 1), budgets)
 
-    def evaluation_batch(self, numbers: np.ndarray) -> SpeechBatch:
-        """Return a group of unaugmented utterances, with the readable part of broken ones."""
-        source, normaliser = self.source, self.normaliser
-        return self._padded(numbers, [source.normalised(n, normaliser) for n in numbers.tolist()])
-
-    def training_batch(
-        self,
-        numbers: np.ndarray,
-        speeds: np.ndarray,
-        augmentation: Augmentation,
-        seed: tuple[int, int],
+    def batch(
+        self, numbers: np.ndarray, read: Callable[[int], tuple[np.ndarray, str]]
     ) -> SpeechBatch:
-        """Return a group of augmented utterances; broken utterances get weight 0.
+        """Return a group of utterances, given by index.
 
-        `speeds` has the speed factor of every utterance of the split. `seed` is the run's seed and
-        the number of the epoch.
+        `read` returns features and problem of an utterance by index. An utterance without frames
+        gets weight 0.
         """
-        vary = partial(augmentation.utterance, self.source, self.normaliser)
-        found = [vary(n, float(speeds[n]), (*seed, n)) for n in numbers.tolist()]
-        return self._padded(numbers, found)
-
-    def _padded(self, numbers: np.ndarray, found: Sequence[tuple[np.ndarray, str]]) -> SpeechBatch:
+        found = [read(number) for number in numbers.tolist()]
         features = [each for each, _ in found]
         labels = [
             self.labels[number] if len(each) else self.labels[number][:0]
@@ -261,14 +241,13 @@ class PreparedSpeech:
         for line in self.splits.describe(config.source):
             progress.say(line)
         train, validation = self.splits.train, self.splits.validation
-        self.vocabulary = build_vocabulary(config, train.texts)
+        self.vocabulary = build_vocabulary(config, train.values("text"))
         self.filter_bank = FilterBank(config)
         source = Features(train, self.filter_bank, progress)
-        self.normaliser = make_normaliser(config, source, progress)
-        held = Features(validation, self.filter_bank, progress)
+        self.normaliser = source.normaliser
+        held = Features(validation, self.filter_bank, progress, self.normaliser)
         self.train_maker, self.validation_maker = (
-            BatchMaker(each, self.vocabulary.encode(each.utterances.texts), self.normaliser)
-            for each in (source, held)
+            BatchMaker(each, self.vocabulary) for each in (source, held)
         )
 
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
@@ -296,7 +275,11 @@ class PreparedSpeech:
 
         def make(rows: np.ndarray) -> SpeechBatch:
             epoch = int(rows[0, 0])
-            return maker.training_batch(rows[:, 1], speeds(epoch), augmentation, (seed, epoch))
+            its = speeds(epoch)
+            return maker.batch(
+                rows[:, 1],
+                lambda n: augmentation.utterance(maker.source, n, float(its[n]), (seed, epoch, n)),
+            )
 
         return group_stream(groups, batch_size, make, lambda row: f"utterance {maker.ids[row[1]]}")
 
@@ -304,4 +287,4 @@ class PreparedSpeech:
         maker, random = self.validation_maker, np.random.default_rng(0)
         groups = maker.groups(np.arange(len(maker.ids)), self.config, random)
         plans = [groups[number] for number in evaluation_order(len(groups))]
-        return LazyBatches(plans, maker.evaluation_batch)
+        return LazyBatches(plans, lambda numbers: maker.batch(numbers, maker.source.normalised))

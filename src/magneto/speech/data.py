@@ -3,9 +3,7 @@
 Usage::
 
     splits = load_speech(config, seed, progress)     # reads headers; decodes nothing
-    split = splits.train
-    len(split), split.ids[3], split.texts[3]
-    split.sound(3)                                   # samples and problem
+    splits.train[3]["text"], splits.train[3]["seconds"]
 
 A source is a table with a column of audio and a column of text. `magneto.data.formats` reads the
 table from a record file, tar shards, parquet or a data set on the hub. A source may also be a
@@ -23,7 +21,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -68,7 +66,7 @@ from magneto.data.sources import (
 from magneto.data.table import Table, by_split, hold_out, table_of_columns
 from magneto.files import read_json, write_json
 from magneto.progress import SILENT, Progress
-from magneto.speech.audio import NO_FRAMES, Segment, Waveform, header_seconds, read_sound
+from magneto.speech.audio import NO_FRAMES, Segment, header_seconds
 from magneto.speech.config import NAMES, SpeechDataConfig
 from magneto.speech.synthetic import SpokenColumn, synthetic_table
 
@@ -99,68 +97,31 @@ Reader = Callable[[Counts], Table]
 
 
 @dataclass(frozen=True)
-class Utterances:
-    """Split of utterances, each decoded on access.
-
-    Attributes:
-        table: Table with columns "audio", "text", "id", "speaker", "segment" (segment of the
-            recording), "seconds" (duration according to the header, 0 if unknown) and "problem"
-            (according to the header).
-        sample_rate: Sample rate in Hz.
-    """
-
-    table: Table
-    sample_rate: int
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    @cached_property
-    def ids(self) -> list[str]:
-        return self.table.values("id")
-
-    @cached_property
-    def texts(self) -> list[str]:
-        return self.table.values("text")
-
-    @property
-    def seconds(self) -> np.ndarray:
-        """Durations in seconds according to the headers."""
-        return self.table.values("seconds")
-
-    def sound(self, number: int) -> Waveform:
-        """Decode an utterance; a broken recording raises no error."""
-        row, audio = int(self.table.rows[number]), self.table.columns["audio"]
-        if isinstance(audio, SpokenColumn):
-            return audio[row].sound(self.sample_rate)
-        segment = self.table.columns["segment"][row]
-        return read_sound(partial(audio.file, row), self.sample_rate, segment)
-
-
-@dataclass(frozen=True)
 class SpeechSplits:
     """Training and validation utterances of a recipe.
+
+    The columns of a split are "audio", "text", "id", "speaker", "segment" (segment of the
+    recording), "seconds" (duration according to the header, 0 if unknown) and "problem" (according
+    to the header).
 
     `train` has only utterances that neither header nor transcript excludes. `excluded` has id and
     reason of each utterance left out of training.
     """
 
-    train: Utterances
-    validation: Utterances
+    train: Table
+    validation: Table
     counts: dict[str, Counts]
     excluded: list[tuple[str, str]]
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        return content_digest(
-            *(each.table.digest.encode() for each in (self.train, self.validation))
-        )
+        return content_digest(self.train.digest.encode(), self.validation.digest.encode())
 
     def describe(self, source: str) -> list[str]:
         splits = {"train": self.train, "validation": self.validation}
         return [
             f"{source}, {name}: {self.counts[name].describe(KEPT, READ)}, "
-            f"{split.seconds.sum() / 3600:.2f} hours"
+            f"{split.values('seconds').sum() / 3600:.2f} hours"
             for name, split in splits.items()
             if self.counts[name][READ]
         ]
@@ -212,8 +173,7 @@ def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT
             source = config.validation_source if name == "validation" else None
             raise ValueError(f"{source or config.source} has no {name} utterances: "
                              f"{counts[name].describe(KEPT, READ)}")  # fmt: skip
-    rate = config.sample_rate
-    return SpeechSplits(Utterances(train, rate), Utterances(validation, rate), counts, excluded)
+    return SpeechSplits(train, validation, counts, excluded)
 
 
 def splits_of_kind(names: Iterable[str], kind: str) -> tuple[str, ...]:

@@ -89,6 +89,23 @@ class Search(ABC):
         """Return the hypotheses of the frames so far."""
 
 
+def before_labels(model: Transducer, frames: Tensor) -> tuple[Tensor, State]:
+    """Return projected predictor outputs before any label, (batch, joint), and the state."""
+    start = torch.full_like(frames, BLANK)
+    output, state = model.predictor.step(start, model.predictor.begin(len(start), start.device))
+    return model.joiner.predictor_proj(output), state
+
+
+def read_labels(
+    model: Transducer, rows: Tensor, labels: Tensor, predicted: Tensor, state: State
+) -> None:
+    """Update projected predictor outputs and state in place for rows with a further label."""
+    output, after = model.predictor.step(labels, tuple(part[rows] for part in state))
+    new = (model.joiner.predictor_proj(output), *after)
+    for values, part in zip((predicted, *state), new, strict=True):
+        values[rows] = part.to(values.dtype)
+
+
 @dataclass(frozen=True)
 class GreedyState:
     """State of greedy decoding.
@@ -121,13 +138,8 @@ class GreedySearch(Search):
 
     @torch.no_grad()
     def begin(self, model: Transducer, frames: Tensor) -> GreedyState:
-        start = torch.full_like(frames, BLANK)
-        output, state = model.predictor.step(
-            start, model.predictor.begin(len(start), start.device)
-        )  # fmt: skip
         none = torch.zeros_like(frames)
-        predicted = model.joiner.predictor_proj(output)
-        return GreedyState(predicted, state, none, none, none.float())
+        return GreedyState(*before_labels(model, frames), none, none, none.float())
 
     @torch.no_grad()
     def advance(
@@ -155,10 +167,7 @@ class GreedySearch(Search):
             emitted[rows] = torch.where(inside, torch.where(passed > 0, 0, at_frame) + 1, 0)
             rows, label = rows[inside], label[inside]
             found.append((rows, label, state.frames[rows] + place[rows]))
-            output, after = model.predictor.step(label, tuple(part[rows] for part in inner))
-            for values, part in zip(inner, after, strict=True):
-                values[rows] = part.to(values.dtype)
-            predicted[rows] = model.joiner.predictor_proj(output).to(predicted.dtype)
+            read_labels(model, rows, label, predicted, inner)
         return GreedyState(predicted, inner, emitted, state.frames + lengths, score, tuple(found))
 
     def finish(self, model: Transducer, state: GreedyState) -> list[list[Hypothesis]]:
@@ -298,16 +307,15 @@ class ModifiedBeamSearch(Search):
 
     @torch.no_grad()
     def begin(self, model: Transducer, frames: Tensor) -> Beam:
-        batch, width, predictor = len(frames), self.width, model.predictor
-        start = torch.full_like(frames, BLANK)
-        output, state = predictor.step(start, predictor.begin(batch, frames.device))
+        batch, width = len(frames), self.width
+        predicted, state = before_labels(model, frames)
         rows = torch.arange(batch, device=frames.device).repeat_interleave(width)
         scores = torch.full((batch, width), -torch.inf, device=frames.device)
         scores[:, 0] = 0
         none = torch.zeros(batch, width, dtype=torch.long, device=frames.device)
         most = int(frames.max()) if batch else 0
         written = none.new_zeros(batch, width, max(most, 1), 2)
-        projected = model.joiner.predictor_proj(output)[rows]
+        projected = predicted[rows]
         bonus = self._bonus(written.flatten(0, 1), none.flatten())
         if bonus is None:
             bonus = projected.new_zeros(batch * width, 1)
@@ -381,13 +389,7 @@ class ModifiedBeamSearch(Search):
         rows = wrote.nonzero()[:, 0]
         if not len(rows):
             return beam
-        output, after = model.predictor.step(
-            symbols.index_select(0, rows), tuple(part.index_select(0, rows) for part in beam.state)
-        )
-        for values, part in zip(beam.state, after, strict=True):
-            values.index_copy_(0, rows, part.to(values.dtype))
-        projected = model.joiner.predictor_proj(output)
-        beam.predicted.flatten(0, 1).index_copy_(0, rows, projected.to(beam.predicted.dtype))
+        read_labels(model, rows, symbols[rows], beam.predicted.flatten(0, 1), beam.state)
         bonus = self._bonus(beam.written.flatten(0, 1)[rows], beam.lengths.flatten()[rows])
         if bonus is not None:
             beam.bonus.flatten(0, 1)[rows] = bonus

@@ -16,11 +16,13 @@ import numpy as np
 
 from magneto.data.cache import cache_directory, create_cached, fingerprint, is_cached, map_array
 from magneto.data.problems import guarded
+from magneto.data.table import Table
 from magneto.files import read_json, user_path, write_json
 from magneto.progress import SILENT, Progress
-from magneto.speech.audio import NO_FRAMES, NON_FINITE, resample
+from magneto.speech.audio import NO_FRAMES, NON_FINITE, Waveform, read_sound, resample
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig
-from magneto.speech.data import Utterances, recording_states
+from magneto.speech.data import recording_states
+from magneto.speech.synthetic import SpokenColumn
 
 # Kaldi's processing, in this order: subtract the frame's mean, pre-emphasis with this coefficient,
 # a Hann window to this power.
@@ -111,20 +113,17 @@ class Normaliser:
     Attributes:
         mean: Mean of each feature.
         deviation: Standard deviation of each feature.
-        frames: Number of frames from which mean and deviation were computed.
     """
 
     mean: np.ndarray
     deviation: np.ndarray
-    frames: int = 0
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Normalise features (frames, mel bins)."""
         return (features - self.mean) / self.deviation
 
     def save(self, path: Path) -> None:
-        values = {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()}
-        write_json(path, values | {"frames": self.frames})
+        write_json(path, {"mean": self.mean.tolist(), "deviation": self.deviation.tolist()})
 
 
 def normalise_utterance(features: np.ndarray) -> np.ndarray:
@@ -151,11 +150,10 @@ def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
     with guarded(prefix=f"{path} is not a run's {CMVN_FILE}: "):
         values = json.loads(path.read_text(encoding="utf-8"))
         mean, deviation = (np.array(values[k], np.float32) for k in ("mean", "deviation"))
-        normaliser = Normaliser(mean, deviation, int(values["frames"]))
     if mean.shape != (mel_bins,) or deviation.shape != (mel_bins,) or not (deviation > 0).all():
         raise ValueError(f"{path} must have {mel_bins} means (data.features.mel_bins) and as many "
                          f"deviations above 0, not {mean.size} and {deviation.size}")  # fmt: skip
-    return normaliser
+    return Normaliser(mean, deviation)
 
 
 def stored_normaliser(config: SpeechDataConfig) -> Normalise:
@@ -183,21 +181,32 @@ class SpeechFeatures:
         return self.normaliser(self.filter_bank(samples))
 
 
-SampleTransform = Callable[[np.ndarray], np.ndarray]
-"""Augments samples."""
+Transform = Callable[[np.ndarray], np.ndarray]
+"""Function that augments samples."""
 
 
 class Features:
-    """Features of a split's utterances, computed on access.
+    """Normalised features of a split's utterances, decoded and computed on access.
 
     With `data.cached`, features are computed once and cached on disk as float32. An hour of 80
     features at 100 frames per second takes 115 MB.
+
+    Args:
+        table: The utterances, a split of `SpeechSplits`.
+        filter_bank: Filter bank of the data configuration.
+        progress: Progress display.
+        normaliser: Normaliser of the training split; None computes that of `data.cmvn` from this
+            split.
     """
 
     def __init__(
-        self, utterances: Utterances, filter_bank: FilterBank, progress: Progress = SILENT
+        self,
+        table: Table,
+        filter_bank: FilterBank,
+        progress: Progress = SILENT,
+        normaliser: Normalise | None = None,
     ) -> None:
-        self.utterances, self.filter_bank = utterances, filter_bank
+        self.table, self.filter_bank = table, filter_bank
         self.mel_bins = filter_bank.config.features.mel_bins
         self._kept: np.ndarray | None = None
         if filter_bank.config.cached:
@@ -209,23 +218,22 @@ class Features:
             self._problems = read_json(cache / "problems.json")
             values = map_array(cache / "features.bin", np.float32)
             self._kept = values.reshape(-1, self.mel_bins)
+        self.normaliser = normaliser or make_normaliser(self, progress)
 
     @property
     def fingerprint(self) -> str:
         config = self.filter_bank.config
-        return fingerprint(
-            recording_states(self.utterances.table), repr(config.features), config.sample_rate
-        )
+        return fingerprint(recording_states(self.table), repr(config.features), config.sample_rate)
 
     def _write_cache(self, directory: Path, progress: Progress) -> None:
         lengths, problems = [0], []
         with (directory / "features.bin").open("wb") as file:
-            for number in range(len(self.utterances)):
+            for number in range(len(self.table)):
                 features, problem = self.features(number)
                 features.tofile(file)
                 lengths.append(len(features))
                 problems.append(problem)
-                progress.update("computing features", number + 1, len(self.utterances))
+                progress.update("computing features", number + 1, len(self.table))
         np.save(directory / "offsets.npy", np.cumsum(lengths), allow_pickle=False)
         write_json(directory / "problems.json", problems)
 
@@ -233,10 +241,18 @@ class Features:
         """Return each utterance's number of frames at a speed, from the headers unless cached."""
         if self._kept is not None:
             return np.diff(self._offsets)
-        samples = self.utterances.seconds * self.utterances.sample_rate / speeds
+        samples = self.table.values("seconds") * self.filter_bank.config.sample_rate / speeds
         return np.asarray(self.filter_bank.frames(np.ceil(samples).astype(np.int64)))
 
-    def features(self, number: int, vary: SampleTransform = np.asarray) -> tuple[np.ndarray, str]:
+    def sound(self, number: int) -> Waveform:
+        """Decode an utterance; a broken recording raises no error."""
+        row, rate = int(self.table.rows[number]), self.filter_bank.config.sample_rate
+        audio, segments = (self.table.columns[name] for name in ("audio", "segment"))
+        if isinstance(audio, SpokenColumn):
+            return audio[row].sound(rate)
+        return read_sound(partial(audio.file, row), rate, segments[row])
+
+    def features(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:
         """Return an utterance's features (frames, mel bins) and problem.
 
         `vary` is applied to the samples.
@@ -244,27 +260,26 @@ class Features:
         if self._kept is not None:
             start, stop = self._offsets[number : number + 2]
             return np.array(self._kept[start:stop]), self._problems[number]
-        found = self.utterances.sound(number)
+        found = self.sound(number)
         return self.filter_bank(vary(found.samples)), found.problem
 
-    def normalised(
-        self, number: int, normaliser: Normalise, vary: SampleTransform = np.asarray
-    ) -> tuple[np.ndarray, str]:
+    def normalised(self, number: int, vary: Transform = np.asarray) -> tuple[np.ndarray, str]:
         """Return normalised features and the problem; 0 frames if a feature is not finite."""
         features, problem = self.features(number, vary)
         if len(features) == 0:
             return features, problem or NO_FRAMES
-        found = normaliser(features)
+        found = self.normaliser(features)
         return (found, problem) if np.isfinite(found).all() else (found[:0], problem or NON_FINITE)
 
 
-def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progress) -> Normalise:
+def make_normaliser(source: Features, progress: Progress) -> Normalise:
     """Return the normaliser of `data.cmvn`; a global normaliser is computed once and cached."""
+    config = source.filter_bank.config
     if config.cmvn != "global":
         return stored_normaliser(config)
     cache = cache_directory() / f"speech-cmvn-{source.fingerprint}"
     if not is_cached(cache, progress):
-        order = np.random.default_rng(CMVN_SEED).permutation(len(source.utterances))
+        order = np.random.default_rng(CMVN_SEED).permutation(len(source.table))
         chosen = order[:CMVN_UTTERANCES]
         count, sums, squares = 0, np.zeros(1), np.zeros(1)
         for done, number in enumerate(chosen, 1):
@@ -279,9 +294,8 @@ def make_normaliser(config: SpeechDataConfig, source: Features, progress: Progre
         mean = sums / count
         deviation = np.maximum(np.sqrt(np.maximum(squares / count - mean**2, 0)), LEAST_DEVIATION)
         with create_cached(cache) as directory:
-            Normaliser(mean.astype(np.float32), deviation.astype(np.float32), count).save(
-                directory / CMVN_FILE
-            )
+            made = Normaliser(mean.astype(np.float32), deviation.astype(np.float32))
+            made.save(directory / CMVN_FILE)
     return load_normaliser(cache / CMVN_FILE, source.mel_bins)
 
 
@@ -296,16 +310,11 @@ class Augmentation:
         self.config, self.sample_rate = config, sample_rate
 
     def utterance(
-        self,
-        source: Features,
-        normaliser: Normalise,
-        number: int,
-        speed: float,
-        seed: Sequence[int],
+        self, source: Features, number: int, speed: float, seed: Sequence[int]
     ) -> tuple[np.ndarray, str]:
         """Return augmented normalised features and the problem; broken utterances have 0 frames."""
         vary = partial(self.sound, speed=speed, seed=seed)
-        found, problem = source.normalised(number, normaliser, vary)
+        found, problem = source.normalised(number, vary)
         return found[:0] if problem else self.features(found, seed), problem
 
     def speeds(self, count: int, seed: int, epoch: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from magneto.speech.config import SUBSAMPLING
 from magneto.speech.decoding import Hypothesis
 from magneto.speech.long_audio import timed_words
 from magneto.speech.model import Transducer
-from magneto.speech.task import SpeechRecognition, import_jiwer
+from magneto.speech.task import SpeechRecognition, word_errors
 from magneto.training.task import Figure
 
 # Validation batches behind the table of errors, and its number of rows.
@@ -50,18 +50,14 @@ def recognised_words(
     reference word "".
     """
     found: dict[str, Counter[str]] = defaultdict(Counter)
-    pairs = [(r.split(), h.split()) for r, h in zip(references, hypotheses, strict=True)]
-    nonempty = [pair for pair in pairs if pair[0]]  # jiwer needs nonempty references
-    texts = [[" ".join(words) for words in side] for side in zip(*nonempty, strict=True)]
-    alignments = import_jiwer().process_words(*texts).alignments if nonempty else []
-    for (reference, hypothesis), chunks in zip(nonempty, alignments, strict=True):
+    errors = word_errors(references, hypotheses)
+    texts = zip(errors.references, errors.hypotheses, errors.alignments, strict=True)
+    for reference, hypothesis, chunks in texts:
         for chunk in chunks:
             theirs = reference[chunk.ref_start_idx : chunk.ref_end_idx]
             ours = hypothesis[chunk.hyp_start_idx : chunk.hyp_end_idx]
             for word, recognised in zip_longest(theirs, ours, fillvalue=""):
                 found[word][recognised] += 1
-    for reference, hypothesis in pairs:
-        found[""].update([] if reference else hypothesis)
     return found
 
 

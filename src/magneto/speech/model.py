@@ -158,10 +158,7 @@ class StatelessPredictor(nn.Module):
         return F.relu(self.conv(x)).transpose(1, 2)
 
 
-def build_predictor(config: TransducerConfig) -> LSTMPredictor | StatelessPredictor:
-    return {"lstm": LSTMPredictor, "stateless": StatelessPredictor}[config.predictor](config)
-
-
+PREDICTORS = {"lstm": LSTMPredictor, "stateless": StatelessPredictor}
 # Lattice cells whose logits are computed at a time in the divergence.
 CELLS = 8192
 
@@ -296,7 +293,7 @@ class Transducer(nn.Module):
         self.config = config
         self.front_end = FrontEnd(config)
         self.encoder = Encoder(config)
-        self.predictor = build_predictor(config)
+        self.predictor = PREDICTORS[config.predictor](config)
         self.joiner = Joiner(config)
         size = config.vocab_size
         self.ctc_head = nn.Linear(config.width, size) if config.ctc_weight else nn.Identity()

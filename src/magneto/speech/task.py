@@ -6,12 +6,13 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -221,7 +222,8 @@ class SpeechRecognition(Task):
                     self.problems.record(NO_FINITE_LOSS, ids[number], "in at least one step")
 
     def baseline(self, limit: int | None = None) -> dict[str, float]:
-        words = Counter(word for text in self.speech.splits.train.texts for word in text.split())
+        texts = self.speech.splits.train.values("text")
+        words = Counter(word for text in texts for word in text.split())
         word = words.most_common(1)[0][0]
         batches = islice(self.validation_batches(), limit)
         return error_rates(
@@ -244,55 +246,23 @@ def run(model: nn.Module, group: SpeechBatch) -> Any:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ErrorCounts:
-    """Numbers of correct, substituted, deleted and inserted units (words or characters)."""
-
-    hits: int = 0
-    substitutions: int = 0
-    deletions: int = 0
-    insertions: int = 0
-
-    @property
-    def units(self) -> int:
-        return self.hits + self.substitutions + self.deletions
-
-    @property
-    def errors(self) -> int:
-        """Number of substitutions, deletions and insertions."""
-        return self.substitutions + self.deletions + self.insertions
-
-    @property
-    def rate(self) -> float:
-        """Errors per unit of the references; it exceeds 1 with many insertions."""
-        return self.errors / max(self.units, 1)
+def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> Any:
+    """Return jiwer's `WordOutput`; spaces alone are normalised, and empty texts count."""
+    return import_jiwer().process_words(single_spaced(references), single_spaced(hypotheses))
 
 
-def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCounts:
-    """Count word errors; only spaces are normalised."""
-    return _errors(references, hypotheses, "process_words", str.split)
+def character_errors(references: Sequence[str], hypotheses: Sequence[str]) -> Any:
+    """Return jiwer's `CharacterOutput`; repeated spaces count as one."""
+    return import_jiwer().process_characters(single_spaced(references), single_spaced(hypotheses))
 
 
-def character_errors(references: Sequence[str], hypotheses: Sequence[str]) -> ErrorCounts:
-    """Count character errors; repeated spaces count as one."""
-    return _errors(references, hypotheses, "process_characters", list)
+def single_spaced(texts: Sequence[str]) -> list[str]:
+    return [" ".join(text.split()) for text in texts]
 
 
-def _errors(
-    references: Sequence[str], hypotheses: Sequence[str], name: str, units: Any
-) -> ErrorCounts:
-    """Count errors with jiwer, which needs references that are not empty."""
-    library = import_jiwer()
-    texts = zip(references, hypotheses, strict=True)
-    pairs = [(" ".join(r.split()), " ".join(h.split())) for r, h in texts]
-    inserted = sum(len(units(h)) for r, h in pairs if not r)
-    nonempty = [pair for pair in pairs if pair[0]]
-    if not nonempty:
-        return ErrorCounts(insertions=inserted)
-    found = getattr(library, name)(*map(list, zip(*nonempty, strict=True)))
-    return ErrorCounts(
-        found.hits, found.substitutions, found.deletions, found.insertions + inserted
-    )
+def count_references(found: Any) -> int:
+    """Return the number of words or characters of the references, from jiwer's counts."""
+    return found.hits + found.substitutions + found.deletions
 
 
 def import_jiwer() -> Any:
@@ -302,10 +272,10 @@ def import_jiwer() -> Any:
 def error_rates(answers: Sequence[Answer]) -> dict[str, float]:
     references, hypotheses = ([answer[place] for answer in answers] for place in (1, 2))
     words = word_errors(references, hypotheses)
-    count = max(words.units, 1)
+    count = max(count_references(words), 1)
     return {
-        "wer": words.rate,
-        "cer": character_errors(references, hypotheses).rate,
+        "wer": words.wer,
+        "cer": character_errors(references, hypotheses).cer,
         "substitutions": words.substitutions / count,
         "deletions": words.deletions / count,
         "insertions": words.insertions / count,
@@ -320,24 +290,17 @@ def error_rate_half_width(references: Sequence[str], hypotheses: Sequence[str]) 
     independent. The half-width is nan for fewer than two utterances with words.
     """
     each = [word_errors([r], [h]) for r, h in zip(references, hypotheses, strict=True)]
-    units = sum(found.units for found in each)
-    if sum(found.units > 0 for found in each) < 2:
+    words = np.array([count_references(found) for found in each])
+    errors = np.array([f.substitutions + f.deletions + f.insertions for f in each])
+    if (words > 0).sum() < 2:
         return math.nan
-    rate = sum(found.errors for found in each) / units
-    square = sum((found.errors - rate * found.units) ** 2 for found in each)
-    return NORMAL * math.sqrt(square * len(each) / (len(each) - 1)) / units
+    residuals = errors - errors.sum() / words.sum() * words
+    deviation = math.sqrt((residuals**2).sum() * len(each) / (len(each) - 1))
+    return NORMAL * deviation / float(words.sum())
 
 
-@dataclass(frozen=True)
-class TextNormaliser:
-    """Text normaliser with its name and version, for reports."""
-
-    normalise: Callable[[str], str]
-    title: str
-
-
-def text_normaliser(name: str) -> TextNormaliser:
-    """Return one of `NORMALISERS` by name; ConfigError if there is none."""
+def text_normaliser(name: str) -> tuple[Callable[[str], str], str]:
+    """Return one of `NORMALISERS`, and its name and version for reports; ConfigError if none."""
     if name not in NORMALISERS:
         raise ConfigError([f"no normaliser {name!r}{nearest(name, list(NORMALISERS))}"])
     kind, arguments, note = NORMALISERS[name]
@@ -346,7 +309,7 @@ def text_normaliser(name: str) -> TextNormaliser:
         for each in (WHISPER, "transformers")
     )
     title = f"{name} (transformers {library.__version__}{note})"
-    return TextNormaliser(getattr(module, kind)(*arguments), title)
+    return getattr(module, kind)(*arguments), title
 
 
 def normalised_rates(
@@ -358,8 +321,8 @@ def normalised_rates(
     """
     references, hypotheses = ([normalise(each[place]) for each in answers] for place in (1, 2))
     return {
-        "wer_normalised": word_errors(references, hypotheses).rate,
-        "cer_normalised": character_errors(references, hypotheses).rate,
+        "wer_normalised": word_errors(references, hypotheses).wer,
+        "cer_normalised": character_errors(references, hypotheses).cer,
         "wer_normalised_half_width": error_rate_half_width(references, hypotheses),
     }
 

@@ -228,7 +228,7 @@ def images_with_words(column: str) -> Summarise:
 def recordings(task: Any, given: Given) -> DataSummary:
     splits = task.speech.splits
     train, held = splits.train, splits.validation
-    seconds, texts = train.seconds, train.texts
+    seconds, texts = train.values("seconds"), train.values("text")
     words = Counter(word for text in texts for word in text.split())
     facts = [
         split_sizes(len(train), len(held), "recording"),

@@ -199,7 +199,7 @@ def test_normalisers(tmp_path: Path) -> None:
     assert np.isfinite(normalise_utterance(np.ones((5, 4), np.float32))).all()
     assert normalise_utterance(frames[:0]).shape == (0, 80)
     path = tmp_path / "cmvn.json"
-    made = Normaliser(frames.mean(0), frames.std(0), 50)
+    made = Normaliser(frames.mean(0), frames.std(0))
     made.save(path)
     assert np.array_equal(load_normaliser(path, 80)(frames), made(frames))
     with pytest.raises(ValueError, match=r"must have 4[0-9]* means"):

@@ -77,16 +77,16 @@ def equal(ours: list[SpeechBatch], theirs: list[SpeechBatch]) -> bool:
 
 def test_a_batch(prepared: PreparedSpeech) -> None:
     maker, split = prepared.validation_maker, prepared.splits.validation
-    batch = maker.evaluation_batch(np.arange(7))
+    batch = maker.batch(np.arange(7), maker.source.normalised)
     assert batch.features.dtype == torch.float32 and batch.targets.dtype == torch.int64
     for row in range(7):
-        found = split.sound(row)
+        found = maker.source.sound(row)
         features = prepared.normaliser(prepared.filter_bank(found.samples))
         length, labels = batch.feature_lengths[row], batch.target_lengths[row]
         assert np.array_equal(batch.features[row, :length].numpy(), features)
         assert not batch.features[row, length:].any() and not batch.targets[row, labels:].any()
-        assert prepared.vocabulary.decode(batch.targets[row].tolist()) == split.texts[row]
-        assert (batch.ids[row], batch.texts[row]) == (split.ids[row], split.texts[row])
+        assert prepared.vocabulary.decode(batch.targets[row].tolist()) == split[row]["text"]
+        assert (batch.ids[row], batch.texts[row]) == (split[row]["id"], split[row]["text"])
         assert batch.problems[row] == ""
         assert length == len(features) == maker.source.frames()[row]
     assert batch.weights.tolist() == [1.0] * 7
@@ -106,7 +106,7 @@ def epoch_of(stream: BatchStream, count: int) -> list[SpeechBatch]:
 
 
 def test_an_epoch_has_every_utterance_once(prepared: PreparedSpeech) -> None:
-    stream, every = prepared.train_stream(1, 1), sorted(prepared.splits.train.ids)
+    stream, every = prepared.train_stream(1, 1), sorted(prepared.splits.train.values("id"))
     groups = epoch_of(stream, 48)
     two = [id for batch in groups for id in batch.ids]
     assert sorted(two[:24]) == sorted(two[24:]) == every and two[:24] != two[24:]
@@ -173,7 +173,8 @@ def test_broken_utterances_weigh_nothing_in_training_and_stay_in_evaluation(tmp_
         "silent": (SILENCE, *nothing), "nan": (NON_FINITE, *nothing),
         "huge": (NON_FINITE, *nothing),
     }  # fmt: skip
-    batch = prepared.validation_maker.evaluation_batch(np.arange(6))
+    maker = prepared.validation_maker
+    batch = maker.batch(np.arange(6), maker.source.normalised)
     assert batch.ids == ["good", "cut", "bad", "silent", "nan", "huge"]
     assert batch.weights.tolist() == [1, 1, 0, 1, 1, 0]
     assert batch.problems == ["", TRUNCATED, UNREADABLE, SILENCE, NON_FINITE, NON_FINITE]
@@ -190,12 +191,12 @@ PLAIN = SpeechDataConfig(
 def test_global_means_are_those_of_the_training_split() -> None:
     """And of these recordings, not of others as long."""
     prepared = PreparedSpeech(PLAIN, 1)
-    train = prepared.splits.train
-    found = [prepared.filter_bank(train.sound(n).samples) for n in range(len(train))]
+    train = prepared.train_maker.source
+    found = [train.features(n)[0] for n in range(len(train.table))]
     frames = prepared.normaliser(np.concatenate(found))
     assert np.allclose(frames.mean(0), 0, atol=1e-3) and np.allclose(frames.std(0), 1, atol=1e-3)
     noisy = PreparedSpeech(replace(PLAIN, synthetic=replace(FEW, snr=(-5.0, -5.0))), 1)
-    assert train.texts == noisy.splits.train.texts
+    assert train.table.values("text") == noisy.splits.train.values("text")
     normalisers: Any = [prepared.normaliser, noisy.normaliser]
     assert not np.allclose(*(each.mean for each in normalisers), atol=0.1)
 
@@ -210,7 +211,7 @@ def test_what_a_run_keeps(tmp_path: Path) -> None:
     assert len(other.splits.train) == 0
     assert equal(list(other.validation_batches()), list(prepared.validation_batches()))
     assert other.vocabulary.size == prepared.vocabulary.size
-    samples = prepared.splits.validation.sound(0).samples
+    samples = prepared.validation_maker.source.sound(0).samples
     alone = SpeechFeatures(other.config)(samples)  # without any data
     assert np.array_equal(alone, prepared.normaliser(prepared.filter_bank(samples)))
     with pytest.raises(ValueError, match="which needs training data"):

@@ -10,7 +10,7 @@ import pytest
 from magneto.data.problems import EMPTY, MALFORMED, Counts
 from magneto.data.table import Table
 from magneto.progress import SILENT
-from magneto.speech.audio import MISSING, NO_FRAMES, NO_SAMPLES, UNREADABLE, Segment
+from magneto.speech.audio import MISSING, NO_FRAMES, NO_SAMPLES, UNREADABLE, Segment, Waveform
 from magneto.speech.config import SpeechDataConfig
 from magneto.speech.data import (
     ALSO_VALIDATED,
@@ -22,13 +22,13 @@ from magneto.speech.data import (
     READ,
     TOO_LONG,
     TOO_MUCH_TEXT,
-    Utterances,
     add_headers,
     load_speech,
     open_source,
     read_utterances,
     splits_of_kind,
 )
+from magneto.speech.features import Features, FilterBank
 from tests.said import Said
 from tests.shards import write_shard
 from tests.unit.speech.wavs import write
@@ -56,6 +56,11 @@ def rows(table: Table) -> list[tuple[str, str, str, Segment]]:
 
 def seconds(table: Table) -> list[float]:
     return add_headers(table, SILENT).values("seconds").tolist()
+
+
+def sound(table: Table, number: int) -> Waveform:
+    config = SpeechDataConfig(cmvn="none")
+    return Features(table, FilterBank(config)).sound(number)
 
 
 WHOLE = Segment()
@@ -184,17 +189,17 @@ def test_tar_shards(tmp_path: Path) -> None:
     found, _ = read(tmp_path, "train")
     assert rows(found) == [(str(n), f"said {n}", str(n), WHOLE) for n in (0, 1)]
     assert seconds(found) == [1, 2]
-    assert len(Utterances(found, 16000).sound(1).samples) == 32000
+    assert len(sound(found, 1).samples) == 32000
 
 
 def test_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sound as bytes, decoded here."""
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hub")
-    sound = write(tmp_path / "a.flac").read_bytes()
+    flac = write(tmp_path / "a.flac").read_bytes()
     path = str(write(tmp_path / "b.wav", seconds=2))
-    audio = [{"bytes": sound, "path": "a.flac"}, {"bytes": None, "path": path},
-             {"bytes": b"no sound", "path": "c"}, None, {"bytes": sound, "path": "d"}]  # fmt: skip
+    audio = [{"bytes": flac, "path": "a.flac"}, {"bytes": None, "path": path},
+             {"bytes": b"no sound", "path": "c"}, None, {"bytes": flac, "path": "d"}]  # fmt: skip
     values = {"speech": audio, "text": ["one", "two", "three", "four", None], "speaker_id": [1] * 5}
     table = datasets.Dataset.from_dict(values)
     table = table.cast_column("speech", datasets.Audio(decode=False))
@@ -211,8 +216,7 @@ def test_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         known = add_headers(found, SILENT)
         assert known.values("seconds").tolist() == [1, 2, 0, 0]
         assert known.values("problem") == ["", "", UNREADABLE, MISSING]
-        split = Utterances(known, 16000)
-        assert [len(split.sound(n).samples) for n in range(4)] == [16000, 32000, 0, 0]
+        assert [len(sound(known, n).samples) for n in range(4)] == [16000, 32000, 0, 0]
     assert splits(f"hf:{folder}::test") == ["test"]
     (folder / "train.parquet").unlink()
     datasets.Dataset.from_dict({"text": ["hello"]}).to_parquet(str(folder / "test.parquet"))
@@ -302,17 +306,19 @@ def test_splits_by_name(tmp_path: Path) -> None:
     for name, count in (("train", 5), ("extra", 2), ("dev", 3), ("test", 4)):
         table(tmp_path, name, count)
     found = load(tmp_path)
-    assert found.train.ids == [f"train-{n}" for n in range(5)]
-    assert found.validation.ids == [f"dev-{n}" for n in range(3)]
+    assert found.train.values("id") == [f"train-{n}" for n in range(5)]
+    assert found.validation.values("id") == [f"dev-{n}" for n in range(3)]
     found = load(tmp_path, train_splits=("train", "extra"), validation_splits=("test",))
     assert (len(found.train), len(found.validation)) == (7, 4)
     with pytest.raises(ValueError, match=r"no split 'tests'; did you mean test\?"):
         load(tmp_path, validation_splits=("tests",))
     found = load(tmp_path, validation_source=str(tmp_path / "extra.jsonl"))
-    assert found.validation.ids == ["extra-0", "extra-1"]
+    assert found.validation.values("id") == ["extra-0", "extra-1"]
     (tmp_path / "dev.jsonl").unlink()
     found = load(tmp_path, validation_source=str(tmp_path))  # to measure only
-    assert len(found.train) == 0 and found.validation.ids == [f"test-{n}" for n in range(4)]
+    assert len(found.train) == 0 and found.validation.values("id") == [
+        f"test-{n}" for n in range(4)
+    ]
     found = load(tmp_path / "extra.jsonl")  # a single one is for training
     assert len(found.train) == len(found.validation) == 1
 
@@ -322,13 +328,13 @@ def test_speakers_are_held_out(tmp_path: Path) -> None:
     path = table(tmp_path, "all", 40, speakers=10) / "all.jsonl"
     path.write_text(path.read_text().replace('"speaker": "s', '"speaker": ').replace('"}', "}"))
     found = load(tmp_path, validation_fraction=0.15)
-    speakers = [set(split.table.values("speaker")) for split in (found.train, found.validation)]
+    speakers = [set(split.values("speaker")) for split in (found.train, found.validation)]
     assert speakers[0] | speakers[1] == set(map(str, range(10)))
     assert not speakers[0] & speakers[1] and 1 <= len(speakers[1]) <= 4
     for name, split in (("train", found.train), ("validation", found.validation)):
         assert found.counts[name][READ] == len(split) == 4 * len(speakers[name != "train"])
     by_one = load(tmp_path, validation_fraction=0.15, hold_out="utterance")
-    assert set(by_one.train.table.values("speaker")) == speakers[0] | speakers[1]
+    assert set(by_one.train.values("speaker")) == speakers[0] | speakers[1]
     for fraction in (1e-9, 1 - 1e-9):
         found = load(tmp_path, validation_fraction=fraction)
         assert min(len(found.train), len(found.validation)) > 0
@@ -352,7 +358,7 @@ def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> Non
         its = [each | {"audio": f"{name}/{each['audio']}"} for each in lines]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, its)))
     found = load(tmp_path, max_duration=2.0)
-    assert found.train.ids == ["good"]
+    assert found.train.values("id") == ["good"]
     assert found.excluded == [
         ("long", TOO_LONG), ("short", NO_FRAMES), ("empty", NO_SAMPLES), ("none", MISSING),
         ("mute", EMPTY), ("fast", TOO_MUCH_TEXT),
@@ -362,7 +368,7 @@ def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> Non
     assert +found.counts["validation"] == {
         READ: 7, KEPT: 7, MALFORMED: 1, NO_SAMPLES: 1, MISSING: 1
     }  # fmt: skip
-    read = [found.validation.sound(n) for n in range(7)]
+    read = [sound(found.validation, n) for n in range(7)]
     assert [each.problem for each in read[:5]] == ["", "", "", NO_SAMPLES, MISSING]
     assert len(read[0].samples) == 16000 and len(read[3].samples) == 0
 
@@ -390,8 +396,8 @@ def test_limit_and_case(tmp_path: Path) -> None:
     table(tmp_path, "dev", 30)
     found, fewer = (load(tmp_path, validation_limit=n, text_case="upper") for n in (10, 4))
     assert len(found.validation) == 10 and found.counts["validation"][BEYOND_LIMIT] == 20
-    assert set(fewer.validation.ids) < set(found.validation.ids)
-    assert found.train.texts == ["NUMBER 0", "NUMBER 1", "NUMBER 2"]
+    assert set(fewer.validation.values("id")) < set(found.validation.values("id"))
+    assert found.train.values("text") == ["NUMBER 0", "NUMBER 1", "NUMBER 2"]
 
 
 def test_a_digest_names_texts_and_sound_wherever_they_lie(tmp_path: Path) -> None:
@@ -412,8 +418,8 @@ def test_what_is_validated_on_is_not_trained_on(tmp_path: Path) -> None:
     lines = (tmp_path / "validated.jsonl").read_text().splitlines()
     (tmp_path / "dev.jsonl").write_text("\n".join(lines[:2]))
     found = load(tmp_path, train_splits=("validated",), validation_splits=("dev",))
-    assert found.train.ids == [f"validated-{n}" for n in range(2, 6)]
-    assert found.validation.ids == ["validated-0", "validated-1"]
+    assert found.train.values("id") == [f"validated-{n}" for n in range(2, 6)]
+    assert found.validation.values("id") == ["validated-0", "validated-1"]
     assert found.counts["train"][ALSO_VALIDATED] == 2
     assert found.excluded == [(id, ALSO_VALIDATED) for id in ("validated-0", "validated-1")]
 
@@ -424,8 +430,8 @@ def test_headers_are_read_once_and_again_of_what_has_changed(tmp_path: Path) -> 
              for n in range(9)]  # fmt: skip
     (tmp_path / "all.jsonl").write_text("\n".join(map(json.dumps, lines)))
     found = load(tmp_path, said, hold_out="utterance").train
-    expected = [1 - 0.1 * int(id[1:]) for id in found.ids]
-    assert found.seconds.tolist() == pytest.approx(expected)
+    expected = [1 - 0.1 * int(id[1:]) for id in found.values("id")]
+    assert found.values("seconds").tolist() == pytest.approx(expected)
     assert said.work == {"reading headers of recordings"}
     for changed in (False, True):
         said.work.clear()

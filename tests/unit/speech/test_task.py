@@ -25,9 +25,9 @@ from magneto.speech.figures import best_path_line, draw_errors, recognised_words
 from magneto.speech.task import (
     LEFT_OUT,
     NO_FINITE_LOSS,
-    ErrorCounts,
     SpeechRecognition,
     character_errors,
+    count_references,
     text_normaliser,
     word_errors,
 )
@@ -145,11 +145,10 @@ def test_errors_of_words_and_characters() -> None:
     references = ["one two three", "four  five", "", "six"]
     hypotheses = ["one too three three", "five", "a b", ""]
     found = word_errors(references, hypotheses)
-    assert found == ErrorCounts(hits=3, substitutions=1, deletions=2, insertions=3)
-    assert found.units == 6 and found.rate == 1.0
-    assert character_errors(["ab c"], ["abc"]) == ErrorCounts(3, 0, 1, 0)
-    assert word_errors([], []).rate == 0
-    assert word_errors(["", ""], ["", "x"]) == ErrorCounts(insertions=1)
+    assert (found.hits, found.substitutions, found.deletions, found.insertions) == (3, 1, 2, 3)
+    assert count_references(found) == 6 and found.wer == 1.0
+    assert character_errors(["ab c"], ["abc"]).deletions == 1
+    assert word_errors([], []).wer == 0 and word_errors(["", ""], ["", "x"]).insertions == 1
     written = recognised_words(["one two one", "two", ""], ["one too", "two two", "x"])
     assert written["one"] == {"one": 1, "": 1} and written[""] == {"two": 1, "x": 1}
     drawn = draw_errors(written, 3)
@@ -164,7 +163,7 @@ def test_the_three_figures() -> None:
     figures = figures_of(task, task.build_model().eval())
     best, total = map(float, re.findall(r"-\d+\.\d+", figures[1].caption))
     assert best <= total < 0
-    words = sum(len(text.split()) for text in task.speech.splits.validation.texts)
+    words = sum(len(text.split()) for text in task.speech.splits.validation.values("text"))
     assert f"5 validation utterances have {words} words" in figures[2].caption
     times, heights = best_path_line([1, 1, 3], 5)  # a path rises at its labels
     assert times == [0.0, 1.5, 1.5, 1.5, 1.5, 3.5, 3.5, 5.0]
