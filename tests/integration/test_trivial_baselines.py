@@ -90,7 +90,6 @@ def test_text_classification(tmp_path: Path) -> None:
 
 
 def test_numbers_of_texts(tmp_path: Path) -> None:
-    pytest.importorskip("scipy")
     task = classification(tmp_path, "1 2 6", "3 5", target="number")
     assert task.baseline() == pytest.approx({"loss": 2.0, "pearson": 0.0, "spearman": 0.0})
 

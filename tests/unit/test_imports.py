@@ -66,8 +66,8 @@ FOR_TYPES = {("recipe", "magneto.training.task")}
 FREE = {"__init__", "__main__", "cli", "commands"}
 # Translations are written by transformers' own beam search, which is loaded when they are.
 LAZILY = {"translation": {"hf.BeamSearch", "hf.Translator"}}
-CORE = {"torch", "numpy", "yaml", "safetensors", "tensorboard", "rich", "jinja2", "matplotlib",
-        "filelock", "pydantic", "annotated_types"}  # fmt: skip
+CORE = {"torch", "numpy", "scipy", "yaml", "safetensors", "tensorboard", "rich", "jinja2",
+        "matplotlib", "filelock", "pydantic", "annotated_types"}  # fmt: skip
 
 FILES = sorted(SOURCE.rglob("*.py"))
 

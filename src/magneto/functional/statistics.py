@@ -125,16 +125,15 @@ def _with_interval(mean: float, error: float, freedom: float, level: float) -> D
 
 def _p_value(mean: float, error: float, freedom: float) -> float | None:
     """Return the p-value of a difference of means, two-sided; None if it is undefined."""
+    from scipy.special import stdtr
+
     if math.isnan(error) or (error == 0 and mean != 0):
         return None
-    return 1.0 if error == 0 else 2 * t_tail(abs(mean) / error, freedom)
+    return 1.0 if error == 0 else 2 * float(stdtr(freedom, -abs(mean) / error))
 
 
 def t_quantile(probability: float, freedom: float) -> float:
     """Return the quantile of Student's t.
-
-    Newton's method is applied to the tail probability, starting from 0. Since the function is
-    convex for t > 0, steps never overshoot.
 
     Args:
         probability: Probability below the quantile, between 0 and 1 (exclusive).
@@ -143,57 +142,11 @@ def t_quantile(probability: float, freedom: float) -> float:
     Raises:
         ValueError: If an argument is out of range.
     """
+    from scipy.special import stdtrit
+
     if not 0 < probability < 1 or not freedom > 0:
         raise ValueError(
             "Student's t needs a probability between 0 and 1 and degrees of freedom above 0, "
             f"not {probability} and {freedom}"
         )
-    if probability < 0.5:
-        return -t_quantile(1 - probability, freedom)
-    t = 0.0
-    while True:
-        step = (t_tail(t, freedom) - (1 - probability)) / t_density(t, freedom)
-        if t + step <= t:
-            return t
-        t += step
-
-
-def t_density(t: float, freedom: float) -> float:
-    """Return the density of Student's t."""
-    half = freedom / 2
-    decay = math.exp(-(half + 0.5) * math.log1p(t * t / freedom))
-    return _gamma_ratio(half) / math.sqrt(math.pi * freedom) * decay
-
-
-def _gamma_ratio(x: float) -> float:
-    """Return gamma(x + 1/2) / gamma(x), for large x from its asymptotic series (DLMF 5.11.13).
-
-    A difference of two log-gammas would have too few digits in the far tail.
-    """
-    if x < 100:
-        return math.gamma(x + 0.5) / math.gamma(x)
-    y = 1 / (8 * x)
-    return math.sqrt(x) * (1 - y + y**2 / 2 + 5 * y**3 / 2 - 21 * y**4 / 8 - 399 * y**5 / 8)
-
-
-def t_tail(t: float, freedom: float) -> float:
-    """Return the probability that Student's t exceeds `t`, for t >= 0.
-
-    The probability is half the regularised incomplete beta function (Abramowitz and Stegun 26.5.27
-    and 26.5.4). The function's power series has only positive terms. If the argument of the tail's
-    series is below 1/2, this series is used, and otherwise the series for the middle.
-    """
-    weight, square = t * t_density(t, freedom), t * t
-    if square > freedom:
-        return weight / freedom * _series(freedom / 2, freedom, freedom / (freedom + square))
-    return 0.5 - weight * _series(0.5, freedom, square / (freedom + square))
-
-
-def _series(a: float, freedom: float, x: float) -> float:
-    """Sum the terms x^n (c)_n / (a + 1)_n, where c = (freedom + 1) / 2."""
-    total, term, n = 1.0, 1.0, 0
-    while term > total * 1e-17:
-        term *= x * ((freedom + 1) / 2 + n) / (a + 1 + n)
-        total += term
-        n += 1
-    return total
+    return float(stdtrit(freedom, probability))

@@ -497,8 +497,11 @@ def _impossible(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return torch.full(shape, -torch.inf, dtype=torch.float64, device=like.device)
 
 
-def forward_scores(lattice: Lattice) -> Tensor:
-    """Return the log-probability of all paths from the start to each cell, by diagonals."""
+def forward_scores(lattice: Lattice, join: Callable[..., Tensor] = torch.logaddexp) -> Tensor:
+    """Return the log-probability of all paths from the start to each cell, by diagonals.
+
+    With `torch.maximum` as `join`, the result is that of the most probable path.
+    """
     blank, label = lattice.blank, lattice.label
     scores = _impossible(blank.shape, blank)
     scores[0, :, 0].zero_()
@@ -507,7 +510,7 @@ def forward_scores(lattice: Lattice) -> Tensor:
     for n in range(len(blank) - 1):
         stay, move = scores[n] + blank[n], scores[n] + label[n]
         scores[n + 1, :, 0] = stay[:, 0]
-        torch.logaddexp(stay[:, 1:], move[:, :-1], out=scores[n + 1, :, 1:])
+        join(stay[:, 1:], move[:, :-1], out=scores[n + 1, :, 1:])
     return scores
 
 
@@ -580,22 +583,18 @@ def best_path(lattice: Lattice) -> tuple[Tensor, Tensor]:
         The frame at which each label is emitted, (batch, labels), or -1 for padding and utterances
         without a path; and the path's log-probability, (batch,). Ties are broken arbitrarily.
     """
-    blank, label = lattice.blank, lattice.label
-    steps, batch, width = blank.shape
-    scores = _impossible(blank.shape, blank)
-    scores[0, :, 0].zero_()
-    moved = torch.zeros(blank.shape, dtype=torch.bool, device=blank.device)
-    for n in range(steps - 1):
-        stay, move = scores[n] + blank[n], scores[n] + label[n]
-        scores[n + 1, :, 0] = stay[:, 0]
-        torch.maximum(stay[:, 1:], move[:, :-1], out=scores[n + 1, :, 1:])
-        torch.gt(move[:, :-1], stay[:, 1:], out=moved[n + 1, :, 1:])
+    scores = forward_scores(lattice, torch.maximum)
+    steps, batch, width = scores.shape
+    # Whether the path to a cell comes by a label.
+    moved = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
+    stay, move = (scores + by for by in (lattice.blank, lattice.label))
+    moved[1:, :, 1:] = move[:-1, :, :-1] > stay[:-1, :, 1:]
     total = log_likelihood(lattice, scores)
     position = lattice.labels.masked_fill(~total.isfinite(), 0)
     last = lattice.frames - 1 + position
-    utterance = torch.arange(batch, device=blank.device)
+    utterance = torch.arange(batch, device=scores.device)
     # An extra column receives the blanks.
-    frames = torch.full((batch, width), -1, device=blank.device)
+    frames = torch.full((batch, width), -1, device=scores.device)
     for n in range(steps - 1, 0, -1):
         emitted = moved[n, utterance, position] & (last >= n)
         column = torch.where(emitted, position - 1, width - 1)
