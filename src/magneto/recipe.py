@@ -191,7 +191,9 @@ def config_classes(name: str) -> tuple[type, type]:
     """
     if name in TASKS:
         entry = TASKS[name]
-        return _resolve(entry.model_config, name), _resolve(entry.data_config, name)
+        module = import_module(f"{entry.task.partition(':')[0].rpartition('.')[0]}.config")
+        model, data = (getattr(module, kind) for kind in entry.configs)
+        return model, data
     task = task_class(name)
     wanted: list[Any] = [getattr(task, kind, None) for kind in ("ModelConfig", "DataConfig")]
     if not all(map(is_configuration, wanted)):

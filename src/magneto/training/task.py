@@ -286,7 +286,7 @@ def task_entry(name: str, kind: type[Task]) -> TaskEntry:
     from magneto.tasks import TaskEntry
 
     verbs = ("predict TABLE",) if kind.predict is not Task.predict else ()
-    return TaskEntry(name, "", "", verbs=verbs, reads="rows")
+    return TaskEntry(name, ("", ""), verbs=verbs, reads="rows")
 
 
 def count_units(loss: Loss, piece: Any) -> int:
