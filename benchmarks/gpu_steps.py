@@ -12,7 +12,7 @@ import torch
 from benchmarks import training_step as step
 from benchmarks.bench_tables import percent
 from benchmarks.contenders import CONTENDERS, NOTES, SHAPES, Shape, build, build_ours
-from magneto.training.logging import measured_peak, nominal_peaks
+from magneto.training.logging import nominal_peaks
 
 if TYPE_CHECKING:
     from benchmarks.gpu import Bench, Found
@@ -32,11 +32,24 @@ def rate(bench: Bench) -> Found:
         nominal = nominal_peaks(torch.cuda.get_device_name(bench.device))
     return {
         name: {
-            "measured": measured_peak(bench.device, dtype, bench.scale.matrix),
+            "measured": measured_rate(bench.device, dtype, bench.scale.matrix),
             "nominal": nominal[number] if nominal else None,
         }
         for number, (name, dtype) in enumerate(PRECISIONS.items())
     } | {"rows": bench.scale.matrix}
+
+
+def measured_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
+    """Return the highest rate, in FLOP/s, of products of random square matrices of `size` rows."""
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    product, best, products = left, float("inf"), 10 if device.type != "cpu" else 1
+    for _ in range(5):  # the first run warms up
+        start = time.perf_counter()
+        for _ in range(products):
+            product = left @ right
+        product[0, 0].item()
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 * products / best
 
 
 def rate_page(found: Found) -> list[str]:

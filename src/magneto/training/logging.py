@@ -305,57 +305,24 @@ def nominal_peaks(name: str) -> tuple[float, float] | None:
     return next((peaks for part, peaks in PEAKS.items() if part in name), None)
 
 
-# Rows of the first matrices that are timed, and the seconds that make a timing reliable.
-SMALLEST_PRODUCT = 256
-RELIABLE_SECONDS = 0.02
-
-
-def peak_flops(device: torch.device, precision: str) -> float:
-    """Return a device's peak in FLOP/s: the table's value, else that of timed products."""
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """Return the data sheet's FLOP/s of a GPU, or None if unknown."""
     import torch
 
-    if device.type == "cuda":
-        peaks = nominal_peaks(torch.cuda.get_device_name(device))
-        if peaks is not None:
-            return peaks[0 if precision == "bf16" else 1]
-    return measured_peak(device, torch.bfloat16 if precision == "bf16" else torch.float32)
-
-
-def measured_peak(device: torch.device, dtype: torch.dtype, size: int | None = None) -> float:
-    """Return the highest measured rate of products of random square matrices in FLOP/s.
-
-    By default the number of rows is doubled until a product takes `RELIABLE_SECONDS`, up to 1024 on
-    a CPU and 8192 elsewhere. On a GPU, smaller products would measure the launch of the kernel.
-    """
-    accelerated = device.type != "cpu"
-    largest, products = size or (8192 if accelerated else 1024), 10 if accelerated else 1
-    size = size or SMALLEST_PRODUCT
-    seconds = product_seconds(device, dtype, size, products)
-    while size < largest and seconds < RELIABLE_SECONDS:
-        size *= 2
-        seconds = product_seconds(device, dtype, size, products)
-    return 2 * size**3 * products / seconds
-
-
-def product_seconds(device: torch.device, dtype: torch.dtype, size: int, products: int) -> float:
-    """Return the shortest time, in seconds, of five runs of `products` matrix products."""
-    import torch
-
-    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    best, product = float("inf"), left
-    for _ in range(5):  # the first run warms up
-        start = time.perf_counter()
-        for _ in range(products):
-            product = left @ right
-        product[0, 0].item()
-        best = min(best, time.perf_counter() - start)
-    return best
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    peaks = nominal_peaks(name)
+    return peaks and peaks[precision != "bf16"]
 
 
 class Throughput:
-    """Meter of units per second and model-FLOPs utilisation, which excludes pauses."""
+    """Meter of units per second and model-FLOPs utilisation, which excludes pauses.
 
-    def __init__(self, flops_per_unit: float, peak: float) -> None:
+    Args:
+        flops_per_unit: Floating-point operations of a unit.
+        peak: FLOP/s of the device, or None if unknown.
+    """
+
+    def __init__(self, flops_per_unit: float, peak: float | None) -> None:
         self.flops_per_unit = flops_per_unit
         self.peak = peak
         self.units = 0
@@ -368,13 +335,17 @@ class Throughput:
     def pause(self, seconds: float) -> None:
         self.paused += seconds
 
-    def read(self, world_size: int) -> tuple[float, float]:
-        """Return (units per second over all ranks, model-FLOPs utilisation) since the last call."""
+    def read(self, world_size: int) -> tuple[float, float | None]:
+        """Return (units per second over all ranks, model-FLOPs utilisation) since the last call.
+
+        The utilisation is None if the peak is unknown.
+        """
         now = time.perf_counter()
         seconds = max(now - self.start - self.paused, 1e-9)
         rate = self.units / seconds
         self.units, self.start, self.paused = 0, now, 0.0
-        return rate * world_size, rate * self.flops_per_unit / self.peak
+        utilisation = None if self.peak is None else rate * self.flops_per_unit / self.peak
+        return rate * world_size, utilisation
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,10 @@ def build_state(
     parts, count = local_parts(config, world)
     stream = task.train_stream(config.batch_size, seed)
     config = resolve_steps(config, stream.examples)
-    flops, units = count_flops(task, stream.batch(0, count, parts)[0], config.precision)
+    peak, flops_per_unit = peak_flops(world.device, config.precision), math.nan
+    if peak is not None:
+        flops, units = count_flops(task, stream.batch(0, count, parts)[0], config.precision)
+        flops_per_unit = flops / units
     place_companion(task, world.device)
     model = initial_model(task, seed, world, report.say)
     if config.compile:
@@ -153,7 +156,7 @@ def build_state(
         average=WeightAverage(model, config.ema_decay) if config.ema_decay else None,
         stream=stream,
         batches=BatchPrefetcher(stream, count, parts, pin=pin, num_workers=workers),
-        throughput=Throughput(flops / units, peak_flops(world.device, config.precision)),
+        throughput=Throughput(flops_per_unit, peak),
         weights=RunWeights(run, config, world, report.say),
         detector=DivergenceDetector(config.divergence_patience),
         interrupt=Interrupt(report.say),
