@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Any
 
 from magneto.commands.shared import Parser, answer
@@ -38,13 +39,9 @@ def main(words: Sequence[str]) -> int:
     if not args.all:
         text = recipe_path(args.name).read_text(encoding="utf-8")
         return answer(args, recipe.to_mapping(), text.splitlines())
-    values = dotted(recipe.to_mapping())
-    found = list(task_fields(recipe.task))
-    return answer(
-        args,
-        {f.name: {**asdict(f), "value": values.get(f.name)} for f in found},
-        (line for field in found for line in lines(field, values.get(field.name))),
-    )
+    found = [(field, attrgetter(field.name)(recipe)) for field in task_fields(recipe.task)]
+    described = {field.name: {**asdict(field), "value": value} for field, value in found}
+    return answer(args, described, (line for each in found for line in lines(*each)))
 
 
 def headline(name: str) -> str:
@@ -62,16 +59,6 @@ def task_fields(task: str) -> Iterator[FieldDescription]:
         yield from describe_fields(kind, section)
     words = "Peak learning rate of each placement, used if training.learning_rate is not set."
     yield FieldDescription("learning_rates", "numbers by name", (), {}, False, words)
-
-
-def dotted(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    """Return nested values, and the mappings themselves, by dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found[f"{section}{key}"] = value
-        if isinstance(value, Mapping):
-            found |= dotted(value, f"{section}{key}.")
-    return found
 
 
 def lines(field: FieldDescription, value: Any) -> Iterator[str]:

@@ -215,7 +215,8 @@ def refuse_edited(folder: Path, sweep: Sweep) -> None:
     found = differences(sweep.base, now)
     # learning_rates do not matter, because the grid sets the learning rate.
     free = ("learning_rates", *(f"training.{name}" for name in free_fields(TrainingConfig)))
-    edited = [line for name, line in found if not name.startswith(free)]
+    edited = [f"{name} is {new} (was {old})" for name, old, new in found
+              if not name.startswith(free)]  # fmt: skip
     if edited:
         raise ConfigError([f"{sweep.recipe} was edited after {folder} began: {', '.join(edited)}; "
                            "undo the edit, or choose another --out"])  # fmt: skip

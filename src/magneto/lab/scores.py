@@ -276,8 +276,10 @@ def check_seeds(runs: Sequence[Measured]) -> None:
                                f"{run.own} at {words(run.point)}, seed {run.recipe.seed}; give "
                                "one of them"])  # fmt: skip
         for other in list(others.values())[:1]:
-            before, after = (each.recipe.to_mapping() for each in (other, run))
-            if found := [line for name, line in differences(before, after) if compared(name)]:
+            mine, theirs = (each.recipe.to_mapping() for each in (run, other))
+            found = [f"{name} is {a} and {b}" for name, a, b in differences(mine, theirs)
+                     if compared(name)]  # fmt: skip
+            if found:
                 raise ConfigError([f"{run.directory} and {other.directory} are not seeds of one "
                                    f"row ({run.row}, {words(run.point)}): {', '.join(found)}; "
                                    "omit one of them"])  # fmt: skip

@@ -50,6 +50,7 @@ from magneto.training.logging import (
     RESULT_FILE,
     MetricsLogger,
     TrainingResult,
+    flatten,
     open_trackers,
     read_metrics,
     write_environment,
@@ -578,8 +579,8 @@ def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]
     now = json.loads(json.dumps(recipe, default=str))
     content_is_compared = (run / ASSETS / DIGEST_FILE).exists()
     found = {
-        name: line
-        for name, line in differences(kept, now)
+        name: f"{name} is {new} (was {old})"
+        for name, old, new in differences(kept, now)
         if not (content_is_compared and name in LOCATIONS)
     }
     wrong = [line for name, line in found.items() if name.partition(".")[0] in FIXED_SECTIONS]
@@ -592,13 +593,8 @@ def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]
 
 
 def differences(
-    before: Mapping[str, Any], after: Mapping[str, Any], where: str = ""
-) -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, difference in words) for every value in which two recipes differ."""
-    for key in before:
-        if key not in after or before[key] == after[key]:
-            continue
-        if isinstance(before[key], Mapping) and isinstance(after[key], Mapping):
-            yield from differences(before[key], after[key], f"{where}{key}.")
-        else:
-            yield f"{where}{key}", f"{where}{key} is {after[key]} (was {before[key]})"
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (dotted name, old value, new value) of every field in which two recipes differ."""
+    old, new = flatten(before), flatten(after)
+    yield from ((key, old[key], new[key]) for key in old if key in new and old[key] != new[key])
