@@ -1,5 +1,8 @@
 """A task's metrics of a model in this process, on the CPU."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
 from torch import nn
@@ -32,13 +35,12 @@ def predicted(task: Task, model: nn.Module) -> list:
     return evaluate(task, model, single_process(torch.device("cpu")), "fp32").predictions
 
 
-def reads_while_scoring(task: Task, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Score two batches; return by which methods a tensor was turned into a number meanwhile."""
-    model = task.build_model().eval()
-    batches = [task.validation_batches()[number] for number in (0, -1)]
+@contextmanager
+def watched_reads(*more: str) -> Iterator[list[str]]:
+    """Yield a list of the methods by which a tensor is turned into a number meanwhile."""
     reads: list[str] = []
-    with monkeypatch.context() as patch, torch.no_grad():
-        for name in ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__"):
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("item", "tolist", "cpu", "__bool__", "__float__", *more):
             kept = getattr(torch.Tensor, name)
 
             def read(self, *rest, kept=kept, name=name):
@@ -46,7 +48,15 @@ def reads_while_scoring(task: Task, monkeypatch: pytest.MonkeyPatch) -> list[str
                 return kept(self, *rest)
 
             patch.setattr(torch.Tensor, name, read)
+        yield reads
+        assert torch.ones(1).item() == 1 and reads.pop() == "item", "the watch works"
+
+
+def reads_while_scoring(task: Task) -> list[str]:
+    """Score two batches; return by which methods a tensor was turned into a number meanwhile."""
+    model = task.build_model().eval()
+    batches = [task.validation_batches()[number] for number in (0, -1)]
+    with watched_reads("numpy", "__int__") as reads, torch.no_grad():
         for batch in batches:
             task.score(model, batch)
-        assert torch.ones(1).item() == 1 and reads.pop() == "item", "the watch works"
     return reads

@@ -11,6 +11,7 @@ from magneto.progress import SILENT, ProgressBars
 from magneto.recipe import Recipe, build_recipe, load_recipe, override
 from magneto.tasks import TASKS
 from magneto.training.loop import train
+from magneto.training.model import count_flops
 from magneto.training.task import figures_of, place_companion
 from magneto.weights import open_tensors
 from tests.evaluating import reads_while_scoring
@@ -92,7 +93,7 @@ def test_micro_batches_and_resuming_change_nothing(recipe: Recipe, tmp_path: Pat
 
 
 def test_weights_have_gradients_scoring_waits_for_nothing_and_figures_are_drawn(
-    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe,
 ) -> None:
     """Ranks wait for every gradient, also of what a batch does not use."""
     task = recipe.build_task()
@@ -104,54 +105,46 @@ def test_weights_have_gradients_scoring_waits_for_nothing_and_figures_are_drawn(
     weights = [(n, weight) for n, weight in model.named_parameters() if weight.requires_grad]
     assert not [name for name, weight in weights if weight.grad is None]
     if recipe.task != "transducer":  # which decodes transcripts for a score
-        assert reads_while_scoring(task, monkeypatch) == []
+        assert reads_while_scoring(task) == []
     figures = figures_of(task, model.eval())
     assert {figure.name.split("-image")[0] for figure in figures} == FIGURES.get(recipe.task, set())
     assert all(figure.image for figure in figures)
 
 
-# Millions of parameters. The paper's appendix has 85.8 and 85.9 (Pre-LN and Sub-LN) of BEiT's
-# base, 303.3 and 303.5 of its large backbone, beside heads of 6.3 and 8.4; 80 and 140 of speech.
-PARAMETERS = [
-    ("image-modelling/beit-base", "pre", 92.1),
-    ("image-modelling/beit-base", "sub", 92.2),
-    ("image-modelling/beit-large", "pre", 311.7),
-    ("image-modelling/beit-large", "sub", 311.9),
-    ("visual-question-answering/vqa-24l", "sub", 210.9),
-    ("visual-reasoning/nlvr2-24l", "pre", 208.6),
-    ("image-text-retrieval/coco-24l", "sub", 207.2),
-    ("image-captioning/coco-24l", "sub", 241.7),
-    ("vision-language-modelling/beit3-24l", "sub", 246.3),
-]
-
-
-@pytest.mark.parametrize(("name", "placement", "millions"), PARAMETERS)
-def test_recipes_have_the_papers_parameters(name: str, placement: str, millions: float) -> None:
-    recipe = load_recipe(name, {"model.placement": placement})
-    with torch.device("meta"):
-        model = recipe.build_task().build_model()
-    assert round(sum(p.numel() for p in model.parameters()) / 1e6, 1) == millions
-
-
-# How far below the baseline the tiny recipes come. Measured: masked-lm 1.18 (1.32 and 1.07 with
-# seeds 2 and 3); translation 4.6, pairs of tokens 2.8; vision-language 0.51 and 0.69 nats per
-# word, 1.00 per patch of a pair, 1.27 of an image alone.
+# By how much tiny recipes are better than their baselines. Measured: causal-lm 0.55 (pairs of bytes
+# are 0.8 worse than the baseline); masked-lm 1.18 (1.32 and 1.07 with seeds 2 and 3); translation
+# 4.6, pairs of tokens 2.8; digits 0.88; vision-language 0.51 and 0.69 nats per word, 1.00 per patch
+# of a pair, 1.27 of an image alone.
 LEARNT = {
+    "causal-lm": {"bits_per_byte": 0.3},
     "masked-lm": {"loss": 0.8},
     "translation": {"loss": 3.8},
+    "image-classification": {"accuracy": 0.84},
+    "segmentation": {"mean_iou": 0.082},
     "vision-language-modelling": {"paired_text_loss": 1.5, "text_loss": 1.5,
                                   "paired_image_loss": 0.1},
 }  # fmt: skip
+# Floating-point operations: a minute of two cores at 65e9 a second. Measured: causal-lm 5.3e12,
+# translation 3.6e12, masked-lm 1.6e12, image-classification 0.5e12, text-classification 0.3e12.
+A_MINUTE_OF_WORK = 8e12
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LEARNT)
-def test_tiny_recipes_learn(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", TASKS)
+def test_tiny_recipes_are_a_minute_of_work_and_learn(name: str, tmp_path: Path) -> None:
+    """By counting operations: the same on every machine, however busy it is."""
     recipe = load_recipe(f"{name}/tiny", {"training.device": "cpu", "training.tensorboard": False})
     task, report = recipe.build_task(), ProgressBars(quiet=True)
+    task.prepare()
+    place_companion(task, torch.device("cpu"))
+    batch = task.train_stream(recipe.training.batch_size, recipe.seed).batch(0)[0]
+    assert 0 < count_flops(task, batch)[0] * recipe.training.steps < A_MINUTE_OF_WORK
+    if name not in LEARNT:
+        return
     found = train(task, recipe.training, tmp_path, seed=recipe.seed, report=report).metrics
     least = task.baseline()
     for metric, gain in LEARNT[name].items():
-        assert found[metric] < least[metric] - gain, metric
+        better = found[metric] - least[metric]
+        assert (better if task.higher_is_better else -better) > gain, metric
     if "image_loss" in found:  # words help to predict patches
         assert found["paired_image_loss"] < found["image_loss"] - 0.1

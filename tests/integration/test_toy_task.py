@@ -1,10 +1,10 @@
-"""A task of one's own, in a package outside of ours, has every command that a built-in one has.
+"""A task of one's own, in a package outside of ours: its rows are compared, its mistakes are said.
 
-Its model is no Transformer and its configuration has no placement.
+Its model is no Transformer and its configuration has no placement. The guide's example of a task
+is taken through every other command by tests/system/test_guide.py.
 """
 
 import io
-import json
 import sys
 from pathlib import Path
 
@@ -13,23 +13,17 @@ import pytest
 from magneto.cli import main
 from magneto.lab import sweep
 from magneto.lab.grid import RATE, SEED, Cell, read_sweep
-from magneto.tasks import TASKS
 from tests.commands import answer, refused
 
-SOURCE = Path(__file__).parents[2] / "src" / "magneto"
 PACKAGE = '''
 """Say whether more than half of the bits of a row are set."""
 
-import json
-
 import numpy as np
 import torch
-from safetensors.torch import save_model
 from torch import nn
 from torch.nn import functional as F
 
-from magneto.data.stream import LazyBatches
-from magneto.data.stream import example_stream, shuffled
+from magneto.data.stream import LazyBatches, example_stream, shuffled
 from magneto.fields import configuration
 from magneto.training.task import Loss, Scores, Task
 
@@ -99,15 +93,6 @@ class Toy(Task):
     def baseline(self, limit=None):
         labels = self.rows(1)[1].bool()
         return {"f1": float(2 * labels.sum() / (len(labels) + labels.sum()))}
-
-    def save_assets(self, directory):
-        return {"data.rows": self.data_config.rows}
-
-
-def export(model, data, directory):
-    directory.mkdir(parents=True)
-    save_model(model, str(directory / "model.safetensors"))
-    return "toy_package.task.Convolution"
 '''
 VARIANTS = """
 class NoLoss(Toy):
@@ -163,34 +148,6 @@ def run(place: Path) -> Path:
         patch.syspath_prepend(place)
         assert main(["train", str(place / "toy.yaml"), "--out", str(place / "run")]) == 0
     return place / "run"
-
-
-def test_none_of_our_files_knows_it(run: Path) -> None:
-    assert not [name for name in TASKS if "toy" in name]
-    texts = [path for path in SOURCE.rglob("*") if path.suffix in (".py", ".yaml")]
-    assert len(texts) > 100
-    assert not [path for path in texts if "toy_package" in path.read_text(encoding="utf-8")]
-    needed = {p.relative_to(run.parent).parts[0] for p in run.parent.rglob("*") if p.is_file()}
-    assert {"toy_package", "toy.yaml", "run"} <= needed
-
-
-def test_train_and_evaluate_are_one_evaluation(run: Path, capsys) -> None:
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    trained = [row for row in rows if "validation_f1" in row][-1]
-    found = answer(capsys, "evaluate", run, "--weights", "final")
-    assert (found["loss"], found["f1"]) == (trained["validation_loss"], trained["validation_f1"])
-    less = answer(capsys, "evaluate", run, "--weights", "final", "--limit", 2)
-    assert less["loss"] != found["loss"]
-
-
-def test_going_on(run: Path, place: Path, capsys) -> None:
-    words = ["train", place / "toy.yaml", "--out", place / "longer"]
-    answer(capsys, *words, "--training.steps", 6)
-    found = answer(capsys, "train", "--resume", place / "longer", "--training.steps", 8)
-    assert found["step"] == 8 and "f1" in found["metrics"]
-    assert "data.rows is 64 (was 256)" in refused(
-        capsys, "train", "--resume", place / "longer", "--data.rows", 64
-    )
 
 
 def test_compare_without_placements(place: Path, capsys, monkeypatch) -> None:

@@ -70,7 +70,11 @@ def test_values_take_the_fields_types() -> None:
     values = {"rate": "1e-3", "width": "8", "flag": "no", "pair": "0.1, 0.2", "maybe": "null"}
     assert build(Inner, values) == Inner(width=8, rate=1e-3, pair=(0.1, 0.2))
     assert build(Inner, {"pair": [0, 0.5], "maybe": 0}) == Inner(pair=(0.0, 0.5), maybe=0.0)
-    assert build(Outer, {"inner": {"width": 7}}).inner.width == 7
+    for given in ("9007199254740993", 9007199254740993, " 9007199254740993"):
+        assert build(Inner, {"width": given}).width == 9007199254740993, "whole numbers stay exact"
+    outer = Outer(name="y", inner=Inner(width=1000, maybe=0.5))
+    assert build(Outer, {"name": "y", "inner": {"width": "1e3", "maybe": 0.5}}) == outer
+    assert build(Outer, to_mapping(outer)) == outer
 
 
 def test_all_errors_at_once_each_with_its_key() -> None:
@@ -117,43 +121,26 @@ def test_a_configuration_in_python_is_strict_and_stays_checked() -> None:
 
 
 def test_overrides_reach_any_depth() -> None:
-    values = {"inner": {"width": 3}}
-    assert override(values, {"inner.width": "5", "inner.rate": 1, "new.deep.key": 2}) == {
-        "inner": {"width": "5", "rate": 1},
-        "new": {"deep": {"key": 2}},
-    }
-    assert values == {"inner": {"width": 3}}
-    deep = {"a": {"b": {"c": 1}}}
-    assert override(deep, {"a.b.c": 2}) == {"a": {"b": {"c": 2}}} and deep["a"]["b"]["c"] == 1
-
-
-def test_round_trip() -> None:
-    outer = Outer(name="y", inner=Inner(width=9, maybe=0.5))
-    assert build(Outer, to_mapping(outer)) == outer
+    values = {"a": {"b": {"c": 1}, "d": 2}}
+    assert override(values, {"a.b.c": "5", "new.deep.key": 2}) == {
+        "a": {"b": {"c": "5"}, "d": 2}, "new": {"deep": {"key": 2}},
+    }  # fmt: skip
+    assert values == {"a": {"b": {"c": 1}, "d": 2}}
 
 
 def test_names_of_other_programs_are_answered_with_ours() -> None:
-    training = [f"training.{name}" for name in TrainingConfig.__dataclass_fields__]
-    model = [f"model.{name}" for name in TransformerConfig.__dataclass_fields__]
-    both = [*training, *model]
-    assert nearest("training.lr", both) == "; did you mean training.learning_rate?"
-    assert nearest("training.bs", both) == "; did you mean training.batch_size?"
-    assert nearest("model.hidden_size", both) == "; did you mean model.width?"
-    assert nearest("model.d_model", both) == "; did you mean model.width?"
+    fields = {"training": TrainingConfig, "model": TransformerConfig}
+    known = [f"{part}.{name}" for part in fields for name in fields[part].__dataclass_fields__]
+    for given, ours in (
+        ("training.lr", "training.learning_rate"), ("training.bs", "training.batch_size"),
+        ("model.hidden_size", "model.width"), ("model.d_model", "model.width"),
+        ("training.warmup", "training.warmup_steps"),
+    ):  # fmt: skip
+        assert nearest(given, known) == f"; did you mean {ours}?"
     assert nearest("data.dim", ["model.width", "data.width"]) == "; did you mean data.width?"
-    assert nearest("training.warmup", both) == "; did you mean training.warmup_steps?"
-
-
-def test_every_hint_names_a_field_and_hides_none() -> None:
-    known = {*TrainingConfig.__dataclass_fields__, *TransformerConfig.__dataclass_fields__,
-             "source", "max_length"}  # fmt: skip
-    assert set(FOREIGN_NAMES.values()) <= known and not known & FOREIGN_NAMES.keys()
-
-
-def test_whole_numbers_stay_exact() -> None:
-    for given in ("9007199254740993", 9007199254740993, " 9007199254740993"):
-        assert build(Inner, {"width": given}).width == 9007199254740993
-    assert build(Inner, {"width": "1e3"}).width == 1000
+    names = {"source", "max_length", *(name.partition(".")[2] for name in known)}
+    assert set(FOREIGN_NAMES.values()) <= names, "every hint names a field"
+    assert not names & FOREIGN_NAMES.keys(), "and hides none"
 
 
 def test_odd_numbers_are_one_short_line() -> None:

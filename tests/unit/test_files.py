@@ -111,20 +111,29 @@ def test_a_file_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_only_what_dead_processes_of_this_machine_left_is_cleared(tmp_path: Path) -> None:
+    """Who writes again clears what was to be the same file or folder."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    here = socket.gethostname()
+    name = f"{socket.gethostname()}.{gone.pid}"
     mine = aside_path(tmp_path / "text-1").name
-    kept = {mine, f".text-2.another-{here}.{gone.pid}", f".text-3.{gone.pid}", ".git", "text-4"}
-    dead = {f".text-5.{here}.{gone.pid}", f".result.json.{here}.{gone.pid}"}
-    for name in (kept | dead) - {f".result.json.{here}.{gone.pid}"}:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").touch()
-    (tmp_path / f".result.json.{here}.{gone.pid}").touch()
+    kept = {mine, f".text-2.another-{name}", f".text-3.{gone.pid}", ".git", "text-4"}
+    for folder in kept | {f".other.{name}", f".best.{name}"}:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").touch()
+    for file in (f".x.json.{name}", f".result.json.{name}"):
+        (tmp_path / file).touch()
+
+    def left() -> set[str]:
+        return {path.name for path in tmp_path.iterdir()}
+
+    fill(tmp_path / "best", "new")
+    write_json(tmp_path / "x.json", 1)
+    kept |= {"best", "x.json"}
+    assert left() == kept | {f".other.{name}", f".result.json.{name}"}
     clear_dead(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == kept
+    assert left() == kept
     clear_aside(tmp_path)  # of a directory that is one process's own
-    assert {path.name for path in tmp_path.iterdir()} == {".git", "text-4"}
+    assert left() == {".git", "text-4", "best", "x.json"}
 
 
 def test_an_optional_package_is_named_with_its_extra(tmp_path: Path, monkeypatch) -> None:
@@ -151,18 +160,3 @@ def test_json_that_is_damaged_is_named(tmp_path: Path) -> None:
             read_object(path, "a")
     write_json(path, {"a": 1})
     assert read_json(path) == read_object(path, "a") == {"a": 1}
-
-
-def test_who_writes_again_sweeps_what_a_dead_process_left(tmp_path: Path) -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    name = f"{socket.gethostname()}.{gone.pid}"
-    other = tmp_path / f".other.{name}"
-    other.mkdir()
-    (tmp_path / f".best.{name}").mkdir()
-    (tmp_path / f".x.json.{name}").touch()
-    fill(tmp_path / "best", "new")
-    write_json(tmp_path / "x.json", 1)
-    assert {path.name for path in tmp_path.iterdir()} == {"best", "x.json", other.name}
-    clear_dead(tmp_path)
-    assert not other.exists()

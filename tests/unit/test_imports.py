@@ -157,17 +157,6 @@ def test_no_modules_of_a_package_import_each_other_in_a_circle() -> None:
     ).prepare()  # raises CycleError, which names the modules
 
 
-def test_the_checks_can_fail() -> None:
-    assert not permitted("nn", "magneto.language.models", False)
-    assert not permitted("training", "magneto.language.causal_lm", False)
-    assert permitted("training", "magneto.training.task", False)
-    assert not permitted("language", "magneto.hf.language", False)
-    assert not permitted("language", "magneto.hf.language", True)
-    assert permitted("translation", "magneto.hf.BeamSearch", True)
-    assert not permitted("translation", "magneto.hf.export_model", True)
-    assert unit_of("magneto") == "__init__"
-
-
 CONFIGURATIONS = [module_name(path) for path in FILES if path.name == "config.py"]
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -122,16 +123,11 @@ def test_no_line_is_lost_to_a_bar() -> None:
 
 
 def test_what_cannot_be_written_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full:
-        def write(self, text: str) -> int:
-            raise OSError(28, "No space left on device")
+    def fail(text: str) -> int:
+        raise OSError(28, "No space left on device")
 
-        def isatty(self) -> bool:
-            return False
-
-        def flush(self) -> None: ...
-
-    monkeypatch.setattr(progress.sys, "stderr", Full())
+    full = SimpleNamespace(write=fail, isatty=lambda: False, flush=lambda: None)
+    monkeypatch.setattr(progress.sys, "stderr", full)
     report = ProgressBars()
     report.say("a line")
     report.update("training", 0, 1)

@@ -79,5 +79,3 @@ def test_digits_are_learnt() -> None:
         ImageClassification(
             ImageClassifierConfig(**SIZES), ImageClassificationDataConfig(), 1
         ).prepare()
-    with pytest.raises(ValueError, match="builtin:digits"):
-        ImageClassificationDataConfig(source="builtin:digit")

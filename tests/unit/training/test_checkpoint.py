@@ -86,17 +86,6 @@ def test_a_companion_is_in_no_checkpoint_and_values_of_data_are_in_each(tmp_path
     assert equal(tmp_path / "whole" / "final", tmp_path / "cut" / "final")
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_used(finished: Path, run: Path) -> None:
-    for name in ("final", "best", "averaged"):
-        shutil.rmtree(run / name)
-    before, last = list_checkpoints(run)
-    flip_a_bit(last / "model.safetensors")
-    found, problems = undamaged(list_checkpoints(run))
-    assert found == [before] and "model.safetensors" in problems[0]
-    resume(run)
-    assert same(finished, run)
-
-
 @pytest.mark.parametrize("which", ["auto", "best", "final", "averaged", "last", "28"])
 def test_damaged_weights_are_named_and_so_are_the_undamaged(run: Path, which: str) -> None:
     """They were read without their manifest: a flipped bit gave a loss that is no number."""
@@ -154,35 +143,29 @@ def test_the_average_of_weights_is_what_is_evaluated_and_may_begin_later(tmp_pat
     assert found["loss"] == pytest.approx(best["metrics"]["loss"], rel=1e-6)
 
 
-# From step 0 nothing is written over that can't be had again.
-
-
-def refuses(run: Path, **changes) -> None:
-    with pytest.raises(ValueError, match="no undamaged checkpoint"):
-        resume(run, **changes)
-
-
-def test_good_weights_are_not_written_over_from_step_0(run: Path) -> None:
+def test_from_step_0_nothing_is_written_over_that_can_not_be_had_again(run: Path) -> None:
     """A finished run whose checkpoints were all damaged began again, and lost its results."""
+
+    def refuses(**changes: int) -> None:
+        with pytest.raises(ValueError, match="no undamaged checkpoint"):
+            resume(run, **changes)
+
     kept = [run / "result.json", run / "metrics.jsonl"]
     before = [path.read_bytes() for path in kept]
     for directory in list_checkpoints(run):
         (directory / "state.json").write_text("{")
-    refuses(run, steps=40)
+    refuses(steps=40)
     shutil.rmtree(run / "checkpoints")
-    refuses(run, steps=40)
+    refuses(steps=40)
     assert [path.read_bytes() for path in kept] == before and find_weights(run, "final").is_dir()
     resume(run)  # finished: left as it is
     assert [path.read_bytes() for path in kept] == before
-
-
-def test_the_best_of_a_long_run_is_not_lost_with_its_checkpoints(run: Path) -> None:
-    for name in ("checkpoints", "final", "averaged"):
+    for name in ("final", "averaged"):
         shutil.rmtree(run / name)
     (run / "result.json").unlink()
-    refuses(run)
+    refuses()  # the best of a long run is left
     (run / "metrics.jsonl").unlink()  # then nobody knows how far it was
-    refuses(run)
+    refuses()
 
 
 @pytest.mark.parametrize("last", [15, 21])
@@ -222,9 +205,6 @@ def test_weights_of_before_the_first_checkpoint_stop_nothing(
     assert (tmp_path / "run" / "best").is_dir() and not list_checkpoints(tmp_path / "run")
     again = run_toy(tmp_path / "run", steps=20, evaluate_every=5, save_every=10, resume=True)
     assert (again.best, again.metrics) == (whole.best, whole.metrics)
-
-
-# The writer, by itself.
 
 
 def test_the_background_writes_what_was_there_at_the_step(

@@ -4,6 +4,7 @@ import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -64,22 +65,12 @@ def test_shards_that_do_not_divide_the_ranks_are_refused(monkeypatch: pytest.Mon
         refused(line, distributed="hybrid", shard_size=given)
 
 
-@pytest.fixture
-def no_group(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Let a process group be none; return what it was asked for."""
-    asked: dict[str, Any] = {}
-    fakes: dict[str, Any] = {
-        "init_process_group": lambda name, **rest: asked.update(rest, name=name),
-        "get_rank": lambda: 0, "get_world_size": lambda: 4, "destroy_process_group": lambda: None,
-    }  # fmt: skip
-    for name, fake in fakes.items():
-        monkeypatch.setattr(distributed.dist, name, fake)
-    monkeypatch.setattr(distributed, "gather_lists", lambda values, world: values)
-    return asked
-
-
-def test_nodes_of_unequal_size_are_refused(no_group: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_of_unequal_size_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks(monkeypatch, RANK=0, WORLD_SIZE=4, LOCAL_WORLD_SIZE=2)
+    answers = {"init_process_group": None, "get_rank": 0, "get_world_size": 4,
+               "destroy_process_group": None}  # fmt: skip
+    for name, given in answers.items():
+        monkeypatch.setattr(distributed.dist, name, Mock(return_value=given))
     monkeypatch.setattr(distributed, "gather_lists", lambda values, world: [*values, 1, 1])
     refused("nodes have 1 and 2 processes", distributed="hybrid")
 
@@ -135,19 +126,16 @@ def test_the_first_asks_and_the_second_ends(number: signal.Signals) -> None:
 
 def test_outside_of_the_main_thread_nothing_is_changed() -> None:
     before = signal.getsignal(signal.SIGINT)
-
-    def enter() -> bool:
-        with Interrupt(print) as interrupt:
-            return not interrupt.requested and signal.getsignal(signal.SIGINT) is before
-
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(enter).result()
+        interrupt = pool.submit(Interrupt(print).__enter__).result()
+    assert not interrupt.requested and signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize(
-    ("device", "environment"),
-    [("cuda", {}), ("cpu", {"MALLOC_TRIM_THRESHOLD_": "1"}), ("cpu", {"GLIBC_TUNABLES": ""})],
-)
-def test_freed_memory_is_kept_only_where_that_is_wanted(device: str, environment: dict) -> None:
-    with keep_freed_memory(torch.device(device), environment) as done:
-        assert not done
+def test_freed_memory_is_kept_only_where_that_is_wanted() -> None:
+    for device, name in (
+        ("cuda", ""),
+        ("cpu", "MALLOC_TRIM_THRESHOLD_"),
+        ("cpu", "GLIBC_TUNABLES"),
+    ):
+        with keep_freed_memory(torch.device(device), {name: "1"}) as done:
+            assert not done

@@ -73,21 +73,9 @@ def falling(steps: int) -> list[float]:
     return [2 + 8 * math.exp(-step / 100) for step in range(steps)]
 
 
-def test_not_finite_is_divergence_at_once() -> None:
-    for value in (math.nan, math.inf, -math.inf):
-        assert first_complaint([5.0, 4.0, value]) == 3
-
-
-def spiked() -> list[float]:
-    losses = noisy(falling(1000))
-    losses[500:520] = [12.0] * 20
-    return losses
-
-
-def spiked_often() -> list[float]:
-    losses = falling(2000)
-    for start in range(200, 2000, 200):
-        losses[start : start + 15] = [12.0] * 15
+def spiked(losses: list[float], length: int, *starts: int) -> list[float]:
+    for start in starts:
+        losses[start : start + length] = [12.0] * length
     return losses
 
 
@@ -96,12 +84,13 @@ def spiked_often() -> list[float]:
     [
         pytest.param(noisy(falling(2000)), id="a healthy run"),
         pytest.param(noisy([10.0] * 2000), id="a run that never learns"),
-        pytest.param(spiked(), id="a short spike"),
-        pytest.param(spiked_often(), id="short spikes are not added up"),
+        pytest.param(spiked(noisy(falling(1000)), 20, 500), id="a short spike"),
+        pytest.param(spiked(falling(2000), 15, *range(200, 2000, 200)),
+                     id="short spikes are not added up"),
         pytest.param([10.0] * 10 + [9.8] * 50 + [10.0] * 500, id="noise before any progress"),
         pytest.param([-1.0] * 500, id="a negative loss that stays"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_divergence(losses: list[float]) -> None:
     assert first_complaint(losses) is None
 
@@ -112,6 +101,8 @@ def test_what_is_not_divergence(losses: list[float]) -> None:
         pytest.param(noisy(falling(500) + [9.5] * 500), 50, 550, 570, id="jumps and stays"),
         pytest.param([10 * 1.02**step for step in range(500)], 50, 51, 99, id="only grows"),
         pytest.param([1.0, *[100.0] * 10], 3, 4, 4, id="the patience is counted in steps"),
+        pytest.param([5.0, 4.0, math.nan], 50, 3, 3, id="nan at once"),
+        pytest.param([5.0, 4.0, -math.inf], 50, 3, 3, id="infinite at once"),
     ],
 )
 def test_what_is_divergence(losses: list[float], patience: int, first: int, last: int) -> None:

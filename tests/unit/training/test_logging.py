@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -55,26 +55,6 @@ def test_a_damaged_record_of_the_environment_is_set_aside(tmp_path: Path) -> Non
     assert (tmp_path / "environment.damaged.json").read_text() == "x"
 
 
-class StandIn:
-    """What is used of the package wandb; keeps what it was told."""
-
-    def __init__(self) -> None:
-        self.begun: list[dict[str, Any]] = []
-        self.logged: list[tuple[dict[str, float], int]] = []
-        self.finished = 0
-
-    def init(self, **words: Any) -> SimpleNamespace:
-        self.begun.append(words)
-        return SimpleNamespace(
-            id=words["id"] or "abc",
-            log=lambda values, step: self.logged.append((values, step)),
-            finish=self.finish,
-        )
-
-    def finish(self) -> None:
-        self.finished += 1
-
-
 def test_tensorboard_has_groups_and_hyper_parameters(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -93,19 +73,23 @@ def test_tensorboard_has_groups_and_hyper_parameters(tmp_path: Path) -> None:
 
 
 def test_weights_and_biases_gets_the_curves(tmp_path: Path, monkeypatch) -> None:
-    stand_in = StandIn()
-    monkeypatch.setitem(sys.modules, "wandb", stand_in)
+    wandb = Mock()
+    begun, logged = wandb.init, wandb.init.return_value.log
+    begun.return_value.id = "abc"
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     how = {"tracker": "wandb", "tensorboard": False, "log_every": 5, "evaluate_every": 10}
     recipe = {"training": {"steps": 10}}
     run = tmp_path / "toy"
     train(Toy(), config(steps=10, save_every=5, **how), run, seed=3, recipe=recipe)
-    (begun,) = stand_in.begun
-    assert (begun["name"], begun["config"], begun["id"]) == ("toy", recipe, None)
-    assert [step for _, step in stand_in.logged] == [5, 10, 10] and stand_in.finished == 1
-    assert "train/loss" in stand_in.logged[0][0] and "validation/loss" in stand_in.logged[2][0]
+    given = begun.call_args.kwargs
+    assert (given["name"], given["config"], given["id"]) == ("toy", recipe, None)
+    (first, _, last) = logged.call_args_list
+    assert [call.kwargs["step"] for call in logged.call_args_list] == [5, 10, 10]
+    assert "train/loss" in first.args[0] and "validation/loss" in last.args[0]
+    begun.return_value.finish.assert_called_once_with()
     assert json.loads((run / WANDB_FILE).read_text()) == {"id": "abc"}
     train(Toy(), config(steps=15, **how), run, seed=3, resume=True, recipe=recipe)
-    assert stand_in.begun[1]["id"] == "abc"
+    assert begun.call_args.kwargs["id"] == "abc"
 
 
 def test_what_is_not_installed_is_said_before_anything_is_done(

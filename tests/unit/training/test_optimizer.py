@@ -61,18 +61,13 @@ def world(world_size: int = 1) -> World:
     return World(rank=0, world_size=world_size, device=torch.device("cpu"), strategy="none")
 
 
-def test_gradients_are_divided_by_the_count() -> None:
-    given = parameters()
-    assert scale_gradients(given, torch.tensor(10.0), None, world()) == pytest.approx(5)
-    torch.testing.assert_close(given[0].grad, torch.tensor([0.0, 3.0]))
-    assert given[2].grad is None
+def test_gradients_are_divided_by_the_count_and_ranks_averaged_what_is_a_sum() -> None:
+    for size, norm in ((1, 5), (2, 10)):
+        given = parameters()
+        assert scale_gradients(given, torch.tensor(10.0), None, world(size)) == pytest.approx(norm)
+        torch.testing.assert_close(given[0].grad, torch.tensor([0.0, 3.0 * size]))
+        assert given[2].grad is None
     assert scale_gradients(given, torch.tensor(0.0), 1.0, world()).isfinite(), "predicts nothing"
-
-
-def test_ranks_averaged_what_is_a_sum() -> None:
-    given = parameters()
-    assert scale_gradients(given, torch.tensor(10.0), None, world(2)) == pytest.approx(10)
-    torch.testing.assert_close(given[1].grad, torch.tensor([-8.0]))
 
 
 def test_scaling_in_the_kernel_is_scaling_before_it() -> None:
