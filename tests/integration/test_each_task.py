@@ -1,12 +1,13 @@
 """What holds of every task: cuts and resumptions change no run, scores wait for no device."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from magneto.lab.short_run import initial_model, short_run
 from magneto.progress import SILENT, ProgressBars
 from magneto.recipe import Recipe, build_recipe, load_recipe, override
 from magneto.tasks import TASKS
@@ -92,7 +93,7 @@ def test_micro_batches_and_resuming_change_nothing(recipe: Recipe, tmp_path: Pat
             trained(other, tmp_path / "resumed", resume=True)
 
 
-def test_weights_have_gradients_scoring_waits_for_nothing_and_figures_are_drawn(
+def test_weights_have_gradients_layers_are_probed_scores_wait_and_figures_are_drawn(
     recipe: Recipe,
 ) -> None:
     """Ranks wait for every gradient, also of what a batch does not use."""
@@ -106,6 +107,11 @@ def test_weights_have_gradients_scoring_waits_for_nothing_and_figures_are_drawn(
     assert not [name for name, weight in weights if weight.grad is None]
     if recipe.task != "transducer":  # which decodes transcripts for a score
         assert reads_while_scoring(task) == []
+    drawn = initial_model(task, recipe.training, 1)
+    run = short_run(task, drawn, recipe.training, seed=1, steps=1, rates=(1e-3,))
+    assert all(tried.moved > 0 for tried in run.first_steps[1:])
+    values = [value for layer in run.steps[0].layers for value in asdict(layer).values()]
+    assert values and None not in values, "every layer can be probed"
     figures = figures_of(task, model.eval())
     assert {figure.name.split("-image")[0] for figure in figures} == FIGURES.get(recipe.task, set())
     assert all(figure.image for figure in figures)

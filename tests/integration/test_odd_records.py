@@ -17,6 +17,7 @@ from magneto.recipe import load_recipe
 from tests.said import Said
 from tests.unit.speech.wavs import write as write_wav
 from tests.unit.vision.image_files import encoded, photo, write
+from tests.unit.vision_language.folders import write_vqa
 
 pytest.importorskip("PIL.Image")
 
@@ -168,27 +169,14 @@ def test_recordings(tmp_path: Path) -> None:
 
 
 def vqa(folder: Path, ids: list[Any]) -> Path:
-    """Write a small VQA v2 whose training questions have odd ids of their images."""
-    answers = [{"answer": "yes"}] * 10
-    for split, start in (("train2014", 0), ("val2014", 500)):
-        images = [*range(start, start + 8), *(ids if start == 0 else [])]
-        asked, known = [], []
-        for number, image in enumerate(images, start):
-            asked.append({"question_id": number, "image_id": image, "question": f"is it {number}?"})
-            word = ("yes", "no")[number % 2]
-            known.append({
-                "question_id": number, "image_id": 1, "answers": [{**a, "answer": word}
-                for a in answers], "multiple_choice_answer": word, "question_type": "is it",
-                "answer_type": "yes/no",
-            })  # fmt: skip
-            if type(image) is int:
-                name = f"{split}/COCO_{split}_{image:012d}.jpg"
-                write(folder / name, encoded(photo(image, 8, 8), "JPEG"))
-        for kind, rows, name in (
-            ("questions", asked, f"v2_OpenEnded_mscoco_{split}_questions.json"),
-            ("annotations", known, f"v2_mscoco_{split}_annotations.json"),
-        ):
-            (folder / name).write_text(json.dumps({kind: rows}))
+    """Write a small VQA v2 whose training questions have odd ids of their images at the end."""
+    write_vqa(folder, images=4, inner=".")
+    for kind, key in (("OpenEnded_mscoco_train2014_questions", "questions"),
+                      ("mscoco_train2014_annotations", "annotations")):  # fmt: skip
+        path = folder / f"v2_{kind}.json"
+        known = json.loads(path.read_text())[key]
+        more = [{**known[0], "question_id": n, "image_id": image} for n, image in enumerate(ids)]
+        path.write_text(json.dumps({key: known + more}))
     return folder
 
 

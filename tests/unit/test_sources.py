@@ -77,7 +77,14 @@ def in_history(commits: set[str]) -> set[str]:
     return {commit for commit in commits if any(whole.startswith(commit) for whole in known)}
 
 
-def test_commits_that_pages_name_are_in_the_history() -> None:
+def commit_of(name: str) -> str:
+    """Return the commit of a result, "" where it names none."""
+    result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    holders = (result, result.get("machine") or {}, result.get("environment") or {})
+    return next((holder["commit"] for holder in holders if holder.get("commit")), "")
+
+
+def test_commits_that_pages_and_results_name_are_in_the_history() -> None:
     named = {
         (str(page.relative_to(ROOT)), commit)
         for page in TEXTS
@@ -86,18 +93,6 @@ def test_commits_that_pages_name_are_in_the_history() -> None:
             re.sub(r"https?:\S+", "", prose(page)),
         )
     }
-    known = in_history({commit for _, commit in named}) | FOREIGN
+    named |= {(path.name, commit_of(path.stem)) for path in RESULTS.glob("*.json")}
+    known = in_history({commit for _, commit in named if commit}) | FOREIGN | {""}
     assert not {(page, commit) for page, commit in named if commit not in known}
-
-
-def commit_of(name: str) -> str:
-    """Return the commit of a result, "" where it names none."""
-    result = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    holders = (result, result.get("machine") or {}, result.get("environment") or {})
-    return next((holder["commit"] for holder in holders if holder.get("commit")), "")
-
-
-def test_results_are_of_commits_in_the_history() -> None:
-    commits = {path.stem: commit_of(path.stem) for path in sorted(RESULTS.glob("*.json"))}
-    known = in_history(set(commits.values()) - {""})
-    assert not {name for name, commit in commits.items() if commit not in known}

@@ -12,13 +12,12 @@ from magneto.lab.probe import (
     LayerReading,
     Probe,
     attention_logits,
-    find_stacks,
     first_trouble,
 )
 from magneto.lab.update import effective_scales, theory_of
 from magneto.nn.attention import build_mask
 from magneto.nn.config import TransformerConfig
-from magneto.nn.transformer import Decoder, Encoder, EncoderDecoder
+from magneto.nn.transformer import Decoder, Encoder
 from tests.unit.nn.test_multiway import (
     DESIGNS,
     MIXED,
@@ -114,17 +113,6 @@ def test_padding_and_rows_that_see_nothing_do_not_count() -> None:
     assert none.attention_logit_max == -math.inf
 
 
-def test_every_stack_is_found() -> None:
-    pair = EncoderDecoder(
-        TransformerConfig(width=8, heads=2, ffn_width=8, encoder_layers=1, decoder_layers=2)
-    )
-    assert list(find_stacks(pair)) == ["encoder", "decoder"]
-    names = [name for name in Probe(pair).layers]
-    assert names == ["encoder.layers.0", "decoder.layers.0", "decoder.layers.1"]
-    with pytest.raises(ValueError, match="no encoder or decoder stack"):
-        Probe(torch.nn.Linear(2, 2))
-
-
 def reading(name: str, **values: float) -> LayerReading:
     return LayerReading(name, **{"activation_rms": 1.0, "activation_max": 2.0, **values})
 
@@ -211,34 +199,33 @@ def test_pairs_by_hand(design: str) -> None:
         assert reading.activation_max >= every.abs().max().item() - 1e-6
 
 
-@pytest.mark.parametrize("sizes", [MIXED, PADDED, [(5, 3), (5, 3)], [(0, 3), (0, 6)]])
-def test_attention_of_one_sample_of_each_kind(sizes: list[tuple[int, int]]) -> None:
+@pytest.mark.parametrize(
+    ("design", "sizes"),
+    [("decoupled", MIXED), ("decoupled", PADDED), ("decoupled", [(5, 3), (5, 3)]),
+     ("fusion", [(0, 3), (0, 6)])],
+)  # fmt: skip
+def test_attention_of_one_sample_of_each_kind(design: str, sizes: list[tuple[int, int]]) -> None:
     """Padding is not a query, and single images are measured apart from pairs."""
-    model = multiway("decoupled")
+    model = multiway(design)
     vision, language, packing = tokens(sizes)
-    probe = Probe(model)
-    with probe.watch():
-        model(vision, language, packing)
     kinds = [(bool(image), bool(text)) for image, text in sizes]
     first = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
-    for layer, reading in enumerate(probe.read()):
-        weights = model.attention_weights(vision, language, packing, layer)
-        entropies, shares = [], []
-        for row in first:
-            length = sum(sizes[row])
-            entropy = torch.special.entr(weights[row, :, :length, :length]).sum(-1).flatten()
-            entropies.append(entropy)
-            shares.append(entropy / math.log(length))
-        assert reading.attention_entropy == pytest.approx(torch.cat(entropies).mean().item(), 1e-4)
-        assert reading.entropy_share == pytest.approx(torch.cat(shares).mean().item(), 1e-4)
-
-
-def test_a_modality_that_is_not_there() -> None:
-    vision, language, packing = tokens([(0, 3), (0, 6)])
-    for reading in step(multiway("fusion"), vision, language, packing):
-        values = asdict(reading)
-        values.pop("name")
-        assert all(math.isfinite(value) for value in values.values())
+    found = []
+    with torch.no_grad():
+        for layer in range(3):
+            weights = model.attention_weights(vision, language, packing, layer)
+            rows = [(weights[row, :, : sum(sizes[row]), : sum(sizes[row])], sum(sizes[row]))
+                    for row in first]  # fmt: skip
+            found.append(
+                [(torch.special.entr(part).sum(-1).flatten(), size) for part, size in rows]
+            )
+    for reading, parts in zip(step(model, vision, language, packing), found, strict=True):
+        entropy = torch.cat([part for part, _ in parts]).mean().item()
+        share = torch.cat([part / math.log(size) for part, size in parts]).mean().item()
+        assert reading.attention_entropy == pytest.approx(entropy, 1e-4)
+        assert reading.entropy_share == pytest.approx(share, 1e-4)
+        values = [value for value in asdict(reading).values() if value != reading.name]
+        assert all(math.isfinite(value) for value in values), "also where a modality is not there"
 
 
 def test_the_scale_of_experts_is_their_mean_square() -> None:

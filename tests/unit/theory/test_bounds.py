@@ -22,11 +22,7 @@ from magneto.theory.placement import PLACEMENTS, VARIANTS, Depth
 # Layers: gamma; paper, first_order and telescoped at v = w = 1; the same at gamma (docs/theory.md).
 ONE_STACK = {
     6: (1.5764, (8.0398, 3.8333, 4.3603), (3.2354, 1.5426, 2.1060)),
-    12: (1.7827, (9.4686, 3.9167, 5.6319), (2.9794, 1.2324, 2.1171)),
     24: (1.9675, (10.8759, 3.9583, 6.9584), (2.8094, 1.0225, 2.1205)),
-    48: (2.1364, (12.2727, 3.9792, 8.3141), (2.6888, 0.8718, 2.1194)),
-    72: (2.2293, (13.0871, 3.9861, 9.1148), (2.6333, 0.8021, 2.1177)),
-    200: (2.4477, (15.1349, 3.9950, 11.1448), (2.5261, 0.6668, 2.1113)),
     1000: (2.7570, (18.3557, 3.9990, 14.3577), (2.4149, 0.5261, 2.0999)),
 }
 # N = M: gamma_d, gamma_e; decoder, encoder, passed_on, total at v = w = 1; the same at gamma.
@@ -83,15 +79,15 @@ def test_two_stacks(layers: int, placement: str) -> None:
             assert terms == tuple(rounded(value) for value in values)
 
 
-@pytest.mark.parametrize("placement", ALIKE)
-def test_two_stacks_first_order(placement: str) -> None:
+def test_two_stacks_first_order() -> None:
     stacks = [derived_scales("sub", Depth(stack, 18, 18)) for stack in ("encoder", "decoder")]
-    for cross, passed_on, total in (("paper", 0.6939, 1.5679), ("second", 0.6568, None)):
-        made = encoder_decoder_bound(
-            placement, *stacks, cross=cross_attentions(18, cross), form="first_order"
-        )
-        assert made.passed_on == rounded(passed_on)
-        assert total is None or made.total == rounded(total)
+    for cross, passed_on in (("paper", 0.6939), ("second", 0.6568)):
+        numbers = cross_attentions(18, cross)
+        for placement in ALIKE:
+            made = encoder_decoder_bound(placement, *stacks, cross=numbers, form="first_order")
+            assert made.passed_on == rounded(passed_on)
+    assert encoder_decoder_bound("sub", *stacks, cross=cross_attentions(18, "paper"),
+                                 form="first_order").total == rounded(1.5679)  # fmt: skip
 
 
 @pytest.mark.parametrize(("layers", "total"), [(6, 5.597), (18, 4.680), (100, 4.072)])
@@ -103,60 +99,42 @@ def test_two_stacks_as_implemented(layers: int, total: float) -> None:
     assert made.total == pytest.approx(total, abs=5.0001e-4)
 
 
-@pytest.mark.parametrize(
-    ("w6", "form", "pre", "sub"),
-    [
-        (1, "paper", 9.469, 9.469),
-        (10, "paper", 27.78, 9.273),
-        (100, "paper", 2007.9, 9.271),
-        (100, "first_order", 3.000, 3.815),
-        (100, "telescoped", 3.903, 5.489),
-    ],
-)
-def test_one_exploding_sublayer(w6: float, form: Any, pre: float, sub: float) -> None:
+def test_one_exploding_sublayer() -> None:
     """The values of docs/theory.md; the printed 2007.9 has a sublayer that multiplies itself."""
-    w = [1.0] * 24
-    w[5] = w6
-    for name, value in (("pre", pre), ("sub", sub)):
-        found = bound(name, Scales.of(24, 1, w), form=form)
-        assert found == pytest.approx(value, abs=5e-4, rel=2e-4)
+    for w6, form, *values in (
+        (1, "paper", 9.469, 9.469), (10, "paper", 27.78, 9.273), (100, "paper", 2007.9, 9.271),
+        (100, "first_order", 3.000, 3.815), (100, "telescoped", 3.903, 5.489),
+    ):  # fmt: skip
+        scales = Scales.of(24, 1, [1.0] * 5 + [w6] + [1.0] * 18)
+        found = [bound(name, scales, form=form) for name in ALIKE]
+        assert found == pytest.approx(values, abs=5e-4, rel=2e-4)
 
 
 def naive_bound(v: list[float], w: list[float], name: str, form: str) -> float:
-    """Compute the double sums as printed, no factoring out; the index range is the form's."""
+    """Compute the double sums and products as printed; the index range is the form's."""
     number = len(v)
     s = [v[n] ** 2 * (w[n] ** 2 if name == "pre" else 1) for n in range(number)]
-    step = [
-        v[n] ** 2 + w[n] ** 2 if name == "pre" else 1 + v[n] ** 2 / w[n] ** 2 for n in range(number)
-    ]
     total = 0.0
-    for n in range(1, number + 1):
-        total += step[n - 1] / sum(s)
-        for k in range(2 if form == "paper" else n + 1, number + 1):
-            total += step[n - 1] / sum(s) * s[k - 1] / sum(s[: k - 1])
+    for n in range(number):
+        step = v[n] ** 2 + w[n] ** 2 if name == "pre" else 1 + v[n] ** 2 / w[n] ** 2
+        if form == "telescoped":
+            q = 1 / (1 + sum(s))
+            for k in range(n + 1, number):
+                q *= 1 + s[k] / (1 + sum(s[:k]))
+        else:
+            first = 1 if form == "paper" else n + 1
+            q = (1 + sum(s[k] / sum(s[:k]) for k in range(first, number))) / sum(s)
+        total += step * q
     return total
 
 
 @pytest.mark.parametrize("name", ALIKE)
-@pytest.mark.parametrize("form", ["paper", "first_order"])
+@pytest.mark.parametrize("form", FORMS)
 def test_unequal_scales_against_the_double_sum(name: str, form: Any) -> None:
     v = [0.3 + 0.2 * (n % 7) for n in range(20)]
     w = [1.9 - 0.15 * (n % 11) for n in range(20)]
     made = bound(name, Scales.of(20, v, w), form=form)
     assert made == pytest.approx(naive_bound(v, w, name, form))
-
-
-def test_telescoped_against_the_product() -> None:
-    v = [0.3 + 0.2 * (n % 7) for n in range(20)]
-    w = [1.9 - 0.15 * (n % 11) for n in range(20)]
-    signals = [a**2 for a in v]
-    total = 0.0
-    for n in range(20):
-        q = 1 / (1 + sum(signals))
-        for k in range(n + 1, 20):
-            q *= 1 + signals[k] / (1 + sum(signals[:k]))
-        total += (1 + v[n] ** 2 / w[n] ** 2) * q
-    assert bound("sub", Scales.of(20, v, w), form="telescoped") == pytest.approx(total)
 
 
 @pytest.mark.parametrize("layers", [1, 18, 1000])
@@ -203,14 +181,10 @@ def test_a_row_of_ones_own_has_the_bound_of_its_layout() -> None:
     mine = replace(PLACEMENTS["sub"], name="mine", gain=lambda depth: 3.0)
     scales = derived_scales(mine, Depth("encoder", 6))
     assert bound(mine, scales) == pytest.approx(2 / 9 * (1 + sum(1 / k for k in range(1, 12))))
-    changes = (
-        {"final": "none"},
-        {"value_norm": "head"},
-        {"head_scale": "after_out"},
-        {"gated": ("self_attention",)},
-        {"first": PLACEMENTS["pre"]},
-    )
-    for change in changes:
+    for change in (
+        {"final": "none"}, {"value_norm": "head"}, {"head_scale": "after_out"},
+        {"gated": ("self_attention",)}, {"first": PLACEMENTS["pre"]},
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="no bound is derived"):
             bound(replace(mine, **change), scales)
 
@@ -236,9 +210,7 @@ def test_cross_attention_indices() -> None:
     assert list(cross_attentions(3)) == [2, 5, 8]
     assert list(cross_attentions(3, "paper")) == [1, 4, 7]
     one = (ones(4), Scales.of(6, [1, 2, 1, 1, 2, 1], 1))
-    by_default = encoder_decoder_bound("sub", *one)
-    assert by_default == encoder_decoder_bound("sub", *one, cross=[2, 5])
-    assert by_default.passed_on > encoder_decoder_bound("sub", *one, cross=[1, 4]).passed_on
+    assert encoder_decoder_bound("sub", *one) == encoder_decoder_bound("sub", *one, cross=[2, 5])
 
 
 def test_effective_scale() -> None:
