@@ -278,7 +278,7 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     """
     from magneto.runs import load_run, run_tokenizer
     from magneto.translation.prepare import read_tags
-    from magneto.translation.text import read_test_texts, read_validation_texts, select_directions
+    from magneto.translation.text import read_test_texts, read_validation_texts
     from magneto.translation.translator import (
         TextTranslator,
         describe_scores,
@@ -293,7 +293,8 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
         texts = read_test_texts(args.data, data, known, args.directions, args.limit)
         overrides |= {"data.languages": ",".join(known)}
     else:
-        texts = select_directions(read_validation_texts(data, args.limit), args.directions)
+        directions = tuple(args.directions or ()) or data.directions
+        texts = read_validation_texts(replace(data, directions=directions), args.limit)
     overrides |= {"data.directions": ",".join(f"{a}>{b}" for a, b in texts.texts)}
     overrides |= {"data.select_by": "loss"}  # the translations are scored below
     opened: Any = load_run(args.run, args.weights, overrides)

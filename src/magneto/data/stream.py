@@ -219,12 +219,16 @@ class EpochPlan:
 
     def __call__(self, step: int) -> np.ndarray:
         """Return the rows of a step's global batch."""
-        place, stop, rows = step * self.batch_size, (step + 1) * self.batch_size, []
-        while place < stop:
-            epoch, offset = divmod(place, self.count)
-            rows.append(self.order(epoch)[offset : offset + stop - place])
-            place += len(rows[-1])
-        return np.concatenate(rows)
+        return self.rows(step * self.batch_size, (step + 1) * self.batch_size)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Return the rows `start` to `stop`, counted from the first epoch on."""
+        found = []
+        while start < stop or not found:
+            epoch, offset = divmod(start, self.count)
+            found.append(self.order(epoch)[offset : offset + stop - start])
+            start += len(found[-1])
+        return np.concatenate(found)
 
 
 def in_blocks(
@@ -259,6 +263,19 @@ def in_blocks(
         return examples
 
     return plan
+
+
+def sort_by_length(
+    lengths: np.ndarray, others: np.ndarray, random: np.random.Generator
+) -> np.ndarray:
+    """Return the numbers of examples in random order, sorted by length.
+
+    `others` are a second length of each example. It alternately rises and falls from one length to
+    the next, so that it does not jump between lengths.
+    """
+    shuffled = random.permutation(len(lengths))
+    lengths, others = lengths[shuffled], others[shuffled]
+    return shuffled[np.lexsort((np.where(lengths % 2, others, -others), lengths))]
 
 
 def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> list[np.ndarray]:

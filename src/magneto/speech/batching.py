@@ -33,6 +33,7 @@ from magneto.data.stream import (
     epoch_order,
     evaluation_order,
     group_stream,
+    sort_by_length,
     with_draw,
 )
 from magneto.data.tokenizer import (
@@ -189,13 +190,10 @@ class BatchMaker:
         `speeds` has the speed factor of every utterance of the split. Utterances of equal length
         are in random order.
         """
-        shuffled = numbers[random.permutation(len(numbers))]
         frames = np.maximum(self.source.frames(speeds), MIN_FRAMES)
         labels = np.array([len(each) for each in self.labels], np.int64)
-        like = (np.log(frames[shuffled]) / np.log(LIKE_FRAMES)).astype(int)
-        # Numbers of labels alternately rise and fall, so that they do not jump between lengths.
-        falling = np.where(like % 2, labels[shuffled], -labels[shuffled])
-        order = shuffled[np.lexsort((falling, like))]
+        like = (np.log(frames[numbers]) / np.log(LIKE_FRAMES)).astype(int)
+        order = numbers[sort_by_length(like, labels[numbers], random)]
         budgets = (config.max_frames, config.max_cells)
         return cut_groups(order, np.stack([frames, labels + 1], 1), budgets)
 

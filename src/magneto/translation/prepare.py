@@ -20,6 +20,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,13 @@ from magneto.data.cache import (
     map_array,
 )
 from magneto.data.problems import EMPTY, Counts
-from magneto.data.stream import BatchStream, cut_groups, group_stream
+from magneto.data.stream import (
+    BatchStream,
+    EpochPlan,
+    cut_groups,
+    group_stream,
+    sort_by_length,
+)
 from magneto.data.tokenizer import Tokenizer, load_tokenizer, train_bpe, train_sentencepiece
 from magneto.files import read_json, user_path
 from magneto.functional.cross_entropy import IGNORED
@@ -351,17 +358,6 @@ def temperature_shares(sizes: Sequence[int], temperature: float) -> np.ndarray:
     return weights / weights.sum()
 
 
-def repeated_permutations(count: int, start: int, stop: int, seed: Sequence[int]) -> np.ndarray:
-    """Return elements `start` to `stop` of an infinite series of permutations of `range(count)`."""
-    parts = [np.zeros(0, np.int64)]
-    while start < stop:
-        epoch, offset = divmod(start, count)
-        order = np.random.default_rng([*seed, epoch]).permutation(count)
-        parts.append(order[offset : offset + stop - start])
-        start += len(parts[-1])
-    return np.concatenate(parts)
-
-
 def length_groups(
     lengths: np.ndarray, budget: int, random: np.random.Generator
 ) -> list[np.ndarray]:
@@ -370,10 +366,7 @@ def length_groups(
     Lengths are those of source and target, (examples, 2). The padded size of a group, its examples
     times the longest length, is at most `budget`. Examples of equal length are in random order.
     """
-    shuffled = random.permutation(len(lengths))
-    source, target = lengths[shuffled].T
-    # Source lengths alternately rise and fall, so that they do not jump between target lengths.
-    order = shuffled[np.lexsort((np.where(target % 2, source, -source), target))]
+    order = sort_by_length(lengths[:, 1], lengths[:, 0], random)
     return cut_groups(order, lengths.max(1, keepdims=True), [budget])
 
 
@@ -455,12 +448,16 @@ def training_stream(
     shares = temperature_shares(maker.sizes, config.temperature)
     size = min(config.block, sum(maker.sizes))
 
+    def order(direction: int, epoch: int) -> np.ndarray:
+        random = np.random.default_rng([seed, direction, epoch])
+        return random.permutation(maker.sizes[direction])
+
     def groups(number: int) -> list[np.ndarray]:
         """Return the groups of a block, as arrays with rows (direction, index)."""
         rows, lengths = [], []
         for direction, (share, count) in enumerate(zip(shares, maker.sizes, strict=True)):
             start, stop = (int(share * size * block) for block in (number, number + 1))
-            chosen = repeated_permutations(count, start, stop, (seed, direction))
+            chosen = EpochPlan(partial(order, direction), count, 1).rows(start, stop)
             rows.append(np.stack([np.full_like(chosen, direction), chosen], axis=1))
             lengths.append(maker.lengths(direction, chosen))
         random = np.random.default_rng([seed, number])

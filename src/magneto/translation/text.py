@@ -11,13 +11,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache, partial
 from itertools import combinations, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from magneto.config import ConfigError, nearest
+from magneto.config import nearest
 from magneto.data.cache import file_states, fingerprint
 from magneto.data.files import (
     RECORDS,
@@ -30,10 +29,6 @@ from magneto.data.files import (
 )
 from magneto.data.problems import (
     EMPTY,
-    HALF_CHARACTERS,
-    INVALID_UTF8,
-    LONG_LINES,
-    MALFORMED,
     OTHER_SPLITS,
     BadRecord,
     Counts,
@@ -466,13 +461,11 @@ class ReferenceTexts:
     counts: Counts
 
     def describe(self) -> str:
-        """Describe the numbers of sentences and of malformed records, and the unknown languages."""
+        """Describe the sentences, those that were left out, and the unknown languages."""
         total = sum(len(pairs) for pairs in self.texts.values())
-        kinds = (INVALID_UTF8, HALF_CHARACTERS, LONG_LINES, MALFORMED)
-        parts = [f"{self.counts[kind]:,} {kind}" for kind in kinds if self.counts[kind]]
-        if self.unknown:
-            parts.append(f"left out, unknown to the model: {', '.join(self.unknown)}")
-        return "; ".join([f"{total:,} sentences", *parts])
+        found = self.counts.describe_amounts({"sentences": total})
+        unknown = f"; left out, unknown to the model: {', '.join(self.unknown)}"
+        return found + (unknown if self.unknown else "")
 
 
 def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> ReferenceTexts:
@@ -485,6 +478,7 @@ def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> Refe
         read = text.texts((min(direction), max(direction)), "validation", counts, set())
         if found := [in_direction(each, direction) for each in islice(read, limit)]:
             texts[direction] = found
+    del counts[READ]
     return ReferenceTexts("validation", texts, [], counts)
 
 
@@ -532,16 +526,3 @@ def read_test_texts(
 def in_direction(texts: SentencePair, direction: LanguagePair) -> SentencePair:
     """Return the sentences of a sorted language pair in the order of a direction."""
     return (texts[1], texts[0]) if direction[0] > direction[1] else texts
-
-
-def select_directions(texts: ReferenceTexts, directions: list[str] | None) -> ReferenceTexts:
-    """Keep the requested directions; raise ConfigError if one is missing."""
-    if directions is None:
-        return texts
-    selected = {name: split_direction(name) for name in directions}
-    if missing := [name for name, pair in selected.items() if pair not in texts.texts]:
-        available = ["-".join(pair) for pair in texts.texts]
-        near = ", ".join(get_close_matches(missing[0], available, n=3, cutoff=0.0))
-        raise ConfigError([f"--directions {', '.join(missing)}: not among the {len(available)} "
-                           f"directions; the nearest are {near}"])  # fmt: skip
-    return replace(texts, texts={pair: texts.texts[pair] for pair in selected.values()})

@@ -6,6 +6,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -207,14 +208,10 @@ def score_directions(
     scores: dict[LanguagePair, TranslationScores] = {}
     written: dict[LanguagePair, list[str]] = {}
     for direction, pairs in texts.items():
-        what = f"translating {'-'.join(direction)}"
-        sources = [source for source, _ in pairs]
-
-        def show(done: int, what: str = what, total: int = len(sources)) -> None:
-            progress.update(what, done, total)
-
+        sources, references = map(list, zip(*pairs, strict=True))
+        show = partial(progress.update, f"translating {'-'.join(direction)}", total=len(sources))
         results = translator.translate(sources, direction[1], progress=show)
-        progress.update(what, len(sources), len(sources))
+        show(len(sources))
         written[direction] = [each.texts[0] for each in results]
-        scores[direction] = score_translations(written[direction], [r for _, r in pairs])
+        scores[direction] = score_translations(written[direction], references)
     return scores, written

@@ -11,11 +11,9 @@ import pytest
 from magneto.cli import main
 from magneto.commands.shared import arriving
 from magneto.commands.translate import search_of, translate_lines
-from magneto.config import ConfigError
 from magneto.data.problems import INVALID_UTF8, Counts
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
-from magneto.translation.text import ReferenceTexts, select_directions
 from magneto.translation.translator import TextTranslator
 from tests.commands import refused
 
@@ -165,7 +163,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
         (f"{translate} --to dd", "no language 'dd' (the model has de, en, fr)"),
         (translate, "--to de|en|fr"),
         (f"{translate} --to de tests.en", "no file tests.en; did you mean test.en?"),
-        (f"{evaluate} --directions en-it", "--directions en-it: not among the 4 directions"),
+        (f"{evaluate} --directions en-it", "has no text for en-it. It has de, en, fr"),
         (f"{evaluate} --data test --directions en-it", "no test text for en-it. Its lang"),
         (f"{evaluate} --data nothing", "no parallel text nothing"),
     ):
@@ -209,15 +207,6 @@ def test_the_loss_is_of_the_directions_asked_for(run: Path, capsys) -> None:
     counts = [sum(part["sentences"].values()) for part in (one, other)]
     mean = (counts[0] * one["loss"] + counts[1] * other["loss"]) / sum(counts)
     assert whole["loss"] == pytest.approx(mean, rel=1e-5)
-
-
-def test_codes_with_dashes() -> None:
-    texts = ReferenceTexts("test", {("en", "zh-CN"): [], ("zh-CN", "en"): []}, [], Counts())
-    for name in ("en>zh-CN", "en-zh-CN", "en > zh-CN"):
-        assert list(select_directions(texts, [name]).texts) == [("en", "zh-CN")]
-    assert list(select_directions(texts, ["zh-CN>en"]).texts) == [("zh-CN", "en")]
-    with pytest.raises(ConfigError, match="zh-CM>en: not among the 2 directions; the nearest are"):
-        select_directions(texts, ["zh-CM>en"])
 
 
 def test_a_test_set_is_scored_as_it_is(run: Path, capsys, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.stream import BatchStream
+from magneto.data.stream import BatchStream, EpochPlan
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.progress import SILENT
@@ -20,7 +20,6 @@ from magneto.translation.prepare import (
     TranslationVocabulary,
     load_vocabulary,
     prepare_parallel,
-    repeated_permutations,
     temperature_shares,
     training_stream,
 )
@@ -176,8 +175,11 @@ def test_temperature() -> None:
 
 
 def test_small_directions_come_again_only_when_all_was_seen() -> None:
+    def order(epoch: int) -> np.ndarray:
+        return np.random.default_rng(epoch).permutation(10)
+
     numbers = np.concatenate(
-        [repeated_permutations(10, start, start + 7, (1,)) for start in range(0, 70, 7)]
+        [EpochPlan(order, 10, 1).rows(start, start + 7) for start in range(0, 70, 7)]
     )
     assert all(sorted(numbers[i : i + 10]) == list(range(10)) for i in range(0, 70, 10))
     assert numbers[:10].tolist() != numbers[10:20].tolist()

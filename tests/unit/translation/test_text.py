@@ -190,7 +190,8 @@ def test_all_directions_with_the_pivot_or_those_given() -> None:
     assert directions(languages=("fr", "en")) == [("en", "fr"), ("fr", "en")]
     # The languages a model knows may be more than there are, where directions are given.
     assert directions(directions=("de-fr",), languages=("de", "fr", "xx")) == [("de", "fr")]
-    assert split_direction("eng>zho-CN") == ("eng", "zho-CN")
+    for name in ("eng>zho-CN", "eng-zho-CN", "eng > zho-CN"):
+        assert split_direction(name) == ("eng", "zho-CN")
     alone = training_directions(ParallelDataConfig(), {("src", "tgt")}, ["src", "tgt"])
     assert alone == [("src", "tgt"), ("tgt", "src")]
 
