@@ -102,8 +102,18 @@ class ImageInputConfig:
     @property
     def patches(self) -> int:
         """Number of patches of one image."""
+        return self.grid.rows * self.grid.columns
+
+    @property
+    def prefix(self) -> int:
+        """Number of vectors before the patches: 1 with a class token, else 0."""
+        return 1
+
+    @property
+    def grid(self) -> Grid:
+        """Grid of the patches, row by row, after the class token if there is one."""
         size, patch, _ = self.input_sizes
-        return (size // patch) ** 2
+        return Grid(size // patch, size // patch, self.prefix)
 
 
 @configuration
@@ -128,14 +138,7 @@ class ImageEncoderConfig(ImageInputConfig, TransformerConfig):
                    "class tokens")  # fmt: skip
 
     @property
-    def grid(self) -> Grid:
-        """Grid of the patches, row by row, after the class token if there is one."""
-        size, patch, _ = self.input_sizes
-        return Grid(size // patch, size // patch, self.prefix)
-
-    @property
     def prefix(self) -> int:
-        """Number of vectors before the patches: 1 with a class token, else 0."""
         return int(self.class_token == "learned")
 
 

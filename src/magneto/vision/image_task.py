@@ -19,6 +19,7 @@ from magneto.nn.position import resize_positions
 from magneto.runs import pretrained_run, resolved_recipe, warn_unlearnt
 from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import Finish, evaluation_images, image_stream
+from magneto.vision.config import ImageEncoderConfig
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.input_size import ImageInputTask
 from magneto.vision.transforms import validation_transform
@@ -61,7 +62,7 @@ def pretrained_encoder(config: Any) -> tuple[Path, Any]:
     """
     run = pretrained_run(config)
     held: Any = resolved_recipe(run, {}).model
-    if getattr(held, "grid", None) is None:
+    if not isinstance(held, ImageEncoderConfig):
         raise ValueError(f"{run} is not a run of an image task: {HINT}")
     return run, held
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,10 +24,8 @@ from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
 from magneto.vision.transforms import InputFormat
 
-# Images of the sample from which sizes are derived, and images compared with a given size.
-SAMPLE, COMPARED = 200, 20
-# A line reports images that are larger or smaller than the model's by more than this factor.
-MUCH = 3
+# Images of the sample from which sizes are derived.
+SAMPLE = 200
 # An image with more pixels takes half a second and more to decode, in every epoch.
 MOST_PIXELS = 30_000_000
 FIELDS = ("image_size", "patch_size", "channels")
@@ -76,37 +73,18 @@ def sample_images(split: ImageSplit) -> ImageSample:
     return ImageSample(np.array(sizes), grey, huge)
 
 
-def warn_resized(image_size: int, split: ImageSplit, progress: Progress) -> None:
-    """Report images that are much larger or smaller than a model's image size."""
-    sides = list[int]()
-    for index in evenly_spaced(len(split), COMPARED).tolist():
-        with suppress(BrokenImage):
-            picture = split.open(index)
-            sides.append(min(picture.height, picture.width))
-    side = int(np.median(sides or [image_size]))
-    if not image_size / MUCH <= side <= image_size * MUCH:
-        verb = "shrunk" if side > image_size else "enlarged"
-        progress.say(f"images are {verb} from a median shorter side of {side} pixels to "
-                     f"{image_size} pixels. To derive the size from the data, give "
-                     "--model.image_size null.")  # fmt: skip
-
-
 def resolve_input(
     config: Any,
     split: ImageSplit,
     shared: Callable[[], tuple[Path, Any] | None],
     progress: Progress,
-    compare: bool = True,
 ) -> Any:
     """Return a model's configuration with all sizes of its images, and report derived sizes.
 
-    Images that are much larger or smaller than a given size are reported, too, if `compare` says
-    that whole images are resized to it. `shared` returns the run whose image sizes the model must
-    have, such as a pre-trained run, and its model's configuration; None without such a run.
+    `shared` returns the run whose image sizes the model must have, such as a pre-trained run, and
+    its model's configuration; None without such a run.
     """
     if not open_sizes(config):
-        if compare:
-            warn_resized(config.image_size, split, progress)
         return config
     if run := shared():
         source, known = f"as in {run[0]}", run[1]
@@ -134,7 +112,6 @@ class ImageInputTask(Task):
         splits: Training and validation images; the training images determine the sizes that the
             recipe leaves open.
         rows: Plural noun for examples in messages.
-        resizes_images: Whether images are resized to the model's image size, not only cropped.
         encoder_fields: Fields of the model that must equal those of a pre-trained run; empty if
             the task never begins with an encoder of another run.
     """
@@ -142,7 +119,6 @@ class ImageInputTask(Task):
     splits: Any
     rows: ClassVar[str] = "images"
     tokenizer: Any = None  # of texts beside images
-    resizes_images = True
     encoder_fields: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, model: Any, data: Any, seed: int) -> None:
@@ -181,9 +157,8 @@ class ImageInputTask(Task):
         self.check_encoder()
         progress.say(f"{self.data_config.source}: {self.describe()}")
         self.model_config = resolve_input(
-            self.model_config, self.splits.train, self.shared_input, progress,
-            self.resizes_images,
-        )  # fmt: skip
+            self.model_config, self.splits.train, self.shared_input, progress
+        )
         self.check()
         self._prepared = True
 

@@ -101,14 +101,10 @@ class GroupNorm(nn.GroupNorm):
 
 
 class Convolution(nn.Conv2d):
-    """Convolution that keeps a map's size, without bias; He normal initialisation (fan-out)."""
-
-    def __init__(self, inputs: int, outputs: int, size: int) -> None:
-        self.std = math.sqrt(2.0) / math.sqrt(outputs * size**2)
-        super().__init__(inputs, outputs, size, padding=size // 2, bias=False)
+    """Convolution with He normal initialisation (fan-out)."""
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=self.std)
+        nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
 
 
 class PixelClassifier(nn.Conv2d):
@@ -128,7 +124,9 @@ def resize(x: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def convolution_block(inputs: int, outputs: int, size: int) -> nn.Sequential:
-    return nn.Sequential(Convolution(inputs, outputs, size), GroupNorm(outputs), nn.ReLU())
+    """Return a block that keeps a map's size."""
+    convolution = Convolution(inputs, outputs, size, padding=size // 2, bias=False)
+    return nn.Sequential(convolution, GroupNorm(outputs), nn.ReLU())
 
 
 class FeaturePyramid(nn.Module):

@@ -163,7 +163,6 @@ class Segmentation(FineTuning):
     higher_is_better = True
     whole_model = "segmentation runs the model several times on a large image"
     evaluation_batch = 8
-    resizes_images = False
 
     model_config: SegmenterConfig
     data_config: SegmentationDataConfig

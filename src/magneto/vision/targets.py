@@ -323,15 +323,6 @@ class CodeTargets(nn.Module):
         """Return the codes, int64 (batch, patches), of the model's input."""
         return self.tokenizer.encode(self.view(images))
 
-    def agreed_codes(self, wanted: int | None) -> int:
-        """Return the number of codes; ValueError if the recipe sets another number."""
-        if wanted not in (None, self.codes):
-            raise ValueError(
-                f"model.codes is {wanted}, but the image tokenizer has {self.codes} codes: "
-                "do not set model.codes"
-            )
-        return self.codes
-
     def digest(self) -> str:
         return weights_digest(self.tokenizer)
 
@@ -345,7 +336,12 @@ class CodePrediction(ImageInputTask):
         return tokenizer_run(self.data_config.image_tokenizer)
 
     def codes(self) -> int:
-        return self.targets.agreed_codes(self.model_config.codes)
+        """Return the number of codes; ValueError if the recipe sets another number."""
+        wanted, codes = self.model_config.codes, self.targets.codes
+        if wanted not in (None, codes):
+            raise ValueError(f"model.codes is {wanted}, but the image tokenizer has {codes} codes: "
+                             "do not set model.codes")  # fmt: skip
+        return codes
 
     def report_codes(self, masked: int) -> None:
         self._progress.say(f"{self.data_config.image_tokenizer}: {self.codes()} codes; {masked} of "

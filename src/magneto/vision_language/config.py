@@ -20,7 +20,7 @@ from magneto.fields import (
     configuration,
     rule,
 )
-from magneto.nn.config import Grid, MultiwayConfig
+from magneto.nn.config import MultiwayConfig
 from magneto.vision.config import (
     BUILTIN_TOKENIZER,
     AugmentationConfig,
@@ -65,13 +65,7 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
     @property
     def image_tokens(self) -> int:
         """Number of vision tokens of one image: class token and patches."""
-        return 1 + self.patches
-
-    @property
-    def image_grid(self) -> Grid:
-        """The patches row by row, after the class token."""
-        size, patch, _ = self.input_sizes
-        return Grid(size // patch, size // patch, prefix=1)
+        return self.grid.length
 
 
 @configuration

@@ -63,7 +63,7 @@ def attention_figure(
     # The layer below the top one: of the top layer the head reads, and so trains, only one token.
     pieces, layer = task.tokenizer.pieces(), max(config.layers - 2, 0)
     # Mean attention over heads from each token to each patch.
-    grid, found = config.image_grid, model.encoder.attention_weights(images, samples, layer)
+    grid, found = config.grid, model.encoder.attention_weights(images, samples, layer)
     maps = found.mean(1)[:, :, grid.prefix : grid.length].cpu().unflatten(2, (grid.rows, -1))
     starts, ends = (part.tolist() for part in (samples.text_starts, samples.text_ends))
     ids, first = samples.token_ids.tolist(), config.image_tokens

@@ -119,7 +119,7 @@ def held_config(run: Path) -> Any:
     """Return the configuration of a run's model, or of an exported encoder."""
     if not is_exported(run):
         held = resolved_recipe(run, {}).model
-        if getattr(held, "image_grid", None) is None:
+        if not isinstance(held, VisionLanguageConfig):
             raise ValueError(f"{run} is not a vision-language run: {HINT}")
         return held
     core: Any = read_object(run / CONFIG).get("core")

@@ -156,7 +156,7 @@ def interpolate_positions(
     made = dict(state)
     for name, tensor in state.items():
         if name.endswith(IMAGE_POSITIONS):
-            made[name] = resize_table(tensor, old.image_grid, new.image_grid)
+            made[name] = resize_table(tensor, old.grid, new.grid)
         elif name.endswith(TEXT_POSITIONS):
             made[name] = tensor[: new.max_length]
     return made

@@ -157,7 +157,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
     @cached_property
     def patches(self) -> BlockMasking:
-        grid = self.model_config.image_grid
+        grid = self.model_config.grid
         return BlockMasking(grid.rows, grid.columns, self.data_config.image_mask_ratio)
 
     @cached_property
