@@ -57,9 +57,7 @@ class OpenRun:
         return evaluate(self.task, self.model, world, precision, limit, progress)
 
 
-def load_run(
-    run: Path, which: str, overrides: Mapping[str, Any], verb: str | None = None
-) -> OpenRun:
+def load_run(run: Path, which: str, overrides: Mapping[str, Any]) -> OpenRun:
     """Open a run with its best, final, averaged or last weights (see `load_weights`).
 
     The data is not prepared. The model is built from the run's own assets (tokenizer, classes),
@@ -69,21 +67,18 @@ def load_run(
         run: Directory of the run.
         which: Name of the weights.
         overrides: Dotted fields of its recipe.
-        verb: Command that opens the run, checked against the task's commands (see `magneto.tasks`);
-            None for commands that work for every task.
 
     Raises:
         FileNotFoundError: If there is no run, or no such weights in it.
-        ConfigError: If the command does not support the run's task. The message names commands
-            that support the task.
     """
-    recipe, built = open_task(run, overrides, verb)
-    built.problems.write_to(run)
-    return load_model(run, which, recipe, built)
+    recipe = resolved_recipe(run, overrides)
+    task = recipe.build_task()
+    task.problems.write_to(run)
+    return load_model(run, which, recipe, task)
 
 
 def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
-    """Build the model of a task from `open_task`, prepared or not, and load a run's weights."""
+    """Build the model of a run's task, prepared or not, and load the run's weights."""
     from magneto.training.checkpoint import load_weights
     from magneto.training.distributed import pick_device
 
@@ -93,17 +88,9 @@ def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
     return OpenRun(recipe, task, model.to(device).eval(), weights)
 
 
-def open_task(
-    run: Path, overrides: Mapping[str, Any], verb: str | None = None
-) -> tuple[Recipe, Task]:
-    """Return a run's recipe and its unprepared task; see `load_run`."""
-    run_task(run, overrides, verb)
-    recipe = resolved_recipe(run, overrides)
-    return recipe, recipe.build_task()
-
-
 def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:
     """Return a run's recipe with the fields that its assets fill in (tokenizer, classes, ...)."""
+    open_run(run, overrides)  # reports mistakes before torch is imported
     from magneto.training.task import resolved_fields
 
     return open_run(run, {**resolved_fields(run), **overrides})
@@ -121,7 +108,19 @@ def run_tokenizer(run: Path) -> str:
 
 
 def run_task(run: Path, overrides: Mapping[str, Any], verb: str | None = None) -> TaskEntry:
-    """Return the entry of a run's task, after checking the command; see `load_run`."""
+    """Return the entry of a run's task.
+
+    Args:
+        run: Directory of the run.
+        overrides: Dotted fields of its recipe.
+        verb: Command that opens the run, checked against the task's commands (see `magneto.tasks`);
+            None for commands that work for every task.
+
+    Raises:
+        FileNotFoundError: If there is no run.
+        ConfigError: If the command does not support the run's task. The message names commands
+            that support the task.
+    """
     name = open_run(run, overrides).task
     task = TASKS.get(name)
     if task is None:

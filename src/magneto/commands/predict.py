@@ -88,7 +88,7 @@ def main(words: Sequence[str]) -> int:
 def predict_images(args: argparse.Namespace, overrides: Mapping[str, str], kind: str) -> int:
     names, text = split_words(args.inputs, kind)
     paths = image_paths(names)
-    opened: Any = load_run(args.run, args.weights, overrides, verb="predict")
+    opened: Any = load_run(args.run, args.weights, overrides)
     group = opened.task.images_together if kind else 1
     if len(paths) % group:
         raise ConfigError([f"a {kind} is about {group} images, so give a multiple of {group} "
@@ -208,7 +208,7 @@ def write_pictures(path: Path, prediction: Prediction, out: Path, taken: set[str
 def predict_texts(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     from magneto.language.labelled_texts import ROWS
 
-    opened: Any = load_run(args.run, args.weights, overrides, verb="predict")
+    opened: Any = load_run(args.run, args.weights, overrides)
     task, counts, progress = opened.task, Counts(), ProgressBars()
     if args.probabilities and task.data_config.regression:
         raise ConfigError([f"--probabilities needs classes, but {args.run} predicts numbers"])
@@ -253,7 +253,7 @@ def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:
 
     if not args.inputs:
         raise ConfigError(["name a table: magneto predict RUN rows.csv"])
-    opened = load_run(args.run, args.weights, overrides, verb="predict")
+    opened = load_run(args.run, args.weights, overrides)
     counts, progress, answers = Counts(), ProgressBars(), list[Any]()
     for name in args.inputs:
         with ExitStack() as stack:
@@ -349,7 +349,7 @@ def generate(words: Sequence[str]) -> int:
 def continue_text(args: argparse.Namespace) -> int:
     from magneto import hf
 
-    opened: Any = load_run(args.run, args.weights, {}, verb="generate")
+    opened: Any = load_run(args.run, args.weights, {})
     how = hf.Sampling(
         new_tokens=args.new_tokens,
         temperature=args.temperature,
@@ -375,7 +375,7 @@ def describe_images(args: argparse.Namespace) -> int:
     beams = 3 if args.beams is None else args.beams
     how = CaptionSearch(beams=beams, length_penalty=args.length_penalty)
     paths = image_paths([args.prompt])
-    opened: Any = load_run(args.run, args.weights, {}, verb="generate")
+    opened: Any = load_run(args.run, args.weights, {})
     broken: list[dict[str, str]] = []
     write = partial(opened.task.caption, opened.model, how=how)
     captions = dict(predict_readable(paths, 1, write, broken))

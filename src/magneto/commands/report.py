@@ -13,7 +13,7 @@ from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import DamagedError, read_object
 from magneto.progress import ProgressBars, clock
 from magneto.recipe import Recipe
-from magneto.runs import load_model, open_task
+from magneto.runs import load_model, resolved_recipe
 
 if TYPE_CHECKING:
     from magneto.lab.report.report import RunPage
@@ -35,7 +35,8 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
     progress = ProgressBars()
-    recipe, task = open_task(args.run, overrides)
+    recipe = resolved_recipe(args.run, overrides)
+    task = recipe.build_task()
     task.problems.write_to(args.run, progress)
     task.prepare(progress)
     figures: Sequence[Figure] = ()

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from magneto.commands.predict import BATCH, image_paths, predict_readable
 from magneto.commands.shared import Parser, answer, at_least_one, decode_input
 from magneto.config import ConfigError
 from magneto.data.files import existing_path, read_lines
-from magneto.data.problems import BadRecord, Counts, guarded
+from magneto.data.problems import Counts, guarded
+from magneto.files import read_json, write_json
 from magneto.progress import ProgressBars
-from magneto.recipe import open_run
+from magneto.runs import load_run, run_task
 
 if TYPE_CHECKING:
     import numpy as np
 
-# Images or texts in a batch.
-BATCH = 64
 # Files of the index: vectors, and the path or text of each.
 VECTORS, NAMES = "vectors.npy", "names.json"
 
@@ -42,16 +42,14 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
-    open_run(args.run, overrides)  # reports mistakes before torch is imported
+    run_task(args.run, overrides, "search")
     import numpy as np
 
-    from magneto.runs import load_run
-
-    opened: Any = load_run(args.run, args.weights, overrides, verb="search")
+    opened: Any = load_run(args.run, args.weights, overrides)
     progress = ProgressBars()
 
-    def embed(inputs: Sequence[Any]) -> np.ndarray:
-        return np.stack([each.numpy() for each in opened.task.predict(opened.model, inputs)])
+    def embed(inputs: Sequence[Any]) -> list[np.ndarray]:
+        return [each.numpy() for each in opened.task.predict(opened.model, inputs)]
 
     query = embed([read_query(args.query)])[0]
     among = existing_path(args.among)
@@ -69,7 +67,8 @@ def read_query(query: str) -> Any:
     from magneto.data.media import IMAGE_ENDINGS
 
     if os.path.isfile(query):
-        return read_picture(Path(query))
+        with guarded(prefix=f"{query}: "):
+            return decode_input(Path(query))
     if query.lower().endswith(IMAGE_ENDINGS) and " " not in query.strip():
         raise ConfigError([f"no image {query}"])
     if not query.strip():
@@ -77,16 +76,11 @@ def read_query(query: str) -> Any:
     return query
 
 
-def read_picture(path: Path) -> Any:
-    with guarded(prefix=f"{path}: "):
-        return decode_input(path)
-
-
 def load_index(
     among: Path,
     weights: Path,
     overrides: Mapping[str, str],
-    embed: Callable[[Sequence[Any]], np.ndarray],
+    embed: Callable[[Sequence[Any]], list[np.ndarray]],
     progress: ProgressBars,
 ) -> tuple[list[str], np.ndarray]:
     """Return the searched paths or texts and their vectors, from the cache if it is current."""
@@ -99,37 +93,22 @@ def load_index(
         fingerprint,
         is_cached,
     )
-    from magneto.data.formats import media_names
-    from magneto.files import read_json, write_json
 
-    read: Callable[[str], Any] = str
-    if among.is_dir():
-        files = [among / name for name in media_names(among, "image", Counts())]
-        names, read = [str(path) for path in files], lambda name: read_picture(Path(name))
-    else:
-        files, texts = [among], [line.strip() for line in read_lines(among, Counts())]
-        names = [text for text in texts if text]
-    if not names:
-        raise ValueError(f"no {'images' if among.is_dir() else 'texts'} in {among}")
+    is_folder = among.is_dir()
+    files = image_paths([str(among)]) if is_folder else [among]
     own = sorted(weights.rglob("*")) if weights.is_dir() else [weights]
     states = file_states([*files, *(path for path in own if path.is_file())])
     index = cache_directory() / f"search-{fingerprint(states, overrides)}"
     if not is_cached(index, progress):
-        known, parts = [], []
-        for start in range(0, len(names), BATCH):
-            some = list[Any]()
-            for name in names[start : start + BATCH]:
-                try:
-                    some.append(read(name))
-                    known.append(name)
-                except BadRecord as error:
-                    progress.say(f"{error} (left out)")
-            if some:
-                parts.append(embed(some))
-            progress.update("indexing", min(start + BATCH, len(names)), len(names))
-        if not known:
-            raise ValueError(f"none of {len(names)} files in {among} could be read as an image")
+        if is_folder:
+            found = [(str(path), each) for path, each in predict_readable(files, 1, embed, [])]
+        else:
+            texts = [line.strip() for line in read_lines(among, Counts()) if line.strip()]
+            batches = (texts[start : start + BATCH] for start in range(0, len(texts), BATCH))
+            found = [pair for some in batches for pair in zip(some, embed(some), strict=True)]
+        if not found:
+            raise ValueError(f"no texts in {among}")
         with create_cached(index) as directory:
-            np.save(directory / VECTORS, np.concatenate(parts))
-            write_json(directory / NAMES, known)
+            np.save(directory / VECTORS, np.stack([vector for _, vector in found]))
+            write_json(directory / NAMES, [name for name, _ in found])
     return read_json(index / NAMES), np.load(index / VECTORS)

@@ -30,7 +30,7 @@ from magneto.data.formats import BEGINNINGS
 from magneto.files import plain, write_text
 from magneto.nn.config import BEAMS, Beams, Width
 from magneto.progress import ProgressBars
-from magneto.runs import load_run
+from magneto.runs import load_run, run_task
 from magneto.speech.audio import header_seconds, raw_pieces, sound_pieces
 from magneto.speech.config import SYMBOLS_PER_FRAME, SpeechDataConfig
 
@@ -97,7 +97,8 @@ def main(words: Sequence[str]) -> int:
     made = parser()
     args, overrides = made.parse_with_overrides(words)
     check(made, args)
-    opened: Any = load_run(args.run, args.weights, overrides, "transcribe")
+    run_task(args.run, overrides, "transcribe")
+    opened: Any = load_run(args.run, args.weights, overrides)
     data: SpeechDataConfig = opened.recipe.data
     window = args.window or min(WINDOW, data.max_duration)
     from magneto.speech.long_audio import Transcriber

@@ -41,6 +41,7 @@ from magneto.data.sources import (
     find_source,
     hub_files,
     named_splits,
+    paths_by_split,
     split_of,
     split_of_record,
 )
@@ -130,13 +131,8 @@ def files_by_split(source: str) -> dict[str, list[Path]]:
     """Return the files by the split that the first folder or the file names, else "train"."""
     folder, files = existing_path(source), source_files(source, ENDINGS)
     words = [path.relative_to(folder).parts[0] if path != folder else "" for path in files]
-    named = [split_of(word) for word in words]
-    if "train" not in named:
-        return {"train": files}
-    parts: dict[str, list[Path]] = {}
-    for path, split in zip(files, named, strict=True):
-        parts.setdefault(split or "train", []).append(path)
-    return parts
+    parts = paths_by_split(files, words)
+    return parts if "train" in map(split_of, words) else {"train": files}
 
 
 def _counted(texts: Iterable[str], counts: Counts) -> Iterator[str]:

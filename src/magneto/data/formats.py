@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -39,7 +38,7 @@ from magneto.data.sources import (
     Source,
     has_parquet,
     parse_source,
-    split_of,
+    paths_by_split,
     standard_splits,
 )
 from magneto.data.table import (
@@ -75,6 +74,8 @@ BYTES_LOOKED_AT = 100
 # Members of an example in a shard by ending, with their columns.
 MASK_MEMBERS = ("seg.png", "mask.png", "seg", "mask")
 WORD_MEMBERS = {"cls": "label", "txt": "text", "caption": "text"}
+# Place of a member in shards (shard number, first byte, size in bytes) if there is none.
+NO_PLACE = (-1, 0, 0)
 # Largest text or JSON member, in bytes.
 WORDS_BYTES = 1 << 20
 UNREAD_WORDS = "unreadable text or JSON members"
@@ -242,25 +243,8 @@ def find_shards(source: Path) -> list[Path]:
 
 
 def shards_by_split(source: Path, shards: Sequence[Path]) -> dict[str, list[Path]]:
-    parts: dict[str, list[Path]] = {}
-    for shard in shards:
-        place = shard.relative_to(source if source.is_dir() else source.parent)
-        split = split_of(str(place.with_suffix("")))
-        parts.setdefault(split or "train", []).append(shard)
-    return parts
-
-
-@dataclass
-class ShardIndex:
-    """Examples in tar shards: their keys, and columns of the places of media and of values.
-
-    A place is (shard number, first byte, size in bytes), or (-1, 0, 0) for no file.
-    """
-
-    keys: list[str] = field(default_factory=list)
-    places: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
-    fields: dict[str, list[Any]] = field(default_factory=dict)
-    counts: Counts = field(default_factory=Counts)
+    folder = source if source.is_dir() else source.parent
+    return paths_by_split(shards, [str(p.relative_to(folder).with_suffix("")) for p in shards])
 
 
 def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SILENT) -> Table:
@@ -275,34 +259,39 @@ def read_shards(shards: Sequence[Path], counts: Counts, progress: Progress = SIL
         ValueError: If the shards have no examples.
     """
     index = _kept_index(shards, progress)
-    counts.update(index.counts)
+    counts.update(Counts.of_plain(index["counts"]))
     where = str(shards[0] if len(shards) == 1 else shards[0].parent)
-    if not index.keys:
+    if not index["examples"]:
         raise ValueError(f"no examples in the tar files of {where}{counts.describe()}")
+    keys, places, values = zip(*index["examples"], strict=True)
     media = {
-        name: Members(shards, index.keys, np.array(places, np.int64))
-        for name, places in index.places.items()
+        kind: Members(shards, keys, np.array([own.get(kind, NO_PLACE) for own in places], np.int64))
+        for kind in dict.fromkeys(kind for own in places for kind in own)
     }
-    return table_of_columns({**index.fields, **media, "key": index.keys}, where)
+    columns = table_of_records(values).columns
+    return table_of_columns({**columns, **media, "key": keys}, where)
 
 
-def _kept_index(shards: Sequence[Path], progress: Progress) -> ShardIndex:
-    """Return the index of shards from the cache, after creating it if needed."""
+def _kept_index(shards: Sequence[Path], progress: Progress) -> dict[str, Any]:
+    """Return the examples in shards and counts of problems, from the cache or from the shards.
+
+    An example is its key, the places of its media by kind, and its values by column.
+    """
     held = cache_directory() / f"shards-{fingerprint(file_states(shards))}"
     if not is_cached(held, progress):
-        made = ShardIndex()
+        examples, counts = list[Any](), Counts()
         for number, shard in enumerate(shards):
             progress.update("indexing shards", number, len(shards))
-            _add_shard(made, shard, number)
+            examples += _shard_examples(shard, number, counts)
         progress.update("indexing shards", len(shards), len(shards))
         with create_cached(held) as aside:
-            write_json(aside / "index.json", {**vars(made), "counts": made.counts.plain()})
-    values = read_json(held / "index.json")
-    return ShardIndex(**{**values, "counts": Counts.of_plain(values["counts"])})
+            value = {"examples": examples, "counts": counts.plain()}
+            write_json(aside / "index.json", value)
+    return read_json(held / "index.json")
 
 
-def _add_shard(index: ShardIndex, shard: Path, number: int) -> None:
-    """Add a shard's examples to the index, and count an incomplete end."""
+def _shard_examples(shard: Path, number: int, counts: Counts) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the examples of a shard, and count an incomplete end."""
     end, key = shard.stat().st_size, ""
     members: dict[str, tuple[tuple[int, int, int], Any]] = {}
     try:
@@ -313,14 +302,16 @@ def _add_shard(index: ShardIndex, shard: Path, number: int) -> None:
                 folder, slash, name = member.name.rpartition("/")
                 stem, _, ending = name.partition(".")
                 if (folder + slash + stem) != key:
-                    _add_example(index, key, members)
+                    if members:
+                        yield key, *_joined(members)
                     key, members = folder + slash + stem, {}
                 place = (number, member.offset_data, member.size)
-                values = _member_values(file, member, ending.lower(), shard, index.counts)
+                values = _member_values(file, member, ending.lower(), shard, counts)
                 members[ending.lower()] = (place, values)
     except BadRecord as error:
-        index.counts.record(MALFORMED, str(shard), str(error))
-    _add_example(index, key, members)
+        counts.record(MALFORMED, str(shard), str(error))
+    if members:
+        yield key, *_joined(members)
 
 
 def _member_values(
@@ -357,31 +348,19 @@ def _is_plain(value: Any) -> TypeGuard[str | int | float | list[str]]:
     return isinstance(value, str | int | float) or is_texts
 
 
-def _add_example(index: ShardIndex, key: str, members: Mapping[str, tuple[Any, Any]]) -> None:
-    if not members:
-        return
-    found: dict[str, Any] = {}
+def _joined(members: Mapping[str, tuple[Any, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the places by kind of media, and the values, of an example's members by ending."""
+    places: dict[str, Any] = {}
     for ending, (place, _) in members.items():
         kinds = (kind for kind, own in ENDINGS.items() if f".{ending}".endswith(own))
         kind = "mask" if ending in MASK_MEMBERS else next(kinds, None)
         if kind is not None:
-            found.setdefault(kind, place)
+            places.setdefault(kind, place)
     # Values of text members override those of JSON.
     values: dict[str, Any] = {}
     for ending in sorted(members, key="json".__eq__):
         values = {**members[ending][1], **values}
-    count = len(index.keys)
-    index.keys.append(key)
-    _append(index.places, found, (-1, 0, 0), count)
-    _append(index.fields, values, None, count)
-
-
-def _append(
-    columns: dict[str, list[Any]], values: Mapping[str, Any], nothing: Any, count: int
-) -> None:
-    """Append a row to columns of `count` rows, with `nothing` for missing values."""
-    for name in dict.fromkeys([*columns, *values]):
-        columns.setdefault(name, [nothing] * count).append(values.get(name, nothing))
+    return places, values
 
 
 class HubValues(Sequence[Any]):

@@ -71,6 +71,14 @@ def split_of(name: str) -> str | None:
     return SPLITS[found[-1]] if found else None
 
 
+def paths_by_split(paths: Iterable[Path], names: Iterable[str]) -> dict[str, list[Path]]:
+    """Return paths by the split that their names contain, "train" if there is none."""
+    parts: dict[str, list[Path]] = {}
+    for path, name in zip(paths, names, strict=True):
+        parts.setdefault(split_of(name) or "train", []).append(path)
+    return parts
+
+
 def split_of_record(record: Mapping[str, Any]) -> str | None:
     """Return the split in a record's field "split"; "train" without the field, None if unknown."""
     return SPLITS.get(str(record.get("split", "train")).strip().lower())

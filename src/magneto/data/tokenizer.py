@@ -137,9 +137,8 @@ class FastTokenizer:
         if any(name.startswith("##") for name in names):
             return [n[2:] if n.startswith("##") else f" {n}" if n else "" for n in names]
         if any(name.startswith("Ġ") for name in names):
-            spelling = _byte_spelling()
-            raw = (bytes(spelling[c] for c in name if c in spelling) for name in names)
-            return [each.decode("utf-8", errors="replace") for each in raw]
+            spelling = import_tokenizers().decoders.ByteLevel()
+            return [spelling.decode([name]) for name in names]
         return [name.replace("▁", " ") for name in names]
 
     def save(self, directory: Path) -> None:
@@ -334,13 +333,6 @@ def _first(
     vocabulary: dict[str, int], names: tuple[str, ...], other: int | None = None
 ) -> int | None:
     return next((vocabulary[name] for name in names if name in vocabulary), other)
-
-
-def _byte_spelling() -> dict[str, int]:
-    """Return the byte for each printable character in GPT-2's byte encoding."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + i): b for i, b in enumerate(hidden)}
 
 
 def import_tokenizers() -> Any:

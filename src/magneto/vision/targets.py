@@ -396,9 +396,10 @@ def tokenizer_run(name: str) -> tuple[Path, Any] | None:
 
 def load_tokenizer(run: Path, model: ImageModelConfig) -> ImageTokenizer:
     """Open the tokenizer of a run, on the CPU; see `load_targets`."""
-    from magneto.runs import load_run
+    from magneto.runs import load_run, run_task
 
-    task: Any = load_run(run, "auto", {"training.device": "cpu"}, VERB).model
+    run_task(run, {}, VERB)
+    task: Any = load_run(run, "auto", {"training.device": "cpu"}).model
     tokenizer: ImageTokenizer = task.tokenizer
     wrong = [
         f"--model.{name} {there}"

@@ -49,7 +49,7 @@ def test_the_nearest_are_found_and_the_index_is_kept(
     ]
     assert found["results"][0]["score"] == pytest.approx(float(likeness.max()), abs=1e-3)
     # Asked again, no image is read; a new one is seen.
-    monkeypatch.setattr("magneto.commands.search.read_picture", lambda path: pytest.fail("read"))
+    monkeypatch.setattr("magneto.commands.predict.decode_input", lambda path: pytest.fail("read"))
     assert search(capsys, retriever, "circles", tmp_path / "photos")[0]["searched"] == 5
     monkeypatch.undo()
     write(tmp_path / "photos" / "new.png", encoded(photo(9)))
