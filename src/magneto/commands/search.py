@@ -43,8 +43,6 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
     run_task(args.run, overrides, "search")
-    import numpy as np
-
     opened: Any = load_run(args.run, args.weights, overrides)
     progress = ProgressBars()
 
