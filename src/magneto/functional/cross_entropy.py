@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -197,6 +197,21 @@ def accumulate(total: Tensor | None, left: Tensor, right: Tensor, dtype: torch.d
         # torch's FlopCounterMode counts this, and not the equivalent `addmm_`.
         return torch.addmm(total, left, right, out=total)
     return total.add_(torch.mm(left, right))
+
+
+def target_log_probabilities(
+    logits: Callable[[Tensor], Tensor], features: Tensor, targets: Tensor
+) -> Tensor:
+    """Return the log-probability of each target in float64, (rows,); 0 for `IGNORED`.
+
+    `logits` maps features, (rows, width), to logits, (rows, vocabulary). `CHUNK` rows of logits are
+    in memory at once.
+    """
+    parts = [
+        -F.cross_entropy(logits(rows).float(), some, ignore_index=IGNORED, reduction="none")
+        for rows, some in zip(features.split(CHUNK), targets.split(CHUNK), strict=True)
+    ]
+    return torch.cat(parts).double()
 
 
 def count_numbers(numbers: np.ndarray, size: int) -> np.ndarray:

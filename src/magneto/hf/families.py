@@ -14,14 +14,16 @@ from magneto.hf.layout import (
     FROM_TWO,
     ROW,
     TOKEN,
+    Field,
+    Fields,
     Layout,
     ModelFormat,
     Names,
     State,
     TheirTensors,
     activation,
+    choice,
     require,
-    scaled,
     tensor,
 )
 from magneto.language.config import (
@@ -50,6 +52,8 @@ WORDS = {
     "tie_embeddings": "tie_word_embeddings",
 }  # fmt: skip
 DROPOUTS = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+BRANCH_DROPOUTS = {name: name for name in ("dropout", "attention_dropout", "activation_dropout")}
+SCALED = {"embedding_scale": choice("scale_embedding", "sqrt_width", "none")}
 UNSCALED = {"embedding_scale": "none"}
 ATTENTION, MLP = "self_attention.attention", "feed_forward.mlp"
 
@@ -286,9 +290,7 @@ BART = ModelFormat(
         "width": "d_model", "encoder_layers": "encoder_layers", "decoder_layers": "decoder_layers",
         "heads": "decoder_attention_heads", "ffn_width": "decoder_ffn_dim",
         "activation": activation("activation_function"), "max_length": "max_position_embeddings",
-        "vocab_size": "vocab_size", "embedding_scale": scaled("scale_embedding"),
-        "dropout": "dropout", "attention_dropout": "attention_dropout",
-        "activation_dropout": "activation_dropout",
+        "vocab_size": "vocab_size", **SCALED, **BRANCH_DROPOUTS,
     },
     fixed={"placement": "post", "positions": "learned", "input_norm": "layernorm"},
     required={"tie_word_embeddings": True, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0},
@@ -324,23 +326,18 @@ def image_length(config: Any) -> int:
     return 1 + size.patches
 
 
-def read_vit(config: Any) -> dict[str, Any]:
-    unbiased = () if config.qkv_bias else ("q", "k", "v")
-    return {"max_length": image_length(config), "unbiased": unbiased}
-
-
+IMAGES: Fields = {
+    **SIZES, **DROPOUTS, "activation": activation("hidden_act"), "norm_eps": "layer_norm_eps",
+    "image_size": "image_size", "patch_size": "patch_size", "channels": "num_channels",
+    "classes": "num_labels",
+}  # fmt: skip
 VIT = ModelFormat(
     "vit", "ViTConfig", ("ViTForImageClassification",), ImageClassifier, ImageClassifierConfig,
-    fields={
-        **SIZES, **DROPOUTS, "activation": activation("hidden_act"), "norm_eps": "layer_norm_eps",
-        "image_size": "image_size", "patch_size": "patch_size", "channels": "num_channels",
-        "classes": "num_labels",
-    },
+    fields={**IMAGES, "unbiased": choice("qkv_bias", (), ("q", "k", "v"))},
     fixed={
         "placement": "pre", "class_token": "learned", "positions": "learned", "pooling": "first",
     },
-    read=read_vit,
-    write=lambda config: {"qkv_bias": config.biased("q")},
+    read=lambda config: {"max_length": image_length(config)},
     names={
         "embedding.proj": "embeddings.patch_embeddings.projection",
         "class_token.vector": tensor("embeddings.cls_token", layout=TOKEN),
@@ -365,28 +362,26 @@ def read_beit(config: Any) -> dict[str, Any]:
     if config.use_relative_position_bias:
         require(config, use_shared_relative_position_bias=False)
     shared = "shared_relative_bias" if config.use_shared_relative_position_bias else "none"
-    return {
-        "max_length": image_length(config), "layer_scale": config.layer_scale_init_value or None,
-        "positions": "learned" if config.use_absolute_position_embeddings else "none",
-        "grid_positions": "relative_bias" if config.use_relative_position_bias else shared,
-        "pooling": "mean_then_norm" if config.use_mean_pooling else "first",
-    }  # fmt: skip
+    grid_positions = "relative_bias" if config.use_relative_position_bias else shared
+    return {"max_length": image_length(config), "grid_positions": grid_positions}
 
 
 def write_beit(config: ImageClassifierConfig) -> dict[str, Any]:
     return {
-        "layer_scale_init_value": config.layer_scale or 0.0,
-        "use_absolute_position_embeddings": config.positions == "learned",
         "use_relative_position_bias": config.grid_positions == "relative_bias",
         "use_shared_relative_position_bias": config.grid_positions == "shared_relative_bias",
-        "use_mean_pooling": config.pooling == "mean_then_norm",
     }
 
 
 TABLE = "relative_position_bias_table"
 BEIT = replace(
     VIT, name="beit", config="BeitConfig", classes=("BeitForImageClassification",),
-    fields={**VIT.fields, "drop_path": "drop_path_rate"},
+    fields={
+        **IMAGES, "drop_path": "drop_path_rate",
+        "layer_scale": Field("layer_scale_init_value", lambda v: v or None, lambda v: v or 0.0),
+        "positions": choice("use_absolute_position_embeddings", "learned", "none"),
+        "pooling": choice("use_mean_pooling", "mean_then_norm", "first"),
+    },
     fixed={"placement": "pre", "class_token": "learned", "unbiased": ("k",)},
     read=read_beit,
     write=write_beit,
@@ -427,9 +422,7 @@ KOSMOS2 = ModelFormat(
     fields={
         **WORDS, "width": "embed_dim", "layers": "layers", "heads": "attention_heads",
         "ffn_width": "ffn_dim", "activation": activation("activation_function"),
-        "norm_eps": "layer_norm_eps", "embedding_scale": scaled("scale_embedding"),
-        "dropout": "dropout", "attention_dropout": "attention_dropout",
-        "activation_dropout": "activation_dropout",
+        "norm_eps": "layer_norm_eps", **SCALED, **BRANCH_DROPOUTS,
     },
     fixed={"placement": "sub", "positions": "learned"},
     required={"add_cross_attention": False, "layerdrop": 0.0},

@@ -16,6 +16,7 @@ import torch
 from annotated_types import Interval
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from magneto.fields import (
@@ -26,7 +27,7 @@ from magneto.fields import (
     configuration,
     rule,
 )
-from magneto.functional.cross_entropy import IGNORED
+from magneto.functional.cross_entropy import IGNORED, target_log_probabilities
 from magneto.hf.language import MagnetoForCausalLM, MagnetoForSeq2SeqLM
 from magneto.hf.wrapper import MagnetoConfig, MagnetoSeq2SeqConfig
 from magneto.language.models import LanguageModel
@@ -34,8 +35,6 @@ from magneto.nn.config import BEAMS, Beams, Width
 from magneto.translation.model import TranslationModel
 
 Tokens = list[int]
-# Rows of logits computed at a time when hypotheses are scored.
-SCORED_ROWS = 2048
 
 
 @configuration
@@ -237,20 +236,10 @@ class Translator:
         target = F.pad(answers[:, :-1], (1, 0), value=self.start)
         decoder = core.transformer.decoder
         memory = core.encode(tokens, source_mask)
-        features = decoder(core.embedding(target), None, memory, source_mask)
-        answers = answers.masked_fill(~real, IGNORED)
-        parts = zip(
-            features.flatten(0, 1).split(SCORED_ROWS),
-            answers.flatten().split(SCORED_ROWS),
-            strict=True,
-        )
-        losses = [
-            F.cross_entropy(
-                core.project(rows).float(), targets, ignore_index=IGNORED, reduction="none"
-            )
-            for rows, targets in parts
-        ]
-        return (-torch.cat(losses).view_as(answers).double().sum(1)).tolist()
+        features = decoder(core.embedding(target), None, memory, source_mask).flatten(0, 1)
+        wanted = answers.masked_fill(~real, IGNORED).flatten()
+        found = target_log_probabilities(core.project, features, wanted)
+        return found.view_as(answers).sum(1).tolist()
 
     def _batches(self, sources: Sequence[Tokens]) -> list[list[int]]:
         """Return batches of numbers of sources, longest sources first."""
@@ -261,10 +250,8 @@ class Translator:
     def _padded(self, rows: list[Tokens]) -> tuple[Tensor, Tensor]:
         """Return padded tokens and their mask (False for padding), both (rows, longest)."""
         device = next(self.model.parameters()).device
-        lengths = torch.tensor([len(row) for row in rows])
-        longest = int(lengths.max())
-        tokens = torch.tensor([row + [self.padding] * (longest - len(row)) for row in rows])
-        mask = torch.arange(longest) < lengths[:, None]
+        tokens = pad_sequence([torch.tensor(row) for row in rows], True, self.padding)
+        mask = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], True)
         return tokens.to(device), mask.to(device)
 
     def _inside(self, row: Tokens) -> Tokens:

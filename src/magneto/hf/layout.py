@@ -243,10 +243,9 @@ def activation(theirs: str, known: Mapping[str, str] = ACTIVATIONS) -> Field:
     return Field(theirs, read, write)
 
 
-def scaled(theirs: str) -> Field:
-    return Field(
-        theirs, lambda yes: "sqrt_width" if yes else "none", lambda kind: kind == "sqrt_width"
-    )
+def choice(theirs: str, yes: Any, no: Any) -> Field:
+    """Return a boolean field that is True for Magneto's value `yes`, and False for `no`."""
+    return Field(theirs, lambda value: yes if value else no, lambda value: value == yes)
 
 
 def require(config: Any, **options: Any) -> None:

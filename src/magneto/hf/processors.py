@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +18,13 @@ import torch
 from torch import Tensor
 from transformers import (
     FeatureExtractionMixin,
-    PreTrainedTokenizer,
     PreTrainedTokenizerFast,
     ProcessorMixin,
 )
 from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_processing_utils import BaseImageProcessor
+from transformers.tokenization_utils_sentencepiece import SentencePieceBackend
 
-from magneto.files import import_extra
 from magneto.hf.wrapper import MODULE, SavedWithModule, WithoutCopies, auto_map, write_module
 from magneto.speech.batching import pad_features, padded_frames
 from magneto.speech.config import FilterBankConfig, SpeechDataConfig
@@ -141,7 +138,7 @@ def _tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=fast, **options)
 
 
-class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
+class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
     """SentencePiece tokenizer with the input template of training.
 
     A special token's name in a text becomes that special token; the space before it is dropped.
@@ -158,29 +155,21 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
         """Load a SentencePiece model; templates are those of `EncoderInput`, filled in."""
         if vocab_file is None:
             raise OSError(f"no file {self.vocab_files_names['vocab_file']}")
-        self.vocab_file = str(vocab_file)
-        library = import_extra("sentencepiece", "text", "this tokenizer needs sentencepiece")
-        self.inner: Any = library.SentencePieceProcessor(model_file=self.vocab_file)
         self.single, self.pair = single, pair
         kwargs["auto_map"] = {"AutoTokenizer": [f"{MODULE}.{type(self).__name__}", None]}
-        super().__init__(single=single, pair=pair, **kwargs)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.inner.vocab_size()
-
-    def get_vocab(self) -> dict[str, int]:
-        pieces = {self.inner.id_to_piece(n): n for n in range(self.vocab_size)}
-        return pieces | self.added_tokens_encoder
+        super().__init__(vocab_file=vocab_file, single=single, pair=pair, **kwargs)
 
     def tokenize(self, text: str, **kwargs: Any) -> list[str]:
         names = sorted(self.added_tokens_encoder, key=len, reverse=True)
         plain = not names or kwargs.get("split_special_tokens", self.split_special_tokens)
         parts = [text] if plain else re.split(f" ?({'|'.join(map(re.escape, names))})", text)
-        pieces = self.inner.encode(parts[0], out_type=str)
+        pieces = self.sp_model.encode(parts[0], out_type=str)
         for name, part in zip(parts[1::2], parts[2::2], strict=True):
             # SentencePiece adds a space at the start of a text, but not after a line end.
-            pieces += [name, *self.inner.encode("\n" + part, out_type=str)[len(self._line_end) :]]
+            pieces += [
+                name,
+                *self.sp_model.encode("\n" + part, out_type=str)[len(self._line_end) :],
+            ]
         return pieces
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
@@ -191,21 +180,17 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
                 text += self._text(run, begins=not text) + token
                 run = []
             else:
-                run.append(self.inner.piece_to_id(token))
+                run.append(self.sp_model.piece_to_id(token))
         return text + self._text(run, begins=not text)
 
     def _text(self, run: list[int], begins: bool) -> str:
-        return self.inner.decode(run) if begins else self.inner.decode(self._line_end + run)[1:]
+        return (
+            self.sp_model.decode(run) if begins else self.sp_model.decode(self._line_end + run)[1:]
+        )
 
     @property
     def _line_end(self) -> list[int]:
-        return self.inner.encode("\n")
-
-    def _convert_token_to_id(self, token: str) -> int:
-        return self.inner.piece_to_id(token)
-
-    def _convert_id_to_token(self, index: int) -> str:
-        return self.inner.id_to_piece(index)
+        return self.sp_model.encode("\n")
 
     def _fill_template(self, first: list[int], second: list[int] | None) -> list[tuple[int, int]]:
         """Return pairs (token, token type); a special token of type t has the type -1 - t."""
@@ -243,13 +228,9 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, PreTrainedTokenizer):
 
     def save_vocabulary(
         self, save_directory: str, filename_prefix: str | None = None
-    ) -> tuple[str, ...]:
+    ) -> tuple[str]:
         write_module(save_directory)
-        prefix = f"{filename_prefix}-" if filename_prefix else ""
-        path = Path(save_directory, prefix + self.vocab_files_names["vocab_file"])
-        if path.absolute() != Path(self.vocab_file).absolute():
-            shutil.copyfile(self.vocab_file, path)
-        return (str(path),)
+        return super().save_vocabulary(save_directory, filename_prefix)
 
 
 def pixels_of(picture: Any) -> np.ndarray:

@@ -16,19 +16,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from magneto.config import ConfigError
 from magneto.data.tokenizer import Tokenizer
+from magneto.functional.cross_entropy import target_log_probabilities
 from magneto.language.models import LanguageModel
 from magneto.language.suites import Item, SuiteQuestions
 from magneto.nn.attention import KeyValueCache
 from magneto.progress import SILENT, Progress
 
-# Largest batch in positions, and rows of logits computed at a time.
+# Largest batch in positions.
 TOKENS = 16384
-LOGITS = 1024
 # A batch of more than ENOUGH tokens ends before padding makes it more than PADDED times as large.
 ENOUGH, PADDED = 512, 1.15
 
@@ -352,20 +351,11 @@ def _score(model: LanguageModel, batch: list[PrefixedQuestion]) -> list[list[flo
     places = torch.arange(after.shape[1], device=device)[None]
     selected = (places >= ends - counts) & (places < ends)
     targets = torch.tensor([token for each in scored for token in each], device=device)
-    values = _log_probabilities(model, features[selected], targets)
+    values = target_log_probabilities(model.logits, features[selected], targets)
     owner = torch.arange(len(inputs), device=device).repeat_interleave(counts[:, 0])
     sums = torch.zeros(len(inputs), device=device, dtype=torch.float64)
     sums.index_add_(0, owner, values)
     return [each.tolist() for each in sums.cpu().split(options)]
-
-
-def _log_probabilities(model: LanguageModel, features: Tensor, targets: Tensor) -> Tensor:
-    """Return each target's log-probability in float64, from `LOGITS` rows at a time."""
-    parts = [
-        -F.cross_entropy(model.logits(rows).float(), answers, reduction="none").double()
-        for rows, answers in zip(features.split(LOGITS), targets.split(LOGITS), strict=True)
-    ]
-    return torch.cat(parts)
 
 
 def _padded(sequences: list[list[int]], device: torch.device, side: str) -> tuple[Tensor, Tensor]:

@@ -340,7 +340,7 @@ def test_equal_to_reading_each_alone(placement: str, positions: str) -> None:
 
 
 def test_neither_batches_nor_chunks_of_logits_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magneto.language.in_context.LOGITS", 3)
+    monkeypatch.setattr("magneto.functional.cross_entropy.CHUNK", 3)
     for tokens in (1, 40, 100):
         check(shaken(positions="sinusoidal"), tokens=tokens)
 
