@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("sacrebleu")
 
-from magneto.translation.translator import (
+from magneto.translation.task import (
     average_directions,
     score_translations,
     signatures,

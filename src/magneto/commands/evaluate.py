@@ -278,13 +278,13 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     """
     from magneto.runs import load_run, run_tokenizer
     from magneto.translation.prepare import read_tags
-    from magneto.translation.text import read_test_texts, read_validation_texts
-    from magneto.translation.translator import (
+    from magneto.translation.task import (
         TextTranslator,
         describe_scores,
         score_directions,
         score_lines,
     )
+    from magneto.translation.text import read_test_texts, read_validation_texts
 
     progress, how = ProgressBars(quiet=not is_main_process()), beam_search_of(args)
     data: Any = open_run(args.run, overrides).data

@@ -201,9 +201,10 @@ def baseline_scores(
     for own, run in {run.own: run for run in runs}.items():
         task: Any = run.recipe.build_task()
         if run.recipe.task == "text-classification":
-            from magneto.language.classification import baseline_metrics
+            from magneto.language.classification import word_baseline
 
-            baselines = baseline_metrics(task.texts)
+            words = word_baseline(task.texts)
+            baselines = {"majority class": task.baseline(), "bag of words": words}
         else:
             task.prepare(progress)
             baselines = {"baseline": task.baseline()}

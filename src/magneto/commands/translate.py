@@ -24,7 +24,7 @@ from magneto.progress import ProgressBars
 from magneto.runs import load_run, run_task
 
 if TYPE_CHECKING:
-    from magneto.translation.translator import TextTranslator, TranslationResult
+    from magneto.translation.task import TextTranslator, TranslationResult
 
 # Batches whose lines are sorted by length together.
 SORTED_BATCHES = 16
@@ -92,7 +92,7 @@ def main(words: Sequence[str]) -> int:
         made.error(f"give the target language: --to {'|'.join(vocabulary.languages)}")
     vocabulary.tag(args.to)
     how = search_of(args, args.n_best or 1)
-    from magneto.translation.translator import TextTranslator
+    from magneto.translation.task import TextTranslator
 
     translator = TextTranslator(opened.model, vocabulary, opened.recipe.data.max_length, how)
     with nullcontext(open_standard_input()) if piped else open(args.file, "rb") as source:
@@ -104,7 +104,7 @@ def translate_lines(
     translator: TextTranslator, args: Any, progress: ProgressBars, source: Any, target: IO[bytes]
 ) -> None:
     """Translate lines until the source ends; write translations as soon as they are ready."""
-    from magneto.translation.translator import is_visible
+    from magneto.translation.task import is_visible
 
     counts, most = Counts(), args.batch_size * SORTED_BATCHES
     too_long = f"truncated to {translator.max_length} tokens"

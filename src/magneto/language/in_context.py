@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,19 @@ class OptionTokens:
 
     sequences: tuple[list[int], ...]
     scored: tuple[int, ...]
+
+    @cached_property
+    def shared(self) -> int:
+        """Length of the prefix that all options share and whose logits are not needed."""
+        first, *others = self.sequences
+        least = min(len(s) - n for s, n in zip(self.sequences, self.scored, strict=True)) - 1
+        unlike = (n for n in range(least) if any(other[n] != first[n] for other in others))
+        return next(unlike, least)
+
+    @cached_property
+    def rests(self) -> list[int]:
+        """Number of input tokens of each option after the shared prefix."""
+        return [len(sequence) - 1 - self.shared for sequence in self.sequences]
 
 
 @dataclass(frozen=True)
@@ -241,24 +254,6 @@ def prepend_demonstrations(
     return OptionTokens(sequences, item.scored), fitted, lost == 0
 
 
-@dataclass(frozen=True)
-class PrefixedQuestion:
-    """Numbered question whose options share the first `shared` tokens."""
-
-    number: int
-    options: OptionTokens
-    shared: int
-
-    @property
-    def longest(self) -> int:
-        return max(map(len, self.options.sequences)) - 1 - self.shared
-
-    @property
-    def inputs(self) -> int:
-        """Number of input tokens of prefix and options, without padding."""
-        return self.shared + sum(len(s) - 1 - self.shared for s in self.options.sequences)
-
-
 def log_likelihoods(
     model: LanguageModel,
     questions: Sequence[OptionTokens],
@@ -280,69 +275,56 @@ def log_likelihoods(
         for sequence, scored in zip(options.sequences, options.scored, strict=True)
     ):
         raise ValueError("each sequence needs a scored token and a token before it")
-    prefixed = [PrefixedQuestion(n, each, shared_prefix(each)) for n, each in enumerate(questions)]
     likelihoods: list[list[float]] = [[] for _ in questions]
     done = 0
-    for batch in _batches(prefixed, tokens):
+    for batch in _batches(questions, tokens):
         with torch.no_grad():
-            sums = _score(model, batch)
-        for question, values in zip(batch, sums, strict=True):
-            likelihoods[question.number] = values
+            sums = _score(model, [questions[number] for number in batch])
+        for number, values in zip(batch, sums, strict=True):
+            likelihoods[number] = values
         done += len(batch)
-        progress(done, len(prefixed))
+        progress(done, len(questions))
     return likelihoods
 
 
-def shared_prefix(options: OptionTokens) -> int:
-    """Return the length of the prefix that all options share and whose logits are not needed."""
-    first, *others = options.sequences
-    least = min(len(s) - n for s, n in zip(options.sequences, options.scored, strict=True)) - 1
-    for place in range(least):
-        if any(other[place] != first[place] for other in others):
-            return place
-    return least
-
-
-def _batches(questions: list[PrefixedQuestion], tokens: int) -> Iterator[list[PrefixedQuestion]]:
-    """Yield batches of questions of similar length, longest first.
+def _batches(questions: Sequence[OptionTokens], tokens: int) -> Iterator[list[int]]:
+    """Yield batches of numbers of questions of similar length, longest first.
 
     If memory does not suffice, it runs out in the first batch. A batch ends before it exceeds
     `tokens` or has too much padding.
     """
-    ordered = sorted(questions, key=lambda each: (each.shared, each.longest), reverse=True)
-    batch: list[PrefixedQuestion] = []
-    rows = longest = inputs = 0
-    for each in ordered:
-        options = len(each.options.sequences)
-        rows, longest, inputs = rows + options, max(longest, each.longest), inputs + each.inputs
+
+    def size(number: int) -> tuple[int, int]:
+        return questions[number].shared, max(questions[number].rests)
+
+    batch: list[int] = []
+    options: list[int] = []  # input tokens of each option after the prefix
+    inputs = 0
+    for number in sorted(range(len(questions)), key=size, reverse=True):
+        each = questions[number]
+        options, inputs = options + each.rests, inputs + each.shared + sum(each.rests)
         if batch:
-            shared = batch[0].shared
-            wasteful = (len(batch) + 1) * shared + rows * longest > PADDED * inputs
-            if rows * (shared + longest) > tokens or (inputs > ENOUGH and wasteful):
+            shared, padded = questions[batch[0]].shared, len(options) * max(options)
+            wasteful = (len(batch) + 1) * shared + padded > PADDED * inputs
+            if len(options) * shared + padded > tokens or (inputs > ENOUGH and wasteful):
                 yield batch
-                batch, rows, longest, inputs = [], options, each.longest, each.inputs
-        batch.append(each)
+                batch, options, inputs = [], each.rests, each.shared + sum(each.rests)
+        batch.append(number)
     if batch:
         yield batch
 
 
-def _score(model: LanguageModel, batch: list[PrefixedQuestion]) -> list[list[float]]:
+def _score(model: LanguageModel, batch: list[OptionTokens]) -> list[list[float]]:
     device = model.embedding.table.weight.device
-    options = [len(piece.options.sequences) for piece in batch]
+    options = [len(each.sequences) for each in batch]
     rows = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(options)).to(device)
     cache = KeyValueCache()
-    before, before_mask = _padded(
-        [p.options.sequences[0][: p.shared] for p in batch], device, "left"
-    )
+    before, before_mask = _padded([p.sequences[0][: p.shared] for p in batch], device, "left")
     if before.shape[1]:
         model.decoder(model.embedding(before), before_mask, cache=cache)
         cache.reorder(rows)
-    inputs = [sequence[p.shared : -1] for p in batch for sequence in p.options.sequences]
-    scored = [
-        sequence[-count:]
-        for p in batch
-        for sequence, count in zip(p.options.sequences, p.options.scored, strict=True)
-    ]
+    inputs = [sequence[p.shared : -1] for p in batch for sequence in p.sequences]
+    scored = [s[-count:] for p in batch for s, count in zip(p.sequences, p.scored, strict=True)]
     after, after_mask = _padded(inputs, device, "right")
     mask = torch.cat((before_mask[rows], after_mask), dim=1)
     features = model.decoder(model.embedding(after), mask, cache=cache)

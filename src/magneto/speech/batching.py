@@ -206,25 +206,36 @@ class BatchMaker:
         gets weight 0.
         """
         found = [read(number) for number in numbers.tolist()]
-        features = [each for each, _ in found]
-        labels = [
-            self.labels[number] if len(each) else self.labels[number][:0]
-            for number, each in zip(numbers, features, strict=True)
-        ]
-        lengths = [max(len(each), MIN_FRAMES) for each in features]
-        targets = [torch.from_numpy(label).long() for label in labels]
-        return SpeechBatch(
-            pad_features(features, self.source.mel_bins),
-            torch.tensor(lengths),
-            pad_sequence(targets, batch_first=True, padding_value=BLANK),
-            torch.tensor([len(label) for label in labels]),
-            [(length, len(label)) for length, label in zip(lengths, labels, strict=True)],
-            torch.tensor([float(len(each) > 0) for each in features]),
-            [self.ids[number] for number in numbers],
-            [problem for _, problem in found],
-            [self.texts[number] for number in numbers],
-            sum(map(len, features)),
+        features, problems = map(list, zip(*found, strict=True))
+        ids, texts, labels = (
+            [each[number] for number in numbers] for each in (self.ids, self.texts, self.labels)
         )
+        return pad_batch(features, labels, ids, texts, problems)
+
+
+def pad_batch(
+    features: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    ids: list[str],
+    texts: list[str],
+    problems: list[str],
+) -> SpeechBatch:
+    """Pad utterances with features (frames, mel bins) and labels (labels,)."""
+    labels = [own if len(each) else own[:0] for own, each in zip(labels, features, strict=True)]
+    lengths = [max(len(each), MIN_FRAMES) for each in features]
+    targets = [torch.from_numpy(label).long() for label in labels]
+    return SpeechBatch(
+        pad_features(features, features[0].shape[1]),
+        torch.tensor(lengths),
+        pad_sequence(targets, batch_first=True, padding_value=BLANK),
+        torch.tensor([len(label) for label in labels]),
+        [(length, len(label)) for length, label in zip(lengths, labels, strict=True)],
+        torch.tensor([float(len(each) > 0) for each in features]),
+        ids,
+        problems,
+        texts,
+        sum(map(len, features)),
+    )
 
 
 class PreparedSpeech:

@@ -28,6 +28,7 @@ from magneto.speech.batching import (
     SpeechBatch,
     SpeechVocabulary,
     build_vocabulary,
+    pad_batch,
 )
 from magneto.speech.config import SpeechDataConfig, TransducerConfig
 from magneto.speech.decoding import GreedySearch, Search
@@ -139,18 +140,9 @@ class SpeechRecognition(Task):
         count = max(data.max_frames // frames, 1)
         most_labels = int(data.max_duration * data.max_text_rate)
         labels = max(min(int(data.max_cells // (count * frames)) - 1, most_labels), 1)
-        group = SpeechBatch(
-            features=torch.zeros(count, frames, data.features.mel_bins),
-            feature_lengths=torch.full((count,), frames),
-            targets=torch.ones(count, labels, dtype=torch.long),
-            target_lengths=torch.full((count,), labels),
-            sizes=[(frames, labels)] * count,
-            weights=torch.ones(count),
-            ids=[""] * count,
-            problems=[""] * count,
-            texts=[""] * count,
-            frames=count * frames,
-        )
+        features = np.zeros((count, frames, data.features.mel_bins), np.float32)
+        names = [""] * count
+        group = pad_batch([*features], [np.ones(labels, int)] * count, names, names, names)
         return [group] * examples
 
     def loss(self, model: nn.Module, batch: list[SpeechBatch]) -> Loss:

@@ -66,7 +66,7 @@ def _images(batches: LazyBatches) -> tuple[np.ndarray, np.ndarray]:
 
 def bag_of_words(task: Any) -> Sequence[Scored]:
     """Score a linear model of a text's words; for pairs, of shared and different words."""
-    from magneto.language.classification import baseline_metrics, number_scores
+    from magneto.language.classification import number_scores, word_baseline
 
     number = task.data_config.regression
     name = "ridge regression on words" if number else "logistic regression on words"
@@ -75,7 +75,7 @@ def bag_of_words(task: Any) -> Sequence[Scored]:
         return no_baseline(task)
     if "pair" in train.columns:
         try:
-            return [(f"{name} of both", baseline_metrics(task.texts)["bag of words"])]
+            return [(f"{name} of both", word_baseline(task.texts))]
         except ValueError:  # the texts have no words
             return no_baseline(task)
     right = _labels(task, held)

@@ -14,7 +14,7 @@ from magneto.commands.translate import search_of, translate_lines
 from magneto.data.problems import INVALID_UTF8, Counts
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
-from magneto.translation.translator import TextTranslator
+from magneto.translation.task import TextTranslator
 from tests.commands import refused
 
 pytest.importorskip("transformers")
