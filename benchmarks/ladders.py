@@ -12,7 +12,6 @@ intervals must be widened. Predictions with today's priors are counted apart fro
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import shutil
 import subprocess
@@ -26,10 +25,12 @@ from typing import Any
 
 from magneto.commands.ladder import parser as ladder_parser
 from magneto.commands.ladder import read_ladder_options
-from magneto.files import read_json, write_text
+from magneto.files import read_json, write_bytes
 from magneto.lab.forecast import PRIORS
 from magneto.lab.ladder import Ladder
-from magneto.lab.report.ladder import write_table
+from magneto.lab.report.ladder import COLUMNS as SIZE_COLUMNS
+from magneto.lab.report.ladder import table_rows
+from magneto.lab.report.report import as_csv
 
 RESULTS = Path(__file__).parent / "results"
 LEVEL = 0.8
@@ -171,14 +172,11 @@ def write_results(out: Path) -> None:
     rows = held_out(out)
     if not rows:
         return
-    with (RESULTS / "ladder-held-out.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_bytes(RESULTS / "ladder-held-out.csv", as_csv(COLUMNS, rows))
     (RESULTS / "ladder-held-out.md").write_text(summary(rows), encoding="utf-8")
     for name, found in pages(out):
         shutil.copy(out / name / "report.md", RESULTS / f"ladder-{name}.md")
-        write_text(RESULTS / f"ladder-{name}.csv", write_table(found))
+        write_bytes(RESULTS / f"ladder-{name}.csv", as_csv(SIZE_COLUMNS, table_rows(found)))
 
 
 def main() -> None:

@@ -54,6 +54,8 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
     "path.simplify": True,
 }
+# Fields of files that differ between equal figures.
+METADATA = {"png": ("Software",), "svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator")}
 # Widths of a letter and of the legend, heights of a text line and of a heading, in inches.
 LETTER, LINE, HEADING, LEGEND = 0.062, 0.15, 0.2, 2.2
 # Margin of an image as a share of its panel, maximum text lines above it, maximum letters of a
@@ -89,18 +91,20 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
         return figure, figure.subplots()
 
 
-def as_png(figure: Figure, dpi: float = 110) -> bytes:
+def save(figure: Figure, kind: str, name: str = "magneto", dpi: Any = "figure") -> bytes:
+    """Return a figure as "png", "svg" or "pdf"; `name` makes the ids of an SVG unique."""
     file = io.BytesIO()
-    with rc_context(STYLE):
-        figure.savefig(file, format="png", dpi=dpi, metadata={"Software": None})
+    with rc_context({**STYLE, "svg.hashsalt": name}):
+        figure.savefig(file, format=kind, dpi=dpi, metadata=dict.fromkeys(METADATA[kind]))
     return file.getvalue()
 
 
+def as_png(figure: Figure, dpi: float = 110) -> bytes:
+    return save(figure, "png", dpi=dpi)
+
+
 def as_svg(figure: Figure) -> str:
-    file = io.StringIO()
-    with rc_context(STYLE):
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    text = file.getvalue()
+    text = save(figure, "svg").decode()
     return text[text.index("<svg") :]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -16,7 +16,6 @@ from magneto.recipe import Recipe
 from magneto.runs import load_model, resolved_recipe
 
 if TYPE_CHECKING:
-    from magneto.lab.report.report import RunPage
     from magneto.training.task import Figure, Task
 
 
@@ -47,9 +46,8 @@ def main(words: Sequence[str]) -> int:
     progress.finish()
     from magneto.lab.report.report import write_run_page
 
-    page = write_run_page(
-        describe(args.run, recipe, task, figures), args.out or args.run / "report"
-    )
+    found = {**describe(args.run, recipe, task), "figures": figures}
+    page = write_run_page(found, args.out or args.run / "report")
     value = {"page": str(page), "figures": [figure.name for figure in figures]}
     return answer(args, value, [f"report: {page}"])
 
@@ -62,9 +60,8 @@ def draw_figures(run: Path, weights: str, recipe: Recipe, task: Task) -> Sequenc
     return figures_of(task, model)
 
 
-def describe(run: Path, recipe: Recipe, task: Task, figures: Sequence[Figure]) -> RunPage:
+def describe(run: Path, recipe: Recipe, task: Task) -> dict[str, Any]:
     from magneto.lab.comparison import environments, without_places
-    from magneto.lab.report.report import RunPage
     from magneto.training.logging import METRICS_FILE, read_metrics
 
     rows = read_metrics(run) if (run / METRICS_FILE).is_file() else []
@@ -74,17 +71,16 @@ def describe(run: Path, recipe: Recipe, task: Task, figures: Sequence[Figure]) -
         found = {k: v for k, v in row.items() if k.startswith("validation_")}
         last |= {key.removeprefix("validation_"): value for key, value in found.items()}
     names = list(dict.fromkeys([*last, *baseline]))
-    return RunPage(
-        name=run.resolve().name,
-        subtitle=f"{recipe.task}, batch size {recipe.training.batch_size}, seed {recipe.seed}",
-        answer=ending_sentences(run, task, last, baseline),
-        metrics=[(name, last.get(name), baseline.get(name)) for name in names],
-        rows=rows,
-        baseline=baseline,
-        facts=[(name, ", ".join(values)) for name, values in environments([run]).items()],
-        config=yaml.safe_dump(without_places(recipe.to_mapping()), sort_keys=False).rstrip(),
-        figures=figures,
-    )
+    return {
+        "name": run.resolve().name,
+        "subtitle": f"{recipe.task}, batch size {recipe.training.batch_size}, seed {recipe.seed}",
+        "answer": ending_sentences(run, task, last, baseline),
+        "metrics": [(name, last.get(name), baseline.get(name)) for name in names],
+        "rows": rows,
+        "baseline": baseline,
+        "facts": [(name, ", ".join(values)) for name, values in environments([run]).items()],
+        "config": yaml.safe_dump(without_places(recipe.to_mapping()), sort_keys=False).rstrip(),
+    }
 
 
 def ending_sentences(

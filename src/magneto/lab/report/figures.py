@@ -90,17 +90,15 @@ def draw_strip(plot: Plot, rows: Sequence[tuple[Series, Sequence[Mark]]]) -> Non
             plot.hover(row, [(mark.x, height, mark.text)], axes)
 
 
-def log_rates(axes: Axes, rates: Sequence[float]) -> None:
+def log_x(axes: Axes, ticks: Sequence[float], label: str, margin: float | None = None) -> None:
+    """Set a logarithmic x axis with ticks at these values, or at powers of ten if they are many."""
     axes.set_xscale("log")
-    axes.set_xlim(rates[0] / 1.6, rates[-1] * 1.6)
-    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(label)
+    if margin:
+        axes.set_xlim(ticks[0] / margin, ticks[-1] * margin)
     axes.xaxis.set_minor_locator(FixedLocator([]))
-    if len(rates) <= 8:
-        axes.xaxis.set_major_locator(FixedLocator(list(rates)))
-    else:
-        axes.xaxis.set_major_locator(LogLocator(10))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda rate, _: rate_text(float(f"{rate:.6g}"))))
-    axes.set_xlabel("peak learning rate")
+    axes.xaxis.set_major_locator(FixedLocator(list(ticks)) if len(ticks) <= 8 else LogLocator(10))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def log_y(axes: Axes) -> None:
@@ -126,7 +124,7 @@ def draw_scores(
     plot = Plot(name, (WIDTH, HEIGHT + strip), (strip, HEIGHT) if failed else (1,), title)
     axes = plot.main
     with rc_context(STYLE):
-        log_rates(axes, rates)
+        log_x(axes, rates, "peak learning rate", 1.6)
         for position, (name, row) in enumerate(series.items()):
             shift = _shift(rates, position - (len(series) - 1) / 2, len(series))
             _draw_score(plot, row, rates, rows[name], shift, decimals)
@@ -267,12 +265,9 @@ def draw_updates(
             if reading == "label" and bounds:
                 relative = [value / bounds[0] for value in bounds]
                 plot.line(row, depths, relative, linestyle="--", linewidth=1)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(FixedLocator(depths))
-        axes.xaxis.set_minor_locator(FixedLocator([]))
-        axes.set_xticklabels([str(depth) for depth in depths])
+        log_x(axes, depths, "layers")
         log_y(axes)
-        axes.set(xlabel="layers", ylabel=f"relative to {depths[0]} layers")
+        axes.set_ylabel(f"relative to {depths[0]} layers")
     return plot.finish()
 
 

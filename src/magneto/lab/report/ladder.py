@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,19 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from magneto.figures import FAINT
 from magneto.files import write_bytes
 from magneto.lab.forecast import QUANTITIES, percent, spread
 from magneto.lab.outcome import group_cells, rate_text
-from magneto.lab.report.figures import SIZE, draw_scores, log_y
+from magneto.lab.report.figures import SIZE, draw_scores, log_x, log_y
 from magneto.lab.report.plot import STYLE, Drawing, Plot, Series, series_of, swatch
 from magneto.lab.report.report import (
     FIGURES,
     PAGE,
     TABLE,
     TEXT,
+    as_csv,
+    facts,
     script_json,
     template,
     write_figures,
@@ -62,32 +62,19 @@ def write_ladder(found: Found, directory: Path) -> Path:
     series = series_of(list(found["rows"]), dict(found["rows"]))
     sections = list(page_sections(found, series))
     drawings = [drawing for section in sections for drawing in section.drawings]
-    words = {"found": found, "sections": sections, "facts": facts(found)}
+    runs = f"{found['cells']}; {found['hours']:.2f} hours of training in total"
+    words = {"found": found, "sections": sections, "facts": facts(found, runs)}
     page = template("ladder.html.jinja").render(
         **words, legend=list(series.values()), swatch=swatch, hits=script_json(drawings)
     )
     write_figures(drawings, directory / FIGURES)
-    write_bytes(directory / TABLE, write_table(found).encode())
+    write_bytes(directory / TABLE, as_csv(COLUMNS, table_rows(found)))
     write_bytes(directory / TEXT, template("ladder.md.jinja").render(**words).encode())
     write_bytes(directory / PAGE, page.encode())
     return directory / PAGE
 
 
-def facts(found: Found) -> list[tuple[str, str]]:
-    """Return facts about the runs and their environment, each as a name and a text."""
-    changes = " ".join(f"--{key} {value}" for key, value in found["overrides"].items())
-    return [
-        ("recipe", found["recipe"]),
-        ("changed in all runs", changes or "nothing"),
-        ("seeds", ", ".join(map(str, found["seeds"]))),
-        ("runs", f"{found['cells']}; {found['hours']:.2f} hours of training in total"),
-        ("report written", found["created"]),
-        *((name, ", ".join(values)) for name, values in found["environment"].items()),
-    ]
-
-
 def page_sections(found: Found, series: Mapping[str, Series]) -> Iterator[Section]:
-    """Yield the page's sections."""
     head = ["", *map(str, found["sizes"]), f"{found['target']} (forecast)", "exponent of size"]
     for name, heading, shown, note in (
         ("rate", "Learning rate", RATES,
@@ -256,11 +243,7 @@ def draw_over_size(found: Found, series: Mapping[str, Series], key: str, title: 
                 limits += [max(low, value / FAR), value, min(high, value * FAR)]
             plot.hover(style, [(x, value, f"{size}: {value:.3g} ({low:.3g} to {high:.3g})")
                                for x, value, low, high, size in known])  # fmt: skip
-        axes.set_xscale("log")
-        axes.set(xlabel=found["axis"], xlim=(sizes[0] / 1.25, target * 1.25))
-        axes.xaxis.set_minor_locator(FixedLocator([]))
-        axes.xaxis.set_major_locator(FixedLocator([*sizes, target]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:.0f}"))
+        log_x(axes, [*sizes, target], found["axis"], 1.25)
         axes.axvline(target, color=FAINT, linewidth=0.6, linestyle=(0, (1, 2)))
         log_y(axes)
         wide = max(limits) / min(limits)
@@ -281,14 +264,11 @@ def ends(value: Any) -> tuple[float, float, float]:
     return value["value"], value["value"] / factor, value["value"] * factor
 
 
-def write_table(found: Found) -> str:
-    """Return all numbers over size as CSV: measured values, then forecasts.
+def table_rows(found: Found) -> Iterator[dict[str, Any]]:
+    """Yield all numbers over size: measured values, then forecasts.
 
     "gap" is a row's loss over that of the first row.
     """
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
     measured = [("measured", rung) for rung in found["rungs"]]
     for kind, rung in [*measured, ("forecast", found["forecast"])]:
         for row, part in rung["rows"].items():
@@ -298,12 +278,10 @@ def write_table(found: Found) -> str:
                 if value is not None:
                     law = value if isinstance(value, Mapping) else {}
                     numbers = dict(zip(("value", "low", "high"), ends(value), strict=True))
-                    writer.writerow({**shared, **law, **numbers, "what": key.rpartition(".")[2]})
+                    yield {**shared, **law, **numbers, "what": key.rpartition(".")[2]}
     for _, row, measured, law in gaps(found):
         shared = {"axis": found["axis"], "row": row, "what": "gap"}
         for size, gap in zip(found["sizes"], measured, strict=True):
-            writer.writerow({**shared, "size": size, "kind": "measured", "value": math.exp(gap)})
+            yield {**shared, "size": size, "kind": "measured", "value": math.exp(gap)}
         ratios = {end: math.exp(law[end]) for end in ("value", "low", "high")}
-        told = {"size": found["target"], "kind": "forecast", **law, **ratios}
-        writer.writerow({**shared, **told})
-    return out.getvalue()
+        yield {**shared, "size": found["target"], "kind": "forecast", **law, **ratios}

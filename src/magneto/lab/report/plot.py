@@ -8,7 +8,6 @@ Figures are drawn in the colours of light pages; the style sheet replaces them o
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.transforms import Affine2D
 
 from magneto.figures import STYLE as SHARED
+from magneto.figures import save
 
 COORDINATE = re.compile(r"-?\d+\.\d{3,}")
 SOLID = ()
@@ -127,16 +127,7 @@ class Drawing:
 
     def pdf(self) -> bytes:
         """Return the figure as PDF. Embedding its fonts is slow."""
-        return save(self.figure, self.name, "pdf")
-
-
-def save(figure: Figure, name: str, kind: str) -> bytes:
-    """Return a figure in a file format; equal figures give equal bytes."""
-    out = io.BytesIO()
-    date = "CreationDate" if kind == "pdf" else "Date"
-    with rc_context({**STYLE, "svg.hashsalt": name}):
-        figure.savefig(out, format=kind, metadata={date: None, "Creator": None})
-    return out.getvalue()
+        return save(self.figure, "pdf", self.name)
 
 
 class Plot:
@@ -195,7 +186,7 @@ class Plot:
 
     def finish(self) -> Drawing:
         self._legend()
-        svg = for_page(save(self.figure, self.name, "svg").decode())
+        svg = for_page(save(self.figure, "svg", self.name).decode())
         self.figure.set_layout_engine("none")  # the layout is done
         return Drawing(self.name, self.title, svg, self.hits(), self.figure)
 

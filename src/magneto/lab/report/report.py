@@ -11,7 +11,7 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,6 @@ from magneto.lab.report.figures import (
     with_curves,
 )
 from magneto.lab.report.plot import Drawing, series_of, swatch
-from magneto.training.task import Figure
 
 PAGE, TEXT = "report.html", "report.md"
 TABLE, CURVES, FIGURES = "report.csv", "curves.csv", "figures"
@@ -81,10 +80,15 @@ def write_report(comparison: Mapping[str, Any], directory: Path, downloads: bool
         hits=script_json(drawings),
     )  # fmt: skip
     directory.mkdir(parents=True, exist_ok=True)
+    cells = comparison["cells"]
     if downloads:
         write_figures(drawings, directory / FIGURES)
-        write_bytes(directory / CURVES, write_curves(comparison).encode())
-    write_bytes(directory / TABLE, write_csv(comparison).encode())
+        points = (
+            {**cell, "step": step, "loss": loss} for cell in cells for step, loss in cell["curve"]
+        )
+        write_bytes(directory / CURVES, as_csv(CURVE_COLUMNS, points))
+    shared = {name: comparison[name] for name in ("recipe", "metric")}
+    write_bytes(directory / TABLE, as_csv(COLUMNS, (shared | cell for cell in cells)))
     write_bytes(directory / TEXT, as_markdown(comparison).encode())
     write_bytes(directory / PAGE, page.encode())
     return directory / PAGE
@@ -112,7 +116,7 @@ def describe(comparison: Mapping[str, Any]) -> dict[str, Any]:
         "reasons": reason_sentences(comparison),
         "growth": growth_rows(comparison),
         "layers": layer_rows(comparison),
-        "facts": facts(comparison),
+        "facts": facts(comparison, runs_text(cells)),
         "config": yaml.safe_dump(comparison["config"], sort_keys=False).rstrip(),
         "runs": run_rows(cells, decimals),
         "significance": significance_sentence(comparison),
@@ -366,80 +370,47 @@ def baseline_sentence(comparison: Mapping[str, Any]) -> str:
     )
 
 
-def facts(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
-    cells = comparison["cells"]
+def runs_text(cells: Sequence[Mapping[str, Any]]) -> str:
     done = [cell for cell in cells if cell["status"] != "missing"]
     hours = sum(cell["seconds"] or 0 for cell in done) / 3600
     duration = f"{hours:.1f} hours" if hours >= 0.1 else f"{hours * 60:.1f} minutes"
-    near = ", ".join(map(str, comparison.get("seeds_near_best") or ()))
-    overrides = " ".join(f"--{key} {value}" for key, value in comparison["overrides"].items())
+    return f"{len(done)} of {len(cells)}; {duration} of training in total"
+
+
+def facts(found: Mapping[str, Any], runs: str) -> list[tuple[str, str]]:
+    """Return names and texts of how a comparison or a ladder was run, and on what machine."""
+    near = ", ".join(map(str, found.get("seeds_near_best") or ()))
+    overrides = " ".join(f"--{key} {value}" for key, value in found["overrides"].items())
     return [
-        ("recipe", str(comparison["recipe"])),
+        ("recipe", found["recipe"]),
         ("changed in all runs", overrides or "nothing"),
-        ("seeds", ", ".join(str(seed) for seed in comparison["seeds"])),
+        ("seeds", ", ".join(map(str, found["seeds"]))),
         *([("seeds near the best rate", near)] if near else []),
-        ("runs", f"{len(done)} of {len(cells)}; {duration} of training in total"),
-        ("report written", str(comparison["created"])),
-        *(
-            (name, ", ".join(values) if isinstance(values, list) else str(values))
-            for name, values in comparison["environment"].items()
-        ),
+        ("runs", runs),
+        ("report written", found["created"]),
+        *((name, ", ".join(values)) for name, values in found["environment"].items()),
     ]
 
 
-def write_csv(comparison: Mapping[str, Any]) -> str:
-    shared = {name: comparison[name] for name in ("recipe", "metric")}
-    return _csv(COLUMNS, (shared | dict(cell) for cell in comparison["cells"]))
-
-
-def write_curves(comparison: Mapping[str, Any]) -> str:
-    return _csv(
-        CURVE_COLUMNS,
-        (
-            dict(cell) | {"step": step, "loss": loss}
-            for cell in comparison["cells"]
-            for step, loss in cell["curve"]
-        ),
-    )
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> bytes:
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return out.getvalue()
+    return out.getvalue().encode()
 
 
-@dataclass(frozen=True)
-class RunPage:
-    """Contents of a run's page.
+def write_run_page(page: Mapping[str, Any], directory: Path) -> Path:
+    """Write a run's page and its figures, each file atomically; return the page's path.
 
-    Attributes:
-        subtitle: Task and settings in a line.
-        answer: Sentences on the result; the first is emphasised.
-        metrics: (name, last value or None, trivial baseline's value or None).
-        rows: Rows of its metrics.jsonl.
-        facts: Names and texts: versions, machine, commits.
+    The values of `page` are "name", "subtitle", "answer" (sentences, the first is emphasised),
+    "metrics" (name, last value or None, baseline's value or None), "rows" (of metrics.jsonl),
+    "baseline", "facts" (name, text), "config" (the recipe as YAML) and "figures".
     """
-
-    name: str
-    subtitle: str
-    answer: Sequence[str]
-    metrics: Sequence[tuple[str, float | None, float | None]]
-    rows: Sequence[Mapping[str, Any]]
-    baseline: Mapping[str, float]
-    facts: Sequence[tuple[str, str]]
-    config: str
-    figures: Sequence[Figure] = field(default_factory=tuple)
-
-
-def write_run_page(page: RunPage, directory: Path) -> Path:
-    """Write a run's page and its figures, each file atomically; return the page's path."""
-    curves = draw_run(page.rows, page.baseline)
+    curves = draw_run(page["rows"], page["baseline"])
     write_figures(curves, directory / FIGURES)
     figures = []
-    for figure in page.figures:
+    for figure in page["figures"]:
         ending, kind = (".svg", "svg+xml") if isinstance(figure.image, str) else (".png", "png")
         image = figure.image.encode() if isinstance(figure.image, str) else figure.image
         write_bytes(directory / FIGURES / f"{figure.name}{ending}", image)
@@ -448,7 +419,7 @@ def write_run_page(page: RunPage, directory: Path) -> Path:
         figures.append({"figure": figure, "file": f"{figure.name}{ending}", "source": source})
     metrics = [
         (name, *("–" if value is None else f"{value:.4g}" for value in values))
-        for name, *values in page.metrics
+        for name, *values in page["metrics"]
     ]
     text = template("run.html.jinja").render(
         page=page, legend=SERIES, curves=curves, figures=figures, hits=script_json(curves),

@@ -5,15 +5,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from magneto.lab.report.figures import draw_run
-from magneto.lab.report.report import RunPage, write_run_page
+from magneto.lab.report.report import write_run_page
 from magneto.training.task import Figure
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"><path d="M0 0"/></svg>'
 PNG = b"\x89PNG\r\n\x1a\nnot a whole one"
 
 
-def page(**changes: object) -> RunPage:
-    kept = {
+def page() -> dict[str, object]:
+    return {
         "name": "a <run>", "subtitle": "toy", "answer": ["It finished.", "Best & last."],
         "metrics": [("accuracy", 0.8334567, None), ("loss", None, 2.5)],
         "rows": [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}], "baseline": {"loss": 2.5},
@@ -21,7 +21,6 @@ def page(**changes: object) -> RunPage:
         "figures": [Figure("codes", "Codes", "Patches & codes", SVG),
                     Figure("masks", "Masks", "Masked patches", PNG)],
     }  # fmt: skip
-    return RunPage(**{**kept, **changes})
 
 
 def test_everything_is_said_and_escaped(tmp_path: Path, without_pdf: None) -> None:
