@@ -19,8 +19,7 @@ from magneto.language.models import LanguageModel
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe
 from magneto.training.distributed import World
-from magneto.training.loop import build_state, run_evaluation, train_step
-from magneto.training.state import TrainingState
+from magneto.training.loop import TrainingState, build_state, run_evaluation, train_step
 
 if TYPE_CHECKING:
     from benchmarks.gpu import Bench, Found

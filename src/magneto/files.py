@@ -75,7 +75,9 @@ def is_aside(path: Path) -> bool:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name and rename it; folders that are missing are created."""
     aside = aside_path(path)
+    aside.parent.mkdir(parents=True, exist_ok=True)
     clear_dead(path.parent, path.name)
     try:
         with aside.open("wb") as file:

@@ -21,8 +21,7 @@ from magneto.recipe import Recipe, load_recipe, recipe_names
 from magneto.speech.config import SyntheticConfig
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World
-from magneto.training.loop import build_state
-from magneto.training.state import TrainingState
+from magneto.training.loop import TrainingState, build_state
 from magneto.training.task import Task, place_companion
 
 # A new field's tiny recipe is in every test here from the day it is there.

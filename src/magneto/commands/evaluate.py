@@ -11,8 +11,8 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from itertools import chain
@@ -130,17 +130,11 @@ def main(words: Sequence[str]) -> int:
                                    "a file"])  # fmt: skip
             args.data = str(stack.enter_context(standard_input_as_file()))
         if several_processes() and not special:
-            stack.enter_context(joined_processes(args.run, overrides))
+            from magneto.training.distributed import join_world
+
+            training = replace(open_run(args.run, overrides).training, distributed="ddp")
+            stack.enter_context(join_world(training))  # every rank loads the full model
         return evaluate(args, overrides)
-
-
-@contextmanager
-def joined_processes(run: Path, overrides: dict[str, str]) -> Iterator[None]:
-    from magneto.training.distributed import join_world
-
-    training = open_run(run, overrides).training
-    with join_world(replace(training, distributed="ddp")):  # every rank loads the full model
-        yield
 
 
 def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int:
@@ -169,7 +163,6 @@ def evaluate_metrics(args: argparse.Namespace, overrides: dict[str, Any]) -> int
         if args.answers is not None:
             rows = [{"question_id": number, "answer": answer}
                     for number, answer in opened.task.given_answers(predictions)]  # fmt: skip
-            args.answers.parent.mkdir(parents=True, exist_ok=True)
             write_json(args.answers, rows)
         keep(args, overrides, opened.weights, metrics, split)
         found[split] = {"weights": str(opened.weights), **metrics}
@@ -213,7 +206,6 @@ def recognition_metrics(
 
     if args.write:
         path = args.write / f"{split or 'validation'}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
         rows = (dict(zip(("id", "reference", "hypothesis"), each, strict=True)) for each in answers)
         write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     references, hypotheses = ([each[place] for each in answers] for place in (1, 2))
@@ -247,12 +239,10 @@ def keep(
     """Write the metrics and their conditions into the run, for --keep."""
     if not args.keep:
         return
-    folder = args.run / SCORES
-    folder.mkdir(exist_ok=True)
     conditions = {"weights": weights.name, "limit": args.limit, "overrides": overrides}
     conditions["manifest"] = read_json(weights / MANIFEST)  # for `magneto table` to compare
     name = f"{args.keep}-{split.replace('/', '-')}" if split else args.keep
-    write_json(folder / f"{name}.json", plain({"metrics": metrics, **conditions}))
+    write_json(args.run / SCORES / f"{name}.json", plain({"metrics": metrics, **conditions}))
 
 
 def check_answers(args: argparse.Namespace) -> None:
@@ -307,7 +297,6 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
     scores, written = score_directions(translator, texts.texts, progress)
     progress.finish()
     for direction, lines in written.items() if args.write else ():
-        args.write.mkdir(parents=True, exist_ok=True)
         text = "".join(" ".join(line.splitlines()) + "\n" for line in lines)
         write_text(args.write / f"{'-'.join(direction)}.txt", text)
     result = {"run": str(args.run), "weights": str(opened.weights), "data": source, **metrics}

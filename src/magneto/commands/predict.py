@@ -199,7 +199,6 @@ def write_pictures(path: Path, prediction: Prediction, out: Path, taken: set[str
         numbers = chain([path.stem], (f"{path.stem}-{number}" for number in count(2)))
         name = next(n for n in (f"{stem}-{kind}.png" for stem in numbers) if n not in taken)
         taken.add(name)
-        out.mkdir(parents=True, exist_ok=True)
         write_bytes(out / name, content)
         files.append(out / name)
     return files

@@ -97,7 +97,6 @@ def main(words: Sequence[str]) -> int:
         **found,
     })  # fmt: skip
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         write_json(args.out / "probe.json", value)
     return answer(args, value, lines)
 
@@ -175,7 +174,6 @@ def measure_widths(
         raise ConfigError([f"--coordinates: the model of {args.recipe} has no Transformer stack"])
     found = measure_coordinates(recipes[0], widths, args.steps, progress)
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
         write_bytes(args.out / "coordinates.svg", draw_coordinates(found, args.steps))
     value = {
         "widths": widths,

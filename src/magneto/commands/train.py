@@ -57,7 +57,7 @@ def main(words: Sequence[str]) -> int:
     from magneto.lab.probe import ProbeHook
     from magneto.lab.sweep import check_weights_first
     from magneto.training.distributed import pick_device, pick_strategy
-    from magneto.training.logging import check_trackers
+    from magneto.training.logging import import_wandb
     from magneto.training.loop import train
     from magneto.training.task import strategy_error
 
@@ -71,7 +71,8 @@ def main(words: Sequence[str]) -> int:
         check_weights_first(recipe)
     if args.dry_run:
         return dry_run(args, recipe, progress)
-    check_trackers(recipe.training)
+    if recipe.training.tracker == "wandb":
+        import_wandb()
     with locked(run, progress, new=not resume, patient=args.auto_resume):
         result = train(
             task,

@@ -218,7 +218,6 @@ def write(
     if args.out is None:
         print(written, end="", flush=True)
         return
-    args.out.mkdir(parents=True, exist_ok=True)
     stem = "stdin" if name == STDIN else Path(name).stem
     write_text(args.out / f"{stem}.{args.kind}", written)
 

@@ -28,8 +28,7 @@ from magneto.lab.verdict import Verdict, judge
 from magneto.progress import SILENT, Progress, ProgressBars
 from magneto.recipe import Recipe
 from magneto.theory.placement import Placement
-from magneto.training.loop import log, run_evaluation, train
-from magneto.training.state import Hook, Stop, TrainingState
+from magneto.training.loop import Hook, Stop, TrainingState, log, run_evaluation, train
 
 # Maximum validation batches of a trial, if the recipe sets no limit.
 BATCHES = 16

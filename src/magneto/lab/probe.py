@@ -25,8 +25,8 @@ from magneto.nn.transformer import ProbedStack
 from magneto.training.config import learning_rate
 from magneto.training.distributed import is_sharded, unwrap
 from magneto.training.logging import cut_after
+from magneto.training.loop import Hook, TrainingState
 from magneto.training.optimizer import GRAD_SCALE
-from magneto.training.state import Hook, TrainingState
 
 PROBE_FILE = "probe.jsonl"
 # Largest finite values of number formats. bf16 has the exponents of fp32.

@@ -43,9 +43,8 @@ from magneto.progress import SILENT, Progress, ProgressBars
 from magneto.recipe import RUN_FILE, Recipe
 from magneto.training.distributed import pick_device, single_process
 from magneto.training.logging import METRICS_FILE, TrainingResult, read_metrics
-from magneto.training.loop import run_evaluation, train
+from magneto.training.loop import Hook, Stop, TrainingState, run_evaluation, train
 from magneto.training.model import FillRecorder, check_memory, check_model_memory
-from magneto.training.state import Hook, Stop, TrainingState
 from magneto.training.task import ASSETS, Task, staged_assets
 
 # Seconds between updates of the progress.

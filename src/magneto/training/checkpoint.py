@@ -475,7 +475,7 @@ def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> Trai
     All checks come before the first write, so that a refused resumption leaves the run unchanged.
 
     Args:
-        state: The `magneto.training.state.TrainingState` at step 0.
+        state: The `magneto.training.loop.TrainingState` at step 0.
         resume: Whether an existing run may be resumed.
         save_recipe: Function to call before anything is written.
 
@@ -526,7 +526,7 @@ def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> Trai
 
 
 def load_checkpoint(state: Any, directory: Path) -> None:
-    """Restore a checkpoint into a `magneto.training.state.TrainingState`."""
+    """Restore a checkpoint into a `magneto.training.loop.TrainingState`."""
     load_pieces(model_pieces(state.model), open_tensors(directory), directory)
     load_optimizer(state.model, state.optimizer, open_tensors(directory, OPTIMIZER))
     if state.average is not None:

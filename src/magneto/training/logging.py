@@ -129,12 +129,6 @@ def flatten(values: Mapping[str, Any], section: str = "") -> dict[str, Any]:
     return found
 
 
-def check_trackers(config: TrainingConfig) -> None:
-    """Raise ModuleNotFoundError with advice if the configured tracker is not installed."""
-    if config.tracker == "wandb":
-        import_wandb()
-
-
 def open_trackers(
     run: Path,
     from_step: int,

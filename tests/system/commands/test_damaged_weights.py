@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 from magneto.cli import main
 from magneto.files import fingerprint
 from magneto.progress import ProgressBars
-from magneto.training.loop import train
-from magneto.training.state import Hook, TrainingState
+from magneto.training.loop import Hook, TrainingState, train
 from tests.commands import refused
 from tests.system.commands.conftest import SMALL
 from tests.unit.training.toy import Toy, config, flip_a_bit

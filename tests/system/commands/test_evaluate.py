@@ -45,7 +45,7 @@ def test_what_one_process_measures_waits_for_no_other(
 ) -> None:
     """Standard input, which processes cannot share, is refused."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("magneto.commands.evaluate.joined_processes", pytest.fail)
+    monkeypatch.setattr("magneto.training.distributed.join_world", pytest.fail)
     alone = "magneto.commands.evaluate.judge_features"
     monkeypatch.setattr(alone, lambda given, overrides: print(given.features) or 0)
     assert outcome(capsys, "evaluate", digits_run, "--features") == (0, "True\n", "")

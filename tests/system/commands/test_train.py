@@ -16,8 +16,7 @@ from magneto.commands.train import LOCK_TIMEOUT, lock_of
 from magneto.files import LOCK_FILE, acquire_lock
 from magneto.progress import SILENT
 from magneto.recipe import open_run
-from magneto.training.loop import log
-from magneto.training.state import TrainingState
+from magneto.training.loop import TrainingState, log
 from tests.commands import outcome, refused
 from tests.system.commands.conftest import NEW
 

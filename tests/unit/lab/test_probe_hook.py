@@ -13,8 +13,7 @@ from magneto.lab.short_run import initial_model, short_run
 from magneto.progress import ProgressBars
 from magneto.recipe import Recipe
 from magneto.training.logging import TrainingResult, read_rows
-from magneto.training.loop import train
-from magneto.training.state import Hook
+from magneto.training.loop import Hook, train
 from tests.ranks import run_alone, run_ranks
 
 Small = Callable[..., Recipe]

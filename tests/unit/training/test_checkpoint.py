@@ -16,8 +16,7 @@ from magneto.training import checkpoint as module
 from magneto.training.checkpoint import CheckpointWriter, load_weights
 from magneto.training.distributed import piece_of, single_process
 from magneto.training.evaluation import evaluate
-from magneto.training.loop import train
-from magneto.training.state import Hook, Stop, TrainingState
+from magneto.training.loop import Hook, Stop, TrainingState, train
 from magneto.weights import find_weights, list_checkpoints, open_tensors, undamaged
 from tests.unit.training.toy import Moving, Toy, config, equal, flip_a_bit, run_toy, same, tensors
 

@@ -16,8 +16,7 @@ from magneto.progress import ProgressBars
 from magneto.training.config import learning_rate
 from magneto.training.distributed import World
 from magneto.training.logging import read_metrics
-from magneto.training.loop import accumulate, train
-from magneto.training.state import Hook, TrainingState
+from magneto.training.loop import Hook, TrainingState, accumulate, train
 from magneto.training.task import Loss
 from magneto.weights import list_checkpoints
 from tests.evaluating import watched_reads
