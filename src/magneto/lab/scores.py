@@ -22,7 +22,6 @@ from magneto.lab.grid import (
     SEED,
     SPEC_FILE,
     cell_directory,
-    read_result,
     read_sweep,
 )
 from magneto.recipe import Recipe, open_run, placement_name
@@ -33,6 +32,8 @@ SCORES = "scores"
 TRAINED = ("training.steps", "training.batch_size", "training.warmup_steps", "training.schedule")
 Point = tuple[tuple[str, Any], ...]
 """Dotted fields and their values."""
+Found = tuple[Path, Recipe, Point]
+"""The file of a run's result, its recipe, and its grid point."""
 
 
 @dataclass(frozen=True)
@@ -105,44 +106,31 @@ class Measured:
         return own | dict(self.other_scores) if own else {}
 
 
-@dataclass(frozen=True)
-class Found:
-    """A run's directory, recipe, result (with its file) and grid point."""
-
-    directory: Path
-    recipe: Recipe
-    file: Path
-    outcome: Mapping[str, Any]
-    point: Point
-
-
 def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") -> list[Measured]:
     """Return the runs in folders, each a comparison or a single run.
 
     Scores of `--keep` must have been measured on these weights. Errors name a run of another task,
     one that is repeated or does not match its row's seeds, and a damaged result or score.
     """
-    found = [run for folder in folders for run in (
-        comparison(folder) if (folder / SPEC_FILE).is_file() else [single(folder)])]  # fmt: skip
-    names = source_names([source_of(run.recipe) for run in found])
-    runs = [measured(run, names[source_of(run.recipe)], preset, weights) for run in found]
+    found = [run for folder in folders for run in runs_in(folder)]
+    sources = [source_of(recipe) for _, recipe, _ in found]
+    uses = Counter(map(name_of, {*sources}))
+    names = [name_of(source) if uses[name_of(source)] == 1 else source for source in sources]
+    runs = [measured(*run, name, preset, weights) for run, name in zip(found, names, strict=True)]
     check_seeds(runs)
     return with_distinct_columns(runs)
 
 
-def comparison(folder: Path) -> Iterator[Found]:
-    """Yield the runs of a comparison. The grid points of runs omit placement and seed."""
+def runs_in(folder: Path) -> Iterator[Found]:
+    """Yield the runs of a comparison, or a run. Grid points omit placement and seed."""
+    if not (folder / SPEC_FILE).is_file():
+        recipe = open_run(folder)
+        yield folder / "result.json", recipe, ((RATE, recipe.training.learning_rate),)
+        return
     sweep = read_sweep(folder)
     for cell in sweep.cells():
-        run, outcome = cell_directory(folder, cell), read_result(folder, cell) or {}
         point = tuple((key, v) for key, v in cell.values.items() if key not in (PLACEMENT, SEED))
-        yield Found(run, sweep.load(cell), run / "outcome.json", outcome, point)
-
-
-def single(run: Path) -> Found:
-    recipe, file = open_run(run), run / "result.json"
-    outcome = read_object(file) if file.is_file() else {}
-    return Found(run, recipe, file, outcome, ((RATE, recipe.training.learning_rate),))
+        yield cell_directory(folder, cell) / "outcome.json", sweep.load(cell), point
 
 
 def source_of(recipe: Recipe) -> str:
@@ -168,52 +156,54 @@ def row_of(recipe: Recipe, by_origin: bool) -> str:
     return f"{model.row.title}, from {source}"
 
 
-def measured(run: Found, data: str, preset: Preset, weights: str) -> Measured:
+def measured(
+    result: Path, recipe: Recipe, point: Point, data: str, preset: Preset, weights: str
+) -> Measured:
     """Return the scores of a run; `data` is the name of its data in the table."""
-    recipe = run.recipe
+    run = result.parent
     if preset.tasks and recipe.task not in preset.tasks:
-        raise ConfigError([f"{run.directory} has the task {recipe.task}, not "
+        raise ConfigError([f"{run} has the task {recipe.task}, not "
                            f"{' or '.join(preset.tasks)}; omit this run"])  # fmt: skip
     task, title = recipe.build_task(), preset.tasks.get(recipe.task, "{data} {metric}")
     metric = task.primary_metric
     own = title.format(data=data, metric=metric)
     if preset.columns and own not in preset.columns:
-        raise ConfigError([f"{run.directory}: {own} is not a column of the table "
+        raise ConfigError([f"{run}: {own} is not a column of the table "
                            f"({', '.join(preset.columns)})"])  # fmt: skip
-    metrics, reason = own_metrics(run, metric, preset.at_end)
+    metrics, reason = own_metrics(result, metric, preset.at_end)
     named = {title.format(data=data, metric=name): value for name, value in metrics.items()}
     scores = {name: preset.scale * value for name, value in named.items()
               if name == own or name in preset.columns}  # fmt: skip
     others: dict[str, RunScore] = {}
     files: dict[str, Path] = {}
-    for file in sorted((run.directory / SCORES).glob("*.json")) if scores else ():
+    for file in sorted((run / SCORES).glob("*.json")) if scores else ():
         for stem, score in read_scores(file, metric, preset.scale, weights).items():
             ending = (split for split in preset.splits if f"-{stem}".endswith(f"-{split}"))
             name = next(ending, stem)
             if name in files:
                 raise ConfigError([f"{files[name]} and {file} both score {name}; remove one"])
             others[name], files[name] = score, file
-    row = row_of(recipe, preset.by_origin)
-    better = task.higher_is_better
-    return Measured(run.directory, recipe, row, own, better, run.point, scores, others, reason)
+    row, better = row_of(recipe, preset.by_origin), task.higher_is_better
+    return Measured(run, recipe, row, own, better, point, scores, others, reason)
 
 
-def own_metrics(run: Found, metric: str, at_end: bool) -> tuple[dict[str, float], str]:
+def own_metrics(file: Path, metric: str, at_end: bool) -> tuple[dict[str, float], str]:
     """Return a run's metrics on its own validation data; if it has none, {} and the reason.
 
     The primary metric is that of the best weights, or with `at_end` that after the last step.
     """
-    status = run.outcome.get("status")
+    outcome = read_object(file, "status") if file.is_file() else {"status": None}
+    status = outcome["status"]
     if status != "finished":
         return {}, "diverged" if status == "diverged" else "no result yet"
-    metrics, best = run.outcome.get("metrics"), run.outcome.get("best") or {}
+    metrics, best = outcome.get("metrics"), outcome.get("best") or {}
     if not isinstance(metrics, dict) or not isinstance(best, dict):
-        raise DamagedError(f"{run.file} is damaged: it has no metrics")
+        raise DamagedError(f"{file} is damaged: it has no metrics")
     value = metrics.get(metric) if at_end else best.get("value", metrics.get(metric))
     if value is None:
         return {}, f"no {metric}"
     if not is_number(value):
-        raise DamagedError(f"{run.file} is damaged: its {metric} is {value!r}")
+        raise DamagedError(f"{file} is damaged: its {metric} is {value!r}")
     return {metric: value} | {k: v for k, v in metrics.items() if k != metric and is_number(v)}, ""
 
 
@@ -310,8 +300,3 @@ def words(point: Point) -> str:
 
 def name_of(source: str) -> str:
     return source.rstrip("/").replace(":", "/").rpartition("/")[2] or source
-
-
-def source_names(sources: Sequence[str]) -> dict[str, str]:
-    uses = Counter(map(name_of, set(sources)))
-    return {one: name_of(one) if uses[name_of(one)] == 1 else one for one in sources}

@@ -111,29 +111,19 @@ def work(
             break
         before = count
         for cell in left:
-            ended = _try_cell(folder, sweep, cell, device, orphaned)
-            if ended is False:
-                return count
-            count += ended is True
+            if not (lock := acquire_lock(cell_directory(folder, cell))):
+                continue
+            try:
+                if is_done(folder, cell):  # by the previous holder of the lock
+                    continue
+                if run_cell(folder, sweep, cell, device, orphaned).status == "interrupted":
+                    return count
+                count += 1
+            finally:
+                lock.release()
         if count == before:
             time.sleep(WAIT)
     return count
-
-
-def _try_cell(
-    folder: Path, sweep: Sweep, cell: Cell, device: str | None, orphaned: Callable[[], bool]
-) -> bool | None:
-    """Run a cell; return False if it was interrupted, None if it was locked or done, else True."""
-    lock = None if is_done(folder, cell) else acquire_lock(cell_directory(folder, cell))
-    if lock is None:
-        return None
-    try:
-        if is_done(folder, cell):  # by the previous holder of the lock
-            return None
-        result = run_cell(folder, sweep, cell, device, orphaned)
-        return result.status != "interrupted"
-    finally:
-        lock.release()
 
 
 def run_cell(
@@ -329,11 +319,8 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 def run_cluster(folder: Path, jobs: int, cluster: str, options: dict[str, Any]) -> list[Any]:
     """Start workers through submitit, and return its jobs; call `result()` on each to wait.
 
-    Args:
-        folder: Folder of the sweep, shared by all machines of the cluster.
-        jobs: Number of workers.
-        cluster: "slurm", or "local" for processes on this machine.
-        options: Options of submitit's executor: slurm_partition, timeout_min, gpus_per_node.
+    All machines of the cluster share the folder. `cluster` is "slurm", or "local" for processes on
+    this machine. `options` are those of submitit's executor, such as slurm_partition.
     """
     submitit = import_extra("submitit", "cluster", "a cluster needs submitit")
     executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=cluster)

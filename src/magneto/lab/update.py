@@ -19,6 +19,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from magneto.functional.statistics import half_width
 from magneto.nn.block import Residual
@@ -163,25 +164,16 @@ def _output_changes(model: LayerStack, x: Tensor, rows: Tensor, answers: Tensor)
         }
 
 
-def _weights(model: LayerStack) -> list[nn.Parameter]:
-    return [p for p in model.layers.parameters() if p.ndim >= 2]
-
-
-def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, list[Tensor]]:
+def _steps(model: LayerStack, up: Tensor) -> dict[Optimizer, dict[str, Tensor]]:
     """Return each optimizer's step that increases a scalar, per unit of learning rate."""
-    gradients = list(torch.autograd.grad(up, _weights(model)))
-    return {"sgd": gradients, "adam": [gradient.sign() for gradient in gradients]}
+    weights = {f"layers.{n}": p for n, p in model.layers.named_parameters() if p.ndim >= 2}
+    up_hill = dict(zip(weights, torch.autograd.grad(up, [*weights.values()]), strict=True))
+    return {"sgd": up_hill, "adam": {name: part.sign() for name, part in up_hill.items()}}
 
 
-def _moved(model: LayerStack, step: list[Tensor], x: Tensor) -> Tensor:
-    weights = _weights(model)
-    kept = [weight.clone() for weight in weights]
-    for weight, part in zip(weights, step, strict=True):
-        weight.add_(part, alpha=STEP)
-    y = model(x)
-    for weight, value in zip(weights, kept, strict=True):
-        weight.copy_(value)
-    return y
+def _moved(model: LayerStack, step: dict[str, Tensor], x: Tensor) -> Tensor:
+    weights = {n: model.get_parameter(n).add(part, alpha=STEP) for n, part in step.items()}
+    return functional_call(model, weights, (x,))
 
 
 def measured_shape(config: TransformerConfig, width: int = 64) -> TransformerConfig:
@@ -217,18 +209,9 @@ def measure_growth(
     samples: int = 4,
     progress: Progress = SILENT,
 ) -> list[Update]:
-    """Measure a placement at every depth and seed.
+    """Return `MEASURES` of each number of layers and seed, in that order.
 
-    Args:
-        config: Shape with the placement; its depth is replaced.
-        depths: Numbers of layers.
-        seeds: Seeds, one measurement each.
-        stack: Encoder or decoder.
-        samples: Inputs per measurement.
-        progress: Shows the measured layers.
-
-    Returns:
-        `MEASURES` of each depth and seed, in that order.
+    The depth of `config` is replaced; each measurement has `samples` inputs.
     """
     what, done = f"measuring updates of {config.row.title}, layers", 0
     updates = []
@@ -258,33 +241,29 @@ def growth(updates: Sequence[Update]) -> list[Growth]:
     Raises:
         ValueError: If there is only one depth, or an update is zero or not finite.
     """
-    groups: dict[tuple[str, Reading, Optimizer], list[Update]] = {}
-    for update in updates:
-        groups.setdefault((update.placement, update.reading, update.optimizer), []).append(update)
-    return [_fit(group) for group in groups.values()]
-
-
-def _fit(updates: list[Update]) -> Growth:
-    first = updates[0]
-    depths = sorted({update.layers for update in updates})
-    if len(depths) < 2:
-        raise ValueError(f"growth needs at least two depths; {first.placement} has {depths}")
-    logs: dict[int, dict[int, float]] = {}
+    # Logarithms of each measure by seed and depth.
+    measures: dict[tuple[str, Reading, Optimizer], dict[int, dict[int, float]]] = {}
     for update in updates:
         if not (math.isfinite(update.value) and update.value > 0):
             raise ValueError(
-                f"{first.placement} at {update.layers} layers: a step changes the output by "
+                f"{update.placement} at {update.layers} layers: a step changes the output by "
                 f"{update.value}, so no growth can be fitted"
             )
-        logs.setdefault(update.seed, {})[update.layers] = math.log(update.value)
-    x = [math.log(layers) for layers in depths]
-    slopes = [linear_regression(x, [log[d] for d in depths]).slope for log in logs.values()]
-    rises = [log[depths[-1]] - log[depths[0]] for log in logs.values()]
-    rise, half = fmean(rises), half_width(rises)
-    return Growth(
-        first.placement, first.reading, first.optimizer, fmean(slopes), half_width(slopes),
-        math.exp(rise), (math.exp(rise - half), math.exp(rise + half)), (depths[0], depths[-1]),
-    )  # fmt: skip
+        seeds = measures.setdefault((update.placement, update.reading, update.optimizer), {})
+        seeds.setdefault(update.seed, {})[update.layers] = math.log(update.value)
+    found = []
+    for measure, seeds in measures.items():
+        depths = sorted({layers for logs in seeds.values() for layers in logs})
+        if len(depths) < 2:
+            raise ValueError(f"growth needs at least two depths; {measure[0]} has {depths}")
+        x, low, high = [math.log(layers) for layers in depths], depths[0], depths[-1]
+        slopes = [linear_regression(x, [logs[d] for d in depths]).slope for logs in seeds.values()]
+        rises = [logs[high] - logs[low] for logs in seeds.values()]
+        rise, half = fmean(rises), half_width(rises)
+        limits = math.exp(rise - half), math.exp(rise + half)
+        interval = half_width(slopes)
+        found.append(Growth(*measure, fmean(slopes), interval, math.exp(rise), limits, (low, high)))
+    return found
 
 
 def effective_scales(stack: ProbedStack) -> Scales:
@@ -293,9 +272,6 @@ def effective_scales(stack: ProbedStack) -> Scales:
     v is measured on out_proj and fc2, w on v_proj and fc1, in the order of computation. A gated fc1
     counts as the mean of its two halves, because the theory has no gate. A sublayer's experts count
     as their mean, because a token passes through one of them.
-
-    Args:
-        stack: An `Encoder`, a `Decoder` or a `MultiwayEncoder`.
 
     Raises:
         ValueError: If a weight matrix is not finite, or constant, which makes its scale 0.
@@ -342,11 +318,7 @@ class Bound:
 
 
 def theory_of(model: nn.Module) -> Bound:
-    """Return the bound on a model's update, or the reason why there is none.
-
-    Args:
-        model: A model with one `Encoder`, `Decoder`, `MultiwayEncoder` or `EncoderDecoder`.
-    """
+    """Return the bound on the update of a model with one stack or pair, or why there is none."""
     stacks = [part for part in model.modules() if isinstance(part, ProbedStack)]
     pair = any(isinstance(part, EncoderDecoder) for part in model.modules())
     if len(stacks) != (2 if pair else 1):

@@ -21,14 +21,12 @@ from math import fsum, isfinite, log, sqrt
 from statistics import linear_regression
 from typing import Literal, get_args
 
-from magneto.theory.placement import PLACEMENTS, Depth, Placement, Slot, Sublayer, find_placement
+from magneto.theory.placement import PLACEMENTS, Depth, Placement, Slot, find_placement
 
 Form = Literal["paper", "first_order", "telescoped"]
 FORMS: tuple[Form, ...] = get_args(Form)
 # Range of a plausible scale; fourth powers of far larger ones overflow a float.
 SMALLEST, LARGEST = 1e-20, 1e20
-WITHOUT_CROSS_ATTENTION: tuple[Sublayer, ...] = ("self_attention", "feed_forward")
-WITH_CROSS_ATTENTION: tuple[Sublayer, ...] = ("self_attention", "cross_attention", "feed_forward")
 
 
 @dataclass(frozen=True)
@@ -98,10 +96,9 @@ def derived_scales(
     row = find_placement(placement)
     gain = row.gain(depth)
     crosses = depth.stack == "decoder" and not depth.alone
-    kinds = WITH_CROSS_ATTENTION if crosses else WITHOUT_CROSS_ATTENTION
-    gains = {"cross_attention": gain if cross_gain is None else cross_gain}
-    layer = [gains.get(kind, gain) for kind in kinds]
-    return Scales.of(depth.sublayers, layer * depth.layers, layer * depth.layers, row.alpha(depth))
+    cross = [gain if cross_gain is None else cross_gain] if crosses else []
+    scales = (gain, *cross, gain) * depth.layers
+    return Scales(scales, scales, row.alpha(depth))
 
 
 def effective_scale(fan_in: int, variance: float) -> float:
@@ -176,7 +173,6 @@ class Family:
         return self.backward[form](self.signals(scales), scales.alpha)
 
     def signals(self, scales: Scales) -> list[float]:
-        """Return each sublayer's contribution."""
         return [self.signal(v, w, scales.alpha) for v, w in zip(scales.v, scales.w, strict=True)]
 
 
@@ -229,13 +225,10 @@ def find_family(placement: str | Placement) -> Family:
         ValueError: If there is none; the message names the placements that have one.
     """
     row = find_placement(placement)
-    family = _family(row)
-    if family is None:
-        raise ValueError(
-            f"no bound is derived for {row.title} ({row.name}), only for "
-            + ", ".join(bounded_placements())
-        )
-    return family
+    if family := _family(row):
+        return family
+    known = ", ".join(bounded_placements())
+    raise ValueError(f"no bound is derived for {row.title} ({row.name}), only for {known}")
 
 
 def bounded_placements() -> list[str]:
@@ -302,7 +295,6 @@ class EncoderDecoderBound:
 
     @property
     def total(self) -> float:
-        """Total bound: decoder + passed_on * encoder."""
         return self.decoder + self.passed_on * self.encoder
 
 

@@ -113,11 +113,14 @@ Final = Literal["none", "norm"]
 HeadScalePosition = Literal["none", "before_out", "after_out"]
 QueryKeyNorm = Literal["none", "head", "width"]
 ValueNorm = Literal["none", "head"]
-_WORDS = {
+_WORDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(SUBLAYERS, SLOTS),
     "final": get_args(Final),
     "head_scale": get_args(HeadScalePosition),
     "query_key_norm": get_args(QueryKeyNorm),
     "value_norm": get_args(ValueNorm),
+    "gated": get_args(AttentionSublayer),
+    "scaled": SUBLAYERS,
 }
 
 
@@ -165,22 +168,13 @@ class Placement:
     first: Placement | None = None
 
     def __post_init__(self) -> None:
-        for sublayer in SUBLAYERS:
-            unknown = set(self.slots(sublayer)) - set(SLOTS)
-            if unknown:
-                raise ValueError(f"placement {self.name!r}: unknown slot {unknown.pop()!r}")
         for name, words in _WORDS.items():
-            if getattr(self, name) not in words:
+            value, several = getattr(self, name), isinstance(getattr(Placement, name), tuple)
+            if wrong := {*value} - {*words} if several else {value} - {*words}:
                 raise ValueError(
-                    f"placement {self.name!r}: {name} must be one of {', '.join(words)}, "
-                    f"not {getattr(self, name)!r}"
+                    f"placement {self.name!r}: {name} must be {'from' if several else 'one of'} "
+                    f"{', '.join(words)}, not {wrong.pop()!r}"
                 )
-        outside = set(self.gated) - set(get_args(AttentionSublayer))
-        if outside:
-            raise ValueError(
-                f"placement {self.name!r}: gated must list kinds of attention, not "
-                f"{outside.pop()!r}"
-            )
 
     def slots(self, sublayer: Sublayer) -> tuple[Slot, ...]:
         """Return the slots with a norm in a kind of sublayer."""

@@ -64,9 +64,9 @@ def test_a_row_by_its_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"feed_forward": ("middle",)}, "unknown slot 'middle'"),
+        ({"feed_forward": ("middle",)}, "feed_forward must be from before, .* not 'middle'"),
         ({"query_key_norm": "norm"}, "query_key_norm must be one of none, head, width, not 'norm'"),
-        ({"gated": ("feed_forward",)}, "gated must list kinds of attention, not 'feed_forward'"),
+        ({"gated": ("feed_forward",)}, "gated must be from self_attention, .* not 'feed_forward'"),
     ],
 )
 def test_unknown_words(wrong: dict, words: str) -> None:
