@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from magneto.vision.config import IGNORED, AugmentationConfig, PairedAugmentationConfig
-from magneto.vision.decoding import BrokenImage, Picture, pillow
+from magneto.vision.decoding import Picture, pillow
 from magneto.vision.transforms import (
     InputFormat,
     centre_crop,
@@ -109,15 +109,18 @@ def rand_augment(image: Any, config: AugmentationConfig, random: np.random.Gener
     return image
 
 
-def _signed(value: float, random: np.random.Generator) -> float:
-    return -value if random.random() < 0.5 else value
+def _signed(largest: float, change: Callable[[Any, float], Any]) -> Operation:
+    """Return the operation that changes an image by up to `largest`, with a random sign."""
+
+    def operation(image: Any, strength: float, random: np.random.Generator) -> Any:
+        value = largest * strength
+        return change(image, -value if random.random() < 0.5 else value)
+
+    return operation
 
 
 def _factor(what: str) -> Operation:
-    def change(image: Any, strength: float, random: np.random.Generator) -> Any:
-        return enhance(image, what, max(0.1, 1 + _signed(0.9 * strength, random)))
-
-    return change
+    return _signed(0.9, lambda image, value: enhance(image, what, max(0.1, 1 + value)))
 
 
 def _affine(image: Any, matrix: tuple[float, ...]) -> Any:
@@ -131,19 +134,14 @@ def _fill(image: Any) -> Any:
     return FILL if image.mode == "RGB" else round(sum(FILL) / 3)
 
 
-def _rotate(image: Any, strength: float, random: np.random.Generator) -> Any:
-    how = pillow().Resampling.BICUBIC
-    return image.rotate(_signed(30 * strength, random), how, fillcolor=_fill(image))
+def _rotate(image: Any, degrees: float) -> Any:
+    return image.rotate(degrees, pillow().Resampling.BICUBIC, fillcolor=_fill(image))
 
 
 def _posterise(image: Any, strength: float, random: np.random.Generator) -> Any:
     """Keep 4 bits of each colour channel at strength 0, and none at strength 1."""
     kept = 0xFF & ~(0xFF >> (4 - int(4 * strength)))
     return image.point([level & kept for level in range(256)] * len(image.getbands()))
-
-
-def _solarise(image: Any, strength: float, random: np.random.Generator) -> Any:
-    return pillow("ImageOps").solarize(image, 256 - int(256 * strength))
 
 
 def _solarise_add(image: Any, strength: float, random: np.random.Generator) -> Any:
@@ -156,25 +154,21 @@ OPERATIONS: dict[str, Operation] = {
     "autocontrast": lambda image, strength, random: pillow("ImageOps").autocontrast(image),
     "equalise": lambda image, strength, random: pillow("ImageOps").equalize(image),
     "invert": lambda image, strength, random: pillow("ImageOps").invert(image),
-    "rotate": _rotate,
+    "rotate": _signed(30, _rotate),
     "posterise": _posterise,
-    "solarise": _solarise,
+    "solarise": lambda image, strength, random: pillow("ImageOps").solarize(
+        image, 256 - int(256 * strength)
+    ),
     "solarise_add": _solarise_add,
     "colour": _factor("Color"),
     "contrast": _factor("Contrast"),
     "brightness": _factor("Brightness"),
     "sharpness": _factor("Sharpness"),
-    "shear_x": lambda image, strength, random: _affine(
-        image, (1, _signed(0.3 * strength, random), 0, 0, 1, 0)
-    ),
-    "shear_y": lambda image, strength, random: _affine(
-        image, (1, 0, 0, _signed(0.3 * strength, random), 1, 0)
-    ),
-    "translate_x": lambda image, strength, random: _affine(
-        image, (1, 0, _signed(0.45 * strength, random) * image.width, 0, 1, 0)
-    ),
-    "translate_y": lambda image, strength, random: _affine(
-        image, (1, 0, 0, 0, 1, _signed(0.45 * strength, random) * image.height)
+    "shear_x": _signed(0.3, lambda image, x: _affine(image, (1, x, 0, 0, 1, 0))),
+    "shear_y": _signed(0.3, lambda image, y: _affine(image, (1, 0, 0, y, 1, 0))),
+    "translate_x": _signed(0.45, lambda image, x: _affine(image, (1, 0, x * image.width, 0, 1, 0))),
+    "translate_y": _signed(
+        0.45, lambda image, y: _affine(image, (1, 0, 0, 0, 1, y * image.height))
     ),
 }
 
@@ -218,18 +212,13 @@ class PairedAugmentation:
     fit: tuple[int, int] | None = None
 
     def __call__(
-        self, picture: Picture, mask: np.ndarray, random: np.random.Generator
+        self, pixels: np.ndarray, mask: np.ndarray, random: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return an augmented image, float32 (channels, size, size), and mask, uint8 (size, size).
 
-        Outside of the picture the image is 0 and the mask is `IGNORED`. A picture whose size
-        differs from the mask's raises BrokenImage.
+        The pixels, uint8 (height, width, channels), have the size of the mask. Outside of them the
+        image is 0 and the mask is `IGNORED`.
         """
-        pixels = picture.pixels()
-        if pixels.shape[:2] != mask.shape:
-            raise BrokenImage(
-                f"its mask has the size {mask.shape}, but the image has {pixels.shape[:2]}"
-            )
         height, width = size_to_fit(mask.shape[0], mask.shape[1], self.fit)
         factor = random.uniform(*self.config.resize)
         height, width = max(1, round(height * factor)), max(1, round(width * factor))
@@ -238,10 +227,8 @@ class PairedAugmentation:
         if random.random() < self.config.flip:
             image, part = image[:, ::-1], part[:, ::-1]
         image = photometric_distortion(np.ascontiguousarray(image), self.config.photometric, random)
-        found, places = (
-            self.input_format.blank,
-            np.full((self.input_format.size,) * 2, IGNORED, np.uint8),
-        )
+        found = self.input_format.blank
+        places = np.full(found.shape[1:], IGNORED, np.uint8)
         found[:, : part.shape[0], : part.shape[1]] = self.input_format.normalise(image)
         places[: part.shape[0], : part.shape[1]] = part
         return found, places

@@ -225,9 +225,8 @@ class Segmentation(FineTuning):
         return PairedAugmentation(self.input_format, data.augmentation, data.fit)
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
-        train = self.splits.train
-        mask = self.masks(train.mask(index))
-        image, mask = self.augmentation(train.open(index), mask, random)
+        pixels, mask = read_pair(self.splits.train, index, self.masks)
+        image, mask = self.augmentation(pixels, mask, random)
         return {"images": image, "masks": mask}
 
     def dummy_batch(self, examples: int) -> dict[str, Tensor]:
