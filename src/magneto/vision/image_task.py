@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from magneto.data.stream import BatchStream, LazyBatches
+from magneto.data.stream import LazyBatches
 from magneto.nn.config import TransformerConfig
 from magneto.nn.position import resize_positions
 from magneto.runs import pretrained_run, resolved_recipe, warn_unlearnt
 from magneto.vision.augmentation import Augmentation
-from magneto.vision.batches import Finish, evaluation_images, image_stream
+from magneto.vision.batches import evaluation_images
 from magneto.vision.config import ImageEncoderConfig
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.input_size import ImageInputTask
@@ -140,35 +140,14 @@ class ImageTask(ImageInputTask):
                              f"model.channels is {self.model_config.channels}: give "
                              f"--model.channels {found.train.channels}")  # fmt: skip
 
-    def dummy_batch(self, examples: int) -> dict[str, Tensor]:
-        broken = torch.zeros(examples, dtype=torch.bool)
-        return {"images": self.black_images(examples), "broken": broken}
-
     @cached_property
     def augmentation(self) -> Any:
         return Augmentation(self.input_format, self.data_config.augmentation)
 
     def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
-        """Return the training example of an image, as arrays and numbers by name."""
         train = self.splits.train
         image = self.augmentation(train.open(index), random)
         return {"images": image, "labels": train.label(index)}
-
-    def finish(self, seed: int) -> Finish:
-        """Return the function that is applied to each batch of examples.
-
-        It gets the batch, and the indices and draws of its examples, int64 (examples,). A draw is
-        epoch x repeats + number of the copy.
-        """
-        return lambda batch, numbers, draws: batch
-
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return augmented examples in random order; "broken" is True for replaced images."""
-        train = self.splits.train
-        repeats = getattr(self.data_config.augmentation, "repeats", 1)
-        return image_stream(
-            len(train), self.example, batch_size, seed, repeats, self.finish(seed), train.broken
-        )
 
     def fixed_batches(self, split: ImageSplit, normalisation: str | None = None) -> LazyBatches:
         """Return batches of a split without augmentation, in a fixed random order.

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from magneto.data.stream import BatchStream
 from magneto.data.table import evenly_spaced
 from magneto.progress import SILENT, Progress
 from magneto.training.task import Task, write_assets
+from magneto.vision.batches import Finish, image_stream
 from magneto.vision.config import LARGEST_SIDE, ImageEncoderConfig
 from magneto.vision.decoding import BrokenImage
 from magneto.vision.images import ImageSplit
@@ -73,38 +74,6 @@ def sample_images(split: ImageSplit) -> ImageSample:
     return ImageSample(np.array(sizes), grey, huge)
 
 
-def resolve_input(
-    config: Any,
-    split: ImageSplit,
-    shared: Callable[[], tuple[Path, Any] | None],
-    progress: Progress,
-) -> Any:
-    """Return a model's configuration with all sizes of its images, and report derived sizes.
-
-    `shared` returns the run whose image sizes the model must have, such as a pre-trained run, and
-    its model's configuration; None without such a run.
-    """
-    if not open_sizes(config):
-        return config
-    if run := shared():
-        source, known = f"as in {run[0]}", run[1]
-        values = {name: getattr(config, name) or getattr(known, name) for name in FIELDS}
-    else:
-        sample = sample_images(split)
-        side = sample.median_side
-        source = f"derived from a median shorter side of {side} pixels"
-        size, patch = config.derived_sizes(side)
-        channels = config.channels or (1 if sample.grey else 3)
-        values = {"image_size": size, "patch_size": patch, "channels": channels}
-    patches = (values["image_size"] // values["patch_size"]) ** 2
-    shown = [f"{name} {value}{' (given)' if getattr(config, name) else ''}"
-             for name, value in values.items()]  # fmt: skip
-    if isinstance(config, ImageEncoderConfig):
-        values |= {"max_length": patches + config.prefix}
-    progress.say(f"{', '.join(shown)}, {patches} patches, {source}")
-    return replace(config, **values)
-
-
 class ImageInputTask(Task):
     """Task whose model has images of one size as input: an `ImageInputConfig`.
 
@@ -116,6 +85,7 @@ class ImageInputTask(Task):
             the task never begins with an encoder of another run.
     """
 
+    model_config: Any
     splits: Any
     rows: ClassVar[str] = "images"
     tokenizer: Any = None  # of texts beside images
@@ -156,11 +126,32 @@ class ImageInputTask(Task):
         self._progress = progress
         self.check_encoder()
         progress.say(f"{self.data_config.source}: {self.describe()}")
-        self.model_config = resolve_input(
-            self.model_config, self.splits.train, self.shared_input, progress
-        )
+        self._derive_sizes()
         self.check()
         self._prepared = True
+
+    def _derive_sizes(self) -> None:
+        """Set and report the sizes of images that the recipe leaves open."""
+        config: Any = self.model_config
+        if not open_sizes(config):
+            return
+        if run := self.shared_input():
+            source, known = f"as in {run[0]}", run[1]
+            values = {name: getattr(config, name) or getattr(known, name) for name in FIELDS}
+        else:
+            sample = sample_images(self.splits.train)
+            side = sample.median_side
+            source = f"derived from a median shorter side of {side} pixels"
+            size, patch = config.derived_sizes(side)
+            channels = config.channels or (1 if sample.grey else 3)
+            values = {"image_size": size, "patch_size": patch, "channels": channels}
+        patches = (values["image_size"] // values["patch_size"]) ** 2
+        shown = [f"{name} {value}{' (given)' if getattr(config, name) else ''}"
+                 for name, value in values.items()]  # fmt: skip
+        if isinstance(config, ImageEncoderConfig):
+            values |= {"max_length": patches + config.prefix}
+        self._progress.say(f"{', '.join(shown)}, {patches} patches, {source}")
+        self.model_config = replace(config, **values)
 
     @cached_property
     def input_format(self) -> InputFormat:
@@ -170,6 +161,34 @@ class ImageInputTask(Task):
         """Return the input format of images whose largest possible pixel value is `peak`."""
         size, _, channels = self.model_config.input_sizes
         return InputFormat(size, channels, normalisation or self.data_config.normalisation, peak)
+
+    @cached_property
+    def training_rows(self) -> ImageSplit:
+        """Rows of the examples of an epoch."""
+        return self.splits.train
+
+    def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
+        """Return the training example of a row, as arrays and numbers by name."""
+        raise NotImplementedError
+
+    def finish(self, seed: int) -> Finish:
+        """Return the function that is applied to each batch of examples.
+
+        It gets the batch, and the indices and draws of its examples, int64 (examples,). A draw is
+        epoch x repeats + number of the copy.
+        """
+        return lambda batch, numbers, draws: batch
+
+    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+        """Return augmented examples in random order; "broken" is True for replaced ones."""
+        rows, repeats = self.training_rows, getattr(self.data_config.augmentation, "repeats", 1)
+        return image_stream(
+            len(rows), self.example, batch_size, seed, repeats, self.finish(seed), rows.broken
+        )
+
+    def dummy_batch(self, examples: int) -> dict[str, Any]:
+        broken = torch.zeros(examples, dtype=torch.bool)
+        return {"images": self.black_images(examples), "broken": broken}
 
     def black_images(self, count: int) -> Tensor:
         size, _, channels = self.model_config.input_sizes

@@ -23,11 +23,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from magneto.data.stream import EVALUATION_SEED, BatchStream
+from magneto.data.stream import EVALUATION_SEED
 from magneto.functional.cross_entropy import count_numbers, frequency_sums
 from magneto.language.config import MaskedTextDataConfig
 from magneto.language.masked_lm import Masking
 from magneto.training.task import Figure, Loss, Scores
+from magneto.vision.batches import Finish
 from magneto.vision.decoding import Picture
 from magneto.vision_language.caption_decoding import (
     CaptionSearch,
@@ -38,7 +39,6 @@ from magneto.vision_language.config import CaptioningDataConfig, ImageCaptionerC
 from magneto.vision_language.finetuning import CaptionedTask
 from magneto.vision_language.model import ImageCaptioner
 from magneto.vision_language.samples import concatenated, join_samples
-from magneto.vision_language.tables import each_caption
 
 
 class ImageCaptioning(CaptionedTask):
@@ -89,15 +89,17 @@ class ImageCaptioning(CaptionedTask):
         }
         return parts, np.array([len(chosen) for _, chosen in both])
 
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
-        """Return shuffled pairs of an image and one of its captions, masked anew in every epoch.
+    def finish(self, seed: int) -> Finish:
+        """Mask the captions of pairs anew in every epoch.
 
         A batch has "images", the parts of `mask_words`, and "broken", the number of words in pairs
         that replace unreadable ones.
         """
         captions = self.train_captions
 
-        def finish(batch: dict[str, Any], numbers: np.ndarray, draws: np.ndarray) -> dict[str, Any]:
+        def add_captions(
+            batch: dict[str, Any], numbers: np.ndarray, draws: np.ndarray
+        ) -> dict[str, Any]:
             keys = [(seed, int(draw), int(number), 1)
                     for number, draw in zip(numbers, draws, strict=True)]  # fmt: skip
             texts = [captions[row] for row in batch["rows"].tolist()]
@@ -105,7 +107,7 @@ class ImageCaptioning(CaptionedTask):
             broken = int(counts[batch["broken"].numpy()].sum())
             return {"images": batch["images"], **hidden, "broken": torch.tensor(broken)}
 
-        return self.shuffled_rows(each_caption(self.splits.train), batch_size, seed, finish)
+        return add_captions
 
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         rows = batch["rows"].tolist()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from magneto.data.problems import join_words
 from magneto.data.sources import parse_source
-from magneto.data.stream import BatchStream, LazyBatches
+from magneto.data.stream import LazyBatches
 from magneto.data.table import evenly_spaced
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_json, read_object
@@ -33,7 +33,7 @@ from magneto.runs import (
     warn_unlearnt,
 )
 from magneto.training.task import Loss, Scores
-from magneto.vision.batches import Finish, Transform, evaluation_images, image_stream
+from magneto.vision.batches import Finish, Transform, evaluation_images
 from magneto.vision.config import AugmentationConfig
 from magneto.vision.decoding import Picture
 from magneto.vision.image_task import Prediction, ranked
@@ -42,7 +42,7 @@ from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
 from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import interpolate_positions
 from magneto.vision_language.samples import WholeImage, frame_text, join_samples
-from magneto.vision_language.tables import all_captions, load_captions
+from magneto.vision_language.tables import all_captions, each_caption, load_captions
 from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
 
 PREFIX = "encoder."
@@ -205,20 +205,12 @@ class FineTunedTask(ImageTextTask):
         """Return the function from a picture to the model's input."""
         return WholeImage(self.input_format, augmentation)
 
-    def shuffled_rows(
-        self, rows: ImageSplit, batch_size: int, seed: int, finish: Finish
-    ) -> BatchStream:
-        """Return training rows in random order with augmented images.
+    @cached_property
+    def augmentation(self) -> Transform:
+        return self.transform(self.data_config.augmentation)
 
-        Another example replaces a broken one. `finish` returns a batch, given "images", "rows" and
-        "broken".
-        """
-        transform = self.transform(self.data_config.augmentation)
-
-        def example(row: int, random: np.random.Generator) -> dict[str, Any]:
-            return {"images": rows.read(row, transform, random), "rows": row}
-
-        return image_stream(len(rows), example, batch_size, seed, finish=finish, broken=rows.broken)
+    def example(self, index: int, random: np.random.Generator) -> dict[str, Any]:
+        return {"images": self.training_rows.read(index, self.augmentation, random), "rows": index}
 
     def validation_batches(self) -> LazyBatches:
         def finish(batch: dict[str, Tensor], rows: np.ndarray) -> dict[str, Any]:
@@ -315,14 +307,14 @@ class PairTask(FineTunedTask):
     def credits(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the score of the most probable answer of each row, (rows,)."""
 
-    def train_stream(self, batch_size: int, seed: int) -> BatchStream:
+    def finish(self, seed: int) -> Finish:
         tokens = self.train_tokens
 
-        def finish(batch: dict[str, Any], *_: np.ndarray) -> dict[str, Any]:
+        def add_texts(batch: dict[str, Any], rows: np.ndarray, _: np.ndarray) -> dict[str, Any]:
             rows = batch["rows"].numpy()
             return self._beside(batch, [tokens[row] for row in rows], self.targets(False, rows))
 
-        return self.shuffled_rows(self.splits.train, batch_size, seed, finish)
+        return add_texts
 
     def validation_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
         rows = batch["rows"].numpy()
@@ -346,9 +338,9 @@ class PairTask(FineTunedTask):
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
         batch = {
+            **super().dummy_batch(examples),
             "images": self.black_images(examples * self.images_together),
             "rows": torch.zeros(examples, dtype=torch.long),
-            "broken": torch.zeros(examples, dtype=torch.bool),
         }
         return self._beside(batch, self.longest_texts(examples), self.blank_targets(examples))
 
@@ -417,9 +409,13 @@ class CaptionedTask(FineTunedTask):
         texts = iter(self.framed(split, all_captions(rows)))
         return [[next(texts) for _ in own] for own in rows.values("captions")]
 
+    @cached_property
+    def training_rows(self) -> ImageSplit:
+        return each_caption(self.splits.train)
+
     @property
     def train_captions(self) -> list[np.ndarray]:
-        """Tokens of the caption of each row of `each_caption`."""
+        """Tokens of the caption of each row of `training_rows`."""
         return [tokens for own in self.train_tokens for tokens in own]
 
 

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 
 from magneto.data.stream import BatchStream, piece_start
 from magneto.training.task import Figure, Loss, Scores
+from magneto.vision.batches import Finish
 from magneto.vision.decoding import Picture
 from magneto.vision_language.config import CaptionDataConfig, ImageTextRetrieverConfig
 from magneto.vision_language.finetuning import CaptionedTask
 from magneto.vision_language.model import ImageTextRetriever, contrastive_losses
 from magneto.vision_language.samples import frame_text, join_samples
-from magneto.vision_language.tables import each_caption
 
 RANKS = (1, 5, 10)
 # Rows of the similarity matrix that are computed at once.
@@ -73,17 +73,20 @@ class ImageTextRetrieval(CaptionedTask):
     def build_model(self) -> ImageTextRetriever:
         return ImageTextRetriever(self.sized_config())
 
+    def finish(self, seed: int) -> Finish:
+        captions = self.train_captions
+
+        def add_captions(batch: dict[str, Any], *_: np.ndarray) -> dict[str, Any]:
+            return self._apart(batch, [captions[row] for row in batch.pop("rows").tolist()])
+
+        return add_captions
+
     def train_stream(self, batch_size: int, seed: int) -> BatchStream:
         """Return shuffled pairs of an image and one of its captions.
 
         A batch has "images", "samples" (images alone, then as many texts alone) and "broken".
         """
-        captions = self.train_captions
-
-        def finish(batch: dict[str, Any], *_: np.ndarray) -> dict[str, Any]:
-            return self._apart(batch, [captions[row] for row in batch.pop("rows").tolist()])
-
-        made = self.shuffled_rows(each_caption(self.splits.train), batch_size, seed, finish)
+        made = super().train_stream(batch_size, seed)
         return WholeBatchStream(made.plan, made.make, made.describe)
 
     def _apart(self, batch: dict[str, Any], texts: Sequence[np.ndarray]) -> dict[str, Any]:
@@ -107,8 +110,7 @@ class ImageTextRetrieval(CaptionedTask):
         }
 
     def dummy_batch(self, examples: int) -> dict[str, Any]:
-        broken = torch.zeros(examples, dtype=torch.bool)
-        batch = {"images": self.black_images(examples), "broken": broken}
+        batch = super().dummy_batch(examples)
         return {**self._apart(batch, self.longest_texts(examples)), "start": 0, "total": examples}
 
     def loss(self, model: nn.Module, batch: dict[str, Any]) -> Loss:
