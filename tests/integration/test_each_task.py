@@ -12,7 +12,7 @@ from magneto.progress import SILENT, ProgressBars
 from magneto.recipe import Recipe, build_recipe, load_recipe, override
 from magneto.tasks import TASKS
 from magneto.training.loop import train
-from magneto.training.model import count_flops
+from magneto.training.model import build_on_meta, count_flops
 from magneto.training.task import figures_of, place_companion
 from magneto.weights import open_tensors
 from tests.evaluating import reads_while_scoring
@@ -28,6 +28,8 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 AUGMENTED = {"data.augmentation.crop": "random_resized", "data.augmentation.flip": 0.5}
 OF_TASKS: dict[str, dict[str, Any]] = {
+    "causal-lm": {"model.activation": "swiglu", "model.key_value_heads": 1},
+    "masked-lm": {"model.positions": "t5", "model.norm": "rmsnorm"},
     "image-classification": {"data.mixup": 0.8, "data.cutmix": 1.0, **AUGMENTED},
     "image-tokenizer": {"model.codes": 16, "model.code_width": 4, "model.revive_below": 0.5,
                         "training.batch_size": 32, "training.steps": 12},
@@ -91,6 +93,25 @@ def test_micro_batches_and_resuming_change_nothing(recipe: Recipe, tmp_path: Pat
         other = build_recipe("other", override(recipe.to_mapping(), changes))
         with pytest.raises(ValueError, match="does not match this recipe and its data"):
             trained(other, tmp_path / "resumed", resume=True)
+
+
+def test_every_model_is_drawn_module_by_module_as_it_draws_itself(recipe: Recipe) -> None:
+    task = recipe.build_task()
+    task.prepare(SILENT)
+    assert build_on_meta(task.build_model)[1] == ""
+    made = initial_model(task, recipe.training, 3)
+    torch.manual_seed(0)
+    usual = task.build_model()
+    for (name, tensor), (_, other) in zip(
+        made.named_parameters(), usual.named_parameters(), strict=True
+    ):
+        assert tensor.requires_grad == other.requires_grad and tensor.device.type == "cpu", name
+        if tensor.numel() > 500:
+            assert tensor.std().item() == pytest.approx(other.std().item(), rel=0.15), name
+        elif other.unique().numel() == 1:
+            assert torch.equal(tensor, other), name
+    for (name, tensor), (_, other) in zip(made.named_buffers(), usual.named_buffers(), strict=True):
+        assert torch.equal(tensor, other) or "codebook" in name, name  # which is drawn
 
 
 def test_weights_have_gradients_layers_are_probed_scores_wait_and_figures_are_drawn(

@@ -23,15 +23,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from magneto.data.stream import LazyBatches, example_stream, shuffled
+from magneto.data.stream import example_stream, shuffled
 from magneto.fields import configuration
 from magneto.training.task import Loss, Scores, Task
 
 
 @configuration
 class ToyModel:
-    kernel: int = 3
-    channels: int = 8
+    hidden: int = 8
 
 
 @configuration
@@ -40,19 +39,8 @@ class ToyData:
     rows: int = 256
 
 
-class Convolution(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        self.config = config
-        self.inside = nn.Conv1d(1, config.channels, config.kernel, padding="same")
-        self.head = nn.Linear(config.channels, 2)
-
-    def forward(self, bits):
-        return self.head(self.inside(bits[:, None]).relu().mean(-1))
-
-
 class Toy(Task):
-    primary_metric = "f1"
+    primary_metric = "right"
     higher_is_better = True
     unit = "rows"
     ModelConfig = ToyModel
@@ -64,7 +52,8 @@ class Toy(Task):
         return bits, (bits.sum(1) > 4).long()
 
     def build_model(self):
-        return Convolution(self.model_config)
+        hidden = self.model_config.hidden
+        return nn.Sequential(nn.Linear(9, hidden), nn.ReLU(), nn.Linear(hidden, 2))
 
     def train_stream(self, batch_size, seed):
         bits, labels = self.rows(0)
@@ -76,23 +65,19 @@ class Toy(Task):
         return Loss(total, torch.ones_like(batch[1]).sum())
 
     def validation_batches(self):
-        bits, labels = self.rows(1)
-        return LazyBatches(torch.arange(len(bits)).split(50), lambda n: (bits[n], labels[n]))
+        return list(zip(*(part.split(50) for part in self.rows(1))))
 
     def score(self, model, batch):
-        answers = model(batch[0]).float()
-        total = F.cross_entropy(answers, batch[1], reduction="sum")
-        pairs = torch.stack((answers.argmax(-1), batch[1]))
-        return Scores({"loss": total, "count": torch.ones_like(batch[1]).sum()}, pairs)
+        loss = self.loss(model, batch)
+        right = (model(batch[0]).argmax(-1) == batch[1]).sum()
+        return Scores({"loss": loss.total, "right": right, "count": loss.count})
 
     def summarise(self, sums, predictions):
-        given, known = torch.cat(list(predictions), 1).bool()
-        f1 = 2 * (given & known).sum() / (given.sum() + known.sum()).clamp(min=1)
-        return {"loss": sums["loss"] / sums["count"], "f1": float(f1)}
+        return {name: sums[name] / sums["count"] for name in ("loss", "right")}
 
     def baseline(self, limit=None):
-        labels = self.rows(1)[1].bool()
-        return {"f1": float(2 * labels.sum() / (len(labels) + labels.sum()))}
+        share = self.rows(1)[1].float().mean().item()
+        return {"right": max(share, 1 - share)}
 '''
 VARIANTS = """
 class NoLoss(Toy):
@@ -105,24 +90,16 @@ class OtherMetric(Toy):
 
 class Tensors(Toy):
     def summarise(self, sums, predictions):
-        return {"loss": torch.tensor(sums["loss"]), "f1": torch.tensor(0.5)}
+        return {"loss": torch.tensor(sums["loss"]), "right": torch.tensor(0.5)}
 
     def predict(self, model, inputs):
         return torch.tensor([[float(row["bit"])] for row in inputs])
 """
 RECIPE = """
 task: toy_package.task:Toy
-model: {kernel: 3}
 data: {rows: 256}
-training:
-  steps: 12
-  batch_size: 32
-  learning_rate: 0.01
-  warmup_steps: 2
-  log_every: 2
-  evaluate_every: 6
-  tensorboard: false
-  device: cpu
+training: {steps: 12, batch_size: 32, learning_rate: 0.01, warmup_steps: 2, log_every: 2,
+  evaluate_every: 6, tensorboard: false, device: cpu}
 """
 
 
@@ -153,13 +130,13 @@ def run(place: Path) -> Path:
 def test_compare_without_placements(place: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(sweep, "run_local", lambda folder, *rest: sweep.work(folder) >= 0)
     words = ["compare", place / "toy.yaml", "--lrs", "1e-2,3e-2", "--jobs", "1"]
-    words += ["--grid", "model.kernel=1,3"]
+    words += ["--grid", "model.hidden=4,8"]
     out = place / "comparison"
     found = answer(capsys, *words, "--out", out)
-    assert found["complete"] and found["placements"] == ["kernel=1", "kernel=3"]
-    assert found["metric"] == "f1" and len(found["summary"]) == 2
-    assert all(cell.values.keys() >= {"model.kernel"} for cell in read_sweep(out).cells())
-    assert "kernel=3" in (out / "report.html").read_text()
+    assert found["complete"] and found["placements"] == ["hidden=4", "hidden=8"]
+    assert found["metric"] == "right" and len(found["summary"]) == 2
+    assert all(cell.values.keys() >= {"model.hidden"} for cell in read_sweep(out).cells())
+    assert "hidden=8" in (out / "report.html").read_text()
     assert Cell({RATE: 0.01, SEED: 1}).row == "Recipe"  # rates alone are compared
 
 
@@ -182,23 +159,23 @@ def test_mistakes_are_one_line(run: Path, place: Path, capsys) -> None:
 
 def test_what_an_unfinished_task_lacks_is_said(place: Path, capsys) -> None:
     (place / "toy_package" / "unfinished.py").write_text(
-        PACKAGE.replace("channels: int = 8", "channels: int") + VARIANTS
+        PACKAGE.replace("hidden: int = 8", "hidden: int") + VARIANTS
     )
     words = ["train", place / "toy.yaml", "--out", place / "unfinished", "--task"]
     line = refused(capsys, *words, "toy_package.unfinished:NoLoss")
     assert line.endswith("task toy_package.unfinished:NoLoss must define loss")
     line = refused(capsys, *words, "toy_package.unfinished:Toy")
-    assert "model.channels is missing" in line
+    assert "model.hidden is missing" in line
     other = "toy_package.unfinished:OtherMetric"
-    line = refused(capsys, *words, other, "--model.channels", "8")
-    assert "'accuracy'" in line and "loss, f1" in line
+    line = refused(capsys, *words, other, "--model.hidden", "8")
+    assert "'accuracy'" in line and "loss, right" in line
 
 
 def test_metrics_and_answers_may_be_tensors(place: Path, capsys, monkeypatch) -> None:
     (place / "toy_package" / "tensors.py").write_text(PACKAGE + VARIANTS)
     words = ["train", place / "toy.yaml", "--task", "toy_package.tensors:Tensors"]
     words += ["--training.epochs", "0.25", "--training.warmup_steps", "0"]
-    assert answer(capsys, *words, "--out", place / "tensors")["metrics"]["f1"] == 0.5
+    assert answer(capsys, *words, "--out", place / "tensors")["metrics"]["right"] == 0.5
     (place / "bits.csv").write_text("bit\n1\n0\n")
     for rows, given in (("bits.csv", ""), ("-", "bit\n1\n0\n"), ("-", '{"bit": 1}\n{"bit": 0}\n')):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))

@@ -79,6 +79,8 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture) -> None:
         (["--trial", "soon"], "a duration such as 60s, 5m or 2h, not 'soon'"),
         (["--trial", "1.5m", "--depths", "2,4"], "omit it with --depths"),
         (["--data", "nowhere.txt"], "nowhere.txt"),
+        (["--coordinates", "64"], "two or more"),
+        (["--coordinates", "64,72"], "heads would be"),
     ):
         assert said in refused(capsys, "probe", "causal-lm/tiny", *words)
 

@@ -6,7 +6,6 @@ import pytest
 
 from magneto.lab.coordinates import FLAT, HEAD, measure_coordinates, power
 from magneto.recipe import load_recipe
-from tests.commands import refused
 
 WIDTHS = (16, 64, 128)
 SMALL = {
@@ -32,12 +31,3 @@ def test_changes_grow_with_the_width_but_not_by_maximal_update_parametrisation()
     for one, other in zip(plain[:2], scaled[:2], strict=True):
         assert one.exponent > 0.3 and abs(other.exponent) < FLAT
         assert one.initial[16] == other.initial[16] and one.change[16] == other.change[16]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(["--coordinates", "64"], "two or more"), (["--coordinates", "64,72"], "heads would be 4.5")],
-)
-def test_widths_that_can_not_be_are_refused(words: list[str], said: str, capsys) -> None:
-    small = ["--model.width", "64", "--model.heads", "4", "--model.ffn_width", "128"]
-    assert said in refused(capsys, "probe", "image-classification/tiny", *small, *words)

@@ -53,46 +53,33 @@ def test_fields_of_one_last_part_are_two_fields(tmp_path: Path) -> None:
         open_sweep(tmp_path, replace(other, overrides={"data.max_length": 64}))
 
 
-@pytest.fixture
-def mine(small: Callable[..., Recipe], tmp_path: Path) -> Callable[..., Sweep]:
-    """Return a function that writes a user's own recipe, and returns a grid over it."""
+def test_an_edited_recipe_is_not_mixed_in(small: Callable[..., Recipe], tmp_path: Path) -> None:
+    """Neither by a grid that is begun again, nor by one that runs, nor by a cell that goes on."""
 
-    def make(**changes: object) -> Sweep:
-        small(**changes).save(tmp_path / "mine.yaml")
+    def mine(**changes: object) -> Sweep:
+        small(training__save_every=2, **changes).save(tmp_path / "mine.yaml")
         return Sweep(str(tmp_path / "mine.yaml"), {}, {**GRID, PLACEMENT: ["pre"]})
 
-    return make
-
-
-def test_an_edited_recipe_is_not_mixed_in(mine: Callable[..., Sweep], tmp_path: Path) -> None:
-    open_sweep(tmp_path / "grid", mine())
-    larger = {**GRID, PLACEMENT: ["sub", "pre"], RATE: [1e-3, 1e-2]}
+    grid, larger = tmp_path / "grid", {PLACEMENT: ["sub", "pre"], RATE: [1e-3, 1e-2], SEED: [1]}
+    open_sweep(grid, mine())
     edited = replace(mine(training__steps=60, training__num_workers=1), grid=larger)
     with pytest.raises(ConfigError, match=r"training\.steps is 60 \(was 8\); undo") as refused:
-        open_sweep(tmp_path / "grid", edited)
+        open_sweep(grid, edited)
     assert len(refused.value.lines) == 1
+    held = read_sweep(grid)
+    cell = held.cells()[0]
     with pytest.raises(ConfigError, match=r"training\.steps is 60"):
-        held = read_sweep(tmp_path / "grid")  # edited while the grid was running
-        run_cell(tmp_path / "grid", held, held.cells()[0], None, lambda: False)
-    assert not (tmp_path / "grid" / "cells").exists()
-    open_sweep(tmp_path / "grid", replace(mine(training__num_workers=1), grid=larger))
-
-
-def test_a_cell_goes_on_with_the_recipe_it_began_with(
-    mine: Callable[..., Sweep], tmp_path: Path
-) -> None:
-    sweep = mine(training__save_every=2)
-    open_sweep(tmp_path / "grid", sweep)
-    cell = sweep.cells()[0]
-    result = run_cell(tmp_path / "grid", sweep, cell, None, lambda: True)
-    run = tmp_path / "grid" / "cells" / cell.name
-    assert result.status == "interrupted"
-    kept = (run / "recipe.yaml").read_text()
-    state = next(run.glob(f"checkpoints/*/{STATE}"))
+        run_cell(grid, held, cell, None, lambda: False)
+    assert not (grid / "cells").exists()
+    sweep = replace(mine(training__num_workers=1), grid=larger)
+    open_sweep(grid, sweep)
+    assert run_cell(grid, sweep, cell, None, lambda: True).status == "interrupted"
+    run = grid / "cells" / cell.name
+    kept, state = (run / "recipe.yaml").read_text(), next(run.glob(f"checkpoints/*/{STATE}"))
     assert json.loads(state.read_text())["recipe"]["model"]["layers"] == 2
-    mine(training__save_every=2, model__dropout=0.3)
+    mine(model__dropout=0.3)
     with pytest.raises(ValueError, match=r"model\.dropout is 0\.3"):
-        run_cell(tmp_path / "grid", sweep, cell, None, lambda: False)
+        run_cell(grid, sweep, cell, None, lambda: False)
     assert (run / "recipe.yaml").read_text() == kept
 
 

@@ -11,7 +11,7 @@ from magneto.lab.plan import RESERVE, Plan, StepMemory, micro_batch, trace_step
 from magneto.training.config import TrainingConfig
 from magneto.training.model import StateBytes
 from magneto.training.task import Loss
-from tests.unit.training.toy import Toy
+from tests.unit.training.toy import Toy, ToyData
 
 WIDTH, ROWS = 8, 100
 ROW = 4 * WIDTH  # bytes of one row in fp32
@@ -35,18 +35,11 @@ class Two(nn.Module):
 class Stack(Toy):
     """A task with the two layers and a given number of rows."""
 
-    def __init__(self, looks: bool = False) -> None:
-        super().__init__()
-        self.looks = looks
-
     def build_model(self) -> Any:
         return Two()
 
     def loss(self, model: nn.Module, batch: Any) -> Loss:
-        found = model(batch).sum()
-        if self.looks and found.item() > 0:
-            found = found * 2
-        return Loss(found, torch.ones(()))
+        return Loss(model(batch).sum(), torch.ones(()))
 
 
 def traced(**changes: Any) -> StepMemory:
@@ -74,18 +67,12 @@ def test_activations_are_counted() -> None:
     assert found.kept == 2 * ROWS * ROW + 2 * 4
     # Backward, beside both outputs, of each matrix the gradient of its output and of its input.
     assert 3 * ROWS * ROW <= found.peak_activations <= found.peak <= 4.5 * ROWS * ROW
-
-
-def test_bf16_keeps_half() -> None:
-    """Rows in bf16 and copies of the matrices are kept too, for the gradients."""
+    # In bf16 outputs take half; rows in bf16 and copies of the matrices are kept for the gradients.
     kept = traced(precision="bf16").kept
     assert 3 * ROWS * ROW // 2 < kept < 3 * ROWS * ROW // 2 + 3 * 2 * WIDTH**2
-
-
-def test_a_loss_that_looks_at_values_is_refused_in_one_line() -> None:
-    config = TrainingConfig(learning_rate=1e-3)
-    with pytest.raises(ValueError, match="Stack cannot be planned: "):
-        trace_step(Stack(looks=True), torch.zeros(ROWS, WIDTH), config)
+    looking = Toy(ToyData(explode_at=0.1))
+    with pytest.raises(ValueError, match="Toy cannot be planned: "):
+        trace_step(looking, looking.train_stream(8, 0).batch(0)[0], TrainingConfig())
 
 
 STEP = StepMemory(
@@ -126,9 +113,9 @@ def plan(memory: float, gpus: int = 1, recomputed: int = 10, each: int = 100) ->
 
 
 def test_strategies_follow_the_cluster() -> None:
-    assert plan(1e3, 16).strategies() == {"ddp": 1, "hybrid": 8, "fsdp": 16}
-    assert plan(1e3, 8).strategies() == {"ddp": 1, "fsdp": 8}
-    assert plan(1e3, 1).strategies() == {"none": 1}
+    found = {gpus: plan(1e3, gpus).strategies() for gpus in (1, 8, 16)}
+    assert found == {1: {"none": 1}, 8: {"ddp": 1, "fsdp": 8},
+                     16: {"ddp": 1, "hybrid": 8, "fsdp": 16}}  # fmt: skip
 
 
 def test_the_largest_micro_batch_just_fits() -> None:
@@ -148,13 +135,11 @@ def test_the_largest_micro_batch_just_fits() -> None:
         # Ranks share before layers are recomputed.
         (1500, 16, "--distributed hybrid --model.checkpoint_activations false "
          "--training.gradient_accumulation_steps 1"),
+        (1000, 1, None),
     ],
 )  # fmt: skip
-def test_the_cheapest_way_that_fits_is_proposed(memory: float, gpus: int, words: str) -> None:
+def test_the_cheapest_way_that_fits_is_proposed(
+    memory: float, gpus: int, words: str | None
+) -> None:
     found = plan(memory, gpus).advise()
-    assert found is not None
-    assert found.options() == words
-
-
-def test_where_nothing_fits_nothing_is_proposed() -> None:
-    assert plan(1000).advise() is None
+    assert (found and found.options()) == words

@@ -100,17 +100,15 @@ def test_attention_by_hand() -> None:
 def test_padding_and_rows_that_see_nothing_do_not_count() -> None:
     torch.manual_seed(0)
     model = Encoder(SHAPE)
-    x, mask = torch.randn(1, 4, 16), torch.tensor([[True, True, False, False]])
-    probe = Probe(model)
-    with probe.watch():
-        model(x, mask)
-    two = probe.read()[0]
-    assert two.attention_entropy is not None and two.attention_entropy <= math.log(2) + 1e-6
-    with probe.watch():
-        model(x, torch.zeros(1, 4, 4, dtype=torch.bool))
-    none = probe.read()[0]
-    assert none.attention_entropy == 0
-    assert none.attention_logit_max == -math.inf
+    probe, x, found = Probe(model), torch.randn(1, 4, 16), []
+    two, none = torch.tensor([[True, True, False, False]]), torch.zeros(1, 4, 4, dtype=torch.bool)
+    for mask in (two, none):
+        with probe.watch():
+            model(x, mask)
+        found.append(probe.read()[0])
+    assert found[0].attention_entropy is not None
+    assert 0 < found[0].attention_entropy <= math.log(2) + 1e-6
+    assert (found[1].attention_entropy, found[1].attention_logit_max) == (0, -math.inf)
 
 
 def reading(name: str, **values: float) -> LayerReading:
@@ -118,21 +116,19 @@ def reading(name: str, **values: float) -> LayerReading:
 
 
 def test_the_first_trouble_is_named() -> None:
-    fine = [reading("a", gradient_norm=1.0), reading("b", gradient_norm=1.0)]
-    assert first_trouble(fine) is None
     half = LIMITS["fp16"] / 2
+    fine = [reading("a", gradient_norm=1.0), reading("b", gradient_norm=1.0)]
     large = [fine[0], reading("b", activation_max=half + 1), reading("c", activation_max=math.inf)]
-    found = first_trouble(large)
-    assert found is not None and found.layer == "b" and "half of fp16" in found.reason
-    assert first_trouble(large[:2], "bf16") is None
-    found = first_trouble(large, "bf16")
-    assert found is not None and (found.layer, "not finite" in found.reason) == ("c", True)
     # A gradient goes wrong from the top down.
     wrong = [reading("a", gradient_norm=math.nan), reading("b", gradient_norm=math.inf)]
-    found = first_trouble([*wrong, reading("c", gradient_norm=1.0)])
-    assert found is not None and found.layer == "b" and "gradient" in found.reason
-    found = first_trouble([fine[0], reading("b", update_ratio=math.nan)])
-    assert found is not None and found.layer == "b" and "weights" in found.reason
+    assert first_trouble(fine) is first_trouble(large[:2], "bf16") is None
+    for readings, limit, layer, reason in (
+        (large, "fp16", "b", "half of fp16"), (large, "bf16", "c", "not finite"),
+        ([*wrong, reading("c", gradient_norm=1.0)], "fp16", "b", "gradient"),
+        ([fine[0], reading("b", update_ratio=math.nan)], "fp16", "b", "weights"),
+    ):  # fmt: skip
+        found = first_trouble(readings, limit)
+        assert found is not None and found.layer == layer and reason in found.reason
 
 
 IMAGES, PADDED = [(5, 0), (5, 0)], [(5, 3), (5, 6), (0, 4)]

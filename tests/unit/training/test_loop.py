@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +98,6 @@ def test_no_step_reads_the_device(tmp_path: Path) -> None:
         hooks = [Hook(1, lambda state: seen.append(len(reads)))]
         train(Toy(), settings, tmp_path, seed=3, report=QUIET, hooks=hooks)
     assert seen[0] == seen[28] and reads.count("tolist") > 0
-
-
-def test_an_interrupt_leaves_a_checkpoint(tmp_path: Path) -> None:
-    hooks = [Hook(9, lambda state: signal.raise_signal(signal.SIGINT))]
-    result = train(Toy(), config(), tmp_path, seed=3, report=QUIET, hooks=hooks)
-    assert (result.status, result.step) == ("interrupted", 9)
-    assert list_checkpoints(tmp_path)[-1].name == "step-00000009"
-    assert run_toy(tmp_path, resume=True).status == "finished"
 
 
 def test_what_is_wrong_with_data_is_said_once_and_counted_at_the_end(
