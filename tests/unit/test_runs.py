@@ -15,9 +15,12 @@ pytest.importorskip("transformers")
 from magneto import tasks
 from magneto.cli import main
 from magneto.data.tokenizer import load_tokenizer
+from magneto.files import write_json
 from magneto.recipe import load_recipe
-from magneto.runs import load_run
+from magneto.runs import load_run, warn_unlearnt
 from magneto.tasks import command
+from magneto.training.logging import PLATEAU_FILE
+from tests.said import Said
 
 TRAINING = """--training.steps 2 --training.warmup_steps 1 --training.batch_size 4
 --training.tensorboard false --training.device cpu --model.width 32 --model.heads 4
@@ -160,3 +163,20 @@ def test_another_tasks_verb_is_one_line_that_names_the_right_one(tmp_path: Path,
             assert f"does not support {task}" in line and not none
             assert line.endswith(command("evaluate", tmp_path))
             assert all(name in line for name in right), line
+
+
+def test_an_encoder_at_its_plateau_is_remarked_on(tmp_path: Path) -> None:
+    def said_of(name: str, loss: float, accuracy: float = 0.5, plateau: bool = True) -> list[str]:
+        run, said = tmp_path / name, Said()
+        run.mkdir()
+        write_json(run / "result.json", {"metrics": {"loss": loss, "accuracy": accuracy}})
+        if plateau:
+            write_json(run / PLATEAU_FILE, {"loss": 6.0, "accuracy": 0.5})
+        warn_unlearnt(run, said)
+        return said.lines
+
+    assert said_of("b", 5.5) == said_of("c", 5.95, plateau=False) == []
+    assert said_of("d", 7.0, accuracy=0.8) == [], "overconfident and mostly right, so it has learnt"
+    warn_unlearnt(tmp_path / "none", Said())
+    (line,) = said_of("a", 5.95)
+    assert "is at its unigram baseline" in line and "5.95" in line and str(tmp_path / "a") in line

@@ -1,9 +1,13 @@
-"""Every text pipeline reads every packing alike, and meets what is odd in the same way."""
+"""Every text pipeline reads every packing alike, and meets what is odd in the same way.
+
+Files are found by their endings; what is no text is named.
+"""
 
 import bz2
 import gzip
 import json
 import lzma
+import random
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from magneto.data import files
-from magneto.data.documents import read_documents
-from magneto.data.files import read_list
+from magneto.data.documents import read_documents, source_files
+from magneto.data.files import has_ending, open_text, read_lines, read_list
 from magneto.data.problems import HALF_CHARACTERS, INVALID_UTF8, LONG_LINES, MALFORMED, Counts
 from magneto.language.config import TRAIN, ClassificationDataConfig
 from magneto.language.labelled_texts import read_tables, read_texts
@@ -231,3 +235,45 @@ def test_a_list_that_is_nested_too_deeply_or_has_halves_of_characters(tmp_path: 
             read_list(tmp_path / "a", None, Counts())
     (tmp_path / "b").write_text(r'[{"te\ud83dxt": 1}]')
     assert read_list(tmp_path / "b", None, Counts()) == [{"te\ufffdxt": 1}]
+
+
+def test_a_packing_that_python_has_not_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl.zst").touch()
+    assert source_files(str(tmp_path), (".jsonl",)) == [tmp_path / "a.jsonl.zst"]
+    with pytest.raises(
+        ValueError, match=r"zst is compressed: unpack it \(zstd -d --rm a\.jsonl\.zst\)$"
+    ):
+        next(read_lines(tmp_path / "a.jsonl.zst", Counts()))
+
+
+def test_files_of_a_folder_by_their_endings(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt.xz", "deep/c.txt.gz", "d.md", "e.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "folder.txt").mkdir()
+    found = [str(path.relative_to(tmp_path)) for path in source_files(str(tmp_path), (".txt",))]
+    assert found == ["a.txt.xz", "b.txt", "deep/c.txt.gz"]
+    assert not has_ending(tmp_path / "folder.txt", (".txt",))
+    assert source_files(str(tmp_path / "d.md"), (".txt",)) == [tmp_path / "d.md"]
+    with pytest.raises(ValueError, match=r"none ends in \.csv, \.tsv"):
+        source_files(str(tmp_path), (".csv", ".tsv"))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"PK\x03\x04 and so on", "a zip archive"),
+        (b"%PDF-1.4 text", "a PDF"),
+        (bytes(random.Random(1).choices(range(1, 256), k=9999)), "% of its first characters"),
+        (b"a\0b", "NUL bytes"),
+        ("Текст".encode("koi8-r") * 50, "% of its first characters"),
+    ],
+)
+def test_binary_files_are_refused(content: bytes, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=why), open_text(path):
+        pass
+    path.write_bytes("Übergang, schön größer als sonst. ".encode("latin-1") * 50)
+    with open_text(path) as file:
+        assert file.read()

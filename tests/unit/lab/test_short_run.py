@@ -1,14 +1,18 @@
-"""The short run equals the first steps of training, and trials of the first step are undone."""
+"""Short runs equal the first steps of training; trials of a recipe, and of several widths."""
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from magneto.lab import diagnosis
+from magneto.lab.coordinates import FLAT, HEAD, measure_coordinates, power
+from magneto.lab.diagnosis import run_trial
 from magneto.lab.short_run import ShortRun, initial_model, short_run, steps_at_peak
 from magneto.progress import ProgressBars
-from magneto.recipe import Recipe
+from magneto.recipe import Recipe, load_recipe
 from magneto.training.logging import read_metrics
 from magneto.training.loop import train
 
@@ -68,3 +72,65 @@ def test_a_run_that_breaks_ends_there_and_names_the_layer(small: Small) -> None:
     assert len(run.steps) < 6
     found = run.trouble("bf16")
     assert found is not None and found[1].layer.startswith("decoder.layers.")
+
+
+def test_it_stops_when_the_time_is_over_and_says_what_is_missing(small: Small) -> None:
+    found = run_trial(small(training__steps=10**6), 1e-9)
+    assert found.status == "has not learned yet"
+    assert found.steps <= 3 and found.of_steps == 10**6, "no time: hardly a step"
+    assert found.baseline is not None and found.score is not None and found.threshold is not None
+    assert found.score > found.threshold and "does not beat the trivial baseline" in found.reason
+    assert f"trivial baseline {found.baseline:.4g}" in found.text
+    wild = small(training__steps=10**6, training__learning_rate=3.0, training__warmup_steps=0,
+                 training__log_every=10)  # fmt: skip
+    found = run_trial(wild, 1e-9)
+    assert found.status == "has not learned yet" and found.steps < 10, "too few to diverge"
+
+
+def test_a_recipe_that_ends_before_is_judged_at_its_end(small: Small) -> None:
+    made = small(
+        training__steps=60, training__learning_rate=1e-2, training__batch_size=16, model__width=32
+    )
+    found = run_trial(made, 1e6)
+    assert (found.status, found.steps, found.reason) == ("learned", 60, "")
+    assert found.score is not None and found.threshold is not None
+    assert found.score < found.threshold
+
+
+def test_what_diverges_says_so(small: Small) -> None:
+    found = run_trial(small(training__learning_rate=1e30, training__warmup_steps=0), 1e6)
+    assert found.status == "diverged" and found.text.startswith("diverged within ")
+    assert found.reason in found.text
+
+
+def test_asked_to_stop_it_gives_no_verdict(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    signal = diagnosis.Stop("interrupted", "asked to stop by a signal")
+    monkeypatch.setattr(diagnosis, "Stop", lambda *_: signal)
+    with pytest.raises(KeyboardInterrupt):
+        run_trial(small(), 1e-9)
+
+
+WIDTHS = (16, 64, 128)
+SIZES = {
+    "model.width": 16, "model.heads": 2, "model.ffn_width": 32, "model.layers": 2,
+    "training.learning_rate": 0.002, "training.batch_size": 16, "training.device": "cpu",
+}  # fmt: skip
+
+
+def test_a_power_of_the_width_is_recovered() -> None:
+    assert power({width: 3 * width**0.7 for width in WIDTHS}) == pytest.approx(0.7)
+    assert math.isnan(power({16: 1.0, 32: math.inf})) and math.isnan(power({16: 1.0, 32: 0.0}))
+
+
+def test_changes_grow_with_the_width_but_not_by_maximal_update_parametrisation() -> None:
+    pytest.importorskip("sklearn")
+    mup = {"model.parametrization": "mup", "model.base_width": 16}
+    plain, scaled = (
+        measure_coordinates(load_recipe("image-classification/tiny", SIZES | more), WIDTHS, steps=2)
+        for more in ({}, mup)
+    )
+    names = ["encoder.layers.0", "encoder.layers.1", "encoder", HEAD]
+    assert [each.name for each in plain] == [each.name for each in scaled] == names
+    for one, other in zip(plain[:2], scaled[:2], strict=True):
+        assert one.exponent > 0.3 and abs(other.exponent) < FLAT
+        assert one.initial[16] == other.initial[16] and one.change[16] == other.change[16]

@@ -12,7 +12,6 @@ from magneto.theory.bounds import (
     bounded_placements,
     cross_attentions,
     derived_scales,
-    effective_scale,
     encoder_decoder_bound,
     find_family,
     growth_exponent,
@@ -211,11 +210,3 @@ def test_cross_attention_indices() -> None:
     assert list(cross_attentions(3, "paper")) == [1, 4, 7]
     one = (ones(4), Scales.of(6, [1, 2, 1, 1, 2, 1], 1))
     assert encoder_decoder_bound("sub", *one) == encoder_decoder_bound("sub", *one, cross=[2, 5])
-
-
-def test_effective_scale() -> None:
-    assert effective_scale(64, 2 / (64 + 64)) == pytest.approx(1)
-    assert effective_scale(64, 2 / (64 + 256)) ** 2 == pytest.approx(0.4)
-    assert effective_scale(256, 2 / (64 + 256)) ** 2 == pytest.approx(1.6)
-    # What torch.nn.Linear draws: uniform within 1 / sqrt(fan_in), variance 1 / (3 fan_in).
-    assert effective_scale(640, 1 / (3 * 640)) ** 2 == pytest.approx(1 / 3)
