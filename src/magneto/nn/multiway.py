@@ -363,7 +363,7 @@ def pack(
     vision, language = (torch.tensor(of, dtype=torch.long) for of in (vision_lengths,
                                                                     language_lengths))  # fmt: skip
     totals = vision + language
-    padded = bool((totals < length).any())
+    padded = any(image + text < length for image, text in sizes)
     return Packing(
         vision_place=places(vision, torch.zeros_like(vision), length),
         language_place=places(language, vision, length),
