@@ -51,25 +51,6 @@ class StoredTensor:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-@dataclass(frozen=True)
-class MemoryTensor:
-    """Tensor in memory, with the interface of an open safetensors file."""
-
-    tensor: Tensor
-
-    def get_tensor(self, name: str) -> Tensor:
-        return self.tensor
-
-    def get_slice(self, name: str) -> Tensor:
-        return self.tensor
-
-
-def in_memory(name: str, tensor: Tensor) -> StoredTensor:
-    """Return a tensor in memory as a StoredTensor."""
-    rows = len(tensor) if tensor.ndim else 1
-    return StoredTensor(name, tuple(tensor.shape), ((MemoryTensor(tensor), 0, rows),))
-
-
 def open_tensors(directory: Path, kind: str = MODEL) -> dict[str, StoredTensor]:
     """Return the tensors of a kind in a directory by name, without reading their values."""
     single = directory / f"{kind}.safetensors"

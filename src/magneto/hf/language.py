@@ -300,10 +300,6 @@ class MagnetoForMaskedLM(MagnetoEncoderPreTrainedModel):
     head_name = "head"
     head: MaskedLanguageHead
 
-    @staticmethod
-    def new_head(config: Any) -> nn.Module:
-        return MaskedLanguageHead(config, config.vocab_size)
-
     def get_output_embeddings(self) -> nn.Module:
         return self.head.vocabulary
 
@@ -336,10 +332,6 @@ class MagnetoForSequenceClassification(MagnetoEncoderPreTrainedModel):
     core_class = TextClassifier
     head_name = "classifier"
     classifier: ClassificationHead
-
-    @staticmethod
-    def new_head(config: Any) -> nn.Module:
-        return ClassificationHead(config.width, config.classes, config.head_dropout, config.pooling)
 
     def own_config(self) -> Any:
         return self.config.classifier_config()

@@ -44,14 +44,13 @@ from magneto.hf.wrapper import (
     hidden_states,
     mean_loss,
 )
-from magneto.speech.decoding import GreedySearch, Search
+from magneto.speech.decoding import GreedySearch
 from magneto.speech.model import Transducer
 from magneto.vision.config import IGNORED
-from magneto.vision.models import ImageClassifier, Segmenter, new_head, pixel_logits, resize
+from magneto.vision.models import ImageClassifier, Segmenter, pixel_logits, resize
 from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWriter, left_to_right
 from magneto.vision_language.config import IMAGES
 from magneto.vision_language.model import (
-    AnswerHead,
     ImageCaptioner,
     ImageTextRetriever,
     MaskedDataModel,
@@ -70,7 +69,6 @@ class MagnetoForImageClassification(MagnetoPreTrainedModel):
     core_class = ImageClassifier
     head_name = "core.head"
     main_input_name = "pixel_values"
-    new_head = staticmethod(new_head)
 
     @can_return_tuple
     def forward(
@@ -180,12 +178,11 @@ class MagnetoForTransducer(MagnetoPreTrainedModel):
         self,
         input_features: Tensor,
         attention_mask: Tensor | None = None,
-        search: Search | None = None,
     ) -> list[list[int]]:
-        """Return the tokens of each utterance for `batch_decode`; the default is greedy search."""
+        """Return the tokens of each utterance for `batch_decode`, by greedy search."""
         lengths = frame_counts(input_features, attention_mask)
         encoded, lengths = self.core.encode(cast_like_weights(self.core, input_features), lengths)
-        found = (search or GreedySearch())(self.core, encoded, lengths)
+        found = GreedySearch()(self.core, encoded, lengths)
         return [[label - 1 for label in best[0].labels] for best in found]
 
 
@@ -359,10 +356,6 @@ class MagnetoForVisualQuestionAnswering(MagnetoVisionLanguagePreTrainedModel):
     config_class = MagnetoQuestionAnsweringConfig
     core_class = QuestionAnswerer
     head_name = "core.head"
-
-    @staticmethod
-    def new_head(config: Any) -> nn.Module:
-        return AnswerHead(config, config.answers)
 
     @can_return_tuple
     def forward(

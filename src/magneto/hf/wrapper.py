@@ -391,11 +391,6 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         """Return the Magneto model in evaluation mode; it shares the weights."""
         return self.core.eval()
 
-    @staticmethod
-    def new_head(config: Any) -> nn.Module:
-        """Build a new head from Magneto's configuration."""
-        raise NotImplementedError
-
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise a head that a directory lacks, and new rows of a resized embedding."""
         if not self.built:
@@ -412,13 +407,15 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         }
         if not lacking:
             return
-        head = self.get_submodule(self.head_name) if self.head_name else None
-        inside = {} if head is None else {part: name for name, part in head.named_modules()}
-        if module not in inside:
+        head = self.get_submodule(self.head_name).modules() if self.head_name else ()
+        if all(module is not part for part in head):
             raise ValueError(f"missing weights: {next(iter(lacking))} of a {type(module).__name__}")
-        drawn = self.new_head(self.own_config()).get_submodule(inside[module])
-        for name, parameter in lacking.items():
-            parameter.data.copy_(drawn.get_parameter(name))
+        loaded = {name: parameter.detach().clone()
+                  for name, parameter in module.named_parameters(recurse=False)
+                  if name not in lacking}  # fmt: skip
+        module.reset_parameters()  # type: ignore[operator]
+        for name, value in loaded.items():
+            module.get_parameter(name).data.copy_(value)
 
     def _draw_table(self, table: nn.Module) -> None:
         for name, parameter in table.named_parameters():

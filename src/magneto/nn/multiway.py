@@ -259,8 +259,9 @@ class MultiwayEncoder(ProbedStack):
         keep the modalities apart.
         """
         streams, packing, _ = inputs
-        vision, language = tokens.split([len(each) for each in streams])
-        return torch.cat(packing.means(vision, language))
+        parts = tokens.split([len(each) for each in streams])
+        places = (packing.vision_place, packing.language_place)
+        return torch.cat([packing.means(*each) for each in zip(parts, places, strict=True)])
 
     def attention_samples(self, count: int, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
         packing: Packing = inputs[1]
@@ -296,16 +297,13 @@ class Packing:
     def mask(self) -> Mask:
         return build_memory_mask(self.attention_mask)
 
-    def means(self, vision: Tensor, language: Tensor) -> tuple[Tensor, Tensor]:
-        """Return, for each token, the mean over the sample's tokens of the same modality.
+    def means(self, tokens: Tensor, place: Tensor) -> Tensor:
+        """Return, for each token of a modality, the mean over the sample's tokens of that modality.
 
         Args:
-            vision: Vision tokens, (vision tokens, width).
-            language: Language tokens, (language tokens, width).
+            tokens: All tokens of the modality, (tokens, width).
+            place: Place of each token, (tokens,).
         """
-        return self._means(vision, self.vision_place), self._means(language, self.language_place)
-
-    def _means(self, tokens: Tensor, place: Tensor) -> Tensor:
         # Sums in rows are deterministic; a GPU's sums by index are not.
         rows = tokens.new_zeros((self.rows * self.length, tokens.shape[-1]))
         sums = rows.index_copy(0, place, tokens).unflatten(0, (self.rows, self.length)).sum(1)

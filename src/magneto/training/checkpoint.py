@@ -105,16 +105,16 @@ def model_pieces(model: nn.Module, average: WeightAverage | None = None) -> dict
 
 @torch.no_grad()
 def load_pieces(
-    pieces: Mapping[str, Piece], stored: Mapping[str, StoredTensor], where: object
+    pieces: Mapping[str, Piece], stored: Mapping[str, StoredTensor | Tensor], where: object
 ) -> None:
-    """Copy stored tensors into the memory of pieces; `where` is their source in error messages.
+    """Copy tensors into the memory of pieces; `where` is their source in error messages.
 
     Raises:
         ValueError: If names or shapes differ.
     """
     missing, surplus = sorted(set(pieces) - set(stored)), sorted(set(stored) - set(pieces))
     wrong = [
-        f"{name} is {stored[name].shape}, the model has {pieces[name].shape}"
+        f"{name} is {tuple(stored[name].shape)}, the model has {pieces[name].shape}"
         for name in sorted(set(pieces) & set(stored))
         if stored[name].shape != pieces[name].shape
     ]
@@ -122,8 +122,13 @@ def load_pieces(
         problem = wrong or [f"missing {missing[:3]}, unexpected {surplus[:3]}"]
         raise ValueError(f"{where} has weights of another model: {problem[0]}")
     for name, piece in pieces.items():
-        if piece.tensor.numel():
-            piece.tensor.copy_(stored[name].rows(piece.start, piece.stop))
+        if not piece.tensor.numel():
+            continue
+        given = stored[name]
+        if isinstance(given, StoredTensor):
+            piece.tensor.copy_(given.rows(piece.start, piece.stop))
+        else:
+            piece.tensor.copy_(given[piece.start : piece.stop] if given.ndim else given)
 
 
 def optimizer_pieces(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Piece]:

@@ -147,7 +147,7 @@ class Task(ABC):
         (`magneto.training.model`) and to count operations.
         """
 
-    def initial_weights(self) -> Mapping[str, StoredTensor]:
+    def initial_weights(self) -> Mapping[str, StoredTensor | Tensor]:
         """Return weights by name that replace initial weights, such as those of another run."""
         return {}
 

@@ -23,7 +23,7 @@ from magneto.vision.config import ImageEncoderConfig
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.input_size import ImageInputTask
 from magneto.vision.transforms import validation_transform
-from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
+from magneto.weights import find_weights, open_tensors
 
 HINT = "give an image-modelling or image-classification run"
 PARTS = ("embedding.", "class_token.", "encoder.")
@@ -38,7 +38,7 @@ LAYER = re.compile(r"encoder\.layers\.(\d+)\.")
 EMBEDDING = ("embedding.", "class_token.", "encoder.position_embedding.", "encoder.input_norm.")
 
 
-def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
+def encoder_weights(model: nn.Module, config: Any) -> dict[str, Tensor]:
     """Return patch embedding, class token, positions and layers of the run that `pretrained` names.
 
     Learned positions are interpolated to the model's grid. The run's head and final norm are left
@@ -51,7 +51,7 @@ def encoder_weights(model: nn.Module, config: Any) -> dict[str, StoredTensor]:
     if missing:
         raise ValueError(f"{run} has no weights {missing[0]}: {HINT}")
     state = {name: stored[name].read() for name in wanted}
-    return {n: in_memory(n, t) for n, t in resize_positions(state, held, config).items()}
+    return resize_positions(state, held, config)
 
 
 def pretrained_encoder(config: Any) -> tuple[Path, Any]:
@@ -180,7 +180,7 @@ class FineTuning(ImageTask):
         config = self.model_config
         return pretrained_encoder(config) if config.pretrained else None
 
-    def initial_weights(self) -> dict[str, StoredTensor]:
+    def initial_weights(self) -> dict[str, Tensor]:
         if not self.model_config.pretrained:
             return {}
         with torch.device("meta"):

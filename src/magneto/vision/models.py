@@ -57,17 +57,6 @@ class ImageEncoder(nn.Module):
         return self.class_token(self.embedding(images))
 
 
-def new_head(config: ImageClassifierConfig) -> nn.Module:
-    """Return a classification head with small initial weights; the first loss is ln(classes).
-
-    Raises:
-        ValueError: If `config.classes` is None.
-    """
-    if config.classes is None:
-        raise ValueError("classes is not set")
-    return NormalLinear(config.width, config.classes, bias=True, std=0.001)
-
-
 class ImageClassifier(ImageEncoder):
     """Image classifier: an encoder, pooling of its features, and a linear head."""
 
@@ -78,7 +67,10 @@ class ImageClassifier(ImageEncoder):
         if config.pooling == "mean_then_norm":
             self.pooled_norm, self.encoder.final_norm = self.encoder.final_norm, nn.Identity()
         self.pooled = slice(0, 1) if config.pooling == "first" else slice(config.prefix, None)
-        self.head = new_head(config)
+        if config.classes is None:
+            raise ValueError("classes is not set")
+        # Small initial weights, so that the first loss is ln(classes).
+        self.head = NormalLinear(config.width, config.classes, bias=True, std=0.001)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (batch, classes) of images (batch, channels, height, width)."""

@@ -43,7 +43,7 @@ from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextT
 from magneto.vision_language.model import interpolate_positions
 from magneto.vision_language.samples import WholeImage, frame_text, join_samples
 from magneto.vision_language.tables import all_captions, each_caption, load_captions
-from magneto.weights import StoredTensor, find_weights, in_memory, open_tensors
+from magneto.weights import StoredTensor, find_weights, open_tensors
 
 PREFIX = "encoder."
 # Files of a folder that `magneto export` or `magneto convert` wrote.
@@ -78,9 +78,7 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
     return str(run), str(read_json(run / PICTURES)["normalisation"])
 
 
-def load_pretrained(
-    model: nn.Module, config: FineTunedConfig
-) -> tuple[dict[str, StoredTensor], str]:
+def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str, Tensor], str]:
     """Return the pre-trained run's encoder weights by the model's names, and a summary of them.
 
     Positions are interpolated. Only the shapes of the model, whose encoder is called `encoder`, are
@@ -107,7 +105,7 @@ def load_pretrained(
     left = join_words(sorted(stored.keys() - state.keys()), LISTED)
     said = (f"{run}: {len(state)} tensors loaded; initialised randomly: {drawn or 'none'}; "
             f"unused: {left or 'none'}")  # fmt: skip
-    return {name: in_memory(name, tensor) for name, tensor in state.items()}, said
+    return state, said
 
 
 def is_exported(folder: Path) -> bool:
@@ -181,12 +179,12 @@ class FineTunedTask(ImageTextTask):
         lengths = [len(tokens) + special for tokens in self.tokenizer.encode(sample)]
         return derive_length(lengths, most, self._progress)
 
-    def _pretrained(self) -> tuple[dict[str, StoredTensor], str]:
+    def _pretrained(self) -> tuple[dict[str, Tensor], str]:
         with torch.device("meta"):
             model = self.build_model()
         return load_pretrained(model, self.model_config)
 
-    def initial_weights(self) -> dict[str, StoredTensor]:
+    def initial_weights(self) -> dict[str, Tensor]:
         return self._pretrained()[0] if self.model_config.pretrained else {}
 
     @cached_property

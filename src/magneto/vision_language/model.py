@@ -248,18 +248,6 @@ class MaskedDataModel(nn.Module):
         )
 
 
-class AnswerHead(nn.Sequential):
-    """Answer head: a hidden layer of twice the width, and a logit for each answer."""
-
-    def __init__(self, config: QuestionAnsweringConfig, answers: int) -> None:
-        super().__init__(
-            NormalLinear(config.width, 2 * config.width, bias=True, std=NORMAL_STD),
-            build_norm("layernorm", 2 * config.width, config),
-            nn.GELU(),
-            NormalLinear(2 * config.width, answers, bias=True, std=NORMAL_STD),
-        )
-
-
 class QuestionAnswerer(nn.Module):
     """BEiT-3's model of visual question answering: encoder, pooler, answer head.
 
@@ -279,7 +267,12 @@ class QuestionAnswerer(nn.Module):
             NormalLinear(config.width, config.width, bias=True, std=NORMAL_STD),
             nn.Tanh(),
         )
-        self.head = AnswerHead(config, config.answers)
+        self.head = nn.Sequential(
+            NormalLinear(config.width, 2 * config.width, bias=True, std=NORMAL_STD),
+            build_norm("layernorm", 2 * config.width, config),
+            nn.GELU(),
+            NormalLinear(2 * config.width, config.answers, bias=True, std=NORMAL_STD),
+        )
 
     def forward(self, images: Tensor, samples: Samples) -> Tensor:
         read = pool_pairs(self.parts, self.encoder(images, samples), samples)

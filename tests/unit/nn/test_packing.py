@@ -48,6 +48,7 @@ def test_what_is_looked_at_of_a_batch() -> None:
     assert pack([0, 0], [2, 5]).first_of_each_kind(1).tolist() == [0]
     assert packing.real().sum(1).tolist() == [3, 5, 3, 4]
     vision, language = torch.arange(7.0)[:, None], torch.arange(8.0)[:, None]
-    means = packing.means(vision, language)
-    assert means[0].flatten().tolist() == [1, 1, 1, 3.5, 3.5, 5.5, 5.5]
-    assert means[1].flatten().tolist() == [1, 1, 1, 3, 5.5, 5.5, 5.5, 5.5]
+    means = packing.means(vision, packing.vision_place)
+    assert means.flatten().tolist() == [1, 1, 1, 3.5, 3.5, 5.5, 5.5]
+    means = packing.means(language, packing.language_place)
+    assert means.flatten().tolist() == [1, 1, 1, 3, 5.5, 5.5, 5.5, 5.5]
