@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "magneto"
 GROUND = {"config", "fields", "figures", "files", "progress", "weights"}
 FIELDS = {"language", "speech", "translation", "vision", "vision_language"}
 # What the loop knows of data: batches, and what is wrong with examples.
-TO_THE_LOOP = ("stream", "workers", "problems")
+TO_THE_LOOP = {"data.stream", "data.workers", "data.problems"}
 FIELD = {"nn", "theory", "functional", "data", "training.task", "runs", *GROUND}
 ALLOWED = {
     "theory": set(),
@@ -32,27 +32,14 @@ ALLOWED = {
     "tasks": set(),
     "nn": {"theory", "config", "fields"},
     "data": GROUND,
-    "training": {
-        "nn.parametrization",
-        "functional",
-        "tasks",
-        *(f"data.{module}" for module in TO_THE_LOOP),
-        *GROUND,
-    },
+    "training": {"nn.parametrization", "functional", "tasks", *TO_THE_LOOP, *GROUND},
     "recipe": {
         *("config", "fields", "files", "tasks", "theory", "training.config", "nn.config"),
         *(f"{field}.config" for field in FIELDS),
     },
     "runs": {"recipe", "tasks", "training", *GROUND},
     "lab": {
-        "theory",
-        "nn",
-        "data.stream",
-        "training",
-        "recipe",
-        "runs",
-        "functional",
-        "mistakes",
+        *("theory", "nn", "data.stream", "training", "recipe", "runs", "functional", "mistakes"),
         *GROUND,
     },
     "start": {"recipe", "training.task", "data", "language", "translation", "vision", *GROUND},

@@ -39,6 +39,7 @@ def test_an_epoch_has_every_example_once_with_its_own_draw() -> None:
         assert sorted(number for _, number in rows) == list(range(23))
     assert [n for _, n in epochs[0]] != [n for _, n in epochs[1]]
     assert taken(shuffled(23, 4, 2), 23) != found
+    assert numbers(shuffled(23, 4, 1)).examples == 23
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 8])
@@ -74,6 +75,7 @@ def test_by_length_batches_are_of_like_length_in_every_epoch() -> None:
         for start in range(0, len(found) // count * count, count):
             assert sorted(found[start : start + count]) == list(range(count)), "each once"
     plan = by_length(LENGTHS, 8, 1)
+    assert numbers(plan).examples == len(LENGTHS)
     batches = [LENGTHS[plan(step)[:, 1]] for step in range(3 * 1003 // 8)]
     spread = [np.ptp(lengths) for lengths in batches]
     for start in (0, 130, 260):
@@ -94,7 +96,7 @@ def test_blocks_of_any_size_lie_end_to_end() -> None:
     plan = in_blocks(block, 4)
     found = [example for step in range(10) for example in plan(step)]
     assert found == [(n, place) for n in range(100) for place in range(n % 3)][:40]
-    assert in_blocks(block, 4)(7) == plan(7)
+    assert in_blocks(block, 4)(7) == plan(7) and numbers(plan).examples is None
     made.clear()
     in_blocks(block, 4, size=lambda number: number % 3)(7)
     assert len(made) <= 4  # those before it are not made where their sizes are known
@@ -121,12 +123,6 @@ def three(sizes: dict[str, int]) -> BatchStream:
     counts = {"images": 7, "texts": 11, "pairs": 5}
     streams = {name: numbers(shuffled(counts[name], size, 3)) for name, size in sizes.items()}
     return join_streams(streams, lambda pieces: pieces)
-
-
-def test_a_stream_knows_how_many_examples_an_epoch_has() -> None:
-    assert numbers(shuffled(11, 8, 1, repeats=3)).examples == 11
-    assert numbers(by_length(LENGTHS, 8, 1)).examples == len(LENGTHS)
-    assert numbers(in_blocks(lambda number: [number], 4)).examples is None
 
 
 def test_joined_streams_have_epochs_of_their_own_and_are_cut_each_for_itself() -> None:
