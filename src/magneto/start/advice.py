@@ -20,7 +20,7 @@ class Guide:
     """Analysis for one task; `trivial` says what `Task.baseline` predicts."""
 
     summarise: Summarise
-    baseline: Baseline = baselines.no_baseline
+    baseline: Baseline | None = None
     trivial: str = "the most frequent answer"
 
 
@@ -82,4 +82,5 @@ def advise(
     trivial = task.baseline()
     label = "always the mean" if options.get("data.target") == "number" else guide.trivial
     scores = [(label, trivial)] if trivial else []
-    return Advice(recipe, options, summary, [*scores, *guide.baseline(task)], task)
+    others = guide.baseline(task) if guide.baseline else ()
+    return Advice(recipe, options, summary, [*scores, *others], task)

@@ -28,28 +28,27 @@ Scored = tuple[str, dict[str, float]]
 Baseline = Callable[[Any], Sequence[Scored]]
 
 
-def no_baseline(task: Any) -> Sequence[Scored]:
-    return ()
-
-
 def pixel_regression(task: Any) -> Sequence[Scored]:
     """Score logistic regression on the pixels of the model's input."""
     linear = import_extra("sklearn.linear_model", "vision", LIBRARY)
-    splits = task.splits
-    train, labels = _images(task.fixed_batches(splits.train))
-    if len(np.unique(labels)) < 2:
-        return no_baseline(task)
-    asked, right = _images(task.fixed_batches(splits.validation))
+    train, labels = _images(task.fixed_batches(task.splits.train))
+    asked, right = _images(task.fixed_batches(task.splits.validation))
     model = linear.LogisticRegression(C=0.1, max_iter=MAX_ITERATIONS)
-    answers = fit_quietly(model, train[:MAX_EXAMPLES], labels[:MAX_EXAMPLES]).predict(asked)
-    return [("logistic regression on pixels", {"accuracy": float((answers == right).mean())})]
+    answers = predict(model, train[:MAX_EXAMPLES], labels[:MAX_EXAMPLES], asked)
+    return accuracy("logistic regression on pixels", answers, right)
 
 
-def fit_quietly(model: Any, examples: Any, answers: Any) -> Any:
-    """Fit a scikit-learn model without its warning of incomplete convergence."""
+def predict(model: Any, examples: Any, labels: np.ndarray, asked: Any) -> np.ndarray | None:
+    """Fit a scikit-learn model and return its predictions; None if there is only one label."""
+    if len(np.unique(labels)) < 2:
+        return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return model.fit(examples, answers)
+        warnings.simplefilter("ignore")  # of incomplete convergence
+        return model.fit(examples, labels).predict(asked)
+
+
+def accuracy(name: str, answers: np.ndarray | None, right: np.ndarray) -> Sequence[Scored]:
+    return () if answers is None else [(name, {"accuracy": float((answers == right).mean())})]
 
 
 def _images(batches: LazyBatches) -> tuple[np.ndarray, np.ndarray]:
@@ -72,33 +71,27 @@ def bag_of_words(task: Any) -> Sequence[Scored]:
     name = "ridge regression on words" if number else "logistic regression on words"
     train, held = task.texts.train, next(iter(task.texts.validation.values()))
     if number and len(held) < 2:
-        return no_baseline(task)
+        return ()
     if "pair" in train.columns:
         try:
             return [(f"{name} of both", word_baseline(task.texts))]
         except ValueError:  # the texts have no words
-            return no_baseline(task)
+            return ()
     right = _labels(task, held)
     answers = predict_by_words(
         train.values("text"), _labels(task, train), held.values("text"), least=2, number=number
     )
-    if answers is None:
-        return no_baseline(task)
-    scores = number_scores(answers, right) if number else {
-        "accuracy": float((answers == right).mean())
-    }  # fmt: skip
-    return [(name, scores)]
+    if number and answers is not None:
+        return [(name, number_scores(answers, right))]
+    return accuracy(name, answers, right)
 
 
 def statement_alone(task: Any) -> Sequence[Scored]:
     """Score a linear model of the statement's words, without the images."""
     train, held = task.splits.train, task.splits.validation
     known, right = (np.array(list(part.values("truth"))) for part in (train, held))
-    texts = (list(part.values("statement")) for part in (train, held))
-    answers = predict_by_words(next(texts), known, next(texts))
-    if answers is None:
-        return no_baseline(task)
-    return [("the statement's words alone", {"accuracy": float((answers == right).mean())})]
+    answers = predict_by_words(train.values("statement"), known, held.values("statement"))
+    return accuracy("the statement's words alone", answers, right)
 
 
 def predict_by_words(
@@ -119,10 +112,8 @@ def predict_by_words(
         seen = words.fit_transform(train)
     except ValueError:  # no word occurs in enough texts
         return None
-    if not number and len(np.unique(known)) < 2:
-        return None
     model = linear.Ridge() if number else linear.LogisticRegression(C=10, max_iter=MAX_ITERATIONS)
-    return fit_quietly(model, seen, known).predict(words.transform(asked))
+    return predict(model, seen, known, words.transform(asked))
 
 
 def _labels(task: Any, table: Any) -> np.ndarray:
@@ -198,9 +189,9 @@ def colour_and_place(task: Any) -> Sequence[Scored]:
     draws = np.random.default_rng(0)
     counted = np.flatnonzero(known < task.classes)
     some = draws.choice(counted, min(len(counted), MAX_PIXELS), replace=False)
-    if len(np.unique(known[some])) < 2:
-        return no_baseline(task)
-    model = fit_quietly(linear.LogisticRegression(max_iter=100), train[some], known[some])
-    answers = torch.from_numpy(model.predict(asked).astype(np.int64))
-    matrix = confusion(torch.from_numpy(right), answers, task.classes)
+    answers = predict(linear.LogisticRegression(max_iter=100), train[some], known[some], asked)
+    if answers is None:
+        return ()
+    guesses = torch.from_numpy(answers.astype(np.int64))
+    matrix = confusion(torch.from_numpy(right), guesses, task.classes)
     return [("colour and position of a pixel", segmentation_scores(matrix.tolist(), task.names))]

@@ -126,7 +126,10 @@ def folder_candidates(folder: Path, source: str) -> list[Candidate]:
                               {"data.source": str(tables[0]), **each.options})
                     for each in table_candidates(table)]  # fmt: skip
     if by_kind["image"]:
-        return [image_candidate(folder, by_kind["image"])]
+        if len(classes := classes_of(folder, by_kind["image"])) < 2:
+            found = quantity(len(by_kind["image"]), "images")
+            return [Candidate("image-modelling", f"{found} without labels")]
+        return [Candidate("image-classification", f"images in {len(classes)} folders")]
     if texts := [path for path in files if has_ending(path, (*TEXTS, *RECORDS))]:
         as_text = language_modelling(quantity(len(texts), "files") + " of text")
         classes = classes_of(folder, [path for path in texts if path.suffix in TEXTS])
@@ -147,13 +150,6 @@ def has_masks(folder: Path, images: Iterable[Path]) -> bool:
     of_splits = any(f"{split}{suffix}" in with_images
                     for split in with_images for suffix in MASK_SUFFIXES)  # fmt: skip
     return of_splits or bool(with_images & {*IMAGE_FOLDERS} and with_images & {*MASK_FOLDERS})
-
-
-def image_candidate(folder: Path, images: Sequence[Path]) -> Candidate:
-    """Return classification for images in class folders, else self-supervised modelling."""
-    if len(classes := classes_of(folder, images)) < 2:
-        return Candidate("image-modelling", f"{quantity(len(images), 'images')} without labels")
-    return Candidate("image-classification", f"images in {len(classes)} folders")
 
 
 def classes_of(folder: Path, files: Iterable[Path]) -> set[str]:
@@ -212,7 +208,7 @@ def table_candidates(table: Table) -> list[Candidate]:
     truth = named("truth", "class")
     if images and truth and kinds.get(statement := named("statement", "text") or "") == "text":
         options = {"data.question_column": statement, "data.answer_column": truth}
-        if is_boolean(table, truth):
+        if {str(value).lower() for value in first_values(table, truth)} == {"true", "false"}:
             reason = f"an image, a {statement} and whether it is true"
             return [Candidate("visual-question-answering", reason, options)]
     if images:
@@ -222,7 +218,8 @@ def table_candidates(table: Table) -> list[Candidate]:
         if label is None and len(classes) == 1:
             label = classes[0]
             named_so = {"data.label_column": label}
-        if label and kinds[label] == "number" and not has_integers(table, label):
+        numbers = first_values(table, label) if label and kinds[label] == "number" else ()
+        if not all(float(value).is_integer() for value in numbers if value not in (None, "")):
             raise ValueError(f"{table.where}: image labels in {abbreviate(label)} are fractional "
                              "numbers. Image classification needs classes; the page 'A new task' "
                              "shows a task that predicts numbers.")  # fmt: skip
@@ -316,14 +313,8 @@ def column_kind(table: Table, name: str) -> str:
     return "class" if few else "text"
 
 
-def is_boolean(table: Table, name: str) -> bool:
-    values = {str(table.columns[name][int(row)]).lower() for row in table.rows[:SAMPLED_VALUES]}
-    return values == {"true", "false"}
-
-
-def has_integers(table: Table, name: str) -> bool:
-    values = (table.columns[name][int(row)] for row in table.rows[:SAMPLED_VALUES])
-    return all(float(value).is_integer() for value in values if value not in (None, ""))
+def first_values(table: Table, name: str) -> list[Any]:
+    return [table.columns[name][int(row)] for row in table.rows[:SAMPLED_VALUES]]
 
 
 def is_number(word: str) -> bool:

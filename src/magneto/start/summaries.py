@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -118,37 +118,37 @@ def image_input(split: Any, given: Given) -> DataSummary:
     return DataSummary([("size", seen)], options, remarks)
 
 
-def labelled_images(task: Any, given: Given) -> DataSummary:
+def images_of(task: Any, given: Given, *classes: tuple[str, str]) -> DataSummary:
     splits = task.splits
     seen = image_input(splits.train, given)
-    names = [splits.classes[n] for n in splits.train.labels_of().tolist() if n >= 0]
     sizes = split_sizes(len(splits.train), len(splits.validation), "image")
-    facts = [sizes, class_counts(names), *seen.facts, *problem_rows(splits.counts)]
+    facts = [sizes, *classes, *seen.facts, *problem_rows(splits.counts)]
+    return replace(seen, facts=facts)
+
+
+def labelled_images(task: Any, given: Given) -> DataSummary:
+    splits = task.splits
+    names = [splits.classes[n] for n in splits.train.labels_of().tolist() if n >= 0]
+    found = images_of(task, given, class_counts(names))
     # Flipping suits photographs and not drawn symbols.
-    flip = {} if seen.options["model.channels"] == 1 else {"data.augmentation.flip": 0.5}
+    flip = {} if found.options["model.channels"] == 1 else {"data.augmentation.flip": 0.5}
     steps = steps_for(len(splits.train), IMAGES_A_STEP, IMAGE_STEPS)
-    options = {**seen.options, **flip, "training.steps": steps}
-    remarks = [*seen.remarks, *small_validation_set(len(splits.validation))]
-    return DataSummary(facts, options, remarks)
+    remarks = [*found.remarks, *small_validation_set(len(splits.validation))]
+    options = {**found.options, **flip, "training.steps": steps}
+    return replace(found, options=options, remarks=remarks)
 
 
 def plain_images(task: Any, given: Given) -> DataSummary:
-    splits = task.splits
-    seen = image_input(splits.train, given)
-    options = {**seen.options, "model.max_length": seen.options["model.max_length"] + 1}
-    facts = [split_sizes(len(splits.train), len(splits.validation), "image"), *seen.facts]
-    return DataSummary([*facts, *problem_rows(splits.counts)], options, seen.remarks)
+    found = images_of(task, given)
+    length = found.options["model.max_length"] + 1
+    return replace(found, options={**found.options, "model.max_length": length})
 
 
 def masked_images(task: Any, given: Given) -> DataSummary:
-    splits = task.splits
-    seen = image_input(splits.train, given)
-    side = seen.options["model.image_size"]
-    facts = [split_sizes(len(splits.train), len(splits.validation), "image"),
-             ("classes", f"{task.classes}, from the values in the masks; 255 is ignored"),
-             *seen.facts, *problem_rows(splits.counts)]  # fmt: skip
-    options = {**seen.options, "model.classes": task.classes, "model.stride": side}
-    return DataSummary(facts, options, seen.remarks)
+    classes = f"{task.classes}, from the values in the masks; 255 is ignored"
+    found = images_of(task, given, ("classes", classes))
+    own = {"model.classes": task.classes, "model.stride": found.options["model.image_size"]}
+    return replace(found, options={**found.options, **own})
 
 
 def vocabulary_size(characters: int, each: int = CHARACTERS_A_PIECE) -> int:
