@@ -162,9 +162,9 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def without_pdf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are drawn for pages alone: to embed its fonts is most of a PDF's time."""
-    from magneto.lab.report.plot import Drawing
+    from magneto.lab.report.plot import Plot
 
-    monkeypatch.setattr(Drawing, "pdf", lambda drawing: b"")
+    monkeypatch.setattr(Plot, "pdf", lambda plot: b"")
 
 
 @pytest.fixture

@@ -111,8 +111,7 @@ def as_svg(figure: Figure) -> str:
 def image_grid(rows: Sequence[np.ndarray]) -> bytes:
     """Draw a grid of images on white, enlarged without smoothing, as a PNG.
 
-    Args:
-        rows: Images of each row in [-1, 1], (count, height, width, channels), with equal shapes.
+    Rows have images in [-1, 1], (count, height, width, channels), with equal shapes.
     """
     images = ((np.stack(rows).clip(-1, 1) + 1) * 127.5).round().astype(np.uint8)
     images = np.broadcast_to(images, (*images.shape[:-1], 3))
@@ -135,11 +134,8 @@ def image_panels(
 ) -> bytes:
     """Draw images with texts above them, in sections with headings, as a PNG.
 
-    Args:
-        sections: Sections from top to bottom.
-        columns: Panels per line.
-        side: Width of a panel in inches.
-        legend: Colours (of matplotlib) and their meanings, on the right.
+    A line has `columns` panels, which are `side` inches wide. `legend` has colours of matplotlib
+    and their meanings, on the right.
     """
     letters = int(side / LETTER)
     lines: list[tuple[float, str | list[tuple[Panel, str]]]] = []
@@ -222,11 +218,9 @@ def confusion_matrix(
 
 
 def table(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Draw a table as SVG.
+    """Draw a table as SVG: long cells are truncated, the first row is bold.
 
-    Args:
-        lines: Cells of each row; long cells are truncated, and the first row is bold.
-        right: Indices of right-aligned columns.
+    The columns with indices in `right` are right-aligned.
     """
     cut = MOST_LETTERS - 1
     cells = [[f"{text[:cut]}…" if text[cut + 1 :] else text for text in line] for line in lines]

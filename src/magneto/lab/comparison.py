@@ -156,13 +156,9 @@ def without_places(value: Any) -> Any:
 def measure(
     folder: Path, sweep: Sweep, failed: Sequence[str], progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Measure updates and activations of every row, or read them from the folder.
+    """Measure updates and activations of every row's first cell, or read them from the folder.
 
-    Args:
-        folder: Folder of the comparison; contains `FILE` afterwards.
-        sweep: The sweep; the first cell of each row is measured.
-        failed: Rows of which no run learned; a probe looks for the reason.
-        progress: Shows the measurement.
+    A probe looks for the reason why no run of the rows `failed` learned.
 
     Returns:
         "width" of the measured stacks (None if rows differ), "depths", "updates" (see

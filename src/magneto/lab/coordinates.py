@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -44,16 +44,11 @@ class Coordinate:
 
     @property
     def exponent(self) -> float:
-        """Exponent of the width with which the change grows; nan if it cannot be fitted."""
-        return power(self.change)
-
-
-def power(values: Mapping[int, float]) -> float:
-    """Return a fitted exponent of the width; nan unless all values are finite and above 0."""
-    sizes = np.array(list(values.values()), dtype=float)
-    if not (np.isfinite(sizes).all() and (sizes > 0).all()):
-        return math.nan
-    return float(np.polyfit(np.log(list(values)), np.log(sizes), 1)[0])
+        """Fitted exponent of the width; nan unless all changes are finite and above 0."""
+        sizes = np.array(list(self.change.values()), dtype=float)
+        if not (np.isfinite(sizes).all() and (sizes > 0).all()):
+            return math.nan
+        return float(np.polyfit(np.log(list(self.change)), np.log(sizes), 1)[0])
 
 
 def measure_coordinates(
@@ -124,20 +119,17 @@ def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     def keep(name: str, read: Callable[[Any], Tensor], *call: Any) -> None:
         found[name] = read(call[-1]).detach().float()
 
-    handles = []
-    for name, stack in find_stacks(model).items():
-        parts = {f"{name}.layers.{n}": layer for n, layer in enumerate(stack.layers)}
-        for place, part in {**parts, name: stack}.items():
-            hook = partial(keep, place, stack.tokens)
-            handles.append(part.register_forward_hook(hook))
     head, last = head_of(model), last_stack(model)
-    if head is not None:
-        handles.append(head.register_forward_hook(partial(keep, HEAD, lambda output: output)))
-    try:
+    with ExitStack() as hooks:
+        for name, stack in find_stacks(model).items():
+            parts = {f"{name}.layers.{n}": layer for n, layer in enumerate(stack.layers)}
+            for place, part in {**parts, name: stack}.items():
+                hook = partial(keep, place, stack.tokens)
+                hooks.enter_context(part.register_forward_hook(hook))
+        if head is not None:
+            hook = partial(keep, HEAD, lambda output: output)
+            hooks.enter_context(head.register_forward_hook(hook))
         yield found
-    finally:
-        for handle in handles:
-            handle.remove()
     top = next((name for name, stack in find_stacks(model).items() if stack is last), "")
     if head is None or HEAD in found or top not in found:
         return

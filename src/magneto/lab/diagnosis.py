@@ -77,13 +77,10 @@ class Diagnosis:
 def diagnose(
     recipe: Recipe, *, steps: int, seeds: int = 3, progress: Progress = SILENT
 ) -> Diagnosis:
-    """Measure a recipe at initialisation and over its first steps.
+    """Measure a recipe at initialisation and over its first steps, 1 or more.
 
-    Args:
-        recipe: The recipe; its seed determines weights and batches, as in training.
-        steps: Training steps, 1 or more.
-        seeds: Number of seeds for the growth of the update with depth; 0 skips it.
-        progress: Shows the measurements.
+    The recipe's seed determines weights and batches, as in training. `seeds` is the number of seeds
+    for the growth of the update with depth; 0 skips it.
     """
     task = prepare_task(recipe, progress)
     model = initial_model(task, recipe.training, recipe.seed)

@@ -123,17 +123,16 @@ def sum_up(cells: Sequence[Scored]) -> dict[str, Any] | None:
             if not any(min(rate, best) < r < max(rate, best) for r in lost)}  # fmt: skip
     above = min((rate for rate in losses if rate > best), default=None)
     edge_error = AT_EDGE if above is None or above in full else BETWEEN
-    vertex = find_vertex(full, best, edge_error)
-    edge = "stability" if vertex.edge == "largest" and above is not None else vertex.edge
+    best_rate, loss, edge = find_vertex(full, best, edge_error)
+    if edge == "largest" and above is not None:
+        edge = "stability"
     upwards = sorted(rate for rate in losses if rate >= best)
     stable = list(takewhile(lambda rate: rate not in failed, upwards))
     following = upwards[len(stable)] if len(stable) < len(upwards) else None
     middle = math.sqrt(stable[-1] * following) if following else None
     return {
-        "best_rate": {"value": vertex.rate, "low": vertex.rates[0], "high": vertex.rates[1],
-                      "error": vertex.rate_error},
-        "loss": {"value": vertex.loss, "low": vertex.losses[0], "high": vertex.losses[1],
-                 "error": vertex.loss_error if seeds > 1 else ONE_SEED},
+        "best_rate": best_rate,
+        "loss": loss if seeds > 1 else {**loss, "error": ONE_SEED},
         "edge": edge,
         "best_tried": best,
         "seeds": seeds,
@@ -256,11 +255,7 @@ def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def forecast(rungs: Sequence[Mapping[str, Any]], size: int) -> dict[str, Any]:
-    """Forecast the results at a larger size.
-
-    Args:
-        rungs: Results of `read_rung`, smallest first, at least one.
-        size: Size to forecast for.
+    """Forecast the results at a larger size from results of `read_rung`, smallest first.
 
     Returns:
         "size", "from" (sizes of the rungs), "priors" of the laws, and "rows". Each row that learned

@@ -212,12 +212,10 @@ class Probe:
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Record forward passes inside the context; the last one counts."""
-        handles = self.hook()
-        try:
+        with ExitStack() as hooks:
+            for handle in self.hook():
+                hooks.enter_context(handle)
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def hook(self) -> list[RemovableHandle]:
         """Hook the layers until the handles are removed."""
@@ -226,11 +224,7 @@ class Probe:
 
     @torch.no_grad()
     def mark(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Record weights and gradients, just before the optimizer's step.
-
-        Args:
-            optimizer: The optimizer, whose kernel may divide the gradients.
-        """
+        """Record weights and gradients before a step of `optimizer`, which may divide gradients."""
         divisor = getattr(optimizer, GRAD_SCALE, 1.0)
         for layer in self.layers.values():
             parameters = list(layer.module.parameters())
@@ -297,11 +291,7 @@ def first_trouble(readings: Sequence[LayerReading], limit: str = "fp16") -> Trou
     """Find the first layer that is not finite, or exceeds half of a format's range.
 
     Activations fail from the first layer up, so they are checked upwards. Gradients fail from the
-    last layer down, so they are checked downwards.
-
-    Args:
-        readings: Readings in the model's order.
-        limit: "fp16" or "bf16".
+    last layer down, so they are checked downwards. `limit` is "fp16" or "bf16".
     """
     half = LIMITS[limit] / 2
     for reading in readings:
@@ -342,8 +332,7 @@ class ProbeHook:
             raise ValueError(f"a probe's period must be 2 steps or more, not {period}")
         self.period = period
         self.probe: Probe | None = None
-        self.hooked = ExitStack()
-        self.watching = False
+        self.hooked: ExitStack | None = None  # during a measured step
         self.reported: set[str] = set()
 
     @property
@@ -358,26 +347,28 @@ class ProbeHook:
             path = state.run / PROBE_FILE
             if state.world.is_main_process and path.exists():
                 cut_after(path, state.step - 1)
-        if self.watching:
+        if self.hooked is not None:
             self.hooked.close()
-            self.watching = False
-            self._write(state, self.probe.read())
+            self.hooked = None
+            self._write(state, self.probe.read(), self.probe.embedding_gradient)
         if (state.step + 1) % self.period == 0 and state.step < state.config.steps:
-            self.watching = True
-            self._begin(state, self.probe)
+            self.hooked = self._begin(state, self.probe)
 
-    def _begin(self, state: TrainingState, probe: Probe) -> None:
+    def _begin(self, state: TrainingState, probe: Probe) -> ExitStack:
+        hooked = ExitStack()
         if state.config.compile:  # compiled code ignores later hooks
             torch.compiler.set_stance("force_eager")
-            self.hooked.callback(torch.compiler.set_stance, "default")
+            hooked.callback(torch.compiler.set_stance, "default")
         mark = state.optimizer.register_step_pre_hook(lambda given, *rest: probe.mark(given))
         for handle in (mark, *probe.hook()):
-            self.hooked.callback(handle.remove)
+            hooked.enter_context(handle)
+        return hooked
 
-    def _write(self, state: TrainingState, layers: list[LayerReading]) -> None:
+    def _write(
+        self, state: TrainingState, layers: list[LayerReading], gradient: Tensor | None
+    ) -> None:
         if not state.world.is_main_process:
             return
-        gradient = None if self.probe is None else self.probe.embedding_gradient
         row = {
             "step": state.step,
             "learning_rate": learning_rate(state.config, state.step - 1),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
@@ -127,13 +127,10 @@ def last_output(model: nn.Module) -> Iterator[list[Tensor]]:
     def keep(module: nn.Module, inputs: Any, output: Any) -> None:
         outputs[:] = [stack.tokens(output).float()]
 
-    parts = [*stack.layers, stack.final_norm, stack]
-    handles = [part.register_forward_hook(keep) for part in parts]
-    try:
+    with ExitStack() as hooks:
+        for part in (*stack.layers, stack.final_norm, stack):
+            hooks.enter_context(part.register_forward_hook(keep))
         yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @dataclass(frozen=True)
@@ -206,16 +203,10 @@ def short_run(
     rates: Sequence[float] = RATES,
     progress: Progress = SILENT,
 ) -> ShortRun:
-    """Take and measure the first steps of a training.
+    """Take and measure the first steps, 1 or more, of a prepared task's training.
 
-    Args:
-        task: A prepared task.
-        model: Its `initial_model`, which is trained.
-        config: The training, with its learning rate.
-        seed: The recipe's seed.
-        steps: Number of steps, 1 or more.
-        rates: Rates for trials of the first step, besides the peak rate; () for no trials.
-        progress: Shows the steps.
+    The task's `initial_model` is trained. The first step is tried at `rates` and at the peak rate;
+    () for no trials.
 
     Raises:
         ValueError: If the model has no stack, or no learning rate is set.
@@ -265,13 +256,6 @@ def steps_at_peak(
     """Take the first steps of a training at its peak rate, without warm-up and decay.
 
     This shows effects of the peak rate early, although more strongly than after a warm-up.
-
-    Args:
-        task: A prepared task.
-        config: The training.
-        seed: The recipe's seed.
-        steps: Number of steps, 1 or more.
-        progress: Shows the steps.
     """
     constant = replace(config, schedule="constant", warmup_steps=0)
     model = initial_model(task, config, seed)

@@ -22,28 +22,17 @@ LEVEL = 0.8
 DRAWS = 2000
 
 
-@dataclass(frozen=True)
-class Vertex:
-    """The minimum of the loss over learning rates.
-
-    Errors are standard errors of natural logarithms, and intervals are at `LEVEL`. Those of the
-    loss are nan for one seed. `edge` is "smallest" or "largest" if the best rate is the smallest or
-    largest that has a loss, so that the true one may lie beyond; else "".
-    """
-
-    rate: float
-    loss: float
-    rate_error: float
-    loss_error: float
-    rates: tuple[float, float]
-    losses: tuple[float, float]
-    edge: str
+Estimate = dict[str, float]
+"""A "value", the ends "low" and "high" of its interval at `LEVEL`, and the "error", the standard
+error of its natural logarithm."""
 
 
-def find_vertex(losses: Mapping[float, Sequence[float]], tried: float, edge_error: float) -> Vertex:
+def find_vertex(
+    losses: Mapping[float, Sequence[float]], tried: float, edge_error: float
+) -> tuple[Estimate, Estimate, str]:
     """Fit a parabola in log rate through the best rate and its neighbours.
 
-    The interval is by bootstrap over seeds. A bootstrap sample has the same seeds at all rates,
+    Intervals are by bootstrap over seeds. A bootstrap sample has the same seeds at all rates,
     because the batches of a seed are the same at every rate. The bootstrap's standard error is
     corrected by sqrt(n / (n - 1)) for n seeds, and intervals use Student's t.
 
@@ -52,6 +41,11 @@ def find_vertex(losses: Mapping[float, Sequence[float]], tried: float, edge_erro
         tried: The best of these rates.
         edge_error: Standard error of the log rate at an edge. With one seed the best rate is
             assumed to lie anywhere between the midpoints to its neighbours.
+
+    Returns:
+        The best rate; its loss, whose error and interval are nan for one seed; and "smallest" or
+        "largest" if the best rate is the smallest or largest that has a loss, so that the true one
+        may lie beyond, else "".
     """
     rates = sorted(losses)
     table = np.array([losses[rate] for rate in rates], float)  # (rates, seeds)
@@ -74,10 +68,8 @@ def find_vertex(losses: Mapping[float, Sequence[float]], tried: float, edge_erro
     freedom = float(seeds - 1)
     if edge or seeds == 1:  # the error is assumed
         rate_error, freedom = edge_error if edge else window / math.sqrt(12), math.inf
-    rates_around = _interval(rate, rate_error, freedom)
-    losses_around = _interval(math.log(loss), loss_error, seeds - 1)
-    found = math.exp(rate), float(loss), float(rate_error), float(loss_error)
-    return Vertex(*found, rates_around, losses_around, edge)
+    best_rate = _estimate(math.exp(rate), rate, rate_error, freedom)
+    return best_rate, _estimate(loss, math.log(loss), loss_error, seeds - 1), edge
 
 
 def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -101,13 +93,13 @@ def _vertices(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(inside, place, x[lowest]), np.where(inside, value, ends)
 
 
-def _interval(log_value: float, error: float, freedom: float) -> tuple[float, float]:
-    if not freedom:
-        return math.nan, math.nan
-    upper = (1 + LEVEL) / 2
-    known = math.isinf(freedom)
-    half = error * (NormalDist().inv_cdf(upper) if known else t_quantile(upper, freedom))
-    return math.exp(log_value - half), math.exp(log_value + half)
+def _estimate(value: float, log_value: float, error: float, freedom: float) -> Estimate:
+    upper, half = (1 + LEVEL) / 2, math.nan
+    if freedom:
+        known = math.isinf(freedom)
+        half = error * (NormalDist().inv_cdf(upper) if known else t_quantile(upper, freedom))
+    ends = {"low": math.exp(log_value - half), "high": math.exp(log_value + half)}
+    return {"value": float(value), **ends, "error": float(error)}
 
 
 @dataclass(frozen=True)
@@ -193,12 +185,9 @@ def fit_law(
 
 
 def reaches(law: Law, limit: float, size: float) -> float | None:
-    """Return the size at which a law reaches a limit; None if it does not.
+    """Return the size at which a law, fitted in logarithms and forecast for `size`, is `limit`.
 
-    Args:
-        law: A law fitted in logarithms.
-        limit: Limit of the value.
-        size: Size of the law's forecast.
+    None if it never is.
     """
     if not law.exponent or not law.value > 0:
         return None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from magneto.lab import diagnosis
-from magneto.lab.coordinates import FLAT, HEAD, measure_coordinates, power
+from magneto.lab.coordinates import FLAT, HEAD, Coordinate, measure_coordinates
 from magneto.lab.diagnosis import run_trial
 from magneto.lab.short_run import ShortRun, initial_model, short_run, steps_at_peak
 from magneto.progress import ProgressBars
@@ -118,8 +118,10 @@ SIZES = {
 
 
 def test_a_power_of_the_width_is_recovered() -> None:
-    assert power({width: 3 * width**0.7 for width in WIDTHS}) == pytest.approx(0.7)
-    assert math.isnan(power({16: 1.0, 32: math.inf})) and math.isnan(power({16: 1.0, 32: 0.0}))
+    found = Coordinate("", {}, {width: 3 * width**0.7 for width in WIDTHS})
+    assert found.exponent == pytest.approx(0.7)
+    for wrong in (math.inf, 0.0):
+        assert math.isnan(Coordinate("", {}, {16: 1.0, 32: wrong}).exponent)
 
 
 def test_changes_grow_with_the_width_but_not_by_maximal_update_parametrisation() -> None:

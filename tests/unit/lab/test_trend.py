@@ -20,17 +20,17 @@ def bowl(best: float, noise: list[list[float]]) -> dict[float, list[float]]:
 
 
 def test_the_vertex_of_a_parabola_is_found() -> None:
-    found = find_vertex(bowl(2.2e-3, [[0.1, -0.1]] * 3), 3e-3, 1.0)
-    assert found.rate == pytest.approx(2.2e-3) and found.loss == pytest.approx(3)
-    assert not found.edge and found.losses[0] < 3 < found.losses[1], "seeds differ in their level"
-    assert found.rates[1] / found.rates[0] < 1.001, "and not in their best rate"
+    rate, loss, edge = find_vertex(bowl(2.2e-3, [[0.1, -0.1]] * 3), 3e-3, 1.0)
+    assert rate["value"] == pytest.approx(2.2e-3) and loss["value"] == pytest.approx(3)
+    assert not edge and loss["low"] < 3 < loss["high"], "seeds differ in their level"
+    assert rate["high"] / rate["low"] < 1.001, "and not in their best rate"
 
 
 def test_a_best_rate_at_the_edge_is_said_and_has_the_error_of_an_edge() -> None:
     for best, edge in ((1e-3, "smallest"), (1e-2, "largest")):
-        found = find_vertex(bowl(best, [[0.0]] * 3), best, 1.1)
-        assert (found.rate, found.edge, found.rate_error) == (pytest.approx(best), edge, 1.1)
-        assert math.isnan(found.losses[0]), "one seed shows no noise"
+        rate, loss, found = find_vertex(bowl(best, [[0.0]] * 3), best, 1.1)
+        assert (rate["value"], found, rate["error"]) == (pytest.approx(best), edge, 1.1)
+        assert math.isnan(loss["low"]), "one seed shows no noise"
 
 
 def test_the_vertexs_interval_holds_the_best_rate_as_often_as_it_claims() -> None:
@@ -41,8 +41,8 @@ def test_the_vertexs_interval_holds_the_best_rate_as_often_as_it_claims() -> Non
         level = draws.normal(0, 0.02, 3)
         losses = bowl(best, (level + draws.normal(0, 0.01, (3, 3))).tolist())
         tried = min(losses, key=lambda rate: sum(losses[rate]))
-        low, high = find_vertex(losses, tried, 1.0).rates
-        held.append(low <= best <= high)
+        rate, _, _ = find_vertex(losses, tried, 1.0)
+        held.append(rate["low"] <= best <= rate["high"])
     assert np.mean(held) == pytest.approx(LEVEL, abs=0.07)
 
 

@@ -25,7 +25,7 @@ from magneto.lab.outcome import (
     plus_minus,
     rate_text,
 )
-from magneto.lab.report.plot import SOLID, STYLE, Drawing, Plot, Series
+from magneto.lab.report.plot import SOLID, STYLE, Plot, Series
 
 CROSS, DASH, PLUS = "x", "_", "+"
 MEANING = {
@@ -114,7 +114,7 @@ def draw_scores(
     series: Mapping[str, Series],
     name: str = "scores",
     title: str = "",
-) -> Drawing:
+) -> Plot:
     decimals = decimals_for([group.mean for group in groups.values()])
     rates = sorted(float(rate) for rate in comparison["learning_rates"])
     rows = {name: [groups[name, rate] for rate in rates] for name in series}
@@ -245,9 +245,7 @@ def _draw_reference(
     return low, high
 
 
-def draw_updates(
-    measured: Mapping[str, Any], series: Mapping[str, Series], reading: str
-) -> Drawing:
+def draw_updates(measured: Mapping[str, Any], series: Mapping[str, Series], reading: str) -> Plot:
     """Draw one step's change of the output against depth, relative to the smallest depth.
 
     With the reading "label" the theory's bound is drawn too, dashed.
@@ -303,7 +301,7 @@ def _ratios(
     return [b / a for b, a in pairs if a and b and b / a > 0]
 
 
-def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) -> Drawing:
+def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) -> Plot:
     plot = Plot("activations", SIZE, title="at initialisation")
     with rc_context(STYLE):
         for name, row in series.items():
@@ -321,7 +319,7 @@ def draw_activations(measured: Mapping[str, Any], series: Mapping[str, Series]) 
     return plot.finish()
 
 
-def draw_curves(comparison: Mapping[str, Any], series: Mapping[str, Series]) -> list[Drawing]:
+def draw_curves(comparison: Mapping[str, Any], series: Mapping[str, Series]) -> list[Plot]:
     cells = with_curves(comparison)
     scale = shared_scale(cells)
     if scale is None:
@@ -359,7 +357,7 @@ def shared_scale(cells: Rows) -> tuple[float, float, int] | None:
 def _draw_panel(
     name: str, rate: float, cells: Rows, scale: tuple[float, float, int],
     series: Mapping[str, Series], axis: str,
-) -> Drawing:  # fmt: skip
+) -> Plot:  # fmt: skip
     here = [cell for cell in cells if float(cell["learning_rate"]) == rate]
     mine = {row: [c for c in here if c["placement"] == key] for key, row in series.items()}
     lost = [(row, marks) for row, runs in mine.items() if (marks := divergence_marks(runs))]
@@ -419,7 +417,7 @@ def mean_points(cells: Rows) -> list[tuple[float, float, str]]:
     ]
 
 
-def draw_run(rows: Rows, baseline: Mapping[str, float]) -> list[Drawing]:
+def draw_run(rows: Rows, baseline: Mapping[str, float]) -> list[Plot]:
     """Draw a figure for each name in a run's log, with the trivial baseline as a line."""
     names = dict.fromkeys(key.removeprefix(PREFIX) for row in rows for key in row)
     metrics = [name for name in names if name not in ("step", *LOOP_NAMES)]
@@ -431,7 +429,7 @@ def draw_run(rows: Rows, baseline: Mapping[str, float]) -> list[Drawing]:
     return [drawing for drawing in drawings if drawing is not None]
 
 
-def draw_name(name: str, rows: Rows, baseline: float | None) -> Drawing | None:
+def draw_name(name: str, rows: Rows, baseline: float | None) -> Plot | None:
     """Draw the training and validation values of a name; None if there is no value."""
     both = ((TRAINING, curve_of(rows, name)), (VALIDATION, curve_of(rows, PREFIX + name)))
     curves = [(row, curve) for row, curve in both if any(finite(y) is not None for _, y in curve)]

@@ -16,7 +16,7 @@ from magneto.files import write_bytes
 from magneto.lab.forecast import QUANTITIES, percent, spread
 from magneto.lab.outcome import group_cells, rate_text
 from magneto.lab.report.figures import SIZE, draw_scores, log_x, log_y
-from magneto.lab.report.plot import STYLE, Drawing, Plot, Series, series_of, swatch
+from magneto.lab.report.plot import STYLE, Plot, Series, series_of, swatch
 from magneto.lab.report.report import (
     FIGURES,
     PAGE,
@@ -51,7 +51,7 @@ class Section:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
-    drawings: Sequence[Drawing] = field(default_factory=tuple)
+    drawings: Sequence[Plot] = field(default_factory=tuple)
 
 
 def write_ladder(found: Found, directory: Path) -> Path:
@@ -206,7 +206,7 @@ def held_out_section(found: Found) -> Section:
     return Section("held-out", "Accuracy of the forecasts", head, rows, found["held_out_text"])
 
 
-def draw_rung(found: Found, rung: Found, series: Mapping[str, Series]) -> Drawing:
+def draw_rung(found: Found, rung: Found, series: Mapping[str, Series]) -> Plot:
     """Draw the score of a rung against the rate."""
     cells = [cell for part in rung["rows"].values() for cell in part["cells"]]
     shown = {**rung, "cells": cells, "placements": list(series),
@@ -215,7 +215,7 @@ def draw_rung(found: Found, rung: Found, series: Mapping[str, Series]) -> Drawin
     return draw_scores(shown, group_cells(shown), series, name, title)
 
 
-def draw_over_size(found: Found, series: Mapping[str, Series], key: str, title: str) -> Drawing:
+def draw_over_size(found: Found, series: Mapping[str, Series], key: str, title: str) -> Plot:
     """Draw a quantity of every row over size on two logarithmic axes, with its forecast.
 
     The dashed line is the fitted law, the hollow marker its forecast for the target.

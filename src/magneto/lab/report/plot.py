@@ -115,29 +115,12 @@ def swatch(series: Series) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """A finished figure: its SVG, and points with tooltips in the SVG's coordinates."""
-
-    name: str
-    title: str
-    svg: str
-    hits: list[dict[str, Any]]
-    figure: Figure
-
-    def pdf(self) -> bytes:
-        """Return the figure as PDF. Embedding its fonts is slow."""
-        return save(self.figure, "pdf", self.name)
-
-
 class Plot:
-    """A figure in progress: its axes, the artists of each series, and its tooltips.
+    """A figure: its axes, the artists of each series, and its tooltips.
 
-    Args:
-        name: Unique in the page; part of the SVG's ids.
-        size: Width and height in inches.
-        heights: Relative heights of stacked axes with a common x.
-        title: Title above the axes; "" for none.
+    `name` is unique in the page, and part of the SVG's ids. `size` is in inches, and `heights` are
+    relative heights of stacked axes with a common x. After `finish`, `svg` is the figure for a
+    page, and `hits` has the tooltips in the SVG's coordinates.
     """
 
     def __init__(
@@ -162,6 +145,7 @@ class Plot:
         self._hover: list[tuple[Axes, Series, list[tuple[float, float, str]]]] = []
         self._shown: dict[int, Series] = {}
         self._groups = 0
+        self.svg, self.hits = "", list[dict[str, Any]]()
 
     @property
     def main(self) -> Axes:
@@ -184,11 +168,24 @@ class Plot:
         if points:
             self._hover.append((axes or self.main, series, points))
 
-    def finish(self) -> Drawing:
+    def finish(self) -> Plot:
         self._legend()
-        svg = for_page(save(self.figure, "svg", self.name).decode())
+        self.svg = for_page(save(self.figure, "svg", self.name).decode())
         self.figure.set_layout_engine("none")  # the layout is done
-        return Drawing(self.name, self.title, svg, self.hits(), self.figure)
+        height = self.figure.get_figheight() * 72
+        for axes, series, points in self._hover:
+            places = axes.transData.transform([(x, y) for x, y, _ in points])
+            low, high = axes.bbox.y0, axes.bbox.y1
+            found = [
+                [round(float(x), 1), round(height - min(max(float(y), low), high), 1), text]
+                for (x, y), (_, _, text) in zip(places, points, strict=True)
+            ]
+            self.hits.append({"series": series.index, "title": series.title, "points": found})
+        return self
+
+    def pdf(self) -> bytes:
+        """Return the figure as PDF. Embedding its fonts is slow."""
+        return save(self.figure, "pdf", self.name)
 
     def _legend(self) -> None:
         rows = [self._shown[index] for index in sorted(self._shown)]
@@ -210,20 +207,6 @@ class Plot:
             )  # fmt: skip
         for row, line, text in zip(rows, legend.get_lines(), legend.get_texts(), strict=True):
             self.belongs(row, [line, text])
-
-    def hits(self) -> list[dict[str, Any]]:
-        """Return the tooltips in the SVG's coordinates; call it after `save`."""
-        height = self.figure.get_figheight() * 72
-        hits = []
-        for axes, series, points in self._hover:
-            places = axes.transData.transform([(x, y) for x, y, _ in points])
-            low, high = axes.bbox.y0, axes.bbox.y1
-            found = [
-                [round(float(x), 1), round(height - min(max(float(y), low), high), 1), text]
-                for (x, y), (_, _, text) in zip(places, points, strict=True)
-            ]
-            hits.append({"series": series.index, "title": series.title, "points": found})
-        return hits
 
 
 def for_page(svg: str) -> str:

@@ -43,7 +43,7 @@ from magneto.lab.report.figures import (
     draw_updates,
     with_curves,
 )
-from magneto.lab.report.plot import Drawing, series_of, swatch
+from magneto.lab.report.plot import Plot, series_of, swatch
 
 PAGE, TEXT = "report.html", "report.md"
 TABLE, CURVES, FIGURES = "report.csv", "curves.csv", "figures"
@@ -138,14 +138,14 @@ def template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def write_figures(drawings: Sequence[Drawing], directory: Path) -> None:
+def write_figures(drawings: Sequence[Plot], directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for drawing in drawings:
         write_bytes(directory / f"{drawing.name}.svg", drawing.svg.encode())
         write_bytes(directory / f"{drawing.name}.pdf", drawing.pdf())
 
 
-def script_json(drawings: Sequence[Drawing]) -> str:
+def script_json(drawings: Sequence[Plot]) -> str:
     hits = {drawing.name: drawing.hits for drawing in drawings}
     return json.dumps(hits, separators=(",", ":")).replace("<", "\\u003c")
 
