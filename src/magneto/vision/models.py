@@ -93,10 +93,15 @@ class GroupNorm(nn.GroupNorm):
 
 
 class Convolution(nn.Conv2d):
-    """Convolution with He normal initialisation (fan-out)."""
+    """Convolution with He normal initialisation (fan-out).
+
+    Attributes:
+        std: Standard deviation of the weight's initial values; maximal update reads it.
+    """
 
     def reset_parameters(self) -> None:
-        nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
+        self.std = math.sqrt(2.0 / (self.out_channels * self.kernel_size[0] ** 2))
+        nn.init.normal_(self.weight, std=self.std)
 
 
 class PixelClassifier(nn.Conv2d):
