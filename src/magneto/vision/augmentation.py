@@ -237,22 +237,16 @@ class PairedAugmentation:
         self, mask: np.ndarray, height: int, width: int, random: np.random.Generator
     ) -> tuple[int, int, np.ndarray]:
         """Draw a crop of the image resized to (height, width); return its corner and its mask."""
-        drawn = self._draw(mask, height, width, random)
-        for _ in range(CROPS - 1):
+        size, drawn = self.input_format.size, (0, 0, mask)
+        for _ in range(CROPS):
+            top = int(random.integers(max(height - size, 0) + 1))
+            left = int(random.integers(max(width - size, 0) + 1))
+            box = top, left, min(size, height), min(size, width)
+            drawn = top, left, resize_mask(mask, height, width, box)
             counts = np.bincount(drawn[2][drawn[2] != IGNORED], minlength=1)
             if (counts > 0).sum() > 1 and counts.max() < self.config.largest_share * counts.sum():
                 break
-            drawn = self._draw(mask, height, width, random)
         return drawn
-
-    def _draw(
-        self, mask: np.ndarray, height: int, width: int, random: np.random.Generator
-    ) -> tuple[int, int, np.ndarray]:
-        size = self.input_format.size
-        top = int(random.integers(max(height - size, 0) + 1))
-        left = int(random.integers(max(width - size, 0) + 1))
-        ends = min(size, height), min(size, width)
-        return top, left, resize_mask(mask, height, width, (top, left, *ends))
 
 
 def resize_mask(

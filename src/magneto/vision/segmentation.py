@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -81,17 +81,24 @@ def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.nda
     return pixels, mask
 
 
+def count_pixels(
+    split: ImageSplit, indices: np.ndarray, read: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Return how often each number is in some masks after `read`, int64 (256,)."""
+    counts = np.zeros(256, np.int64)
+    for index in indices.tolist():
+        with suppress(BrokenImage):
+            counts += np.bincount(read(split.mask(index)).ravel(), minlength=256)
+    return counts
+
+
 def mask_numbers(splits: Sequence[ImageSplit], masks: MaskClasses) -> np.ndarray:
     """Return the stored numbers with a class in the masks of splits, in ascending order.
 
     Of a large split a sample of the masks is read. Masks with class 0 alone raise ValueError.
     """
-    occurs = np.zeros(256, np.bool_)
-    for split in splits:
-        for index in evenly_spaced(len(split), SAMPLE).tolist():
-            with suppress(BrokenImage):
-                occurs |= np.bincount(split.mask(index).ravel(), minlength=256) > 0
-    numbers = np.flatnonzero(occurs & (masks.table != IGNORED))
+    counts = [count_pixels(s, evenly_spaced(len(s), SAMPLE), lambda mask: mask) for s in splits]
+    numbers = np.flatnonzero(np.any(counts, 0) & (masks.table != IGNORED))
     if not masks.table[numbers].any():
         raise ValueError(ONE_CLASS)
     return numbers
@@ -298,19 +305,12 @@ class Segmentation(FineTuning):
             : limit and limit * self.evaluation_batch
         ]
         train = evaluation_order(len(self.splits.train))[:COUNTED]
-        common = self._count(self.splits.train, train)
-        asked = self._count(self.splits.validation, held)
+        common = count_pixels(self.splits.train, train, self.masks)[: self.classes]
+        asked = count_pixels(self.splits.validation, held, self.masks)[: self.classes]
         matrix = np.zeros((len(asked), len(asked)))
         matrix[:, common.argmax()] = asked
         loss = frequency_sums(common, asked)["loss"]
         return self.summarise({"confusion": matrix, "loss": loss, "broken": 0}, ())
-
-    def _count(self, split: ImageSplit, indices: np.ndarray) -> np.ndarray:
-        counts = np.zeros(256, np.int64)
-        for index in indices.tolist():
-            with suppress(BrokenImage):
-                counts += np.bincount(self.masks(split.mask(index)).ravel(), minlength=256)
-        return counts[: self.classes]
 
     @torch.no_grad()
     def segment(self, model: nn.Module, pixels: np.ndarray) -> np.ndarray:

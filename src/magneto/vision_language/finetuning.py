@@ -393,7 +393,8 @@ class CaptionedTask(FineTunedTask):
 
     words, rows = "captions", "images"
 
-    def read_splits(self) -> ImageSplits:
+    @cached_property
+    def splits(self) -> ImageSplits:
         """Read captioned images; of rendered scenes with the same caption, keep one."""
         found = load_captions(self.data_config, self.problems, self._progress)
         if parse_source(self.data_config.source).kind != "builtin":

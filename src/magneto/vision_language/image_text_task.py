@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from magneto.data.tokenizer import Tokenizer, check_vocabulary
 from magneto.language.text import build_tokenizer
-from magneto.vision.images import ImageSplits
 from magneto.vision.input_size import ImageInputTask
 
 # Batch size of evaluation.
@@ -24,14 +23,6 @@ class ImageTextTask(ImageInputTask):
     """
 
     words: ClassVar[str] = "texts"
-
-    @cached_property
-    def splits(self) -> Any:
-        return self.read_splits()
-
-    @abstractmethod
-    def read_splits(self) -> ImageSplits:
-        """Read the training and validation rows."""
 
     @abstractmethod
     def training_texts(self) -> Iterable[str]:

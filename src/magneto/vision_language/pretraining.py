@@ -87,7 +87,8 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
             raise ValueError(f"data.{name} ({wanted}) is above model.max_length ({most})")
         return wanted or most
 
-    def read_splits(self) -> ImageSplits:
+    @cached_property
+    def splits(self) -> ImageSplits:
         return load_captions(self.data_config, self.problems, self._progress)
 
     @cached_property

@@ -41,7 +41,8 @@ class QuestionAnswering(PairTask):
     model_config: QuestionAnsweringConfig
     data_config: QuestionAnsweringDataConfig
 
-    def read_splits(self) -> Questions:
+    @cached_property
+    def splits(self) -> Questions:
         return load_questions(self.data_config, self.problems, self._progress)
 
     @cached_property

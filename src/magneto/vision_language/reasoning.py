@@ -64,7 +64,8 @@ class VisualReasoning(PairTask):
     model_config: VisualReasonerConfig
     data_config: StatementDataConfig
 
-    def read_splits(self) -> ImageSplits:
+    @cached_property
+    def splits(self) -> ImageSplits:
         return load_statements(self.data_config, self.problems, self._progress)
 
     def build_model(self) -> VisualReasoner:
