@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,7 +17,7 @@ from magneto.fields import configuration
 from magneto.nn.config import Beams
 from magneto.nn.multiway import Packing
 from magneto.vision_language.config import ImageCaptionerConfig
-from magneto.vision_language.samples import join_samples
+from magneto.vision_language.samples import Samples
 
 
 def left_to_right(packing: Packing, image_tokens: int) -> Packing:
@@ -69,13 +68,9 @@ class CaptionWriter:
         ends = torch.full_like(written[:, :1], mask)
         count, length = written.shape[0], written.shape[1] + 1
         places = torch.arange(1, count + 1, device=written.device) * length - 1
-        # The places of words depend on lengths alone: they are packed on the CPU.
-        image_tokens, texts = self.config.image_tokens, [np.zeros(length, np.int64)] * count
-        samples = join_samples(image_tokens, paired=texts).to(written.device)
-        samples = replace(
-            samples, token_ids=torch.cat((written, ends), dim=1).flatten(),
-            packing=left_to_right(samples.packing, image_tokens),
-        )  # fmt: skip
+        samples = samples_of_equal_length(
+            torch.cat((written, ends), dim=1), self.config.image_tokens
+        )
         logits: Any = self.model(images, samples, places)
         logits = logits.float()
         logits[:, self.forbidden_tokens()] = -torch.inf
@@ -130,3 +125,30 @@ class CaptionWriter:
         longest = max(length + 1, self.config.longest_text - 1)
         reachable = best / (longest if how.length_penalty > 0 else length + 1) ** how.length_penalty
         return len(ended) == how.beams and ended[-1][0] >= reachable
+
+
+def samples_of_equal_length(tokens: Tensor, image_tokens: int) -> Samples:
+    """Return samples of texts of equal length (pairs, length), each with an image."""
+    count, length = tokens.shape
+    row = image_tokens + length
+
+    def spread(each: int, step: int, first: int) -> Tensor:
+        starts = torch.arange(count, device=tokens.device)[:, None] * step + first
+        return (starts + torch.arange(each, device=tokens.device)).flatten()
+
+    packing = Packing(
+        vision_place=spread(image_tokens, row, 0),
+        language_place=spread(length, row, image_tokens),
+        rows=count,
+        length=row,
+        vision_alone=0,
+        language_paired=count * length,
+        attention_mask=None,
+    )
+    return Samples(
+        token_ids=tokens.flatten(),
+        token_positions=spread(length, 0, 0),
+        packing=left_to_right(packing, image_tokens),
+        image_starts=spread(1, image_tokens, 0),
+        text_starts=spread(1, length, 0),
+    )
