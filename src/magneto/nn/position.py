@@ -35,19 +35,26 @@ SHARED_BIAS = "grid_positions.bias.weight"
 OWN_BIAS = "attention.positions.bias.weight"
 
 
-class NoPositions(nn.Module):
-    """No position encoding. Without positions, only causal masks depend on order."""
+class StackPositions(nn.Module):
+    """Stack's module of no encoding, and base class of the stack's other modules.
+
+    Without positions, only causal masks depend on order.
+    """
+
+    def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
+        super().__init__()
+        self.config, self.bidirectional = config, bidirectional
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x, (batch, length, width), unchanged, and None."""
         return x, None
 
 
-class LearnedPositions(nn.Module):
+class LearnedPositions(StackPositions):
     """Table of `max_length` vectors added to the embeddings, initially N(0, 1/width)."""
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
+    def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
+        super().__init__(config, bidirectional)
         self.table = VectorTable(config.max_length, config.width, std=config.width**-0.5)
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
@@ -60,38 +67,30 @@ class LearnedPositions(nn.Module):
         return x + self.table(index), None
 
 
-class SinusoidalPositions(nn.Module):
+class SinusoidalPositions(StackPositions):
     """Added sines and cosines with wavelengths from 2 pi to 10000 * 2 pi (arXiv 1706.03762, 3.5).
 
     All sines come first, then all cosines, as in Marian. The paper interleaves sines and cosines.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.width = config.width
-
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Add the vectors of the positions `index`, (batch or 1, length), to x."""
-        return x + sinusoids(index, self.width).type_as(x), None
+        return x + sinusoids(index, self.config.width).type_as(x), None
 
 
-class RotaryTable(nn.Module):
+class RotaryTable(StackPositions):
     """Angles by which queries and keys are rotated (arXiv 2104.09864)."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.head_width = config.head_width
-        self.base = config.rotary_base
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x, and cosines and sines, (2, batch or 1, 1, length, head width)."""
-        pairs = torch.arange(0, self.head_width, 2, device=x.device, dtype=torch.float32)
-        angles = index[:, None, :, None].float() * self.base ** (-pairs / self.head_width)
+        width, base = self.config.head_width, self.config.rotary_base
+        pairs = torch.arange(0, width, 2, device=x.device, dtype=torch.float32)
+        angles = index[:, None, :, None].float() * base ** (-pairs / width)
         angles = torch.cat((angles, angles), dim=-1)
         return x, torch.stack((angles.cos(), angles.sin()))
 
 
-class T5Table(nn.Module):
+class T5Table(StackPositions):
     """Learned bias per head and distance bucket (arXiv 1910.10683, section 2.1).
 
     Half of the 32 buckets are single distances, and the others grow logarithmically up to a
@@ -103,8 +102,7 @@ class T5Table(nn.Module):
     furthest = 128
 
     def __init__(self, config: TransformerConfig, bidirectional: bool) -> None:
-        super().__init__()
-        self.bidirectional = bidirectional
+        super().__init__(config, bidirectional)
         self.bias = VectorTable(self.buckets, config.heads, std=0.0)
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
@@ -129,18 +127,14 @@ class T5Table(nn.Module):
         return offset + torch.where(distance < exact, distance, far)
 
 
-class AlibiTable(nn.Module):
+class AlibiTable(StackPositions):
     """ALiBi's bias: minus each head's slope times the distance to the key (arXiv 2108.12409)."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x, and the bias (1, heads, query length, key length)."""
         keys = torch.arange(past + x.shape[1], device=x.device)
         distance = (keys[None] - keys[past:, None]).abs()
-        slope = slopes(self.heads, x.device)[:, None, None]
+        slope = slopes(self.config.heads, x.device)[:, None, None]
         return x, -(slope * distance)[None].to(x.dtype)
 
 
@@ -157,12 +151,8 @@ def slopes(heads: int, device: torch.device | None = None) -> Tensor:
     return 2**-power
 
 
-class TransformerXLTable(nn.Module):
+class TransformerXLTable(StackPositions):
     """Sinusoids of all distances from a key to a query (arXiv 1901.02860, 3.3)."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.width = config.width
 
     def forward(self, x: Tensor, index: Tensor, past: int) -> tuple[Tensor, Tensor | None]:
         """Return x, and sinusoids of all distances, (key length + query length, width).
@@ -172,15 +162,20 @@ class TransformerXLTable(nn.Module):
         """
         queries, keys = x.shape[1], past + x.shape[1]
         distance = torch.arange(keys - 1, -queries - 1, -1, device=x.device)
-        return x, sinusoids(distance, self.width).to(x.dtype)
+        return x, sinusoids(distance, self.config.width).to(x.dtype)
 
 
-class GridIndex(nn.Module):
-    """Row number in the bias table for each pair of query and key on a grid."""
+class GridEncoding(nn.Module):
+    """Base class of the stack's modules for a grid."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.grid = grid
+        assert config.grid is not None
+        self.config, self.grid = config, config.grid
+
+
+class GridIndex(GridEncoding):
+    """Row number in the bias table for each pair of query and key on a grid."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return row numbers, (length, length), for the input x, (batch, length, width)."""
@@ -191,38 +186,31 @@ class GridIndex(nn.Module):
 class SharedGridBias(GridIndex):
     """Bias per head and relative place, shared by all layers, initially 0 (arXiv 2106.08254)."""
 
-    def __init__(self, config: TransformerConfig, grid: Grid) -> None:
-        super().__init__(grid)
-        self.bias = VectorTable(bias_rows(grid), config.heads, std=0.0)
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__(config)
+        self.bias = VectorTable(bias_rows(self.grid), config.heads, std=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the bias, (1, heads, length, length), for the input x, (batch, length, width)."""
         return self.bias(super().forward(x)).permute(2, 0, 1)[None].to(x.dtype)
 
 
-class GridRotaryTable(nn.Module):
+class GridRotaryTable(GridEncoding):
     """Rotary angles on a grid, by row for half of each head's features, else by column (EVA-02).
 
     Rows and columns are stretched to the size of `reference_grid`, as in the code of arXiv
     2303.11331.
     """
 
-    def __init__(self, config: TransformerConfig, grid: Grid) -> None:
-        super().__init__()
-        self.grid = grid
-        self.head_width = config.head_width
-        self.base = config.rotary_base
-        self.reference = config.reference_grid
-
     def forward(self, x: Tensor) -> Tensor:
         """Return cosines and sines, (2, 1, 1, length, head width), for the input x."""
         check_length(x, self.grid)
-        bands = self.head_width // 4
+        bands, reference = self.config.head_width // 4, self.config.reference_grid
         steps = torch.arange(bands, device=x.device, dtype=torch.float32)
-        frequency = self.base ** (-steps / bands)
+        frequency = self.config.rotary_base ** (-steps / bands)
         row, column = places(self.grid, x.device)
-        row = row * ((self.reference or self.grid.rows) / self.grid.rows)
-        column = column * ((self.reference or self.grid.columns) / self.grid.columns)
+        row = row * ((reference or self.grid.rows) / self.grid.rows)
+        column = column * ((reference or self.grid.columns) / self.grid.columns)
         angles = torch.cat((row[:, None] * frequency, column[:, None] * frequency), dim=-1)
         angles = F.pad(angles.repeat(1, 2), (0, 0, self.grid.prefix, 0))[None, None]
         return torch.stack((angles.cos(), angles.sin()))
@@ -270,6 +258,9 @@ def relative_index(grid: Grid, device: torch.device) -> Tensor:
 class LayerPositions(nn.Module):
     """Layer's module of absolute encodings, and base class of the other layer modules."""
 
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+
     def forward(self, query: Tensor, key: Tensor, shared: Any) -> Logits:
         """Return queries and keys unchanged, and no bias."""
         return query, key, None
@@ -295,7 +286,7 @@ class GridBiasLogits(LayerPositions):
     """Layer's module of BEiT's relative bias, with a table per layer, initially 0."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         assert config.grid is not None
         self.bias = VectorTable(bias_rows(config.grid), config.heads, std=0.0)
 
@@ -315,7 +306,7 @@ class TransformerXLLogits(LayerPositions):
     sublayer: Sublayer = "self_attention"
 
     def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         slices = [("position", config.attention_width)]
         self.position_proj = Projection(config.width, slices, bias=False)
         self.content_bias = nn.Parameter(torch.empty(config.heads, config.head_width))
@@ -365,54 +356,46 @@ def sinusoids(index: Tensor, width: int) -> Tensor:
     return F.pad(torch.cat((angles.sin(), angles.cos()), dim=-1), (0, width - 2 * half))
 
 
-def build_positions(config: TransformerConfig, bidirectional: bool) -> nn.Module:
+ENCODINGS: dict[str, tuple[type[StackPositions], type[LayerPositions]]] = {
+    "none": (StackPositions, LayerPositions),
+    "learned": (LearnedPositions, LayerPositions),
+    "sinusoidal": (SinusoidalPositions, LayerPositions),
+    "rotary": (RotaryTable, RotaryLogits),
+    "t5": (T5Table, BiasedLogits),
+    "transformer_xl": (TransformerXLTable, TransformerXLLogits),
+    "alibi": (AlibiTable, BiasedLogits),
+}
+"""The stack's module and the layer's module of each value of `positions`."""
+GRID_ENCODINGS: dict[str, tuple[type[GridEncoding], type[LayerPositions]]] = {
+    "relative_bias": (GridIndex, GridBiasLogits),
+    "shared_relative_bias": (SharedGridBias, BiasedLogits),
+    "rotary": (GridRotaryTable, RotaryLogits),
+}
+"""The stack's module and the layer's module of each value of `grid_positions` but "none"."""
+
+
+def build_positions(config: TransformerConfig, bidirectional: bool) -> StackPositions:
     """Build the stack's module of the configured position encoding."""
-    kinds = {
-        "none": NoPositions,
-        "learned": lambda: LearnedPositions(config),
-        "sinusoidal": lambda: SinusoidalPositions(config),
-        "rotary": lambda: RotaryTable(config),
-        "t5": lambda: T5Table(config, bidirectional),
-        "transformer_xl": lambda: TransformerXLTable(config),
-        "alibi": lambda: AlibiTable(config),
-    }
-    return kinds[config.positions]()
+    return ENCODINGS[config.positions][0](config, bidirectional)
 
 
-def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> nn.Module | None:
+def build_grid_positions(config: TransformerConfig, bidirectional: bool) -> GridEncoding | None:
     """Build the stack's module of the configured grid encoding; None for a sequence.
 
     Raises:
         ValueError: For a decoder, which reads a sequence.
     """
-    grid = config.grid
-    if config.grid_positions == "none" or grid is None:
+    if config.grid_positions == "none" or config.grid is None:
         return None
     if not bidirectional:
         raise ValueError("grid_positions must be 'none' in a decoder, which reads a sequence")
-    kinds = {
-        "relative_bias": lambda: GridIndex(grid),
-        "shared_relative_bias": lambda: SharedGridBias(config, grid),
-        "rotary": lambda: GridRotaryTable(config, grid),
-    }
-    return kinds[config.grid_positions]()
+    return GRID_ENCODINGS[config.grid_positions][0](config)
 
 
 def build_layer_positions(config: TransformerConfig) -> LayerPositions:
     """Build the layer's module of the configured position encoding."""
-    kinds = {
-        "rotary": RotaryLogits,
-        "t5": BiasedLogits,
-        "alibi": BiasedLogits,
-        "transformer_xl": lambda: TransformerXLLogits(config),
-    }
-    grid_kinds = {
-        "relative_bias": lambda: GridBiasLogits(config),
-        "shared_relative_bias": BiasedLogits,
-        "rotary": RotaryLogits,
-    }
-    plain = kinds.get(config.positions, LayerPositions)
-    return grid_kinds.get(config.grid_positions, plain)()
+    usual = ENCODINGS[config.positions]
+    return GRID_ENCODINGS.get(config.grid_positions, usual)[1](config)
 
 
 def resize_positions(

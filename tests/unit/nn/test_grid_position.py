@@ -98,7 +98,7 @@ def test_rotary_positions_are_eva02s_and_leave_the_class_token_alone(reference: 
     )
     sine, cosine = theirs.get_embed()[:, ::2].chunk(2, dim=-1)
     config = small_grid(grid_positions="rotary", rows=3, columns=5, reference_grid=reference)
-    found = GridRotaryTable(config, config.grid)(torch.zeros(1, 16, 32))[:, 0, 0]
+    found = GridRotaryTable(config)(torch.zeros(1, 16, 32))[:, 0, 0]
     torch.testing.assert_close(found[:, 1:], torch.stack((cosine, sine)).repeat(1, 1, 2))
     assert (found[0, 0] == 1).all() and not found[1, 0].any()
 

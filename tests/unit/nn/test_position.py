@@ -21,7 +21,7 @@ def config(**changes) -> TransformerConfig:
 
 def turned(x: torch.Tensor, index: torch.Tensor, base: float = 10000.0) -> torch.Tensor:
     """Turn (batch, heads, length, 16) by the angles of its positions."""
-    table = RotaryTable(config(positions="rotary", rotary_base=base))
+    table = RotaryTable(config(positions="rotary", rotary_base=base), True)
     _, shared = table(torch.zeros(*index.shape, 32), index, 0)
     return rotate(x, *shared)
 
@@ -132,7 +132,7 @@ def test_slopes_are_blooms(heads: int) -> None:
 
 def test_the_bias_is_mpts() -> None:
     modeling = pytest.importorskip("transformers.models.mpt.modeling_mpt")
-    table = AlibiTable(TransformerConfig(width=32, heads=8, positions="alibi"))
+    table = AlibiTable(TransformerConfig(width=32, heads=8, positions="alibi"), True)
     x = torch.randn(1, 5, 32)
     _, bias = table(x, torch.arange(5)[None], 0)
     assert bias is not None
@@ -141,7 +141,7 @@ def test_the_bias_is_mpts() -> None:
 
 def test_both_directions_count() -> None:
     shape = config(heads=4, positions="alibi")
-    _, bias = AlibiTable(shape)(torch.randn(1, 5, 32), torch.zeros(1), 0)
+    _, bias = AlibiTable(shape, True)(torch.randn(1, 5, 32), torch.zeros(1), 0)
     assert bias is not None and torch.equal(bias, bias.mT)
     for kind in (Encoder, Decoder):
         stack, x = kind(shape).eval(), torch.randn(1, 5, 32)
