@@ -6,7 +6,6 @@ suggests the nearest valid key.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -118,17 +117,6 @@ def override(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
             section = section[part]
         section[last] = value
     return result
-
-
-def to_mapping(value: Any) -> Any:
-    """Return a configuration as plain values for `build`."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_mapping(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {key: to_mapping(part) for key, part in value.items()}
-    if isinstance(value, tuple | list):
-        return [to_mapping(part) for part in value]
-    return value
 
 
 class RecipeLoader(yaml.SafeLoader):

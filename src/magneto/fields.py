@@ -198,7 +198,6 @@ def _broken_rules(kind: type, made: Any) -> Iterator[str]:
 
 @cache
 def _rules(kind: type) -> list[str]:
-    """Return the names of a class's rules, inherited rules first."""
     methods = {name: m for each in reversed(kind.__mro__) for name, m in vars(each).items()}
     return [name for name, m in methods.items() if inspect.isfunction(m) and hasattr(m, "is_rule")]
 

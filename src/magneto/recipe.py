@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from magneto.config import (
     nearest,
     override,
     read_yaml,
-    to_mapping,
     unknown_keys,
 )
 from magneto.fields import NonNegativeInt, build, configuration, field_types, is_configuration
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from magneto.training.task import Task
 
 SECTIONS = ("task", "seed", "model", "data", "training", "learning_rates")
+RECIPES = Path(__file__).parent / "recipes"
 RUN_FILE = "recipe.yaml"
 # Specifications of a comparison and of a ladder, in their folders.
 SPEC_FILE, LADDER_FILE = "sweep.json", "ladder.json"
@@ -64,25 +63,22 @@ class Recipe:
         return task_class(self.task)(self.model, self.data, self.seed)
 
     def to_mapping(self) -> dict[str, Any]:
-        """Return the recipe as plain values."""
-        return {key: to_mapping(getattr(self, key)) for key in SECTIONS}
+        values = asdict(self)
+        return {key: values[key] for key in SECTIONS}
 
     def save(self, path: Path) -> None:
-        """Write the recipe as YAML, atomically."""
         text = f"# {self.name}\n" + yaml.safe_dump(self.to_mapping(), sort_keys=False)
         write_text(path, text)
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the package's recipes."""
-    root = Path(str(files("magneto") / "recipes"))
-    return sorted(str(p.relative_to(root).with_suffix("")) for p in root.rglob("*.yaml"))
+    return sorted(str(p.relative_to(RECIPES).with_suffix("")) for p in RECIPES.rglob("*.yaml"))
 
 
 def recipe_path(name: str) -> Path:
     """Return the file of a recipe by name or path; FileNotFoundError suggests the nearest name."""
     if name in recipe_names():
-        return Path(str(files("magneto") / "recipes")) / f"{name}.yaml"
+        return RECIPES / f"{name}.yaml"
     path = Path(name)
     if path.is_file():
         return path

@@ -16,7 +16,6 @@ from magneto.config import (
     nearest,
     override,
     read_yaml,
-    to_mapping,
 )
 from magneto.fields import (
     Dropout,
@@ -74,7 +73,7 @@ def test_values_take_the_fields_types() -> None:
         assert build(Inner, {"width": given}).width == 9007199254740993, "whole numbers stay exact"
     outer = Outer(name="y", inner=Inner(width=1000, maybe=0.5))
     assert build(Outer, {"name": "y", "inner": {"width": "1e3", "maybe": 0.5}}) == outer
-    assert build(Outer, to_mapping(outer)) == outer
+    assert build(Outer, dataclasses.asdict(outer)) == outer
 
 
 def test_all_errors_at_once_each_with_its_key() -> None:

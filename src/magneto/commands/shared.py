@@ -102,7 +102,6 @@ class Parser(argparse.ArgumentParser):
         return f"; did you mean {near[0]}?" if near else ""
 
     def with_json(self) -> Parser:
-        """Add --json, and return this parser."""
         what = "print one JSON object on stdout and nothing else"
         self.add_argument("--json", action="store_true", help=what)
         return self
@@ -116,7 +115,6 @@ class Parser(argparse.ArgumentParser):
         return self
 
     def with_data(self) -> Parser:
-        """Add --data, and return this parser."""
         what = "PATH, hf:NAME or builtin:NAME (default: the recipe's data.source)"
         self.add_argument("--data", metavar="SOURCE", help=what)
         return self
@@ -275,7 +273,6 @@ def standard_input_as_file(first: bytes = b"", ending: str = "") -> Iterator[Pat
 
 
 def ending_of(line: bytes) -> str:
-    """Infer the file ending of a table or a text from its first line."""
     if line.lstrip().startswith(b"{"):
         return ".jsonl"
     return ".tsv" if b"\t" in line else ".txt"

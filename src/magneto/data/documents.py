@@ -63,11 +63,9 @@ Documents = Callable[[Counts], Iterator[str]]
 """Function that yields the documents of a split and counts them and the skipped documents."""
 
 
-def read_documents(
-    source: str, field: str, counts: Counts, unit: str = PARAGRAPHS
-) -> Iterator[str]:
+def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
     """Yield the training documents of a source; see `open_documents`."""
-    splits = open_documents(source, field, unit)
+    splits = open_documents(source, field)
     return (splits.get("train") or next(iter(splits.values())))(counts)
 
 

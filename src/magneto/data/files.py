@@ -218,11 +218,6 @@ def decode_line(raw: bytes, counts: Counts, path: Path, number: int) -> str:
         return raw.decode("utf-8", errors="replace")
 
 
-def parse_object(text: str, counts: Counts) -> Record:
-    """Return the JSON object in a text; raise BadRecord for another value, or json's error."""
-    return _as_object(parse_value(text, counts))
-
-
 def parse_value(text: str, counts: Counts) -> Any:
     """Return the JSON value in a text, with U+FFFD for lone surrogates; raise json's error."""
     value = json.loads(text)
@@ -368,10 +363,10 @@ def stream_records(
 
     def parse_member(member: tuple[str, bool]) -> R | None:
         text, is_json = member
-        return read(parse_object(text, counts) if is_json else {"text": text})
+        return read(_as_object(parse_value(text, counts)) if is_json else {"text": text})
 
     def parse_line(line: str) -> R | None:
-        return read(parse_object(line, counts)) if line.strip() else None
+        return read(_as_object(parse_value(line, counts))) if line.strip() else None
 
     if path.suffix == ".tar":
         return read_each(_members(path, counts), parse_member, counts, f"{path}, member")

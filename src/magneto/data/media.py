@@ -89,16 +89,13 @@ class Medium:
         return self.column.name(self.number)
 
     def read(self) -> bytes:
-        """Return the bytes; raise OSError if the medium can't be read."""
         return self.column.read(self.number)
 
     def file(self) -> str | bytes:
-        """Return the path of the medium if it is a file, else its bytes."""
         return self.column.file(self.number)
 
 
 def size_of(path: Path) -> int:
-    """Return the size of a file in bytes; -1 if it is missing."""
     return os.path.getsize(path) if os.path.isfile(path) else -1
 
 

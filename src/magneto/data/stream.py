@@ -62,7 +62,6 @@ class BatchStream:
         return [cut(examples, number, parts) for number in wanted]
 
     def batch(self, step: int, parts: int = 1, wanted: Sequence[int] = (0,)) -> list[Any]:
-        """Return the batches of a step's pieces with the numbers `wanted`."""
         return [self.make(piece) for piece in self.pieces(step, parts, wanted)]
 
     def batches(self, parts: int = 1, wanted: Sequence[int] = (0,)) -> Iterator[list[Any]]:
@@ -73,7 +72,6 @@ class BatchStream:
             step += 1
 
     def names(self, step: int, parts: int, wanted: Sequence[int]) -> str:
-        """Return the names of the examples in a step's pieces."""
         return "; ".join(self.describe(piece) for piece in self.pieces(step, parts, wanted))
 
 
@@ -95,7 +93,6 @@ def cut(examples: Any, number: int, parts: int) -> Any:
 
 
 def piece_start(number: int, size: int, parts: int) -> int:
-    """Return the start of piece `number` of `size` examples divided into `parts` pieces."""
     return number * (size // parts) + min(number, size % parts)
 
 
@@ -139,7 +136,6 @@ def example_stream(plan: Plan, make: Callable[[np.ndarray, np.ndarray], Any]) ->
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the shuffled order of `count` examples in an epoch."""
     return np.random.default_rng([seed, epoch]).permutation(count)
 
 
@@ -205,7 +201,6 @@ def by_length(lengths: np.ndarray, batch_size: int, seed: int) -> Plan:
 
 
 def with_draw(numbers: np.ndarray, draw: int) -> np.ndarray:
-    """Return rows (draw, number) of examples that all have the given draw."""
     return np.stack([np.full_like(numbers, draw), numbers], axis=1)
 
 
@@ -218,7 +213,6 @@ class EpochPlan:
     batch_size: int
 
     def __call__(self, step: int) -> np.ndarray:
-        """Return the rows of a step's global batch."""
         return self.rows(step * self.batch_size, (step + 1) * self.batch_size)
 
     def rows(self, start: int, stop: int) -> np.ndarray:

@@ -188,7 +188,6 @@ def content_of(column: MediaColumn, number: int) -> bytes:
 def table_of_columns(
     columns: Mapping[str, Any], where: str = "", root: Path | None = None, separator: str = ""
 ) -> Table:
-    """Return a table with all rows of the columns."""
     count = len(next(iter(columns.values()), ()))
     return Table(columns, np.arange(count), where, root or Path(), separator)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from magneto.data.problems import PROBLEMS_FILE
 from magneto.files import DamagedError, import_extra, plain, read_json, write_json, write_text
 from magneto.progress import clock
-from magneto.tasks import TASKS, command
+from magneto.tasks import command
 from magneto.training.config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -374,8 +374,7 @@ def end_run(state: Any, result: TrainingResult) -> None:
     from magneto.training.task import task_entry
 
     run, task, say = state.run, state.task, state.report.say
-    name = str(state.recipe.get("task", ""))
-    entry = TASKS.get(name) or task_entry(name, type(task))
+    entry = task_entry(str(state.recipe.get("task", "")), type(task))
     if state.metrics_logger is not None:
         state.metrics_logger.check()
         write_json(run / RESULT_FILE, plain(asdict(result)))

@@ -114,7 +114,6 @@ class TrainingState:
         ]
 
     def add_row(self, row: dict[str, Any]) -> None:
-        """Write a row of metrics on the main process."""
         if self.metrics_logger is not None:
             self.metrics_logger.add(row)
 
@@ -144,7 +143,6 @@ class Hook:
     function: Callable[[TrainingState], None]
 
     def due(self, step: int, last: int) -> bool:
-        """Return whether to call the function after `step` of `last` steps."""
         return step == last or (self.every > 0 and step % self.every == 0)
 
 

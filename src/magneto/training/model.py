@@ -169,7 +169,6 @@ def whole_model_reason(model: nn.Module, building: FillRecorder) -> str:
 
 
 def own_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters and buffers of a module without those of its children."""
     return dict((*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)))
 
 

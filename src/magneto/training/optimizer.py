@@ -100,7 +100,6 @@ def split_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of every group to its multiple of `rate`."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["multiplier"]
 

@@ -17,9 +17,9 @@ from magneto.data.problems import DataProblems
 from magneto.data.stream import BatchStream, named_tensors
 from magneto.files import directory_aside, read_object, write_json
 from magneto.progress import SILENT, Progress
+from magneto.tasks import TASKS, TaskEntry
 
 if TYPE_CHECKING:
-    from magneto.tasks import TaskEntry
     from magneto.weights import StoredTensor
 
 ASSETS = "assets"
@@ -282,9 +282,9 @@ class Task(ABC):
 
 
 def task_entry(name: str, kind: type[Task]) -> TaskEntry:
-    """Return the command-line entry of a task named by its import path."""
-    from magneto.tasks import TaskEntry
-
+    """Return the command-line entry of a task by name; without a name, of one in Python."""
+    if name in TASKS:
+        return TASKS[name]
     verbs = ("predict TABLE",) if kind.predict is not Task.predict else ()
     return TaskEntry(name, ("", ""), verbs=verbs, reads="rows")
 
@@ -381,12 +381,11 @@ def resolved_fields(run: Path) -> dict[str, Any]:
     folder = run / ASSETS
     if not folder.is_dir() and not (run / "environment.json").exists():
         return {}
-    if not (folder / RESOLVED_FILE).is_file():
-        raise FileNotFoundError(f"{folder / RESOLVED_FILE} is missing, and the run's weights "
-                                    "need it. Restore it from a copy of the run.")  # fmt: skip
-    held = read_object(folder / RESOLVED_FILE, "values", "files")
-    for name in held["files"].values():
-        if not (folder / name).exists():
-            raise FileNotFoundError(f"{folder / name} is missing, and the run's weights need it. "
-                                    "Restore it from a copy of the run.")  # fmt: skip
+    held: dict[str, Any] = {"files": {}}
+    if (folder / RESOLVED_FILE).is_file():
+        held = read_object(folder / RESOLVED_FILE, "values", "files")
+    for path in (folder / name for name in (RESOLVED_FILE, *held["files"].values())):
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is missing, and the run's weights need it. Restore it "
+                                    "from a copy of the run.")  # fmt: skip
     return held["values"] | {key: str(folder / name) for key, name in held["files"].items()}
