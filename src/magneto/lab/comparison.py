@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -118,28 +119,20 @@ def around(
 
 def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
     """Return all values of each entry in runs' environments; if no run has one, this process's."""
-    records: list[Mapping[str, Any]] = []
-    for path in sorted(run / "environment.json" for run in runs):
-        if path.is_file():
-            records += read_environments(path)
+    paths = sorted(run / "environment.json" for run in runs)
+    records = [each for path in paths if path.is_file() for each in read_environments(path)]
     found: dict[str, dict[str, None]] = {}
     for record in records or [environment()]:
-        for name, value in _flat(record):
-            found.setdefault(name, {})[value] = None
+        for key in ENVIRONMENT:
+            value = record.get(key)
+            if isinstance(value, list):
+                counts = sorted(Counter(value).items())
+                value = ", ".join(f"{count} x {kind}" for kind, count in counts)
+            values = value if isinstance(value, Mapping) else {key: value}
+            for name, each in values.items():
+                if each not in (None, ""):
+                    found.setdefault(name, {})[str(each)] = None
     return {name: list(values) for name, values in found.items()}
-
-
-def _flat(record: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    for key in ENVIRONMENT:
-        value = record.get(key)
-        if isinstance(value, Mapping):
-            yield from ((name, str(version)) for name, version in value.items() if version)
-        elif isinstance(value, list):
-            kinds = sorted(set(value))
-            if kinds:
-                yield key, ", ".join(f"{value.count(kind)} x {kind}" for kind in kinds)
-        elif value not in (None, ""):
-            yield key, str(value)
 
 
 def without_places(value: Any) -> Any:

@@ -112,27 +112,17 @@ def diagnose(
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of training a recipe for a short time.
+    """Result of training a recipe for a short time."""
 
-    Attributes:
-        status: "learned", "has not learned yet" or "diverged"; `reason` says why.
-        score: The primary metric at the end; None if the run diverged.
-        baseline: The trivial baseline's value; None without a baseline.
-        threshold: The value to beat; None without a baseline.
-        steps: Steps taken, the first ones of the recipe's schedule.
-        of_steps: Steps of the whole schedule.
-        seconds: Training time from the end of the first step, without the evaluation.
-    """
-
-    status: str
+    status: str  # one of `WORDS`; `reason` says why
     reason: str
     metric: str
-    score: float | None
-    baseline: float | None
-    threshold: float | None
-    steps: int
-    of_steps: int
-    seconds: float
+    score: float | None  # primary metric at the end; None if the run diverged
+    baseline: float | None  # None without a baseline, as is the threshold
+    threshold: float | None  # value to beat
+    steps: int  # taken, the first ones of the recipe's schedule
+    of_steps: int  # of the whole schedule
+    seconds: float  # from the end of the first step, without the evaluation
 
     @property
     def text(self) -> str:

@@ -26,25 +26,19 @@ PLACEMENT, RATE, SEED = "model.placement", "training.learning_rate", "seed"
 
 @dataclass(frozen=True)
 class Sweep:
-    """A grid over a recipe's fields.
-
-    Attributes:
-        overrides: Dotted fields shared by all cells.
-        grid: Dotted fields with their values; the cells are the product.
-        further: Values of cells beyond the product: more seeds near each row's best rate.
-        base: Recipe of the first cell when sweep.json was last written.
-        probed: Whether a few steps of each cell are measured (`probe.ProbeHook`).
-        race: Whether a cell is stopped at half of its steps if two other rates are better by more
-            than noise (`sweep.is_behind`).
-    """
+    """A grid over a recipe's fields."""
 
     recipe: str
-    overrides: dict[str, Any]
-    grid: dict[str, list[Any]]
+    overrides: dict[str, Any]  # dotted fields shared by all cells
+    grid: dict[str, list[Any]]  # dotted fields with their values; the cells are the product
     keep_weights: bool = False
+    # Values of cells beyond the product: more seeds near each row's best rate.
     further: list[dict[str, Any]] = field(default_factory=list)
+    # Recipe of the first cell when sweep.json was last written.
     base: dict[str, Any] = field(default_factory=dict, compare=False)
-    probed: bool = False
+    probed: bool = False  # whether a few steps of each cell are measured (`probe.ProbeHook`)
+    # Whether a cell is stopped at half of its steps if two other rates are better by more than
+    # noise (`sweep.is_behind`).
     race: bool = False
 
     def cells(self) -> list[Cell]:

@@ -69,38 +69,21 @@ UPDATE_SEEDS = range(3)
 
 @dataclass(frozen=True)
 class Ladder:
-    """Specification of a ladder.
+    """Specification of a ladder."""
 
-    Attributes:
-        recipe: Name or path of the recipe.
-        overrides: Dotted fields shared by all cells.
-        axis: "width" or "depth".
-        sizes: Sizes of the rungs, ascending.
-        target: Size to forecast for.
-        rows: Dotted fields with their values, placements included; the rows are their product.
-        rates: First learning rates of the smallest rung.
-        seeds: Seeds of the best rate and of the rates next to it; other cells have the first seed.
-        fitted: Dotted fields set by the budget.
-        capacity: Worker seconds for all cells; None for no limit.
-        race: Whether a cell is stopped at half of its steps if two other rates are better by more
-            than noise.
-        seconds: Estimated seconds of a cell by size, to divide the budget.
-        notes: Notes for the page on how the cells were run.
-    """
-
-    recipe: str
-    overrides: dict[str, Any]
-    axis: str
-    sizes: list[int]
-    target: int
-    rows: dict[str, list[Any]]
-    rates: list[float]
-    seeds: list[int]
-    fitted: dict[str, Any] = field(default_factory=dict)
-    capacity: float | None = None
-    race: bool = False
-    seconds: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    recipe: str  # name or path
+    overrides: dict[str, Any]  # dotted fields shared by all cells
+    axis: str  # "width" or "depth"
+    sizes: list[int]  # of the rungs, ascending
+    target: int  # size to forecast for
+    rows: dict[str, list[Any]]  # dotted fields with values, placements included: their product
+    rates: list[float]  # first learning rates of the smallest rung
+    seeds: list[int]  # of the best rate and the rates next to it; other cells have the first seed
+    fitted: dict[str, Any] = field(default_factory=dict)  # dotted fields set by the budget
+    capacity: float | None = None  # worker seconds for all cells; None for no limit
+    race: bool = False  # see `Sweep`
+    seconds: dict[str, float] = field(default_factory=dict)  # estimate for a cell, by size
+    notes: list[str] = field(default_factory=list)  # for the page, on how the cells were run
 
     def folder(self, folder: Path, size: int) -> Path:
         return folder / "rungs" / f"{self.axis}-{size}"

@@ -30,30 +30,21 @@ FINISHED, STUCK, DIVERGED, MISSING = "finished", "did not learn", "diverged", "m
 
 @dataclass(frozen=True)
 class Scored:
-    """One cell of a comparison.
+    """One cell of a comparison."""
 
-    Attributes:
-        placement: Name of the row.
-        status: "finished" (and learned), "did not learn", "diverged" or "missing".
-        score: The task's primary metric at the end; None if the run diverged or is missing.
-        loss: The validation loss at the end; None as for the score.
-        initial_loss: Training loss of the first step, at initialisation.
-        reason: Why it is not "finished".
-        curve: Rows of [step, loss]. The loss is the validation loss if this is the score and was
-            evaluated more than once, else the training loss.
-    """
-
-    placement: str
+    placement: str  # name of the row
     learning_rate: float
     seed: int
-    status: str
-    score: float | None = None
-    loss: float | None = None
-    initial_loss: float | None = None
+    status: str  # FINISHED (and learned), STUCK, DIVERGED or MISSING
+    score: float | None = None  # primary metric at the end; None if diverged or missing
+    loss: float | None = None  # validation loss at the end; None as for the score
+    initial_loss: float | None = None  # training loss of the first step, at initialisation
     diverged_at: int | None = None
-    reason: str = ""
+    reason: str = ""  # why it is not FINISHED
     seconds: float = 0.0
     steps: int = 0
+    # Rows of [step, loss]: the validation loss if this is the score and was evaluated more than
+    # once, else the training loss.
     curve: Sequence[Sequence[float]] = ()
     curve_of: str = "training"
 
@@ -157,16 +148,11 @@ def outcome(result: TrainingResult, run: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Group:
-    """The seeds of one placement at one learning rate.
+    """The seeds of one placement at one learning rate."""
 
-    Attributes:
-        scores: Metric of every seed that finished and learned.
-        finished: Number of these seeds; the others are stuck (did not learn), diverged or missing.
-    """
-
-    scores: tuple[float, ...]
-    finished: int
-    stuck: int
+    scores: tuple[float, ...]  # metric of every seed that finished and learned
+    finished: int  # number of these seeds
+    stuck: int  # number of seeds that finished without learning
     diverged: int
     missing: int
 
@@ -257,46 +243,29 @@ def plus_minus(mean: float | None, interval: float | None, decimals: int) -> str
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of one placement.
-
-    Attributes:
-        best_learning_rate: Rate with the best mean score among those at which every seed learned.
-        score: Mean score at that rate.
-        interval: Half-width of its 95 % interval over seeds; None without two different scores.
-        scores: Score of each seed at that rate.
-        finished: Number of cells that finished and learned.
-        stuck: Number of cells that finished without learning.
-        stable_seeds: Seeds of every rate of every row. Only these seeds count for the largest
-            stable rate and the sensitivity, so that all rows are judged by equally many runs.
-        largest_stable_rate: Largest rate such that each of these seeds learned at it and at all
-            smaller rates.
-        next_rate: Next tested rate; None if there is none.
-        failed_there: Number of these seeds that failed at the next rate, and number with a result.
-        others_failed: Of the other seeds' runs at rates up to the largest stable one, the number
-            that failed and the number with a result.
-        best_beyond_stable: Whether the best rate is above the largest stable one.
-        sensitivity: Mean over rates and these seeds of the final loss minus the best final loss
-            (arXiv 2309.14322); None for a placement that learned at no rate. Losses are capped at
-            the initial loss, which also counts for a diverged run.
-    """
+    """Summary of one placement."""
 
     placement: str
     title: str
+    # Rate with the best mean score among those at which every seed learned.
     best_learning_rate: float | None
-    score: float | None
-    interval: float | None
-    scores: Sequence[float]
-    finished: int
-    stuck: int
+    score: float | None  # mean at that rate
+    interval: float | None  # half-width at 95 % over seeds; None without two different scores
+    scores: Sequence[float]  # of each seed at that rate
+    finished: int  # number of cells that finished and learned
+    stuck: int  # number of cells that finished without learning
     diverged: int
     missing: int
+    # Seeds of every rate of every row. Only these seeds count for the largest stable rate and the
+    # sensitivity, so that all rows are judged by equally many runs.
     stable_seeds: Sequence[int]
+    # Largest rate such that each of these seeds learned at it and at all smaller rates.
     largest_stable_rate: float | None
-    next_rate: float | None
-    failed_there: Sequence[int]
-    others_failed: Sequence[int]
-    best_beyond_stable: bool
-    sensitivity: float | None
+    next_rate: float | None  # next tested rate
+    failed_there: Sequence[int]  # number of these seeds that failed at it, and number with a result
+    others_failed: Sequence[int]  # the same for other seeds at rates up to the largest stable one
+    best_beyond_stable: bool  # whether the best rate is above the largest stable one
+    sensitivity: float | None  # see `sensitivity`; None for a placement that learned at no rate
 
     @property
     def ended(self) -> int:
@@ -366,7 +335,10 @@ def everywhere(cells: Sequence[Scored]) -> list[int]:
 
 
 def sensitivity(cells: Sequence[Scored], seeds: Sequence[int]) -> float | None:
-    """Return the learning-rate sensitivity of one placement's cells, as a mean over seeds."""
+    """Return the mean over rates and seeds of the final loss minus the best (arXiv 2309.14322).
+
+    Losses are capped at the initial loss, which also counts for a diverged run.
+    """
     found = []
     for seed in seeds:
         capped = [

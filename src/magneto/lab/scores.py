@@ -38,34 +38,23 @@ Found = tuple[Path, Recipe, Point]
 
 @dataclass(frozen=True)
 class Preset:
-    """Format of a table.
+    """Format of a table."""
 
-    Attributes:
-        tasks: Title of the column with scores on a run's own validation data, by task, with {data}
-            and {metric}. Runs of other tasks are refused; an empty mapping allows all tasks.
-        columns: The only columns of scores on own validation data, in order; empty for each task's
-            primary metric.
-        averaged: Columns whose mean becomes the last column; the mean leaves out a column that some
-            row lacks.
-        splits: Columns of scores named SPLIT or NAME-SPLIT (`magneto evaluate RUN --splits SPLIT
-            --keep NAME`).
-        paper: The paper's scores of these splits by row.
-        by_origin: Whether row titles name the pre-trained run instead of the number of layers.
-        at_end: Whether scores on own validation data are those after the last step instead of those
-            of the best weights.
-        scale: Factor of metrics: 100 for percentages.
-        decimals: Decimals of a score; one if its interval is 1 or more.
-    """
-
+    # Title of the column with scores on a run's own validation data, by task, with {data} and
+    # {metric}. Runs of other tasks are refused; an empty mapping allows all tasks.
     tasks: Mapping[str, str] = field(default_factory=dict)
+    # The only columns of scores on own validation data; empty for each task's primary metric.
     columns: tuple[str, ...] = ()
+    # Columns whose mean is the last column; the mean leaves out a column that some row lacks.
     averaged: tuple[str, ...] = ()
+    # Columns of scores named SPLIT or NAME-SPLIT (`magneto evaluate RUN --splits SPLIT --keep
+    # NAME`), and the paper's scores of these splits by row.
     splits: tuple[str, ...] = ()
     paper: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    by_origin: bool = False
-    at_end: bool = False
-    scale: float = 100.0
-    decimals: int = 1
+    by_origin: bool = False  # whether titles name the pre-trained run, not the number of layers
+    at_end: bool = False  # whether own scores are of the last step, not of the best weights
+    scale: float = 100.0  # factor of metrics: 100 for percentages
+    decimals: int = 1  # of a score; one if its interval is 1 or more
 
 
 @dataclass(frozen=True)
@@ -78,26 +67,17 @@ class RunScore:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run of a table.
-
-    Attributes:
-        row: Title of its row: the placement, and the number of layers or the pre-trained run.
-        own: Column of its own validation data and primary metric, which selects the best point.
-        point: Its grid point.
-        scores: Scores on its own validation data by column; empty for a run without a result.
-        other_scores: Scores on other data by column.
-        reason: Why it has no score; "" if it has one.
-    """
+    """A run of a table."""
 
     directory: Path
     recipe: Recipe
-    row: str
-    own: str
+    row: str  # title of its row: the placement, and the number of layers or the pre-trained run
+    own: str  # column of its own validation data and primary metric, which selects the best point
     higher_is_better: bool
     point: Point
-    scores: Mapping[str, float]
-    other_scores: Mapping[str, RunScore]
-    reason: str
+    scores: Mapping[str, float]  # on its own data by column; empty for a run without a result
+    other_scores: Mapping[str, RunScore]  # on other data by column
+    reason: str  # why it has no score; "" if it has one
 
     @property
     def values(self) -> dict[str, RunScore]:

@@ -230,15 +230,13 @@ def delete_weights(folder: Path, sweep: Sweep, metric: str, higher_is_better: bo
 
 def best_cell(folder: Path, sweep: Sweep, metric: str, higher_is_better: bool) -> Cell | None:
     """Return the first finished cell with the best score; None if there is none."""
-    scores: dict[str, tuple[float, Cell]] = {}
+    scores: list[tuple[float, Cell]] = []
     for cell in sweep.cells():
-        found = read_result(folder, cell)
-        if found is None or found["status"] != FINISHED:
-            continue
+        found = read_result(folder, cell) or {"status": None}
         score = finite(found.get("metrics", {}).get(metric))
-        if score is not None:
-            scores[cell.name] = (-score if higher_is_better else score, cell)
-    return min(scores.values(), key=lambda pair: pair[0])[1] if scores else None
+        if found["status"] == FINISHED and score is not None:
+            scores.append((-score if higher_is_better else score, cell))
+    return min(scores, key=lambda pair: pair[0])[1] if scores else None
 
 
 def devices() -> list[str]:

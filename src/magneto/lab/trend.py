@@ -104,19 +104,12 @@ def _estimate(value: float, log_value: float, error: float, freedom: float) -> E
 
 @dataclass(frozen=True)
 class Prior:
-    """Prior of a power law.
+    """Prior of a power law."""
 
-    Attributes:
-        exponent: Most likely value of the exponent.
-        spread: Standard deviation of the exponent.
-        scatter: Standard deviation of single rungs around the law, in logarithms.
-        weight: Number of rungs that the prior scatter counts as.
-    """
-
-    exponent: float
-    spread: float
-    scatter: float
-    weight: int = 4
+    exponent: float  # its most likely value
+    spread: float  # standard deviation of the exponent
+    scatter: float  # standard deviation of single rungs around the law, in logarithms
+    weight: int = 4  # number of rungs that the prior scatter counts as
 
 
 @dataclass(frozen=True)

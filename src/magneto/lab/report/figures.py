@@ -60,8 +60,18 @@ class Mark:
     text: str
 
 
-def strip_height(rows: int) -> float:
-    return TITLE_HEIGHT + ROW_HEIGHT * rows if rows else 0.0
+def begin_plot(
+    name: str, size: tuple[float, float], title: str, marks: Mapping[Series, Sequence[Mark]]
+) -> Plot:
+    """Begin a figure with a strip of failures above it, if there are any."""
+    rows = [(row, found) for row, found in marks.items() if found]
+    if not rows:
+        return Plot(name, size, title=title)
+    strip, (width, height) = TITLE_HEIGHT + ROW_HEIGHT * len(rows), size
+    plot = Plot(name, (width, height + strip), (strip, height), title)
+    with rc_context(STYLE):
+        draw_strip(plot, rows)
+    return plot
 
 
 def draw_strip(plot: Plot, rows: Sequence[tuple[Series, Sequence[Mark]]]) -> None:
@@ -118,10 +128,8 @@ def draw_scores(
     decimals = decimals_for([group.mean for group in groups.values()])
     rates = sorted(float(rate) for rate in comparison["learning_rates"])
     rows = {name: [groups[name, rate] for rate in rates] for name in series}
-    marks = {name: failure_marks(rates, rows[name]) for name in series}
-    failed = [(series[name], found) for name, found in marks.items() if found]
-    strip = strip_height(len(failed))
-    plot = Plot(name, (WIDTH, HEIGHT + strip), (strip, HEIGHT) if failed else (1,), title)
+    marks = {row: failure_marks(rates, rows[name]) for name, row in series.items()}
+    plot = begin_plot(name, (WIDTH, HEIGHT), title, marks)
     axes = plot.main
     with rc_context(STYLE):
         log_x(axes, rates, "peak learning rate", 1.6)
@@ -131,8 +139,6 @@ def draw_scores(
         set_limits(axes, [group.mean for group in groups.values()], comparison)
         better = "higher" if comparison.get("higher_is_better") else "lower"
         axes.set_ylabel(f"final {comparison['metric']} ({better} is better)")
-        if failed:
-            draw_strip(plot, failed)
     return plot.finish()
 
 
@@ -360,10 +366,8 @@ def _draw_panel(
 ) -> Plot:  # fmt: skip
     here = [cell for cell in cells if float(cell["learning_rate"]) == rate]
     mine = {row: [c for c in here if c["placement"] == key] for key, row in series.items()}
-    lost = [(row, marks) for row, runs in mine.items() if (marks := divergence_marks(runs))]
-    strip, (width, height), (low, top, last) = strip_height(len(lost)), SIZE, scale
-    heights = (strip, height) if lost else (1,)
-    plot = Plot(name, (width, height + strip), heights, f"learning rate {rate_text(rate)}")
+    lost = {row: divergence_marks(runs) for row, runs in mine.items()}
+    plot, (low, top, last) = begin_plot(name, SIZE, f"learning rate {rate:g}", lost), scale
     with rc_context(STYLE):
         plot.main.set(xlim=(0, last * 1.02), ylim=(low - 0.05 * (top - low), top))
         plot.main.set(xlabel="step", ylabel=axis)
@@ -377,8 +381,6 @@ def _draw_panel(
                     markevery=(row.index % every, every),
                 )  # fmt: skip
             plot.hover(row, mean_points(runs))
-        if lost:
-            draw_strip(plot, lost)
     return plot.finish()
 
 

@@ -34,23 +34,15 @@ LEGEND_LETTER, LEGEND_LINE, LEGEND_ROW = 0.066, 0.55, 0.15
 
 @dataclass(frozen=True)
 class Series:
-    """Style of one placement in all figures.
+    """Style of one placement in all figures."""
 
-    Attributes:
-        index: Position among the placements, and name of its group in an SVG.
-        light: Colour on a light page.
-        dark: Colour on a dark page.
-        marker: matplotlib's name of its marker, or its (points, style, angle).
-        dash: Lengths of strokes and gaps in line widths; empty for a solid line.
-    """
-
-    index: int
+    index: int  # position among the placements, and name of its group in an SVG
     name: str
     title: str
-    light: str
-    dark: str
-    marker: Any
-    dash: tuple[float, ...]
+    light: str  # colour on a light page
+    dark: str  # colour on a dark page
+    marker: Any  # matplotlib's name, or (points, style, angle)
+    dash: tuple[float, ...]  # strokes and gaps in line widths; empty for a solid line
 
     @property
     def line(self) -> dict[str, Any]:
@@ -173,7 +165,8 @@ class Plot:
         self.svg = for_page(save(self.figure, "svg", self.name).decode())
         self.figure.set_layout_engine("none")  # the layout is done
         height = self.figure.get_figheight() * 72
-        for axes, series, points in self._hover:
+        # Tooltips of the main axes come first.
+        for axes, series, points in sorted(self._hover, key=lambda each: each[0] is not self.main):
             places = axes.transData.transform([(x, y) for x, y, _ in points])
             low, high = axes.bbox.y0, axes.bbox.y1
             found = [
