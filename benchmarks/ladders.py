@@ -37,11 +37,12 @@ LEVEL = 0.8
 # Small enough for two cores: three or four rungs each, all but the first held out, two seeds.
 SMALL = "--training.steps 150 --training.evaluate_limit 32 --training.save_every 150 --seeds 1,2"
 # Bytes in place of a trained vocabulary: 150 steps of 512 end far below byte frequencies.
-BYTES = (
-    "causal-lm/tiny --data.tokenizer bytes --data.max_length 64 --training.batch_size 8 "
-    "--training.steps 150 --seeds 1,2"
-)
-TEXT = f"{BYTES} --placements pre,sub --training.evaluate_limit 32 --training.save_every 150"
+TOKENS = "causal-lm/tiny --data.tokenizer bytes --data.max_length 64 --seeds 1,2"
+BYTES = f"{TOKENS} --training.batch_size 8 --training.steps 150"
+PAIR = "--placements pre,sub --training.evaluate_limit 32"
+TEXT = f"{BYTES} {PAIR} --training.save_every 150"
+# Four times the bytes of the other ladders.
+LONG = f"{TOKENS} --training.batch_size 16 --training.steps 300 {PAIR} --training.save_every 300"
 PAIRS = f"translation/tiny --data.source builtin:phrases:de,en --placements pre,sub {SMALL}"
 IMAGES = f"image-classification/tiny --placements pre,sub {SMALL}"
 NARROW = "--model.width 32 --model.heads 4 --model.ffn_width 128"
@@ -55,6 +56,7 @@ LADDERS = {
     "images-width": f"{IMAGES} --model.layers 6 --training.batch_size 32 --widths 32,64,128 "
     "--target 512",
     "text-width": f"{TEXT} --model.layers 12 --widths 32,64,128,256 --target 512",
+    "text-width-long": f"{LONG} --model.layers 12 --widths 32,64,128 --target 512",
     "text-width-mup": f"{BYTES} --model.base_width 32 --model.tie_embeddings false "
     "--grid model.parametrization=standard,mup --widths 32,64,128 --target 256 "
     "--placements pre,sub",

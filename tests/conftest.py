@@ -45,6 +45,13 @@ GRACE = 2.0
 NUMBERS = count()
 
 
+def threads() -> list[threading.Thread]:
+    """Return Python's running threads without those that libraries keep, or run from C++."""
+    return [thread for thread in threading.enumerate()
+            if thread.name not in OF_LIBRARIES
+            and not isinstance(thread, threading._DummyThread)]  # fmt: skip
+
+
 def surroundings_now() -> dict[str, Any]:
     """Return what all tests of a process share, by name; threads of Python that are alive."""
     variables = {n: value for n, value in os.environ.items() if n not in OF_LIBRARIES}
@@ -53,8 +60,7 @@ def surroundings_now() -> dict[str, Any]:
         "the current folder": os.getcwd(),
         "torch's threads": torch.get_num_threads(),
         **{f"the handler of {number.name}": signal.getsignal(number) for number in SIGNALS},
-        **{f"a running thread, {t.name}": t for t in threading.enumerate()
-           if t.name not in OF_LIBRARIES},
+        **{f"a running thread, {t.name}": t for t in threads()},
     }  # fmt: skip
 
 
@@ -67,9 +73,8 @@ def left_as_found(who: str) -> Iterator[None]:
     """
     before = surroundings_now()
     yield
-    for thread in {*threading.enumerate()} - {*before.values()}:
-        if thread.name not in OF_LIBRARIES:
-            thread.join(GRACE)
+    for thread in {*threads()} - {*before.values()}:
+        thread.join(GRACE)
     after = surroundings_now()
     ended = {name for name in before.keys() - after.keys() if name.startswith("a running thread")}
     changed = [

@@ -8,6 +8,7 @@ import torch
 
 from magneto.data.stream import map_tensors, to_device
 from magneto.training.optimizer import build_optimizer
+from magneto.training.task import place_companion
 from tests.gpu.tiny import FAMILIES, batches, build, cases, distance, gradients, tiny
 
 CPU = torch.device("cpu")
@@ -40,6 +41,7 @@ def check(name: str, precision: str, device: torch.device) -> None:
         (deepcopy(model).to(device), to_device(batch, device), precision),
     ):
         before = {n: p.detach().clone() for n, p in copy.named_parameters()}
+        place_companion(task, next(copy.parameters()).device)
         with torch.autocast(device.type, torch.bfloat16, enabled=kind == "bf16"):
             loss, gradient = gradients(task, copy, given)
         build_optimizer(copy, config).step()

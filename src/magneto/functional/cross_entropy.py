@@ -81,9 +81,7 @@ def linear_cross_entropy(
             f"targets of shape {tuple(targets.shape)} do not fit features of shape "
             f"{tuple(features.shape)}: all sizes but the last must be equal"
         )
-    device = features.device.type
-    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    operand = torch.get_autocast_dtype(device) if autocast else weight.dtype
+    operand = operand_type(weight)
     rows, answers = features.flatten(0, -2), targets.flatten()
     given = (rows, weight, bias, answers, chunk or max(1, len(rows)), smoothing, operand)
     if torch.is_grad_enabled():
@@ -272,9 +270,16 @@ def frequency_sums(
     }
 
 
+def operand_type(weight: Tensor) -> torch.dtype:
+    """Return the type of matrix products with a weight: autocast's, or the weight's own."""
+    kind = weight.device.type
+    # Autocast knows no meta device. torch.amp.is_autocast_available cannot be traced by torch 2.11.
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return weight.dtype
+    return torch.get_autocast_dtype(kind)
+
+
 def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
     """Return a context without autocast on a tensor's device."""
     kind = tensor.device.type
-    if not torch.amp.is_autocast_available(kind):
-        return nullcontext()
-    return torch.autocast(kind, enabled=False)
+    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)

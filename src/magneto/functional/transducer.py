@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from magneto.functional.cross_entropy import accumulate, project
+from magneto.functional.cross_entropy import accumulate, operand_type, project
 
 TILE = 1024
 """Default number of cells with logits in memory at once."""
@@ -371,10 +371,7 @@ class Joiner:
         operand: torch.dtype | None = None,
     ) -> None:
         self.encoder, self.predictor, self.weight, self.bias = encoder, predictor, weight, bias
-        device = weight.device.type
-        autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-        usual = torch.get_autocast_dtype(device) if autocast else weight.dtype
-        self.operand = operand or usual
+        self.operand = operand or operand_type(weight)
         self.dtype = torch.promote_types(
             torch.promote_types(encoder.dtype, predictor.dtype), torch.float32
         )

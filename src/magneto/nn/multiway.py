@@ -447,4 +447,6 @@ def scatter(vision: Tensor, language: Tensor, first: Tensor, second: Tensor, cou
     full = len(first) + len(second) == count
     make = vision.new_empty if full else vision.new_zeros
     rows = make((count, *vision.shape[1:]))
-    return rows.index_copy_(0, first, vision).index_copy_(0, second, language)
+    # Compiled by torch 2.11, index_copy_ here would make all gradients zero.
+    rows[first], rows[second] = vision, language
+    return rows
