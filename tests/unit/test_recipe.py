@@ -129,25 +129,21 @@ def test_a_rate_that_is_given_is_taken_in_place_of_the_placements() -> None:
         assert listed.training.learning_rate == rate
 
 
-@pytest.mark.parametrize(
-    ("changes", "lines"),
-    [
-        ({"model.placment": 1}, ["unknown key model.placment; did you mean model.placement?"]),
-        ({"placement": 1}, ["unknown key placement; did you mean model.placement?"]),
-        ({"lr": 1, "training.stpes": 2}, ["unknown key lr", "did you mean training.steps?"]),
-        ({"task": "causal-ml"}, ["unknown task 'causal-ml'; did you mean causal-lm?"]),
-        ({"model.heads": 5, "training.steps": 0}, ["must divide width", "steps must be 1 or more"]),
-        ({"seed": "x"}, ["seed must be a whole number"]),
-        ({"task": "nowhere.at.all:Task"}, ["task nowhere.at.all:Task", "PYTHONPATH"]),
-        ({"learning_rates": {"pre": 1}}, ["training.learning_rate is not set", "no rate for sub"]),
-    ],
-    ids=str,
-)
-def test_mistakes_are_answered(changes: dict, lines: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_recipe("causal-lm/tiny", changes)
-    text = "\n".join(caught.value.lines)
-    assert all(line in text for line in lines), text
+def test_mistakes_are_answered() -> None:
+    for changes, *lines in (
+        ({"model.placment": 1}, "unknown key model.placment; did you mean model.placement?"),
+        ({"placement": 1}, "unknown key placement; did you mean model.placement?"),
+        ({"lr": 1, "training.stpes": 2}, "unknown key lr", "did you mean training.steps?"),
+        ({"task": "causal-ml"}, "unknown task 'causal-ml'; did you mean causal-lm?"),
+        ({"model.heads": 5, "training.steps": 0}, "must divide width", "steps must be 1 or more"),
+        ({"seed": "x"}, "seed must be a whole number"),
+        ({"task": "nowhere.at.all:Task"}, "task nowhere.at.all:Task", "PYTHONPATH"),
+        ({"learning_rates": {"pre": 1}}, "training.learning_rate is not set", "no rate for sub"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load_recipe("causal-lm/tiny", changes)
+        text = "\n".join(caught.value.lines)
+        assert all(line in text for line in lines), text
 
 
 def test_a_task_is_found_beside_its_recipe(tmp_path: Path, monkeypatch) -> None:
@@ -162,8 +158,6 @@ def test_a_task_is_found_beside_its_recipe(tmp_path: Path, monkeypatch) -> None:
 
 
 def test_the_nearest_is_named_and_what_is_no_recipe_is_said(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="did you mean causal-lm/tiny"):
-        load_recipe("causal-lm/tinny")
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "recipe.yaml").write_text("task: causal-lm")
     with pytest.raises(FileNotFoundError, match=r"did you mean .*first"):
@@ -191,8 +185,3 @@ def test_an_edited_recipe_of_a_run_says_what_can_be_done(tmp_path: Path, capsys)
     assert first == "magneto: unknown key model.memory_slots"
     assert str(path) in second and "another version" in second
     assert second.endswith("or remove model.memory_slots")
-    path.write_text(path.read_text().replace("  memory_slots: 4\n", ""))
-    assert main(["evaluate", str(tmp_path), "--model.widht", "8"]) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        "magneto: unknown key model.widht; did you mean model.width?"
-    ]

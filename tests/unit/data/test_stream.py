@@ -11,7 +11,6 @@ from magneto.data.stream import (
     BatchStream,
     Plan,
     by_length,
-    cut_groups,
     example_stream,
     in_blocks,
     join_streams,
@@ -100,23 +99,6 @@ def test_blocks_of_any_size_lie_end_to_end() -> None:
     made.clear()
     in_blocks(block, 4, size=lambda number: number % 3)(7)
     assert len(made) <= 4  # those before it are not made where their sizes are known
-
-
-def test_groups_hold_what_they_may_and_one_that_is_too_long_stands_alone() -> None:
-    random = np.random.default_rng(0)
-    frames = np.sort(random.gamma(4, 200, 3000).astype(int) + 20)
-    sizes = np.stack([frames, (frames * random.uniform(0.02, 0.08, 3000)).astype(int) + 1], 1)
-    for budgets in ((20_000, 10**9), (20_000, 400_000)):
-        groups = cut_groups(np.arange(3000), sizes, budgets)
-        assert np.concatenate(groups).tolist() == list(range(3000))
-        counts = np.array([len(group) for group in groups])
-        padded = np.cumprod([sizes[group].max(0) for group in groups], axis=1) * counts[:, None]
-        assert (padded <= budgets)[counts > 1].all()
-        assert frames.sum() / padded[:, 0].sum() > 0.98
-    lengths = np.array([[5], [90], [6]])
-    assert [group.tolist() for group in cut_groups(np.array([0, 2, 1]), lengths, [40])] == [
-        [0, 2], [1],
-    ]  # fmt: skip
 
 
 def three(sizes: dict[str, int]) -> BatchStream:
