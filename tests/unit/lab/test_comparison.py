@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from magneto.lab import comparison
-from magneto.lab.comparison import around, environments, measure, with_more_seeds, without_places
+from magneto.lab.comparison import environments, measure, with_more_seeds, without_places
 from magneto.lab.grid import (
     PLACEMENT,
     RATE,
@@ -54,14 +54,10 @@ def test_the_best_rate_and_its_neighbours_get_the_seeds(tmp_path: Path) -> None:
     assert len(grown.cells()) == 8 + 10
     fill(tmp_path, grown)
     assert with_more_seeds(tmp_path, grown, [1, 2, 3]) == grown
-
-
-def test_the_folder_keeps_further_cells(tmp_path: Path) -> None:
-    grown = replace(SWEEP, further=around(SWEEP, "pre", 1e-3, [2]))
     open_sweep(tmp_path / "out", grown)
     assert open_sweep(tmp_path / "out", SWEEP) == grown == read_sweep(tmp_path / "out")
-    wider = replace(SWEEP, grid={**GRID, SEED: [1, 2]})
-    assert len(open_sweep(tmp_path / "out", wider).cells()) == 16  # none twice
+    wider = replace(SWEEP, grid={**GRID, SEED: [1, 2, 3]})
+    assert len(open_sweep(tmp_path / "out", wider).cells()) == 24, "none twice"
 
 
 SMALL = {"model.layers": 2, "model.width": 16, "model.heads": 2, "model.ffn_width": 32}

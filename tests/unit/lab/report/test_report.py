@@ -198,18 +198,14 @@ def test_without_measurements_or_results(tmp_path: Path) -> None:
     assert "no result yet" in words and "trivial baseline" not in words
 
 
-def test_a_row_alone_is_not_marked_as_the_best() -> None:
+def test_rows_that_are_equal_as_shown_are_all_marked_and_a_row_alone_is_not() -> None:
+    scores = {"sub": 5.50001, "pre": 5.5, "post": 5.7}
+    text = as_markdown(assemble([cell(name, 1e-3, 1, at) for name, at in scores.items()], JUDGE))
+    assert all(f"**{title}**" in text for title in ("Sub-LN", "Pre-LN"))
+    assert text.count("**5.500**") == 2 and "**Post-LN**" not in text
     alone = assemble([cell("sub", 1e-3, seed, 5.5 + seed / 10) for seed in (1, 2)], JUDGE)
     assert "**Sub-LN**" not in as_markdown(alone)
     assert "**Sub-LN has its best score: loss 5.65" in as_markdown(alone)
-
-
-def test_rows_that_are_equal_as_shown_are_all_marked() -> None:
-    scores = {"sub": 5.50001, "pre": 5.5, "post": 5.7}
-    cells = [cell(name, 1e-3, 1, score) for name, score in scores.items()]
-    text = as_markdown(assemble(cells, JUDGE))
-    assert all(f"**{title}**" in text for title in ("Sub-LN", "Pre-LN"))
-    assert text.count("**5.500**") == 2 and "**Post-LN**" not in text
 
 
 SCRIPT = """<script>
