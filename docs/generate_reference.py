@@ -79,12 +79,14 @@ def command_section(name: str) -> Iterator[str]:
 
 def option_row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     """Return the row of a table for an argument or option."""
-    value = action.metavar or ("" if action.choices else action.dest.upper())
+    formatter = parser._get_formatter()
+    usual = "" if action.choices else formatter._get_default_metavar_for_optional(action)
+    value = action.metavar or usual
     if action.option_strings:
         shown = f"{', '.join(action.option_strings)} {value if action.nargs != 0 else ''}".strip()
     else:
         shown = str(action.metavar or action.dest)
-    words = [parser._get_formatter()._expand_help(action)]
+    words = [formatter._expand_help(action)]
     words += [f"one of {', '.join(map(str, action.choices))}"] if action.choices else []
     return f"| `{shown}` | {escape('; '.join(words))} |"
 

@@ -34,15 +34,12 @@ def parser() -> Parser:
     )
     add = made.add_argument
     add("--placement", default="sub", metavar="NAME", help="norm placement")
-    add("--layers", type=int, metavar="N", help="layers of a single stack (default: 12)")
-    what = "encoder layers of an encoder-decoder"
-    add("--encoder-layers", type=int, metavar="N", help=what)
-    what = "decoder layers of an encoder-decoder"
-    add("--decoder-layers", type=int, metavar="M", help=what)
+    add("--layers", type=int, help="layers of a single stack (default: 12)")
+    add("--encoder-layers", type=int, help="encoder layers of an encoder-decoder")
+    add("--decoder-layers", type=int, metavar="M", help="decoder layers of an encoder-decoder")
     scale = "one number, or one per sublayer (A,B,...); ENCODER/DECODER for an encoder-decoder"
     add("--v", help=f"scale of out_proj and fc2: {scale} (default: the placement's gain)")
-    what = "scale of v_proj and fc1, in the same format (default: the placement's gain)"
-    add("--w", help=what)
+    add("--w", help="scale of v_proj and fc1, in the same format (default: the placement's gain)")
     what = "scale of cross-attention's projections (default: that of the other sublayers)"
     add("--cross-gain", type=float, metavar="G", help=what)
     what = "sublayers of the decoder that are cross-attention: second (2, 5, 8, ...), as in the "

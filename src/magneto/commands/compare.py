@@ -51,15 +51,14 @@ def parser() -> Parser:
     what = "also vary this field of the recipe; may be repeated"
     add("--grid", type=field_values, action="append", default=[], metavar="FIELD=A,B", help=what)
     what = "parallel runs (default: one per GPU; one per core without GPUs)"
-    add("--jobs", type=at_least_one, metavar="N", help=what)
+    add("--jobs", type=at_least_one, help=what)
     add("--cluster", choices=("slurm", "local"), help="start the jobs through submitit")
     what = "option for submitit; may be repeated"
     add("--cluster-option", type=pair, action="append", default=[], metavar="KEY=VALUE", help=what)
     add("--no-measurements", action="store_true", help="skip measuring updates and activations")
     what = "keep the weights of all runs (default: only of the best run)"
     add("--keep-weights", action="store_true", help=what)
-    what = "folder of the comparison (default: runs/compare-RECIPE)"
-    add("--out", type=Path, metavar="DIR", help=what)
+    add("--out", type=Path, help="folder of the comparison (default: runs/compare-RECIPE)")
     return made.with_data().with_json()
 
 

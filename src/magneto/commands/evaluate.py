@@ -70,15 +70,14 @@ def parser() -> Parser:
     ).with_run()
     add = made.add_argument
     what = "maximum batches; with --tasks, questions; for translation, sentences per direction "
-    add("--limit", type=at_least_one, metavar="N", help=f"{what}(default: all)")
+    add("--limit", type=at_least_one, help=f"{what}(default: all)")
     what = "also write the metrics to RUN/scores/NAME.json (with --splits: NAME-SPLIT.json)"
     add("--keep", metavar="NAME", help=f"{what} for `magneto table`")
     what = "image models: train a linear probe and k nearest neighbours on the frozen features of "
     add("--features", action="store_true", help=f"{what}every layer")
     what = "visual question answering: write the answers in the format of the VQA leaderboard"
     add("--answers", type=Path, metavar="FILE", help=what)
-    what = "folder for translations or transcripts (default: none)"
-    add("--write", type=Path, metavar="DIR", help=what)
+    add("--write", type=Path, help="folder for translations or transcripts (default: none)")
     add = made.add_argument_group("multiple-choice suites").add_argument
     what = f"{', '.join(SUITES)}, or any task of lm-evaluation-harness"
     add("--tasks", type=names, metavar="A,B", help=what)
@@ -86,10 +85,8 @@ def parser() -> Parser:
     add("--num-fewshot", type=whole_numbers, default="0", metavar="N,M", help=what)
     what = "seeds for sampling the demonstrations"
     add("--seeds", type=whole_numbers, default="1,2,3", metavar="N,M", help=what)
-    what = "maximum tokens of a prompt (default: training length)"
-    add("--max-length", type=int, metavar="N", help=what)
-    what = "folder with task files (.yaml) for lm-evaluation-harness"
-    add("--include", type=Path, metavar="DIR", help=what)
+    add("--max-length", type=int, help="maximum tokens of a prompt (default: training length)")
+    add("--include", type=Path, help="folder with task files (.yaml) for lm-evaluation-harness")
     group = made.add_argument_group("translation runs")
     what = "translation directions (default: all trained ones); write A>B if a language code "
     group.add_argument("--directions", type=names, metavar="A-B,C-D", help=what + "contains a dash")

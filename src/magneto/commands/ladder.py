@@ -64,8 +64,7 @@ def parser() -> Parser:
     add("--widths", type=sizes, metavar="N,M", help=what)
     what = "numbers of layers of the rungs, instead of --widths"
     add("--depths", type=sizes, metavar="N,M", help=what)
-    what = "width (or number of layers) to forecast for"
-    add("--target", type=int, required=True, metavar="N", help=what)
+    add("--target", type=int, required=True, help="width (or number of layers) to forecast for")
     what = f"norm placements, or all (default: {PLACEMENTS}; not for a model without placement)"
     add("--placements", type=names, metavar="A,B", help=what)
     what = "first learning rates of the smallest rung; the ladder adds others"
@@ -79,9 +78,8 @@ def parser() -> Parser:
     what = "stop a run at half of its steps if two other rates are better by more than noise"
     add("--race", action="store_true", help=what)
     what = "parallel runs (default: one per GPU; one per core without GPUs)"
-    add("--jobs", type=at_least_one, metavar="N", help=what)
-    what = "folder of the ladder (default: runs/ladder-RECIPE)"
-    add("--out", type=Path, metavar="DIR", help=what)
+    add("--jobs", type=at_least_one, help=what)
+    add("--out", type=Path, help="folder of the ladder (default: runs/ladder-RECIPE)")
     return made.with_data().with_json()
 
 
@@ -134,11 +132,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_ladder_options(args: Any, overrides: dict[str, Any]) -> Ladder:
-    """Return the ladder that the options describe.
-
-    Raises:
-        ConfigError: If options are wrong or contradict each other.
-    """
     from magneto.lab.ladder import Ladder
 
     if (args.widths is None) == (args.depths is None):

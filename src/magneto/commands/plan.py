@@ -49,16 +49,14 @@ def parser() -> Parser:
     )
     add = made.add_argument
     add("recipe", help="name (see `magneto recipes`) or path of a recipe")
-    add("--gpus", type=at_least_one, default=1, metavar="N", help="number of GPUs")
-    add("--gpus-per-node", type=at_least_one, default=8, metavar="N", help="GPUs per node")
-    what = "memory of a GPU in GB"
-    add("--gpu-memory", type=above_zero, default=80, metavar="GB", help=what)
-    what = "GPU model, for its peak FLOP/s"
-    add("--gpu", choices=tuple(PEAKS), default="H100", help=what)
+    add("--gpus", type=at_least_one, default=1, help="number of GPUs")
+    add("--gpus-per-node", type=at_least_one, default=8, help="GPUs per node")
+    add("--gpu-memory", type=above_zero, default=80, metavar="GB", help="memory of a GPU in GB")
+    add("--gpu", choices=tuple(PEAKS), default="H100", help="GPU model, for its peak FLOP/s")
     what = "assumed share of the peak FLOP/s"
     add("--utilisation", type=read_as(Part), default=0.4, metavar="SHARE", help=what)
     what = "examples per epoch, for recipes with training.epochs"
-    add("--examples", type=at_least_one, metavar="N", help=what)
+    add("--examples", type=at_least_one, help=what)
     return made.with_data().with_json()
 
 

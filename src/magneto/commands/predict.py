@@ -68,10 +68,8 @@ def parser() -> Parser:
     what = "images or folders of images, followed by the question or statement if any; texts in "
     add("inputs", nargs="*", help=what + "quotes or files of texts; - for standard input")
     add("--top", type=at_least_one, default=5, metavar="K", help="labels per image")
-    what = "print the probability of every class (texts)"
-    add("--probabilities", action="store_true", help=what)
-    what = "folder for segmented images"
-    add("--out", type=Path, default=Path("predictions"), metavar="DIR", help=what)
+    add("--probabilities", action="store_true", help="print the probability of every class (texts)")
+    add("--out", type=Path, default=Path("predictions"), help="folder for segmented images")
     return made.with_json()
 
 
@@ -323,18 +321,17 @@ def generate_parser() -> Parser:
     add = made.add_argument
     what = "text to continue; or an image, or a folder of images; - for standard input"
     add("prompt", nargs="?", default="", help=what)
-    what = "maximum tokens to generate"
-    add("--new-tokens", type=int, default=100, metavar="N", help=what)
+    add("--new-tokens", type=int, default=100, help="maximum tokens to generate")
     what = "sampling temperature; 0: greedy"
     add("--temperature", type=float, default=0.8, metavar="T", help=what)
     add("--top-k", type=int, default=50, metavar="K", help="top-k sampling; 0: off")
     add("--top-p", type=float, default=1, metavar="P", help="nucleus sampling; 1: off")
     what = "beam width; a width above 1 replaces sampling (default: 1; captions: 3)"
-    add("--beams", type=int, metavar="N", help=what)
+    add("--beams", type=int, help=what)
     what = "captions: scores are divided by the length to this power"
-    add("--length-penalty", type=float, default=0.6, metavar="X", help=what)
-    add("--count", type=int, default=1, metavar="N", help="number of continuations")
-    add("--seed", type=int, default=0, metavar="N", help="seed of the sampling")
+    add("--length-penalty", type=float, default=0.6, help=what)
+    add("--count", type=int, default=1, help="number of continuations")
+    add("--seed", type=int, default=0, help="seed of the sampling")
     return made.with_json()
 
 

@@ -56,7 +56,7 @@ def parser() -> Parser:
     add("recipe", help="name or path of a recipe")
     what = "norm placements, module:NAME for your own (default: the recipe's)"
     add("--placements", type=names, metavar="A,B", help=what)
-    add("--steps", type=at_least_one, default=5, metavar="N", help="training steps")
+    add("--steps", type=at_least_one, default=5, help="training steps")
     what = "then train for this time (60s, 5m), and compare the score with the trivial baseline's"
     add("--trial", type=duration, metavar="TIME", help=what)
     what = "only measure how the output's change in one step grows with depth, at these numbers of "
@@ -70,7 +70,7 @@ def parser() -> Parser:
     what = "number of seeds for the growth with depth (default: 3; with --depths: 5)"
     add("--seeds", type=read_as(NonNegativeInt), metavar="N", help=what)
     what = "folder for probe.json and, with --coordinates, a figure (default: none)"
-    add("--out", type=Path, metavar="DIR", help=what)
+    add("--out", type=Path, help=what)
     return made.with_data().with_json()
 
 

@@ -27,7 +27,7 @@ def parser() -> Parser:
         "magneto report runs/first",
         recipe=True,
     ).with_run()
-    made.add_argument("--out", type=Path, metavar="DIR", help="output folder (default: RUN/report)")
+    made.add_argument("--out", type=Path, help="output folder (default: RUN/report)")
     return made.with_json()
 
 

@@ -35,8 +35,7 @@ def parser() -> Parser:
     ).with_run()
     made.add_argument("query", help="text in quotes, or an image")
     made.add_argument("among", help="folder of images, or a text file with one text per line")
-    what = "number of results"
-    made.add_argument("--top", type=at_least_one, default=5, metavar="K", help=what)
+    made.add_argument("--top", type=at_least_one, default=5, metavar="K", help="number of results")
     return made.with_json()
 
 

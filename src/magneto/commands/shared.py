@@ -121,7 +121,14 @@ class Parser(argparse.ArgumentParser):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Formatter that adds a default to the help of an option, unless the help already has one."""
+    """Formatter that names an option's value by its type, and adds the default to its help.
+
+    A help that has a default already stays.
+    """
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        by_type = {int: "N", at_least_one: "N", float: "X", above_zero: "X", Path: "DIR"}
+        return by_type.get(action.type) or super()._get_default_metavar_for_optional(action)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         has_default = action.nargs != 0 and action.default not in (None, "", [])

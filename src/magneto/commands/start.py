@@ -30,8 +30,7 @@ def parser() -> Parser:
     what = "task, if the data suits several (default: most likely)"
     made.add_argument("--as", dest="kind", metavar="TASK", help=what)
     made.add_argument("--go", action="store_true", help="also train the recipe")
-    what = "directory of the run (default: runs/DATA)"
-    made.add_argument("--out", type=Path, metavar="DIR", help=what)
+    made.add_argument("--out", type=Path, help="directory of the run (default: runs/DATA)")
     return made.with_json()
 
 

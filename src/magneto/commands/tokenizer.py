@@ -48,14 +48,11 @@ def parser() -> Parser:
     add("--data", required=True, metavar="SOURCE", help="text: PATH, hf:NAME or builtin:NAME")
     what = "byte-level BPE, or SentencePiece's unigram or bpe"
     add("--kind", choices=KINDS, default="byte-bpe", help=what)
-    what = "number of tokens, special tokens included"
-    add("--vocab-size", type=int, default=32000, metavar="N", help=what)
-    what = ".json or .model file, or folder"
-    add("--out", type=Path, required=True, metavar="PATH", help=what)
-    what = "field with the text in records"
-    add("--text-field", default="text", metavar="NAME", help=what)
+    add("--vocab-size", type=int, default=32000, help="number of tokens, special tokens included")
+    add("--out", type=Path, required=True, metavar="PATH", help=".json or .model file, or folder")
+    add("--text-field", default="text", metavar="NAME", help="field with the text in records")
     what = "number of random lines that SentencePiece is trained on"
-    add("--sample", type=int, default=SAMPLE, metavar="N", help=what)
+    add("--sample", type=int, default=SAMPLE, help=what)
     return made.with_json()
 
 

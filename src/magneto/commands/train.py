@@ -37,8 +37,7 @@ def parser() -> Parser:
     add("--resume", metavar="RUN", help="resume this run")
     what = "resume the run in --out if it exists, else start it; for jobs that are restarted by "
     add("--auto-resume", action="store_true", help=f"{what}the same command")
-    what = "directory of the run, new or empty (default: runs/RECIPE-TIME)"
-    add("--out", type=Path, metavar="DIR", help=what)
+    add("--out", type=Path, help="directory of the run, new or empty (default: runs/RECIPE-TIME)")
     what = "training.distributed, under torchrun"
     add("--distributed", choices=("none", "ddp", "fsdp", "hybrid"), help=what)
     what = "write statistics of every layer to probe.jsonl every STEPS steps (100 if STEPS is "

@@ -59,8 +59,7 @@ def parser() -> Parser:
     what = "print a JSON object per recording, with the times of words"
     add("--json", action="store_const", const="jsonl", help=what)
     add = made.add_argument
-    what = "folder for one file per recording (default: print)"
-    add("--out", type=Path, metavar="DIR", help=what)
+    add("--out", type=Path, help="folder for one file per recording (default: print)")
     what = "standard input has samples without a header (16 bits, little-endian, mono, the run's "
     what += "sample rate); words are printed at once"
     add("--raw", action="store_true", help=what)
@@ -70,8 +69,7 @@ def parser() -> Parser:
     add("--beams", type=read_as(Beams), default=BEAMS, metavar="N", help="beam width")
     what = "print K hypotheses per recording: recording number, score, text"
     add("--n-best", type=int, metavar="K", help=what)
-    what = "windows per batch"
-    add("--batch-size", type=at_least_one, default=8, metavar="N", help=what)
+    add("--batch-size", type=at_least_one, default=8, help="windows per batch")
     made.set_defaults(kind="txt")
     return made
 

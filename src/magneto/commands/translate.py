@@ -39,8 +39,7 @@ def parser() -> Parser:
         recipe=True,
     ).with_run("translation ")
     add = made.add_argument
-    what = "lines to translate (default: -, standard input)"
-    add("file", nargs="?", default=STDIN, help=what)
+    add("file", nargs="?", default=STDIN, help="lines to translate (default: -, standard input)")
     add("--to", metavar="LANGUAGE", help="code of the target language")
     what = "print K translations per line: line number, score, translation"
     add("--n-best", type=int, metavar="K", help=what)
@@ -53,7 +52,7 @@ def search_options(made: Any) -> None:
     add = made.add_argument
     add("--beams", type=read_as(Beams), default=BEAMS, metavar="N", help="beam width")
     what = "scores are divided by the length to this power"
-    add("--length-penalty", type=float, default=1, metavar="X", help=what)
+    add("--length-penalty", type=float, default=1, help=what)
     what = "maximum tokens of a translation"
     add("--longest", type=read_as(Width), default=200, metavar="N", help=what)
     add("--batch-size", type=read_as(Width), default=64, metavar="N", help="sentences per batch")

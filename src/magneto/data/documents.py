@@ -112,10 +112,7 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
 
 
 def source_files(source: str, endings: tuple[str, ...]) -> list[Path]:
-    """Return the file at a path, or the files below a folder with one of the endings, sorted.
-
-    A missing path raises FileNotFoundError, and a folder without such files ValueError.
-    """
+    """Return the file at a path, or the files below a folder with one of the endings, sorted."""
     path = existing_path(source)
     if path.is_file():
         return [path]

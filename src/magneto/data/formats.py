@@ -36,8 +36,7 @@ from magneto.data.sources import (
     SPLIT_NAMES,
     HubDataset,
     Source,
-    has_parquet,
-    parse_source,
+    find_source,
     paths_by_split,
     standard_splits,
 )
@@ -101,19 +100,17 @@ def read_source(
         FileNotFoundError: If the path does not exist. The message suggests the nearest path.
         ValueError: If the source is not supported. The message lists the supported sources.
     """
-    found = parse_source(source)
+    found = find_source(source)
     if found.kind == "hf":
         return read_hub(found)
     path = existing_path(source)
-    if path.is_file() and not path.name.endswith((".tar", ".parquet")):
+    if path.is_file() and path.suffix != ".tar":
         if not has_ending(path, RECORDS):
             raise ValueError(f"Unsupported source {path}. {SUPPORTED}")
         return by_split(read_file(path, counts), counts)
     if shards := find_shards(path):
         parts = shards_by_split(path, shards)
         return {split: read_shards(own, counts, progress) for split, own in parts.items()}
-    if has_parquet(path):
-        return read_hub(Source("hf", str(path)))
     files = find_files(path)
     if "train" in files:
         return {split: read_file(file, counts) for split, file in files.items()}

@@ -9,6 +9,7 @@ been used. A batch consists of nested dicts, lists, tuples and dataclasses of te
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -65,11 +66,8 @@ class BatchStream:
         return [self.make(piece) for piece in self.pieces(step, parts, wanted)]
 
     def batches(self, parts: int = 1, wanted: Sequence[int] = (0,)) -> Iterator[list[Any]]:
-        """Yield the batches of the pieces `wanted` for every step from 0 on, without end."""
-        step = 0
-        while True:
-            yield self.batch(step, parts, wanted)
-            step += 1
+        """Return the batches of the pieces `wanted` for every step from 0 on, without end."""
+        return (self.batch(step, parts, wanted) for step in itertools.count())
 
     def names(self, step: int, parts: int, wanted: Sequence[int]) -> str:
         return "; ".join(self.describe(piece) for piece in self.pieces(step, parts, wanted))

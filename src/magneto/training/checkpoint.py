@@ -220,9 +220,9 @@ class RunWeights:
         if self.world.is_main_process:
             for directory in (self.run, self.run / "checkpoints", self.run / "candidates"):
                 clear_aside(directory)
-            self.undamaged, problems = undamaged(list_checkpoints(self.run))
-            for problem in problems:
-                self.say(f"skipping damaged checkpoint: {problem}")
+            self.undamaged = self._undamaged(
+                list_checkpoints(self.run), "skipping damaged checkpoint"
+            )
         return broadcast_from_main(self.undamaged[-1] if self.undamaged else None, self.world)
 
     def save_checkpoint(
@@ -322,9 +322,12 @@ class RunWeights:
         else:
             steps = sorted(entry["step"] for entry in self.best)
             directories = [step_directory(self.run / "candidates", step) for step in steps]
+        return self._undamaged(directories, "damaged weights excluded from the average")
+
+    def _undamaged(self, directories: list[Path], notice: str) -> list[Path]:
         found, problems = undamaged(directories)
         for problem in problems:
-            self.say(f"damaged weights excluded from the average: {problem}")
+            self.say(f"{notice}: {problem}")
         return found
 
 
@@ -576,11 +579,7 @@ def would_lose_weights(run: Path, config: TrainingConfig) -> bool:
 
 
 def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]) -> list[str]:
-    """Return the differences between a checkpoint's recipe and a new one, in words.
-
-    Raises:
-        ValueError: If the task, model, data or seed differs. The message names the fields.
-    """
+    """Return the differences from a checkpoint's recipe; refuse those of `FIXED_SECTIONS`."""
     now = json.loads(json.dumps(recipe, default=str))
     content_is_compared = (run / ASSETS / DIGEST_FILE).exists()
     found = {
