@@ -220,9 +220,8 @@ class RunWeights:
         if self.world.is_main_process:
             for directory in (self.run, self.run / "checkpoints", self.run / "candidates"):
                 clear_aside(directory)
-            self.undamaged = self._undamaged(
-                list_checkpoints(self.run), "skipping damaged checkpoint"
-            )
+            held = list_checkpoints(self.run)
+            self.undamaged = self._undamaged(held, "skipping damaged checkpoint")
         return broadcast_from_main(self.undamaged[-1] if self.undamaged else None, self.world)
 
     def save_checkpoint(
