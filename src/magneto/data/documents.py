@@ -34,16 +34,16 @@ from magneto.data.files import (
     unpacked_name,
     walk_files,
 )
-from magneto.data.problems import EMPTY, OTHER_SPLITS, BadRecord, Counts, join_words, read_each
+from magneto.data.problems import EMPTY, BadRecord, Counts, join_words, read_each
 from magneto.data.sources import (
     HubDataset,
     check_builtin,
     find_source,
     hub_files,
+    in_split,
     named_splits,
     paths_by_split,
     split_of,
-    split_of_record,
 )
 
 ENDINGS = (".txt", *RECORDS, ".tar")
@@ -95,7 +95,7 @@ def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str,
 
         def rows(name: str, counts: Counts) -> Iterator[str]:
             loaded = dataset.stream(found.config, name)
-            read = partial(_text, field=field)
+            read = partial(_text, field=field, split="", counts=counts)
             return _counted(read_each(loaded, read, counts, f"{source}, row"), counts)
 
         chosen = dataset.chosen_splits(found.config)
@@ -158,10 +158,8 @@ def _file_documents(path: Path, field: str, unit: str, split: str, counts: Count
     return _plain_documents(path, counts)
 
 
-def _text(record: Any, field: str, split: str = "", counts: Counts | None = None) -> str | None:
-    if split and (own := split_of_record(record)) != split:
-        if own is None and split == "train" and counts is not None:
-            counts[OTHER_SPLITS] += 1
+def _text(record: Any, field: str, split: str, counts: Counts) -> str | None:
+    if not in_split(record, split, counts):
         return None
     text = record.get(field)
     if not isinstance(text, str):

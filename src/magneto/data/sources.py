@@ -17,7 +17,7 @@ from urllib.request import getproxies
 
 from magneto.config import ConfigError
 from magneto.data.files import RECORDS, stream_records, unpacked_name, walk_files
-from magneto.data.problems import Counts
+from magneto.data.problems import OTHER_SPLITS, Counts
 from magneto.files import import_extra, user_path
 
 T = TypeVar("T")
@@ -82,6 +82,17 @@ def paths_by_split(paths: Iterable[Path], names: Iterable[str]) -> dict[str, lis
 def split_of_record(record: Mapping[str, Any]) -> str | None:
     """Return the split in a record's field "split"; "train" without the field, None if unknown."""
     return SPLITS.get(str(record.get("split", "train")).strip().lower())
+
+
+def in_split(record: Mapping[str, Any], split: str, counts: Counts) -> bool:
+    """Whether a record belongs to a split by its field "split"; all records belong to split "".
+
+    Records of unknown splits are counted as the training split is read.
+    """
+    own = split_of_record(record) if split else ""
+    if own is None and split == "train":
+        counts[OTHER_SPLITS] += 1
+    return own == split
 
 
 def named_splits(files: Iterable[Path]) -> set[str]:

@@ -108,7 +108,7 @@ class TextTask(Task):
     ) -> BatchStream:
         data = self.data_config
         blocks = StreamedBlocks(
-            self._train_documents, self._encode, self.length, SHUFFLED_DOCUMENTS, seed,
+            lambda: self.documents("train"), self._encode, self.length, SHUFFLED_DOCUMENTS, seed,
             window_count_file(data, self.length),
         )  # fmt: skip
 
@@ -118,9 +118,6 @@ class TextTask(Task):
 
         plan = in_blocks(blocks.windows, batch_size, blocks.count)
         return BatchStream(plan, make_piece, lambda piece: f"{len(piece)} windows of the stream")
-
-    def _train_documents(self) -> Iterator[str]:
-        return split_documents(self.data_config, "train", Counts())
 
     def _encode(self, texts: list[str]) -> np.ndarray:
         return np.concatenate([part for part, _ in tokenize_documents(texts, self.tokenizer)])
@@ -164,9 +161,9 @@ class TextTask(Task):
         """Whether each token can be a target, as an array (vocabulary,)."""
         return np.ones(self.tokenizer.vocab_size, bool)
 
-    def documents(self, split: str) -> list[str]:
-        """Return the documents of "train" or "validation"."""
-        return list(split_documents(self.data_config, split, Counts()))
+    def documents(self, split: str) -> Iterator[str]:
+        """Yield the documents of "train" or "validation"."""
+        return split_documents(self.data_config, split, Counts())
 
 
 class CausalLanguageModeling(TextTask):

@@ -174,7 +174,6 @@ VALIDATION = {
 }
 
 
-METRICS = ("accuracy", "f1", "matthews", "pearson", "spearman")
 Metric = Literal["auto", "accuracy", "f1", "matthews", "pearson", "spearman"]
 Glue = Literal["none", "mnli", "qnli", "qqp", "sst2", "cola", "mrpc", "stsb", "rte"]
 NAMES = ("word-order",)

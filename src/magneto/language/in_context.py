@@ -30,6 +30,8 @@ from magneto.progress import SILENT, Progress
 TOKENS = 16384
 # A batch of more than ENOUGH tokens ends before padding makes it more than PADDED times as large.
 ENOUGH, PADDED = 512, 1.15
+# Cells of a row of the printed table.
+COLUMNS = "{:<12}{:>6}{:>10}{:>9}{:>9}{:>8}{:>7}{:>7}{:>11}"
 
 
 @dataclass(frozen=True)
@@ -269,12 +271,6 @@ def log_likelihoods(
     numbers of finished and of all questions. Each sequence needs a scored token, and a token before
     the scored ones.
     """
-    if not all(
-        0 < scored < len(sequence)
-        for options in questions
-        for sequence, scored in zip(options.sequences, options.scored, strict=True)
-    ):
-        raise ValueError("each sequence needs a scored token and a token before it")
     likelihoods: list[list[float]] = [[] for _ in questions]
     done = 0
     for batch in _batches(questions, tokens):
@@ -355,17 +351,14 @@ def score_lines(
     if not scores:
         return []
     lines = [
-        f"{'suite':<12}{'shots':>6}{'accuracy':>10}{'± items':>9}{'± seeds':>9}{'chance':>8}"
-        f"{'sum':>7}{'mean':>7}{'questions':>11}"
-    ]
+        COLUMNS.format("suite", "shots", "accuracy", "± items", "± seeds", "chance", "sum", "mean",
+                       "questions")
+    ]  # fmt: skip
     for score in scores:
-        main = score.main
-        lines.append(
-            f"{score.suite:<12}{score.num_fewshot:>6}{100 * main.mean:>10.1f}"
-            f"{_percent(main.item_error):>9}"
-            f"{_percent(main.seed_error):>9}{100 * score.chance:>8.1f}"
-            f"{100 * score.by_sum.mean:>7.1f}{100 * score.by_mean.mean:>7.1f}{score.items:>11}"
-        )
+        main, both = score.main, (score.by_sum.mean, score.by_mean.mean)
+        shares = (main.mean, main.item_error, main.seed_error, score.chance, *both)
+        percent = ("-" if share is None else f"{100 * share:.1f}" for share in shares)
+        lines.append(COLUMNS.format(score.suite, score.num_fewshot, *percent, score.items))
     lines += ["", "Accuracies are in per cent, ± one standard error. Suites with a blank compare "
               "summed log-likelihoods. Other suites compare mean log-likelihoods per "
               "token."]  # fmt: skip
@@ -379,11 +372,6 @@ def score_lines(
     if any(score.num_fewshot for score in scores):
         lines += [f"{each.suite.name}: demonstrations from {each.pool_source}" for each in suites]
     return lines
-
-
-def _percent(value: float | None) -> str:
-    """Format a standard error in per cent; "-" for None."""
-    return "-" if value is None else f"{100 * value:.1f}"
 
 
 def context_length(config: Any, trained: int, requested: int | None) -> int:

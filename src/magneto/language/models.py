@@ -28,13 +28,12 @@ class LanguageModel(nn.Module):
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()
-        if config.vocab_size is None:
-            raise ValueError("vocab_size is not set")
         self.config = config
         self.embedding = TextEmbedding(config.vocab_size, config.width, config.embedding_scale)
         self.decoder = Decoder(config)
         width, std = config.width, config.width**-0.5
-        self.head = NormalLinear(width, config.vocab_size, bias=False, std=std)
+        size = self.embedding.table.num_embeddings
+        self.head = NormalLinear(width, size, bias=False, std=std)
         if config.tie_embeddings:
             self.head.weight = self.embedding.table.weight
 
@@ -74,8 +73,6 @@ class TextEncoder(nn.Module):
 
     def __init__(self, config: TextEncoderConfig) -> None:
         super().__init__()
-        if config.vocab_size is None:
-            raise ValueError("vocab_size is not set")
         self.config = config
         self.embedding = TextEmbedding(config.vocab_size, config.width, config.embedding_scale)
         learned = config.token_types > 0

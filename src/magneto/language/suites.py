@@ -117,9 +117,6 @@ def parse_winogrande(record: Record) -> Item:
 
 
 def parse_winograd(record: Record) -> Item:
-    """Read the fields of the hub, which give the pronoun's position, or a sentence with [MASK]."""
-    if "pronoun_loc" not in record:
-        return _parse_masked_winograd(record)
     text, place, pronoun = record["text"], int(record["pronoun_loc"]), record["pronoun"]
     if text[place : place + len(pronoun)] != pronoun:
         raise ValueError(f"the text has no {pronoun!r} at pronoun_loc {place}")
@@ -127,18 +124,6 @@ def parse_winograd(record: Record) -> Item:
     mark = "'s" if pronoun.lower() in POSSESSIVE else ""
     options = [_inside_sentence(before, option) + mark for option in record["options"]]
     return blank_item(_spaced(before), options, _spaced(after).rstrip(), int(record["label"]))
-
-
-def _parse_masked_winograd(record: Record) -> Item:
-    # This format lacks the pronoun, so possessive ones cannot be recognised.
-    before, blank, after = record["sentence"].partition("[MASK]")
-    if not blank:
-        raise ValueError("the sentence has no [MASK]")
-    before = _spaced(before)
-    before = before if not before or before.endswith(" ") else before + " "
-    after = re.sub(r"^\s+([.,;:!?])", r"\1", _spaced(after)).rstrip()
-    options = [_inside_sentence(before, option) for option in record["choices"]]
-    return blank_item(before, options, after, record["choices"].index(record["answer"]))
 
 
 def _spaced(text: str) -> str:
@@ -178,7 +163,7 @@ def parse_piqa(record: Record) -> Item:
     return options_item(context, [record["sol1"], record["sol2"]], int(record["label"]))
 
 
-_WINOGRAD = "text, pronoun, pronoun_loc, options, label; or sentence with [MASK], choices, answer"
+_WINOGRAD = "text, pronoun, pronoun_loc, options, label"
 
 SUITES = {
     suite.name: suite

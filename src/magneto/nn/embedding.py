@@ -24,8 +24,12 @@ class VectorTable(nn.Embedding):
 class TextEmbedding(nn.Module):
     """Embedding table of tokens, initially N(0, 1/width), with an optional output scale."""
 
-    def __init__(self, vocab_size: int, width: int, scale: Literal["none", "sqrt_width"]) -> None:
+    def __init__(
+        self, vocab_size: int | None, width: int, scale: Literal["none", "sqrt_width"]
+    ) -> None:
         super().__init__()
+        if vocab_size is None:
+            raise ValueError("vocab_size is not set")
         self.table = VectorTable(vocab_size, width, std=width**-0.5)
         self.scale = width**0.5 if scale == "sqrt_width" else 1.0
 

@@ -272,17 +272,6 @@ class Joiner(nn.Module):
         return self.output(torch.tanh(encoder + predictor))
 
 
-class IntermediateProjection(nn.Sequential):
-    """Network from an encoder layer to the joiner's hidden layer (Boyer et al. 2021)."""
-
-    def __init__(self, config: TransducerConfig) -> None:
-        width = config.width
-        super().__init__(
-            nn.Linear(width, width), nn.LayerNorm(width), nn.Dropout(config.dropout), nn.ReLU(),
-            nn.Linear(width, config.joint_width),
-        )  # fmt: skip
-
-
 class Transducer(nn.Module):
     """Transducer of front-end, encoder, predictor and joiner, with heads of auxiliary losses."""
 
@@ -300,9 +289,15 @@ class Transducer(nn.Module):
         self.lm_head = (
             nn.Linear(config.predictor_width, size) if config.lm_weight else nn.Identity()
         )
+        width = config.width
+        # Networks from an encoder layer to the joiner's hidden layer (Boyer et al. 2021).
         self.intermediate = nn.ModuleList(
-            IntermediateProjection(config) for _ in config.intermediate_layers
-        )
+            nn.Sequential(
+                nn.Linear(width, width), nn.LayerNorm(width), nn.Dropout(config.dropout), nn.ReLU(),
+                nn.Linear(width, config.joint_width),
+            )
+            for _ in config.intermediate_layers
+        )  # fmt: skip
 
     def encode(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return encoder outputs (batch, frames // 4, width) and their lengths (batch,).

@@ -195,7 +195,7 @@ def labelled_texts(task: Any, given: Given) -> DataSummary:
 
 
 def running_text(task: Any, given: Given) -> DataSummary:
-    train, held = (task.documents(split) for split in ("train", "validation"))
+    train, held = (list(task.documents(split)) for split in ("train", "validation"))
     characters = sum(map(len, train))
     size = vocabulary_size(characters)
     facts = [

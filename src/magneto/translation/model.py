@@ -20,15 +20,14 @@ class TranslationModel(nn.Module):
 
     def __init__(self, config: TranslationConfig) -> None:
         super().__init__()
-        if config.vocab_size is None:
-            raise ValueError("vocab_size is not set")
         self.config = config
         self.embedding = TextEmbedding(config.vocab_size, config.width, config.embedding_scale)
+        size = self.embedding.table.num_embeddings
         self.transformer = EncoderDecoder(config)
-        self.head = nn.Linear(config.width, config.vocab_size, bias=False)
+        self.head = nn.Linear(config.width, size, bias=False)
         self.head.weight = self.embedding.table.weight
         # Zero and not trained; converted BART and Marian models have values.
-        self.register_buffer("logits_bias", torch.empty(config.vocab_size))
+        self.register_buffer("logits_bias", torch.empty(size))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

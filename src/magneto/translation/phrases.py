@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -121,14 +121,6 @@ def _share(random: np.random.Generator) -> Format:
     )
 
 
-def _countries(random: np.random.Generator) -> Format:
-    return _names(random, TERRITORIES, "territories")
-
-
-def _tongues(random: np.random.Generator) -> Format:
-    return _names(random, LANGUAGES, "languages")
-
-
 def _names(random: np.random.Generator, codes: tuple[str, ...], table: str) -> Format:
     chosen = [codes[i] for i in random.choice(len(codes), random.integers(2, 5), replace=False)]
     style = ("standard", "or")[random.integers(2)]
@@ -136,7 +128,9 @@ def _names(random: np.random.Generator, codes: tuple[str, ...], table: str) -> F
 
 
 KINDS = (
-    _date, _month, _money, _quantity, _quantities, _duration, _share, _countries, _tongues,
+    _date, _month, _money, _quantity, _quantities, _duration, _share,
+    partial(_names, codes=TERRITORIES, table="territories"),
+    partial(_names, codes=LANGUAGES, table="languages"),
 )  # fmt: skip
 
 

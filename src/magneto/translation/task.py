@@ -260,12 +260,12 @@ def average_directions(
         -> X) and "into" the directions into it. "both" is the mean of "out" and "into". An average
         without directions is NaN.
     """
-    sides = {
-        name: [value for direction, value in values.items() if direction[end] == pivot_language]
-        for name, end in (("out", 0), ("into", 1))
-    }
-    means = {name: fmean(found) if found else math.nan for name, found in sides.items()}
-    return {**means, "both": (means["out"] + means["into"]) / 2}
+    out, into = (
+        [value for direction, value in values.items() if direction[end] == pivot_language]
+        for end in (0, 1)
+    )
+    means = [fmean(found) if found else math.nan for found in (out, into)]
+    return {"out": means[0], "into": means[1], "both": fmean(means)}
 
 
 def describe_scores(

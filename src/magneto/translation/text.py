@@ -29,7 +29,6 @@ from magneto.data.files import (
 )
 from magneto.data.problems import (
     EMPTY,
-    OTHER_SPLITS,
     BadRecord,
     Counts,
     join_words,
@@ -44,9 +43,9 @@ from magneto.data.sources import (
     hash_of,
     held_out_limit,
     hub_files,
+    in_split,
     named_splits,
     split_of,
-    split_of_record,
 )
 from magneto.files import nearest_path, user_path
 from magneto.translation.config import (
@@ -255,17 +254,14 @@ def record_parts(path: Path, split: str) -> list[Part]:
     else:
         names = {code for record in stream_records(path, Counts(), sentences) for code in record}
 
-    def read(own: str | None, first: str, second: str, counts: Counts) -> Iterator[SentencePair]:
+    def read(own: str, first: str, second: str, counts: Counts) -> Iterator[SentencePair]:
         def of_split(record: Any) -> dict[str, str] | None:
-            split = split_of_record(record) if own else None
-            if own == "train" and split is None:
-                counts[OTHER_SPLITS] += 1
-            return parallel_sentences(record) if split == own else None
+            return parallel_sentences(record) if in_split(record, own, counts) else None
 
         return select_languages(stream_records(path, counts, of_split), first, second, counts)
 
     named = sorted(named_splits([path])) if split == "train" else []
-    parts = [(own, own) for own in named] or [(split, None)]
+    parts = [(own, own) for own in named] or [(split, "")]
     return [Part(name, frozenset(names), partial(read, own)) for name, own in parts]
 
 

@@ -62,14 +62,6 @@ READ: list[tuple[str, dict, tuple[str, str], tuple[str, str], int]] = [
     ("winograd", SHE, ("Ann met Eve. The girl", "Ann met Eve. Eve"), (" smiled.",) * 2, 1),
     ("winograd", HIS, ("Bob lost to Tim in Bob's", "Bob lost to Tim in Tim's"),
      (" house.",) * 2, 0),
-    ("wsc273",
-     {"sentence": "I see it through  [MASK] .", "choices": ["The wall", "The gap"],
-      "answer": "The gap"},
-     ("I see it through the wall", "I see it through the gap"), (".",) * 2, 1),
-    ("wsc273",
-     {"sentence": "Look.  [MASK]  is wide.", "choices": ["The wall", "The gap"],
-      "answer": "The gap"},
-     ("Look. The wall", "Look. The gap"), (" is wide.",) * 2, 1),
     ("storycloze", STORY, ("So. So. So. So.",) * 2, (" Yes, sir.", " No."), 0),
     ("storycloze", HUB_STORY, ("So. So. So. So.",) * 2, (" Bad.", " Good."), 1),
     ("copa", COPA | {"question": "cause", "label": 0},
@@ -92,7 +84,6 @@ def test_records_of_every_shape(
     ("suite", "record", "message"),
     [
         ("winogrande", {"sentence": "No blank.", "option1": "a", "option2": "b"}, "no blank"),
-        ("wsc273", {"sentence": "No blank."}, "MASK"),
         ("winograd", HUB | {"pronoun_loc": 3}, "no 'it' at pronoun_loc 3"),
         ("hellaswag", {"query": "a", "choices": ["b", "c"], "label": -1}, "not one of the 2"),
         ("hellaswag", {"query": "a", "choices": ["b", " "], "label": 0}, "option is empty"),
@@ -104,7 +95,6 @@ def test_records_that_make_no_question(suite: str, record: dict, message: str) -
 
 
 GRANDE = {"sentence": "The cup missed _ again.", "option1": "a", "option2": "b", "answer": "1"}
-GRAD = {"sentence": "I saw [MASK] again.", "choices": ["Ann", "Eve"], "answer": "Eve"}
 
 
 def write(path: Path, *records: dict) -> Path:
@@ -121,8 +111,8 @@ def load(suite: str, where: Path) -> SuiteQuestions:
 def test_splits_are_told_from_names(tmp_path: Path) -> None:
     write(tmp_path / "winogrande_1.1" / "train_xl.jsonl", *[GRANDE] * 3)
     write(tmp_path / "winogrande_1.1" / "dev.jsonl.gz", GRANDE)
-    write(tmp_path / "other" / "wsc285.jsonl", GRAD, GRAD)
-    write(tmp_path / "other" / "wsc273.jsonl", GRAD)
+    write(tmp_path / "other" / "wsc285.jsonl", HUB, SHE)
+    write(tmp_path / "other" / "wsc273.jsonl", HIS)
     found = load("winogrande", tmp_path)
     assert (len(found.items), len(found.pool or [])) == (1, 3)
     assert found.source.endswith("dev.jsonl.gz")
