@@ -79,15 +79,12 @@ def classification(folder: Path, train: str, validation: str, **data: Any) -> Te
     return TextClassification(TextClassifierConfig(**SIZES), config, 1)
 
 
-def test_text_classification(tmp_path: Path) -> None:
+def test_classes_and_numbers_of_texts(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     task = classification(tmp_path, "no no yes no", "yes no yes")
     loss = -(log(4 / 6) + 2 * log(2 / 6)) / 3
     expected = {"loss": loss, "accuracy": 1 / 3, "f1": 0.0, "matthews": 0.0}
     assert task.baseline() == pytest.approx(expected)
-
-
-def test_numbers_of_texts(tmp_path: Path) -> None:
     task = classification(tmp_path, "1 2 6", "3 5", target="number")
     assert task.baseline() == pytest.approx({"loss": 2.0, "pearson": 0.0, "spearman": 0.0})
 

@@ -2,15 +2,14 @@
 tenth more."""
 
 import ast
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from tests.unit.test_imports import FILES, module_name, modules_after
+
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "magneto"
 AIR = 1.1
 COUNTED = {
     "lines of source": 47_730,
@@ -29,8 +28,7 @@ def lines(folder: str) -> int:
 
 def module_files() -> dict[str, Path]:
     """Return the files of modules by name; those of packages, which hold a line, are left out."""
-    files = [path for path in SOURCE.rglob("*.py") if path.name != "__init__.py"]
-    return {".".join(["magneto", *p.relative_to(SOURCE).with_suffix("").parts]): p for p in files}
+    return {module_name(path): path for path in FILES if path.name != "__init__.py"}
 
 
 def single_importers(files: dict[str, Path]) -> int:
@@ -45,9 +43,7 @@ def single_importers(files: dict[str, Path]) -> int:
 
 
 def loaded(module: str) -> int:
-    words = f"import sys, {module}; print(*[m for m in sys.modules if m.startswith('magneto.')])"
-    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
-    return len(module_files().keys() & {*done.stdout.split()})
+    return len(module_files().keys() & modules_after(f"import {module}"))
 
 
 @pytest.mark.parametrize("what", COUNTED)

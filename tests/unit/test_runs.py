@@ -16,7 +16,7 @@ from magneto import tasks
 from magneto.cli import main
 from magneto.data.tokenizer import load_tokenizer
 from magneto.files import write_json
-from magneto.recipe import load_recipe
+from magneto.recipe import load_recipe, open_run
 from magneto.runs import load_run, warn_unlearnt
 from magneto.tasks import command
 from magneto.training.logging import PLATEAU_FILE
@@ -70,19 +70,16 @@ def run(trained: Path) -> Iterator[Path]:
     kept.rename(trained)
 
 
-def task_of(run: Path) -> str:
-    return load_run(run, "auto", {}).recipe.task
-
-
-def source_of(run: Path) -> Path:
-    return run.with_name("text" if task_of(run) == "translation" else "text.jsonl")
+def source_of(run: Path) -> tuple[str, Path]:
+    task = open_run(run).task
+    return task, run.with_name("text" if task == "translation" else "text.jsonl")
 
 
 def test_a_changed_text_changes_no_tokenizer(run: Path, capsys: pytest.CaptureFixture) -> None:
-    task, kept = task_of(run), run / "assets" / "tokenizer"
+    (task, source), kept = source_of(run), run / "assets" / "tokenizer"
     content = {path.name: path.read_bytes() for path in kept.iterdir()}
     pieces = load_tokenizer(kept).pieces()
-    write(task, source_of(run), "uvwxyz")
+    write(task, source, "uvwxyz")
     recipe = (run / "recipe.yaml").read_bytes()
     capsys.readouterr()
     resume = ["train", "--resume", str(run), "--training.steps", "4"]
@@ -120,7 +117,7 @@ def test_a_run_that_lost_what_its_data_told_gets_nothing_else(run: Path) -> None
 
 
 def test_a_text_may_move(run: Path) -> None:
-    whole, source = run.with_name("whole"), source_of(run)
+    whole, (_, source) = run.with_name("whole"), source_of(run)
     shutil.copytree(run, whole)
     again = ["--training.steps", "4"]
     with torch.enable_grad():
@@ -147,12 +144,8 @@ VERBS = {
 
 
 def test_another_tasks_verb_is_one_line_that_names_the_right_one(tmp_path: Path, capsys) -> None:
-    more = {
-        "translate": ["--to", "de"],
-        "search": ["x", "."],
-        "transcribe": [__file__],
-        "evaluate --tasks": ["piqa"],
-    }
+    more = {"translate": ["--to", "de"], "search": ["x", "."], "transcribe": [__file__],
+            "evaluate --tasks": ["piqa"]}  # fmt: skip
     for task in tasks.TASKS:
         load_recipe(f"{task}/tiny").save(tmp_path / "recipe.yaml")
         right = [f"magneto {verb.split()[0]} {tmp_path}" for verb in VERBS if task in VERBS[verb]]

@@ -45,11 +45,11 @@ def test_a_header_to_write_is_short_and_asked_for_of_tables_alone(tmp_path: Path
     assert "above" not in str(read_file(tmp_path / "a.jsonl", Counts()).no_column("image"))
 
 
-@pytest.mark.parametrize("source", ["a.txt", "a.zip"])
-def test_an_unknown_file_is_answered_with_those_that_are_known(tmp_path: Path, source) -> None:
-    (tmp_path / source).write_text("x")
-    with pytest.raises(ValueError, match=r"Unsupported source .*hf:NAME, or a file"):
-        read_source(str(tmp_path / source), Counts())
+def test_an_unknown_file_is_answered_with_those_that_are_known(tmp_path: Path) -> None:
+    for name in ("a.txt", "a.zip"):
+        (tmp_path / name).write_text("x")
+        with pytest.raises(ValueError, match=r"Unsupported source .*hf:NAME, or a file"):
+            read_source(str(tmp_path / name), Counts())
 
 
 def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None:
@@ -78,32 +78,30 @@ def shard(path: Path) -> bytes:
     return write_shard(path, {f"{n}.json": b'{"text": "x"}' for n in range(9)}).read_bytes()
 
 
-@pytest.mark.parametrize("place", [5 * 1024 + 3, 5 * 1024 + 150, None])
-def test_a_shard_that_is_damaged_or_cut_off_in_the_middle_is_counted(
-    tmp_path: Path, place: int | None
-) -> None:
+def test_a_shard_that_is_damaged_or_cut_off_in_the_middle_is_counted(tmp_path: Path) -> None:
     """Python's reader takes a damaged header for the end, and says nothing."""
     path = tmp_path / "a.tar"
     whole = shard(path)
-    path.write_bytes(whole[:5500] if place is None else
-                     whole[:place] + b"\xff" + whole[place + 1 :])  # fmt: skip
-    reads = (lambda counts: read_source(str(path), counts, "text")["train"].values("text"),
-             lambda counts: list(stream_records(path, counts)))  # fmt: skip
-    for read in reads:
-        assert len(read(counts := Counts())) == 5
-        assert counts.named[MALFORMED][0].startswith(f"{path}: damaged at byte 5,120; the rest")
+    flipped = (whole[:at] + b"\xff" + whole[at + 1 :] for at in (5 * 1024 + 3, 5 * 1024 + 150))
+    for content in (*flipped, whole[:5500]):
+        path.write_bytes(content)
+        for read in (
+            lambda counts: read_source(str(path), counts, "text")["train"].values("text"),
+            lambda counts: list(stream_records(path, counts)),
+        ):
+            assert len(read(counts := Counts())) == 5
+            assert counts.named[MALFORMED][0].startswith(f"{path}: damaged at byte 5,120; the rest")
 
 
 def test_members_that_say_nothing_are_counted(tmp_path: Path) -> None:
-    whole = shard(tmp_path / "a.tar")
-    broken = whole.replace(b'{"text": "x"}', b'{"text": "x",', 1)
-    half = broken.replace(b'{"text": "x"}', b'{"c": "\\ud8"}', 1)
-    half = half.replace(b'{"text": "x"}', b'{"x":"\\ud83d"', 1)
-    (tmp_path / "a.tar").write_bytes(half)
-    counts = Counts()
-    read_source(str(tmp_path / "a.tar"), counts, "text")
+    path, counts = tmp_path / "a.tar", Counts()
+    content = shard(path)
+    for odd in (b'{"text": "x",', b'{"c": "\\ud8"}', b'{"x":"\\ud83d"'):
+        content = content.replace(b'{"text": "x"}', odd, 1)
+    path.write_bytes(content)
+    read_source(str(path), counts, "text")
     assert counts[UNREAD_WORDS] == 3
-    assert counts.named[UNREAD_WORDS][0].startswith(f"{tmp_path / 'a.tar'}, 0.json: not JSON (")
+    assert counts.named[UNREAD_WORDS][0].startswith(f"{path}, 0.json: not JSON (")
 
 
 def test_a_column_of_splits_is_followed(tmp_path: Path) -> None:

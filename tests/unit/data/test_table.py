@@ -52,16 +52,13 @@ def test_the_share_of_rows_is_near_what_is_asked_for(sizes: list[int]) -> None:
     assert {*hold_out(backwards, 0.15, "speaker")[1].values("text")} == {*held.values("text")}
 
 
-def test_a_share_far_above_what_is_asked_for_is_said() -> None:
+def test_a_share_far_above_what_is_asked_for_is_said_and_one_value_can_not_be_held_out() -> None:
     counts = Counts()
     hold_out(people(60, 2), 0.1, "speaker", counts)
     assert counts == {"rows held out instead of about 6, since a few values of 'speaker' have "
                       "most of the rows": 30}  # fmt: skip
     hold_out(people(60, 60), 0.1, "speaker", counts := Counts())
     assert not counts
-
-
-def test_one_value_can_not_be_held_out() -> None:
     with pytest.raises(ValueError, match=r"x has 5 rows with 1 value of 'speaker', too few"):
         hold_out(people(5, 1), 0.5, "speaker")
 
