@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.check_report import check_folder
-from benchmarks.recomputed import quantile
 from magneto.files import plain
-from magneto.functional.statistics import t_quantile
 from magneto.lab.comparison import collect
 from magneto.lab.grid import Cell, Sweep, cell_directory, open_sweep
 from magneto.lab.report.report import write_report
@@ -94,8 +92,3 @@ def test_a_wrong_number_is_found(folder: Path) -> None:
         assert right in text
         page.write_text(text.replace(right, wrong, 1))
         assert check_folder(folder).wrong, right
-
-
-@pytest.mark.parametrize("freedom", [1, 2, 1.37, 2.9, 7])
-def test_students_t_is_that_of_the_package(freedom: float) -> None:
-    assert quantile(freedom) == pytest.approx(t_quantile(0.975, freedom), rel=2e-4)

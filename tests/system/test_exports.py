@@ -100,6 +100,7 @@ PIPELINES = {
     "AutoModelForMaskedLM": "fill-mask",
     "AutoModelForSequenceClassification": "text-classification",
     "AutoModelForSeq2SeqLM": "",
+    "AutoModelForSemanticSegmentation": "",
 }
 
 # Loads directories by their Auto classes, twice (the second time what the first time saved), runs
@@ -108,12 +109,13 @@ LOAD_TEXTS = """
 import json
 import transformers
 from safetensors.torch import load_file, save_file
-read, found = load_file("inputs.safetensors")["ids"], {}
+inputs, found = load_file("inputs.safetensors"), {}
 for name, (auto, task) in json.load(open("what.json")).items():
     load = getattr(transformers, auto).from_pretrained
     model = load(name, trust_remote_code=True)
     model.save_pretrained(name + "-again")
     again = load(name + "-again", trust_remote_code=True)
+    read = inputs["images" if "Segmentation" in auto else "ids"]
     more = {"decoder_input_ids": read} if "seq2seq" in name else {}
     for made in (model, again):
         found[name + str(made is again)] = made.eval()(read, **more)[0].detach()
@@ -148,7 +150,7 @@ def bpe(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tokenizers.load_tokenizer(path)
 
 
-def test_every_kind_of_text_model_loads_by_its_auto_class(
+def test_models_of_texts_and_a_segmenter_load_by_their_auto_class(
     tmp_path: Path, newcomer: Newcomer, bpe: Any
 ) -> None:
     text: dict[str, Any] = {**STACK, "vocab_size": bpe.vocab_size, "positions": "rotary"}
@@ -159,21 +161,27 @@ def test_every_kind_of_text_model_loads_by_its_auto_class(
         "seq2seq": TranslationModel(TranslationConfig(**text, encoder_layers=1, decoder_layers=1)),
     }
     how = {"masked": hf.MASKED, "classes": hf.EncoderInput("$A", "$A $B")}
-    autos = {"seq2seq": "AutoModelForSeq2SeqLM", "encoder": "AutoModel"}
+    autos = {"seq2seq": "AutoModelForSeq2SeqLM", "encoder": "AutoModel",
+             "masks": "AutoModelForSemanticSegmentation"}  # fmt: skip
     wrap(filled(made["seq2seq"]), end=0).save_pretrained(tmp_path / "seq2seq")
     for name in ("causal", "masked", "classes"):
         autos[name] = export_text(filled(made[name]), bpe, tmp_path / name, 32, how.get(name))
     made["encoder"] = made["masked"].text_encoder
     shutil.copytree(tmp_path / "masked", tmp_path / "encoder")
+    _, segmenter = exported(tmp_path / "masks")
     what = {name: (auto, PIPELINES[auto]) for name, auto in autos.items()}
     (tmp_path / "what.json").write_text(json.dumps(what))
-    save_file({"ids": IDS}, tmp_path / "inputs.safetensors")
+    images = torch.randn(2, 3, 16, 16)
+    save_file({"ids": IDS, "images": images}, tmp_path / "inputs.safetensors")
     newcomer.run(tmp_path, LOAD_TEXTS)
     found = load_file(tmp_path / "found.safetensors")
     for name, model in made.items():
         expected = model(*((IDS, IDS) if name == "seq2seq" else (IDS,)))
         assert torch.equal(found[f"{name}False"], expected), name
         assert torch.equal(found[f"{name}True"], expected), name
+    large = nn.functional.interpolate(segmenter(images).main, (16, 16), mode="bilinear")
+    for again in (False, True):
+        torch.testing.assert_close(found[f"masks{again}"], large, rtol=1e-5, atol=1e-4)
 
 
 NO_CODE = """
@@ -426,32 +434,3 @@ def test_a_new_process_reads_and_answers_as_the_run_does(
             difference = (found[f"{name}.{key}"] - values[key]).abs().max().item()
             print(f"exported {name}, {key}: largest difference {difference:.2e}")
             assert difference <= 1e-5 and values[key].std() > 1e-3
-
-
-LOAD_SEGMENTER = """
-import torch, transformers
-from safetensors.torch import load_file, save_file
-load = transformers.AutoModelForSemanticSegmentation.from_pretrained
-made = load("out", trust_remote_code=True)
-processor = transformers.AutoImageProcessor.from_pretrained("out", trust_remote_code=True)
-assert (processor.fit, processor.normalisation) == ((64, 32), "imagenet")
-assert made.config.id2label[4] == "sign" and made.config.num_labels == 5
-logits = made(load_file("images.safetensors")["images"]).logits
-save_file({"logits": logits.detach(), **made.core.state_dict()}, "found.safetensors")
-"""
-
-
-def test_a_segmenter_loads_in_a_new_process(tmp_path: Path, newcomer: Newcomer) -> None:
-    """Where nothing of ours is called."""
-    _, model = exported(tmp_path / "out")
-    images = torch.randn(2, 3, 16, 16)
-    save_file({"images": images}, tmp_path / "images.safetensors")
-    newcomer.run(tmp_path, LOAD_SEGMENTER)
-    found = load_file(tmp_path / "found.safetensors")
-    large = torch.nn.functional.interpolate(
-        model(images).main, size=(16, 16), mode="bilinear", align_corners=False
-    )
-    torch.testing.assert_close(found.pop("logits"), large, rtol=1e-5, atol=1e-4)
-    state = model.state_dict()
-    assert found.keys() == state.keys()
-    assert not [name for name in state if not torch.equal(found[name], state[name])]

@@ -20,7 +20,7 @@ from magneto.cli import main
 from magneto.files import acquire_lock
 from magneto.lab.grid import PLACEMENT, RATE, SEED, Cell, Sweep, is_done, open_sweep
 from magneto.lab.sweep import best_cell, delete_weights, is_behind, work
-from tests.commands import answer, refused
+from tests.commands import answer
 
 pytest.importorskip("sklearn")
 
@@ -202,23 +202,6 @@ def test_compare_from_the_command_line(
     assert "Pre-LN" in said and str(page) in said and page.is_file()
     comparison = json.loads((tmp_path / "grid" / "comparison.json").read_text())
     assert len(comparison["cells"]) == 4 and comparison["cells"][0]["curve"]
-
-
-def test_mistakes(tmp_path: Path, capsys) -> None:
-    for words, said in (
-        (["--lrs", "fast"], "--lrs: must be a number above 0, not 'fast'"),
-        (["--placements", "pre,subln"], "did you mean 'sub'"),
-        (["--lrs", "1e-3,0.001"], "training.learning_rate repeats a value: 0.001"),
-        (["--grid", "model.layers"], "--grid: must be NAME=VALUE"),
-        (["--grid", "model.lyers=1,2"], "did you mean model.layers"),
-        (["--grid", "seed=1,2"], "--grid seed: use --seeds"),
-        (["--grid", "model.placement=pre,sub"], "use --placements"),
-        (["--grid", "model.layers=1", "--grid", "model.layers=2"], "model.layers is repeated"),
-        (["--seed", "3"], "--seed 3: use --seeds"),
-        (["--placements", "pre,pre"], "model.placement repeats a value: pre"),
-    ):
-        recipe = ["image-classification/tiny", "--out", tmp_path / "x"]
-        assert said in refused(capsys, "compare", *recipe, *words), words
 
 
 def living_workers(folder: Path) -> list[str]:

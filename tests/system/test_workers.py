@@ -80,19 +80,3 @@ def running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-@pytest.mark.slow
-def test_a_dead_worker_ends_the_command_with_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
-    process = start_training(tmp_path / "run", "--training.steps", "100000")
-    worker = children(process.pid)[0]
-    os.kill(worker, signal.SIGKILL)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 2 and "Traceback" not in said
-    assert (
-        f"magneto: the data worker of process {worker} was killed by SIGKILL at the batch of"
-        in said
-    )
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)

@@ -5,7 +5,7 @@ from math import log, sqrt
 import pytest
 
 from magneto.cli import main
-from tests.commands import answer, refused
+from tests.commands import answer
 
 
 def bound(capsys: pytest.CaptureFixture[str], line: str) -> dict:
@@ -44,15 +44,3 @@ def test_table_over_depths(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bound", "--layers", "1", "--v", "1,2", "--w", "1,3"]) == 0
     out = capsys.readouterr().out
     assert "1..2" in out and "growth" not in out
-
-
-def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for line, message in (
-        ("--placement normformer", "no bound is derived for NormFormer"),
-        ("--layers 3 --encoder-layers 2", "omit --layers"),
-        ("--cross-gain 1", "both --encoder-layers and --decoder-layers"),
-        ("--v 1/2", "has scales for 2 stacks, not 1"),
-        ("--v 1,2", "v has 2 values for 24 sublayers"),
-        ("--v nan --json", "v of sublayer 1 must be a positive number"),
-    ):
-        assert message in refused(capsys, "bound", *line.split()), line

@@ -48,13 +48,45 @@ MISTAKES = [
     ("probe causal-lm/tiny --steps x", "--steps: must be a whole number, 1 or more, not 'x'"),
     ("plan causal-lm/tiny --gpus 0", "--gpus: must be 1 or more, not 0"),
     ("plan causal-lm/tiny --gpu-memory x", "--gpu-memory: must be a number above 0, not 'x'"),
+    ("plan causal-lm/tiny --utilisation 40", "--utilisation: must be in (0, 1]"),
+    ("plan causal-lm/tiny --training.batch_size 64 --gpus 128", "64 cannot be divided among 128"),
+    ("probe causal-lm/tiny --placements post,sup", "did you mean 'sub'"),
+    ("probe causal-lm/tiny --depths 6", "two or more numbers"),
+    ("probe causal-lm/tiny --trial soon", "a duration such as 60s, 5m or 2h, not 'soon'"),
+    ("probe causal-lm/tiny --trial 1.5m --depths 2,4", "omit it with --depths"),
+    ("probe causal-lm/tiny --data nowhere.txt", "nowhere.txt"),
+    ("probe causal-lm/tiny --coordinates 64", "two or more"),
+    ("probe causal-lm/tiny --coordinates 64,72", "heads would be"),
+    ("train --auto-resume --out x", "give a recipe"),
+    ("train image-classification/tiny --auto-resume", "--auto-resume needs --out"),
+    ("train image-classification/tiny --resume x", "uses the run's recipe"),
+    ("train --resume x --out y", "writes to the run's directory"),
+    ("compare causal-lm/tiny --lrs fast", "--lrs: must be a number above 0, not 'fast'"),
+    ("compare causal-lm/tiny --lrs 1e-3,0.001", "training.learning_rate repeats a value: 0.001"),
+    ("compare causal-lm/tiny --placements pre,subln", "did you mean 'sub'"),
+    ("compare causal-lm/tiny --placements pre,pre", "model.placement repeats a value: pre"),
+    ("compare causal-lm/tiny --grid model.layers", "--grid: must be NAME=VALUE"),
+    ("compare causal-lm/tiny --grid model.lyers=1,2", "did you mean model.layers"),
+    ("compare causal-lm/tiny --grid seed=1,2", "--grid seed: use --seeds"),
+    ("compare causal-lm/tiny --grid model.placement=pre,sub", "use --placements"),
+    ("compare causal-lm/tiny --grid model.width=1 --grid model.width=2", "width is repeated"),
+    ("compare causal-lm/tiny --seed 3", "--seed 3: use --seeds"),
+    ("bound --placement normformer", "no bound is derived for NormFormer"),
+    ("bound --layers 3 --encoder-layers 2", "omit --layers"),
+    ("bound --cross-gain 1", "both --encoder-layers and --decoder-layers"),
+    ("bound --v 1/2", "has scales for 2 stacks, not 1"),
+    ("bound --v 1,2", "v has 2 values for 24 sublayers"),
+    ("bound --v nan --json", "v of sublayer 1 must be a positive number"),
 ]
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(capsys, tmp_path: Path) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(capsys, tmp_path: Path, monkeypatch) -> None:
+    """And nothing is written."""
+    monkeypatch.chdir(tmp_path)
     for words, said in MISTAKES:
         extra = ["--out", tmp_path / "run"] if words.startswith("train causal-lm/tiny") else []
         assert said in refused(capsys, *words.split(), *extra), words
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_is_not_overwritten(language_run: Path, capsys) -> None:

@@ -77,18 +77,6 @@ def model(**changes) -> LanguageModel:
     return LanguageModel(LanguageModelConfig(**values)).eval()
 
 
-def test_torchscale_there_and_back(tmp_path: Path) -> None:
-    ours = model(placement="sub")
-    wrap(ours).save_pretrained(tmp_path / "ours")
-    assert run(tmp_path / "ours", tmp_path / "theirs", "--to", "torchscale") == 0
-    args = json.loads((tmp_path / "theirs" / "torchscale.json").read_text())
-    assert args["subln"] and args["decoder_attention_heads"] == 4
-    assert run(tmp_path / "theirs", tmp_path / "again") == 0
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again").core
-    expected = ours.state_dict()
-    assert all(torch.equal(loaded.state_dict()[n], t) for n, t in expected.items())
-
-
 def test_a_fairseq_checkpoint_brings_its_arguments(tmp_path: Path) -> None:
     """The arguments may also be given by --config. A pickle is not executed."""
     ours = model()

@@ -126,14 +126,6 @@ def test_assumed_sizes_are_printed(capsys: Any) -> None:
     assert "model.image_size 64" in capsys.readouterr().out
 
 
-def test_mistakes_are_named(capsys: Any) -> None:
-    for words, said in (
-        ("--utilisation 40", "--utilisation: must be in (0, 1]"),
-        ("--gpus 128", "a batch of 64 cannot be divided among 128 GPUs"),
-    ):
-        assert said in refused(capsys, *SMALL, *words.split())
-
-
 WORDS = ["train", "text-classification/tiny", "--data.tokenizer", "bytes", "--model.width", "16",
          "--model.layers", "1", "--model.heads", "2", "--training.device", "cpu", "--dry-run",
          "--training.batch_size", "8", "--training.steps", "50"]  # fmt: skip

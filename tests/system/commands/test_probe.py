@@ -72,19 +72,6 @@ def test_growth_over_depths_needs_no_data(tmp_path: Path, capsys: pytest.Capture
     assert all(part["interval"] is not None for part in found["growth"])
 
 
-def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture) -> None:
-    for words, said in (
-        (["--placements", "post,sup"], "did you mean 'sub'"),
-        (["--depths", "6"], "two or more numbers"),
-        (["--trial", "soon"], "a duration such as 60s, 5m or 2h, not 'soon'"),
-        (["--trial", "1.5m", "--depths", "2,4"], "omit it with --depths"),
-        (["--data", "nowhere.txt"], "nowhere.txt"),
-        (["--coordinates", "64"], "two or more"),
-        (["--coordinates", "64,72"], "heads would be"),
-    ):
-        assert said in refused(capsys, "probe", "causal-lm/tiny", *words)
-
-
 def test_train_writes_what_layers_do(
     book: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -40,18 +40,6 @@ def test_a_diverged_run_has_an_exit_code_of_its_own(tmp_path: Path, capsys) -> N
     assert "try a lower --training.learning_rate" in err.splitlines()[-1]
 
 
-def test_what_makes_no_sense_is_refused(tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for words, answer in (
-        ("image-classification/tiny --auto-resume", "--auto-resume needs --out"),
-        ("image-classification/tiny --resume x", "uses the run's recipe"),
-        ("--auto-resume --out x", "give a recipe"),
-        ("--resume x --out y", "writes to the run's directory"),
-    ):
-        assert answer in refused(capsys, "train", *words.split())
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_same_command_begins_and_goes_on(run: Path, capsys) -> None:
     words, whole = [*NEW, "--auto-resume", "--out", run], everything(run)
     shutil.rmtree(run / "final")
