@@ -176,15 +176,23 @@ def _to_gradient(logits: Tensor, answer: Tensor, smoothing: float) -> tuple[Tens
     """
     picked = logits.gather(-1, answer)
     mean = logits.mean(-1, keepdim=True) if smoothing else picked
-    largest = logits.amax(-1, keepdim=True)
-    torch.softmax(logits, -1, out=logits)
-    # The largest probability is exp(largest) divided by the sum of exponentials.
-    log_total = largest - logits.amax(-1, keepdim=True).log()
+    log_total = softmax_(logits)
     nll = log_total - picked
     if smoothing:
         logits.sub_(smoothing / logits.shape[-1])
     logits.scatter_add_(-1, answer, torch.full_like(picked, smoothing - 1))
     return (1 - smoothing) * nll + smoothing * (log_total - mean), nll
+
+
+def softmax_(logits: Tensor) -> Tensor:
+    """Convert logits, (rows, vocabulary), to probabilities in place.
+
+    Returns the logarithm of each row's sum of exponentials, (rows, 1).
+    """
+    largest = logits.amax(-1, keepdim=True)
+    torch.softmax(logits, -1, out=logits)
+    # The largest probability is exp(largest) divided by the sum of exponentials.
+    return largest - logits.amax(-1, keepdim=True).log()
 
 
 def accumulate(total: Tensor | None, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:

@@ -45,36 +45,20 @@ def half_width(values: Sequence[float], level: float = LEVEL) -> float:
     return quantile * stdev(values) / math.sqrt(len(values))
 
 
-def mean_difference(
-    first: Sequence[float], second: Sequence[float], level: float = LEVEL
-) -> Difference:
-    """Return the mean of `first` minus the mean of `second`, with its confidence interval.
-
-    Args:
-        first: Independent measurements, such as the scores of a placement's seeds.
-        second: Measurements to compare with. For paired values, use `half_width` of the
-            differences.
-        level: Confidence level.
-
-    Raises:
-        ValueError: If a group is empty.
-    """
-    return _with_interval(*_standard_error(first, second), level)
-
-
 def joint_differences(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]], level: float = LEVEL
 ) -> list[Difference]:
-    """Return the differences of means of several pairs, with Holm's correction.
+    """Return the first mean minus the second of each pair, with Holm's correction.
 
     With more comparisons, more significant differences occur by chance. With Holm's method (1979)
     the probability of any false positive among all pairs is at most 1 - `level`. The confidence
     level of each interval is the level at which Holm's method tests the pair. The interval contains
-    0 exactly if the pair does not differ significantly. For a single pair, the interval is that of
-    `mean_difference`.
+    0 exactly if the pair does not differ significantly. For paired values, use `half_width` of the
+    differences.
 
     Args:
-        pairs: The two groups of each pair. A group may be in several pairs.
+        pairs: The two groups of each pair, of independent measurements, such as the scores of two
+            placements' seeds. A group may be in several pairs.
         level: Probability that no difference is a false positive.
 
     Raises:

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from magneto.functional.cross_entropy import accumulate, operand_type, project
+from magneto.functional.cross_entropy import accumulate, operand_type, project, softmax_
 
 TILE = 1024
 """Default number of cells with logits in memory at once."""
@@ -415,10 +415,7 @@ def cell_numbers(
         part = found[:, rows, columns]
         answers = labels[rows, None].expand(part.shape[1:]).reshape(-1, 1)
         picked = torch.stack((logits[:, blank], logits.gather(1, answers)[:, 0]))
-        largest = logits.amax(1)
-        torch.softmax(logits, 1, out=logits)
-        # The largest probability is exp(largest) divided by the sum of exponentials.
-        total = largest - logits.amax(1).log()
+        total = softmax_(logits)[:, 0]
         part.copy_(torch.cat((picked - total, total[None])).view_as(part))
     return found
 

@@ -248,14 +248,10 @@ def load_weights(state: Mapping[str, Tensor], args: Mapping[str, Any] | None = N
 
 def write_weights(model: nn.Module, name: str) -> tuple[State, dict[str, Any]]:
     """Convert a model to a format's tensors and arguments; ValueError names what does not fit."""
-    return _file_format(model, name).save(model)
-
-
-def _file_format(model: nn.Module, name: str) -> WeightFormat:
     fitting = [form for form in FILE_FORMATS if (form.name, form.model) == (name, type(model))]
     if not fitting:
         raise ValueError(f"{name} has no counterpart of a {type(model).__name__}")
-    return fitting[0]
+    return fitting[0].save(model)
 
 
 def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
@@ -291,8 +287,8 @@ def save_weight_file(model: nn.Module, name: str, directory: Path) -> None:
     """Write `model.safetensors` and the arguments file of a format in `WRITTEN`."""
     from safetensors.torch import save_file
 
-    form = _file_format(model, name)
-    state, args = form.save(model)
-    (directory / form.arguments).write_text(json.dumps(args, indent=2) + "\n", encoding="utf-8")
+    state, args = write_weights(model, name)
+    file = timm.CONFIG if "architecture" in args else ARGUMENTS
+    (directory / file).write_text(json.dumps(args, indent=2) + "\n", encoding="utf-8")
     state = {key: tensor.detach().cpu().clone() for key, tensor in state.items()}
     save_file(state, directory / WEIGHTS, metadata={"format": "pt"})

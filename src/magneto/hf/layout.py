@@ -358,7 +358,6 @@ class WeightFormat:
     """Format of a library's weight files and its counterpart in Magneto.
 
     Attributes:
-        arguments: Name of the file of arguments beside the weights.
         allowed: Supported values of Magneto's fields.
         refused: Arguments without a counterpart, and the only supported value of each.
         ignored: Regular expression for the other library's tensors that may remain unused.
@@ -368,7 +367,6 @@ class WeightFormat:
     """
 
     name: str
-    arguments: str
     model: Callable[[Any], nn.Module]
     placements: tuple[str, ...]
     allowed: ClassVar[Mapping[str, tuple[str, ...]]] = {}

@@ -147,7 +147,7 @@ def scales(attention: str, feed_forward: str) -> Names:
 class Timm(WeightFormat):
     """Format of timm's image classifiers; `architectures` has timm's names by epsilon of norms."""
 
-    arguments, model = CONFIG, ImageClassifier
+    model = ImageClassifier
     architectures: ClassVar[Mapping[float, str]]
 
     def arguments_file(self, config: Any, args: dict[str, Any]) -> dict[str, Any]:

@@ -74,8 +74,7 @@ class _Torchscale(WeightFormat):
     They need embeddings. The output projection of an encoder is ignored.
     """
 
-    name, arguments = "torchscale", "torchscale.json"
-    placements = ("pre", "post", "sub", "deepnorm")
+    name, placements = "torchscale", ("pre", "post", "sub", "deepnorm")
     refused: ClassVar = {
         "multiway": False, "moe_freq": 0, "xpos_rel_pos": False, "normalize_output": True,
     }  # fmt: skip
@@ -290,7 +289,7 @@ class _Beit3(WeightFormat):
     tensors of these lengths.
     """
 
-    name, arguments, placements = "beit3", "torchscale.json", ("sub",)
+    name, placements = "beit3", ("sub",)
     allowed: ClassVar = {"experts": ("decoupled",)}
     # All of the authors' models have a mask token; only the pre-training model uses it.
     ignored = re.escape(MASK_TOKEN)

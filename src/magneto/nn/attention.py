@@ -8,6 +8,7 @@ Shapes: B batch, H heads, K key/value heads, T query length, S key length, D hea
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -389,24 +390,22 @@ class Cache(Protocol):
         ...
 
 
+@dataclass
 class CacheLayer:
     """Cached keys and values of one layer, (batch, key heads, length, head width), or None."""
 
-    def __init__(self) -> None:
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
+    keys: Tensor | None = None
+    values: Tensor | None = None
 
 
 class KeyValueCache:
     """Cache that grows by concatenation."""
 
     def __init__(self) -> None:
-        self.layers: list[CacheLayer] = []
+        self.layers: dict[int, CacheLayer] = defaultdict(CacheLayer)
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Append keys and values to a layer's cache, and return all that the cache contains."""
-        while len(self.layers) <= layer:
-            self.layers.append(CacheLayer())
         held = self.layers[layer]
         if held.keys is not None and held.values is not None:
             key = torch.cat((held.keys, key), dim=2)
@@ -416,14 +415,12 @@ class KeyValueCache:
 
     def get_seq_length(self, layer: int = 0) -> int:
         """Return the number of cached positions of a layer."""
-        if layer >= len(self.layers):
-            return 0
         keys = self.layers[layer].keys
         return 0 if keys is None else keys.shape[2]
 
     def reorder(self, rows: Tensor) -> None:
         """Select rows of the batch in the given order."""
-        for held in self.layers:
+        for held in self.layers.values():
             if held.keys is not None and held.values is not None:
                 held.keys, held.values = held.keys[rows], held.values[rows]
 
