@@ -13,7 +13,6 @@ from magneto.commands.shared import (
     aligned,
     answer,
     at_least_one,
-    name_source,
     names,
     rates,
     whole_numbers,
@@ -64,7 +63,6 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
-    name_source(overrides, args.data)
     grid: dict[str, list[Any]] = {RATE: sorted(args.lrs), SEED: list(args.seeds)}
     others = other_fields(args.grid, overrides)
     first = {name: values[0] for name, values in others.items()}

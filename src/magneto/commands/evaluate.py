@@ -96,7 +96,9 @@ def parser() -> Parser:
     recognition_search_options(group)
     what = "also report error rates of normalised texts: whisper-english or whisper-basic"
     group.add_argument("--normaliser", metavar="NAME", help=what)
-    return made.with_data().with_json()
+    what = "PATH, hf:NAME or builtin:NAME (default: the recipe's data.source)"
+    made.add_argument("--data", metavar="SOURCE", help=what)
+    return made.with_json()
 
 
 def main(words: Sequence[str]) -> int:

@@ -16,7 +16,6 @@ from magneto.commands.shared import (
     answer,
     at_least_one,
     duration,
-    name_source,
     names,
     rates,
     sizes,
@@ -85,7 +84,6 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
-    name_source(overrides, args.data)
     requested = read_ladder_options(args, overrides)
     budget = args.budget
     from magneto.lab.ladder import (

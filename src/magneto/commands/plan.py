@@ -17,7 +17,6 @@ from magneto.commands.shared import (
     aligned,
     answer,
     at_least_one,
-    name_source,
     read_as,
 )
 from magneto.fields import Part
@@ -62,7 +61,6 @@ def parser() -> Parser:
 
 def main(words: Sequence[str]) -> int:
     args, overrides = parser().parse_with_overrides(words)
-    name_source(overrides, args.data)
     recipe = load_recipe(args.recipe, overrides)
     config, model = recipe.training, recipe.model
     pieces = args.gpus * config.gradient_accumulation_steps

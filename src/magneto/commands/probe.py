@@ -18,7 +18,6 @@ from magneto.commands.shared import (
     answer,
     at_least_one,
     duration,
-    name_source,
     names,
     read_as,
     sizes,
@@ -77,7 +76,6 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     command = parser()
     args, overrides = command.parse_with_overrides(words)
-    name_source(overrides, args.data)
     if args.seeds == 0 and args.depths:
         command.error("--depths needs --seeds 1 or more")
     if args.trial and args.depths:

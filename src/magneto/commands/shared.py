@@ -53,6 +53,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.recipe = recipe
+        self.data_is_source = False  # whether --data sets data.source
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError([f"{message}; see {self.prog} --help"])
@@ -69,7 +70,8 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, dict[str, str]]:
         """Parse words; also return the recipe's fields that words set, as text by dotted name.
 
-        These are `--a.field value`, `--a.field=value`, and, without a dot, --seed and --task.
+        These are `--a.field value`, `--a.field=value`, and, without a dot, --seed, --task and the
+        --data of `with_data`.
         """
         overrides: dict[str, str] = {}
         own: list[str] = []
@@ -86,6 +88,10 @@ class Parser(argparse.ArgumentParser):
                 value = queue.pop(0)
             overrides[key] = value
         args = self.parse(own)
+        data = args.data if self.data_is_source else None
+        if data is not None and overrides.setdefault("data.source", data) != data:
+            raise ConfigError([f"--data {data} and --data.source {overrides['data.source']} set "
+                               "the same field; give one of them"])  # fmt: skip
         return args, overrides
 
     def _hint(self, word: str) -> str:
@@ -115,6 +121,7 @@ class Parser(argparse.ArgumentParser):
         return self
 
     def with_data(self) -> Parser:
+        self.data_is_source = True
         what = "PATH, hf:NAME or builtin:NAME (default: the recipe's data.source)"
         self.add_argument("--data", metavar="SOURCE", help=what)
         return self
@@ -173,15 +180,6 @@ def duration(text: str) -> float:
         if 0 < seconds < math.inf:
             return seconds
     raise argparse.ArgumentTypeError(f"must be a duration such as 60s, 5m or 2h, not {text!r}")
-
-
-def name_source(overrides: dict[str, Any], data: str | None) -> None:
-    """Set data.source to the value of --data; ConfigError if --data.source has another value."""
-    if data is None:
-        return
-    if overrides.setdefault("data.source", data) != data:
-        raise ConfigError([f"--data {data} and --data.source {overrides['data.source']} set the "
-                           "same field; give one of them"])  # fmt: skip
 
 
 def _recipe_fields() -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from magneto.commands.plan import dry_run
-from magneto.commands.shared import Parser, answer, is_main_process, name_source
+from magneto.commands.shared import Parser, answer, is_main_process
 from magneto.config import ConfigError
 from magneto.files import LOCK_FILE, acquire_lock, is_aside, lock_holder
 from magneto.progress import Progress, ProgressBars
@@ -90,7 +90,6 @@ def main(words: Sequence[str]) -> int:
 
 def read_options(args: argparse.Namespace, overrides: dict[str, str]) -> tuple[Path, Recipe, bool]:
     """Return the run's directory, its recipe, and whether to resume it."""
-    name_source(overrides, args.data)
     if args.distributed:
         overrides["training.distributed"] = args.distributed
     if args.wandb:
