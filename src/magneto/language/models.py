@@ -195,17 +195,15 @@ class ClassificationHead(nn.Module):
             features: Encoder output, (batch, length, width).
             mask: Boolean mask (batch, length), False for padding; by default all True.
         """
-        read = features[:, 0] if self.pooling == "first" else mean_feature(features, mask)
+        if self.pooling == "first":
+            read = features[:, 0]
+        elif mask is None:
+            read = features.mean(1)
+        else:
+            real = mask[..., None].to(features.dtype)
+            read = (features * real).sum(1) / real.sum(1)
         pooled = self.activation(self.dense(self.dropout(read)))
         return self.answer(self.dropout(pooled))
-
-
-def mean_feature(features: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean over unpadded positions, (batch, width); the mask is False for padding."""
-    if mask is None:
-        return features.mean(1)
-    real = mask[..., None].to(features.dtype)
-    return (features * real).sum(1) / real.sum(1)
 
 
 class TextClassifier(nn.Module):

@@ -18,7 +18,7 @@ from typing import Any
 from magneto.config import ConfigError
 from magneto.data.files import RECORDS, has_ending, stream_records, walk_files
 from magneto.data.problems import BadRecord, StrictCounts, guarded
-from magneto.data.sources import HubDataset, Source, parse_source, split_of
+from magneto.data.sources import HubDataset, parse_source, split_of
 from magneto.files import nearest_path, user_path
 
 POSSESSIVE = ("my", "his", "her", "our", "their")
@@ -228,7 +228,8 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
     wanted, path = suite.questions, user_path(data or "")
     if data is None or data.startswith("hf:"):
         source = parse_source(data or f"hf:{suite.hub}") if data or suite.hub else None
-        there = _hub_splits(source) if source else {}
+        loaded = HubDataset(source).load(source.config, None) if source else {}
+        there = {name: (f"{source}, {name}", partial(iter, rows)) for name, rows in loaded.items()}
         wanted = (source.split,) if source and source.split else wanted
     elif os.path.isdir(path):
         there = _folder_splits(suite, path)
@@ -252,11 +253,6 @@ def load_questions(suite: Suite, data: str | None) -> SuiteQuestions:
 
 Splits = dict[str, tuple[str, Callable[[], Iterable[Record]]]]
 """Source (for messages) and reader of each split's records, by split ("" without a name)."""
-
-
-def _hub_splits(source: Source) -> Splits:
-    loaded = HubDataset(source).load(source.config, None)
-    return {name: (f"{source}, {name}", partial(iter, rows)) for name, rows in loaded.items()}
 
 
 def _folder_splits(suite: Suite, folder: Path) -> Splits:

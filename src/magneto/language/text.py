@@ -167,11 +167,7 @@ def _open(directory: Path, config: TextDataConfig) -> PreparedText:
     splits = {}
     for split in SPLITS:
         tokens = map_array(directory / f"{split}.bin", index["dtype"])
-        if len(tokens) <= config.max_length:
-            raise ValueError(
-                f"{config.source} has {len(tokens)} {split} tokens, too few for one sequence of "
-                f"{config.max_length}. {_remedy(config, counts, split)}"
-            )
+        check_length(config, split, tokens, counts)
         splits[split] = Split(tokens, index["text_bytes"][split])
     return PreparedText(
         load_tokenizer(directory),
@@ -182,17 +178,23 @@ def _open(directory: Path, config: TextDataConfig) -> PreparedText:
     )
 
 
-def _remedy(config: TextDataConfig, counts: Counts, split: str) -> str:
-    if not counts[DOCUMENTS]:
-        return f"The source has {counts.describe(DOCUMENTS)}."
+def check_length(config: TextDataConfig, split: str, tokens: np.ndarray, counts: Counts) -> None:
+    """Raise ValueError with advice if a split is shorter than a sequence."""
+    if len(tokens) > config.max_length:
+        return
     few = counts[DOCUMENTS] * config.validation_fraction < 1
-    if split != "validation" or config.validation_source is not None or not few:
-        return "Give more text, or lower data.max_length."
-    return (
-        f"Validation holds out {config.validation_fraction:.0%} of {counts[DOCUMENTS]} whole "
-        "documents, which end at blank lines. Give --data.document line if each line is a "
-        "document, --data.validation_source, or a larger --data.validation_fraction."
-    )
+    if not counts[DOCUMENTS]:
+        advice = f"The source has {counts.describe(DOCUMENTS)}."
+    elif split != "validation" or config.validation_source is not None or not few:
+        advice = "Give more text, or lower data.max_length."
+    else:
+        advice = (
+            f"Validation holds out {config.validation_fraction:.0%} of {counts[DOCUMENTS]} whole "
+            "documents, which end at blank lines. Give --data.document line if each line is a "
+            "document, --data.validation_source, or a larger --data.validation_fraction."
+        )
+    raise ValueError(f"{config.source} has {len(tokens)} {split} tokens, too few for one sequence "
+                     f"of {config.max_length}. {advice}")  # fmt: skip
 
 
 # Documents at the head of a stream. The tokenizer is trained on them; validation comes from them.
@@ -212,11 +214,7 @@ def _prepare_stream(config: TextDataConfig, progress: Progress) -> PreparedText:
     documents = islice(split_documents(config, "validation", counts), most)
     parts = list(tokenize_documents(documents, tokenizer))
     tokens = np.concatenate([np.zeros(0, np.int64), *(part for part, _ in parts)])
-    if len(tokens) <= config.max_length:
-        raise ValueError(
-            f"{config.source} has {len(tokens)} validation tokens, too few for one sequence of "
-            f"{config.max_length}. Give more text, or lower data.max_length."
-        )
+    check_length(config, "validation", tokens, counts)
     empty, validation = Split(tokens[:0], 0), Split(tokens, sum(size for _, size in parts))
     digest = content_digest(empty.tokens, tokens)
     return PreparedText(tokenizer, empty, validation, counts, digest)

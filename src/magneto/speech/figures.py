@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -27,18 +26,6 @@ MOST_WORDS = 30
 # Width of figures in inches, and height of the spectrogram with its words, relative to the bins.
 WIDTH = 9.0
 HEADROOM = 1.18
-
-
-@dataclass(frozen=True)
-class Example:
-    """Validation utterance with its hypothesis, and the alignment of its transcript."""
-
-    id: str
-    text: str
-    features: np.ndarray
-    hypothesis: Hypothesis
-    alignment: TransducerAlignment
-    labels: list[int]
 
 
 def recognised_words(
@@ -66,21 +53,17 @@ def draw_figures(task: SpeechRecognition, model: Transducer) -> list[Figure]:
     """Draw spectrogram and alignment of an utterance, and the errors of some batches."""
     device = next(model.parameters()).device
     answers: list[tuple[str, str, str]] = []
-    example = None
+    figures: list[Figure] = []
     for batch in islice(task.validation_batches(), BATCHES):
         moved = to_device(batch, device)
         answers += task.score(model, moved).predictions
-        if example is None:
-            example = find_example(task, model, moved)
-    figures = [] if example is None else [
-        draw_spectrogram(task, example), draw_alignment(task, example)
-    ]  # fmt: skip
+        figures = figures or draw_example(task, model, moved)
     words = recognised_words([r for _, r, _ in answers], [h for _, _, h in answers])
     return [*figures, draw_errors(words, len(answers))]
 
 
-def find_example(task: SpeechRecognition, model: Transducer, batch: Any) -> Example | None:
-    """Return the first utterance of a batch with audio and transcript; None if there is none."""
+def draw_example(task: SpeechRecognition, model: Transducer, batch: Any) -> list[Figure]:
+    """Draw the first utterance of a batch with audio and transcript; [] if there is none."""
     for row, (frames, labels) in enumerate(batch.sizes):
         if not labels or batch.problems[row]:
             continue
@@ -93,21 +76,26 @@ def find_example(task: SpeechRecognition, model: Transducer, batch: Any) -> Exam
             frames_and_labels[0], frames_and_labels[1], output.weight, output.bias, targets,
             lengths, batch.target_lengths[part],
         )  # fmt: skip
-        found = task.search(model, encoded, lengths)[0][0]
-        return Example(
-            batch.ids[row], batch.texts[row], features[0].cpu().numpy(), found, alignment,
-            targets[0].tolist(),
-        )  # fmt: skip
-    return None
+        found, names = (
+            task.search(model, encoded, lengths)[0][0],
+            (batch.ids[row], batch.texts[row]),
+        )
+        return [
+            draw_spectrogram(task, *names, features[0].cpu().numpy(), found),
+            draw_alignment(task, *names, targets[0].tolist(), alignment),
+        ]
+    return []
 
 
-def draw_spectrogram(task: SpeechRecognition, example: Example) -> Figure:
+def draw_spectrogram(
+    task: SpeechRecognition, id: str, text: str, features: np.ndarray, hypothesis: Hypothesis
+) -> Figure:
     shift = task.speech.filter_bank.shift_seconds
-    words = timed_words(example.hypothesis, task.vocabulary, SUBSAMPLING * shift)
+    words = timed_words(hypothesis, task.vocabulary, SUBSAMPLING * shift)
     figure, axes = canvas(WIDTH, 3.2)
-    seconds, bins = len(example.features) * shift, example.features.shape[1]
+    seconds, bins = len(features) * shift, features.shape[1]
     axes.imshow(
-        example.features.T, origin="lower", aspect="auto", cmap="magma", interpolation="nearest",
+        features.T, origin="lower", aspect="auto", cmap="magma", interpolation="nearest",
         extent=(0, seconds, 0, bins),
     )  # fmt: skip
     for number, word in enumerate(words):
@@ -117,23 +105,28 @@ def draw_spectrogram(task: SpeechRecognition, example: Example) -> Figure:
     axes.set(xlabel="seconds", ylabel="mel bin", ylim=(0, bins * HEADROOM))
     axes.set_yticks(range(0, bins + 1, bins // 4))
     axes.spines["left"].set_bounds(0, bins)
-    recognised = task.vocabulary.decode(example.hypothesis.labels)
+    recognised = task.vocabulary.decode(hypothesis.labels)
     return Figure(
         "spectrogram",
         "Spectrogram and recognised words",
-        f"Normalised log-mel features of {example.id}, with the recognised words at the frames of "
-        f"their labels. Reference: “{example.text}”. Recognised: “{recognised}”.",
+        f"Normalised log-mel features of {id}, with the recognised words at the frames of "
+        f"their labels. Reference: “{text}”. Recognised: “{recognised}”.",
         as_png(figure),
     )
 
 
-def draw_alignment(task: SpeechRecognition, example: Example) -> Figure:
+def draw_alignment(
+    task: SpeechRecognition,
+    id: str,
+    text: str,
+    labels: Sequence[int],
+    alignment: TransducerAlignment,
+) -> Figure:
     """Draw the probability of passing each cell of the lattice, and the best path."""
     seconds = SUBSAMPLING * task.speech.filter_bank.shift_seconds
-    occupancy = example.alignment.occupancy[0].cpu().numpy()
-    frames = example.alignment.frames[0].tolist()
+    occupancy, frames = alignment.occupancy[0].cpu().numpy(), alignment.frames[0].tolist()
     pieces = task.vocabulary.pieces()
-    names = ["start", *(pieces[label].replace(" ", "␣") for label in example.labels)]
+    names = ["start", *(pieces[label].replace(" ", "␣") for label in labels)]
     figure, axes = canvas(WIDTH, min(1.6 + 0.17 * len(names), 9.0))
     shown = axes.imshow(
         occupancy.T, origin="lower", aspect="auto", cmap="Blues", interpolation="nearest",
@@ -144,11 +137,11 @@ def draw_alignment(task: SpeechRecognition, example: Example) -> Figure:
     axes.set(xlabel="seconds", ylabel="emitted labels")
     axes.set_yticks(range(len(names)), names, size=7)
     figure.colorbar(shown, ax=axes, label="probability of passing", pad=0.01)
-    best, total = float(example.alignment.score[0]), float(example.alignment.log_likelihood[0])
+    best, total = float(alignment.score[0]), float(alignment.log_likelihood[0])
     return Figure(
         "alignment",
         "Alignment of labels and frames",
-        f"Transducer lattice of {example.id} with its reference “{example.text}”. Blue shows the "
+        f"Transducer lattice of {id} with its reference “{text}”. Blue shows the "
         f"probability of passing a cell, and the line is the best path. The log-probability is "
         f"{best:.2f} nats for the best path and {total:.2f} nats for all paths together.",
         as_png(figure),
