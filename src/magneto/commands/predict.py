@@ -24,7 +24,6 @@ from magneto.commands.shared import (
     ending_of,
     is_standard_input,
     open_standard_input,
-    print_json,
     standard_input_as_file,
 )
 from magneto.config import ConfigError
@@ -237,9 +236,8 @@ def predict_texts(args: argparse.Namespace, overrides: Mapping[str, str]) -> int
     if cut:
         most = task.data_config.max_length
         progress.say(f"{cut} of {counts[ROWS]} texts were truncated to {most} tokens")
-    if args.json:
-        print_json({"run": str(args.run), "weights": str(opened.weights), "texts": texts})
-    return 0
+    value = {"run": str(args.run), "weights": str(opened.weights), "texts": texts}
+    return answer(args, value, ())  # lines of text are printed above, as they arrive
 
 
 def predict_rows(args: argparse.Namespace, overrides: Mapping[str, str]) -> int:

@@ -194,18 +194,13 @@ def _recipe_fields() -> dict[str, str]:
     return found
 
 
-def print_json(value: Any) -> None:
-    """Print one JSON object on stdout; numbers that are not finite become null."""
-    print(json.dumps(plain(value), default=str))
-
-
 def answer(args: argparse.Namespace, value: Any, lines: Iterable[str]) -> int:
     """Print one JSON object if --json is given, else lines of text; return the exit code.
 
-    Of several processes only the main one prints.
+    Numbers that are not finite become null. Of several processes only the main one prints.
     """
     if args.json and is_main_process():
-        print_json(value)
+        print(json.dumps(plain(value), default=str))
     elif is_main_process():
         for line in lines:
             print(line)

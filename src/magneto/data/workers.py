@@ -74,9 +74,6 @@ class BatchPrefetcher:
         wanted: Numbers of the pieces to make.
         pin: Whether to copy batches to pinned memory, for a GPU.
         num_workers: Number of worker processes; 0 uses a thread.
-
-    Raises:
-        ValueError: If the system can't fork worker processes.
     """
 
     def __init__(
@@ -88,10 +85,6 @@ class BatchPrefetcher:
         pin: bool = False,
         num_workers: int = 0,
     ) -> None:
-        if num_workers and not hasattr(os, "fork"):
-            raise ValueError(
-                "training.num_workers must be 0, since this system can't fork processes"
-            )
         self.stream, self.parts, self.wanted = stream, parts, wanted
         self.pin, self.num_workers = pin, num_workers
         self.ahead = AHEAD * max(num_workers, 1)
