@@ -90,10 +90,7 @@ class ImageInputTask(Task):
     rows: ClassVar[str] = "images"
     tokenizer: Any = None  # of texts beside images
     encoder_fields: ClassVar[frozenset[str]] = frozenset()
-
-    def __init__(self, model: Any, data: Any, seed: int) -> None:
-        super().__init__(model, data, seed)
-        self._prepared = False
+    _prepared = False
 
     def describe(self) -> str:
         """Return the size of the data, and the number of its problems."""

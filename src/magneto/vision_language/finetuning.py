@@ -39,10 +39,15 @@ from magneto.vision.decoding import Picture
 from magneto.vision.image_task import Prediction, ranked
 from magneto.vision.images import ImageSplit, ImageSplits
 from magneto.vision_language.config import FineTunedConfig, VisionLanguageConfig
-from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import interpolate_positions
 from magneto.vision_language.samples import WholeImage, frame_text, join_samples
-from magneto.vision_language.tables import all_captions, each_caption, load_captions
+from magneto.vision_language.tables import (
+    EVALUATION_BATCH,
+    ImageTextTask,
+    all_captions,
+    each_caption,
+    load_captions,
+)
 from magneto.weights import StoredTensor, find_weights, open_tensors
 
 PREFIX = "encoder."

@@ -32,7 +32,6 @@ from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.targets import BlockMasking, CodePrediction, CodeTargets, load_targets
 from magneto.vision.transforms import CentreCrop, validation_transform
 from magneto.vision_language.config import BUILTIN, MaskedDataConfig, MaskedDataModelConfig
-from magneto.vision_language.image_text_task import EVALUATION_BATCH, ImageTextTask
 from magneto.vision_language.model import MaskedDataModel
 from magneto.vision_language.pretraining_data import (
     PARTS,
@@ -49,7 +48,13 @@ from magneto.vision_language.pretraining_data import (
 )
 from magneto.vision_language.samples import MaskedSamples
 from magneto.vision_language.scenes import scene_images, scene_texts
-from magneto.vision_language.tables import all_captions, each_caption, load_captions
+from magneto.vision_language.tables import (
+    EVALUATION_BATCH,
+    ImageTextTask,
+    all_captions,
+    each_caption,
+    load_captions,
+)
 
 if TYPE_CHECKING:
     from magneto.language.masked_lm import Masking

@@ -19,7 +19,6 @@ from magneto.training.task import Figure
 from magneto.vision_language.answers import answer_scores, question_only_answers, read_answers
 from magneto.vision_language.config import QuestionAnsweringConfig, QuestionAnsweringDataConfig
 from magneto.vision_language.finetuning import NO_ANSWER, PairTask
-from magneto.vision_language.image_text_task import EVALUATION_BATCH
 from magneto.vision_language.model import QuestionAnswerer
 from magneto.vision_language.questions import (
     HELD_OUT_FILE,
@@ -29,6 +28,7 @@ from magneto.vision_language.questions import (
     load_questions,
     without_answers,
 )
+from magneto.vision_language.tables import EVALUATION_BATCH
 
 ANSWERS_FILE = "answers.json"
 

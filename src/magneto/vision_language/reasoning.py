@@ -24,6 +24,7 @@ from magneto.data.media import MediaColumn
 from magneto.data.problems import EMPTY, BadRecord, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source
 from magneto.data.table import Table
+from magneto.files import import_extra
 from magneto.functional.cross_entropy import count_numbers, frequency_sums
 from magneto.progress import SILENT, Progress
 from magneto.training.task import Figure
@@ -229,20 +230,17 @@ def statement_table(table: Table, config: StatementDataConfig, counts: Counts) -
 
 
 def groups_of(columns: Sequence[MediaColumn]) -> list[str]:
-    """Return a group for each row; rows that share an image, directly or not, share a group."""
-    parents: dict[str, str] = {}
+    """Return a group for each row; rows that share an image, directly or not, share a group.
 
-    def first_of(key: str) -> str:
-        while (parent := parents.setdefault(key, key)) != key:
-            parents[key] = parents[parent]
-            key = parents[key]
-        return key
-
-    keys = [[column.key(row) for column in columns] for row in range(len(columns[0]))]
-    for pair in keys:
-        if not all(pair):  # rows without an image are left out: they join no groups
-            continue
-        first, *others = sorted(map(first_of, pair))
-        for other in others:
-            parents[other] = first
-    return [first_of(pair[0]) for pair in keys]
+    A group has the name of its first image in alphabetical order. Rows without an image, which are
+    left out, join no groups.
+    """
+    sparse = import_extra("scipy.sparse", "vision", "groups of statements need scipy")
+    keys = np.array([[column.key(row) for row in range(len(column))] for column in columns])
+    names, numbers = np.unique(keys, return_inverse=True)
+    numbers = numbers.reshape(keys.shape)
+    links = numbers[:, (keys != "").all(0)]
+    graph = sparse.coo_array((np.ones(links.shape[1]), tuple(links)), shape=(len(names),) * 2)
+    _, group = sparse.csgraph.connected_components(graph, directed=False)
+    _, first = np.unique(group, return_index=True)
+    return names[first[group[numbers[0]]]].tolist()

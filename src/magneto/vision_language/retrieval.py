@@ -64,11 +64,8 @@ class ImageTextRetrieval(CaptionedTask):
     whole_model = "image-text retrieval runs the model twice in each step"
     model_config: ImageTextRetrieverConfig
     data_config: CaptionDataConfig
-
-    def __init__(self, model: ImageTextRetrieverConfig, data: CaptionDataConfig, seed: int) -> None:
-        super().__init__(model, data, seed)
-        # Embeddings of all images and texts of a step's global batch, without a gradient.
-        self._everything: tuple[Tensor, Tensor] | None = None
+    # Embeddings of all images and texts of a step's global batch, without a gradient.
+    _everything: tuple[Tensor, Tensor] | None = None
 
     def build_model(self) -> ImageTextRetriever:
         return ImageTextRetriever(self.sized_config())

@@ -1,4 +1,4 @@
-"""Rows of images with texts: captions, questions, statements.
+"""Rows of images with texts: captions, questions, statements, and the base of their tasks.
 
 Use::
 
@@ -13,10 +13,12 @@ Karpathy's captions) have functions that read them as tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +28,8 @@ from magneto.data.media import IMAGE_ENDINGS, Files, MediaColumn
 from magneto.data.problems import EMPTY, Counts, DataProblems, read_each
 from magneto.data.sources import parse_source
 from magneto.data.table import Table, divide, table_of_records
+from magneto.data.tokenizer import Tokenizer, check_vocabulary
+from magneto.language.text import build_tokenizer
 from magneto.progress import SILENT, Progress
 from magneto.vision.images import (
     MISSING_IMAGE,
@@ -34,6 +38,7 @@ from magneto.vision.images import (
     find_images,
     with_images,
 )
+from magneto.vision.input_size import ImageInputTask
 from magneto.vision_language.config import CaptionDataConfig, ImageTextDataConfig
 from magneto.vision_language.scenes import scene_pairs
 
@@ -46,8 +51,41 @@ SEVERAL = "images left out because another file has the same name (the first by 
 KARPATHY = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
 OTHER_SPLITS = "images left out because their split is not train, restval, val or test"
 
+# Batch size of evaluation.
+EVALUATION_BATCH = 64
+
 Tables = Callable[[str], Mapping[str, Table]]
 """Function from a source to its tables by split, with a task's columns."""
+
+
+class ImageTextTask(ImageInputTask):
+    """Task over images with texts: a `VisionLanguageConfig` and an `ImageTextDataConfig`.
+
+    `words` is a plural noun for the texts in messages.
+    """
+
+    words: ClassVar[str] = "texts"
+
+    @abstractmethod
+    def training_texts(self) -> Iterable[str]:
+        """Return the texts on which a tokenizer is trained."""
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.data_config.tokenizer
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        name, size = self.tokenizer_name, self.data_config.vocab_size
+        texts = self.training_texts() if name == "bpe" else ()
+        return build_tokenizer(name, size, texts, self._progress)
+
+    def check(self) -> None:
+        check_vocabulary(self.model_config.vocab_size, self.tokenizer.vocab_size)
+
+    def sized_config(self) -> Any:
+        size = self.model_config.vocab_size or self.tokenizer.vocab_size
+        return replace(self.model_config, vocab_size=size)
 
 
 def load_rows(
