@@ -1,9 +1,10 @@
-"""Small configurations for tests; and timm, where it is installed."""
+"""Small configurations and weights for tests; and timm, where it is installed."""
 
 import importlib.util
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.timm_modules import with_timm
 from magneto import TransformerConfig
@@ -30,6 +31,14 @@ def small(**changes: Any) -> TransformerConfig:
 
 def small_grid(**changes: Any) -> GridConfig:
     return GridConfig(**{"width": 32, "heads": 4, "layers": 2, "ffn_width": 48, **changes})
+
+
+def shaken(model: Any, by: float = 0.2) -> Any:
+    """No weight is neutral: norms, biases and scales have values of their own."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(by * torch.randn_like(parameter))
+    return model.eval()
 
 
 def timm_module(name: str) -> Any:

@@ -27,7 +27,7 @@ from magneto.nn.attention import (
 from magneto.nn.config import Positions
 from magneto.nn.multiway import pack
 from tests.pairs import in_turn
-from tests.unit.nn.grids import small
+from tests.unit.nn.grids import shaken, small
 from tests.unit.nn.test_multiway import multiway, one_way
 
 
@@ -181,10 +181,7 @@ def test_a_packed_row_equals_separate_documents(kind: Any, positions: Positions)
         width=16, layers=2, heads=2, ffn_width=24, positions=positions, max_length=9,
         windows=(3, None),
     )  # fmt: skip
-    stack = kind(config).eval()
-    with torch.no_grad():
-        for parameter in stack.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
+    stack = shaken(kind(config))
     x, lengths = torch.randn(2, 9, 16), (4, 1, 3)
     mask = torch.zeros(2, 9, 9, dtype=torch.bool)
     mask[:, :8, :8] = packed(*lengths)

@@ -88,50 +88,51 @@ ACT2FN = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh", 
           "relu2_glu": "relu2"}  # fmt: skip
 
 
-@pytest.mark.parametrize("activation", GATED)
-@pytest.mark.parametrize("bias", [False, True])
-def test_gated_units_are_the_feed_forward_network_of_llama(bias: bool, activation: str) -> None:
-    modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
-    config = modeling.LlamaConfig(
-        hidden_size=WIDTH, num_attention_heads=2, num_key_value_heads=2,
-        intermediate_size=INNER, mlp_bias=bias, hidden_act=ACT2FN[activation],
-    )  # fmt: skip
-    block, theirs, x = made(activation, bias=bias), modeling.LlamaMLP(config).double(), inputs()
-    with torch.no_grad():
-        for name in ("weight", "bias") if bias else ("weight",):
-            first = getattr(block.fc1, name)
-            getattr(theirs.gate_proj, name).copy_(first[:INNER])
-            getattr(theirs.up_proj, name).copy_(first[INNER:])
-            getattr(theirs.down_proj, name).copy_(getattr(block.fc2, name))
-    ours, others = block(x), theirs(x)
-    torch.testing.assert_close(ours, others, rtol=1e-12, atol=1e-12)
-    of_ours = gradients(ours, [x, block.fc1.weight, block.fc2.weight])
-    of_x, gate, up, down = gradients(
-        others, [x, theirs.gate_proj.weight, theirs.up_proj.weight, theirs.down_proj.weight]
-    )
-    torch.testing.assert_close(of_ours, [of_x, torch.cat([gate, up]), down], rtol=1e-10, atol=1e-10)
-
-
 # And of the others.
 OTHERS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "relu2": "relu2", "silu": "silu"}
 
 
-@pytest.mark.parametrize("activation", OTHERS)
-def test_other_activations_are_those_of_gpt2(activation: str) -> None:
+def of_transformers(activation: str, bias: bool) -> tuple[nn.Module, list[list[nn.Module]]]:
+    """LLaMA's network or GPT-2's, and what its modules are of the block's first and second."""
+    if activation in GATED:
+        modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
+        config = modeling.LlamaConfig(
+            hidden_size=WIDTH, num_attention_heads=2, num_key_value_heads=2,
+            intermediate_size=INNER, mlp_bias=bias, hidden_act=ACT2FN[activation],
+        )  # fmt: skip
+        made = modeling.LlamaMLP(config).double()
+        return made, [[made.gate_proj, made.up_proj], [made.down_proj]]
     modeling = pytest.importorskip("transformers.models.gpt2.modeling_gpt2")
     config = modeling.GPT2Config(
         n_embd=WIDTH, activation_function=OTHERS[activation], resid_pdrop=0.0
     )
-    block, theirs, x = made(activation), modeling.GPT2MLP(INNER, config).double(), inputs()
+    made = modeling.GPT2MLP(INNER, config).double()
+    return made, [[made.c_fc], [made.c_proj]]
+
+
+@pytest.mark.parametrize(
+    ("activation", "bias"),
+    [(name, True) for name in get_args(Activation)] + [(name, False) for name in GATED],
+)
+def test_it_is_the_feed_forward_network_of_llama_or_gpt2(activation: str, bias: bool) -> None:
+    block, x = made(activation, bias=bias), inputs()
+    theirs, parts = of_transformers(activation, bias)
+    flipped = activation in OTHERS  # GPT-2's matrices are (inputs, outputs)
     with torch.no_grad():
-        for one, other in ((block.fc1, theirs.c_fc), (block.fc2, theirs.c_proj)):
-            other.weight.copy_(one.weight.T)
-            other.bias.copy_(one.bias)
-    ours, others = block(x), theirs(x)
-    torch.testing.assert_close(ours, others, rtol=1e-12, atol=1e-12)
+        for mine, others in zip((block.fc1, block.fc2), parts, strict=True):
+            for name in ("weight", "bias") if bias else ("weight",):
+                slices = getattr(mine, name).chunk(len(others))
+                for other, values in zip(others, slices, strict=True):
+                    getattr(other, name).copy_(values.T if flipped and name == "weight" else values)
+    ours, expected = block(x), theirs(x)
+    torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
     of_ours = gradients(ours, [x, block.fc1.weight, block.fc2.weight])
-    of_x, first, second = gradients(others, [x, theirs.c_fc.weight, theirs.c_proj.weight])
-    torch.testing.assert_close(of_ours, [of_x, first.T, second.T], rtol=1e-10, atol=1e-10)
+    weights = [other.weight for others in parts for other in others]
+    of_x, *first, last = gradients(expected, [x, *weights])
+    joined = [of_x, torch.cat(first), last]
+    if flipped:
+        joined = [of_x, first[0].T, last.T]
+    torch.testing.assert_close(of_ours, joined, rtol=1e-10, atol=1e-10)
 
 
 def test_every_activation_is_compared() -> None:

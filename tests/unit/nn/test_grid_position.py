@@ -19,7 +19,7 @@ from magneto.nn.position import (
     resize_positions,
     resize_table,
 )
-from tests.unit.nn.grids import small_grid, timm_module
+from tests.unit.nn.grids import shaken, small_grid, timm_module
 
 CPU = torch.device("cpu")
 
@@ -145,22 +145,6 @@ def test_a_table_for_its_own_grid_and_what_stands_before_the_grid_stay() -> None
     assert (grid[0].diff() > 0).all()
 
 
-@pytest.mark.parametrize("max_length", [37, 50])
-def test_a_model_is_filled_for_a_larger_image(max_length: int) -> None:
-    old = small_grid(positions="learned", max_length=20)
-    new = small_grid(positions="learned", max_length=max_length, rows=6, columns=6)
-    torch.manual_seed(0)
-    small, large = Encoder(old), Encoder(new)
-    resized = resize_positions(small.state_dict(), old, new)
-    large.load_state_dict(resized)
-    table = small.position_embedding.table.weight[: old.grid.length]
-    expected = resize_table(table, old.grid, new.grid)
-    assert torch.equal(large.position_embedding.table.weight[:37], expected)
-    assert torch.equal(large.layers[1].feed_forward.mlp.fc1.weight,
-                       small.layers[1].feed_forward.mlp.fc1.weight)  # fmt: skip
-    assert large(torch.randn(2, 37, 32)).isfinite().all()
-
-
 def test_what_cannot_be_resized_is_said() -> None:
     grid, larger = Grid(4, 4, 1), Grid(6, 6, 1)
     for resize, table, words in (
@@ -185,19 +169,30 @@ def test_relative_biases_are_interpolated_as_timm_does(size: tuple[int, int]) ->
     assert torch.equal(resize_bias(table, old, old), table)
 
 
-@pytest.mark.parametrize("kind", ["relative_bias", "shared_relative_bias"])
-def test_biases_of_a_model_are_resized(kind: str) -> None:
-    old, new = small_grid(grid_positions=kind), small_grid(grid_positions=kind, rows=6, columns=5)
-    small, large = Encoder(old), Encoder(new)
-    for name, parameter in small.named_parameters():
-        if "positions" in name:
-            torch.nn.init.normal_(parameter)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positions": "learned", "max_length": 31},
+        {"positions": "learned", "max_length": 50},
+        {"grid_positions": "relative_bias"},
+        {"grid_positions": "shared_relative_bias"},
+    ],
+    ids=str,
+)
+def test_a_model_is_filled_for_a_larger_image(changes: dict[str, Any]) -> None:
+    """Tables and biases are resized, and all else is as it was."""
+    old = small_grid(**{**changes, "max_length": 20})
+    new = small_grid(**changes, rows=6, columns=5)
+    small, large = shaken(Encoder(old)), Encoder(new)
     large.load_state_dict(resize_positions(small.state_dict(), old, new))
     for name, parameter in small.named_parameters():
-        mine = large.get_parameter(name)
-        resized = "positions" in name
-        expected = resize_bias(parameter, old.grid, new.grid) if resized else parameter
-        assert torch.equal(mine, expected)
+        found, expected = large.get_parameter(name), parameter
+        if "position_embedding" in name:
+            expected = resize_table(parameter[: old.grid.length], old.grid, new.grid)
+            found = found[: new.grid.length]
+        elif "positions" in name:
+            expected = resize_bias(parameter, old.grid, new.grid)
+        assert torch.equal(found, expected), name
     assert large(torch.randn(2, 31, 32)).isfinite().all()
 
 

@@ -14,11 +14,13 @@ from magneto.nn.multiway import (
     MultiwayEncoder,
     PackedDropPath,
     Packing,
+    check_order,
     pack,
 )
 from magneto.theory.placement import VARIANTS, Depth
 from magneto.training.model import FillRecorder, draw_parameters, materialize, whole_model_reason
 from tests.pairs import in_turn
+from tests.unit.nn.grids import shaken
 
 EVERY_ROW = [*PLACEMENTS, *VARIANTS]
 SHAPE = {"width": 32, "heads": 4, "layers": 3, "ffn_width": 48}
@@ -36,14 +38,6 @@ ONE_MODALITY = {"vision": [(5, 0), (4, 0)], "language": [(0, 3), (0, 6)]}
 def multiway(design: str = "decoupled", **changes) -> MultiwayEncoder:
     torch.manual_seed(0)
     return shaken(MultiwayEncoder(MultiwayConfig(**{**SHAPE, **DESIGNS[design], **changes})))
-
-
-def shaken(model: nn.Module) -> nn.Module:
-    """No weight is neutral: norms, biases and scales have values of their own."""
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return model.eval()
 
 
 def one_way(model: MultiwayEncoder, modality: str = "vision") -> Encoder:
@@ -102,7 +96,7 @@ def test_equal_experts_are_the_one_way_encoder(placement: str, design: str) -> N
     expected = plain(padded, mask)
     found = model(vision, language, packing)
     check(samples(found, MIXED), [y[: len(x)] for x, y in zip(given, expected, strict=True)])
-    (found[0].square().sum() + found[1].square().sum()).backward()
+    pull(found)
     (expected * mask[..., None]).square().sum().backward()
     held: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
@@ -171,6 +165,11 @@ def test_padding_tokens_change_nothing(design: str) -> None:
     check(gradients[2], gradients[0], 1e-4)
 
 
+def pull(streams: Sequence[Tensor]) -> None:
+    """Send gradients back from every number of both streams."""
+    sum(x.square().sum() for x in streams).backward()  # type: ignore[union-attr]
+
+
 def used(model: nn.Module) -> set[str]:
     """The experts that got a gradient; every parameter has one, zero or not."""
     found = set()
@@ -198,19 +197,13 @@ def test_gradients_reach_the_experts_that_are_used(
 ) -> None:
     """The others' are zeros: data parallel training waits for each parameter's."""
     model = multiway(design)
-    vision, language = model(*tokens(sizes))
-    (vision.square().sum() + language.square().sum()).backward()
+    pull(model(*tokens(sizes)))
     assert used(model) == expected
-
-
-def test_pairs_go_through_their_own_network_at_the_top() -> None:
-    model = multiway("fusion", layers=3, vision_language_layers=2)
-    vision, language = model(*tokens(PAIRS))
-    (vision.square().sum() + language.square().sum()).backward()
-    for number, layer in enumerate(model.layers):
-        for name, expert in layer.feed_forward.experts.items():
-            reached = any(p.grad.any() for p in expert.parameters())
-            assert reached == ((name == "vision_language") == (number > 0))
+    if "vision_language" in expected:  # pairs have their own network in the upper two layers
+        for number, layer in enumerate(model.layers):
+            for name, expert in layer.feed_forward.experts.items():
+                reached = any(p.grad.any() for p in expert.parameters())
+                assert reached == ((name == "vision_language") == (number > 0))
 
 
 @pytest.mark.parametrize(
@@ -227,20 +220,15 @@ def test_the_papers_sizes(design: str, millions: float) -> None:
 
 
 @pytest.mark.parametrize(("placement", "design"), in_turn(PLACEMENTS, ["decoupled", "fusion"]))
-def test_it_is_drawn_module_by_module(placement: str, design: str) -> None:
-    config = MultiwayConfig(**SHAPE, **DESIGNS[design], placement=placement, input_norm="rmsnorm")
+def test_it_is_drawn_module_by_module_and_every_expert_gets_the_gain(
+    placement: str, design: str
+) -> None:
+    """torchscale gains both; unilm's BEiT-3 then draws every linear layer anew, without it."""
+    size = {"width": 64, "heads": 4, "layers": 4, "ffn_width": 96, "input_norm": "rmsnorm"}
+    config = MultiwayConfig(**size, **DESIGNS[design], placement=placement)
     with torch.device("meta"), FillRecorder() as building:
         model = MultiwayEncoder(config)
     assert whole_model_reason(model, building) == ""
-
-
-@pytest.mark.parametrize(("placement", "design"), in_turn(PLACEMENTS, ["decoupled", "fusion"]))
-def test_every_expert_gets_the_gain(placement: str, design: str) -> None:
-    """torchscale gains both; unilm's BEiT-3 then draws every linear layer anew, without it."""
-    size = {"width": 64, "heads": 4, "layers": 4, "ffn_width": 96}
-    config = MultiwayConfig(**size, **DESIGNS[design], placement=placement)
-    with torch.device("meta"):
-        model = MultiwayEncoder(config)
     materialize(model, torch.device("cpu"))
     draw_parameters(model, seed=0)
     for sublayer, projection in sublayer_projections(model):
@@ -286,8 +274,7 @@ def test_a_compiled_encoder_is_one_graph_with_the_same_gradients(placement: str)
     gradients = []
     for run in (torch.compile(model, fullgraph=True, backend="aot_eager"), model):
         model.zero_grad()
-        vision, language = run(*tokens(MIXED))
-        (vision.square().sum() + language.square().sum()).backward()
+        pull(run(*tokens(MIXED)))
         gradients.append([p.grad for p in model.parameters()])
     check(*gradients, 1e-4)
 
@@ -314,8 +301,7 @@ def test_recomputing_activations_changes_no_gradient(design: str) -> None:
         model = multiway(design, checkpoint_activations=recompute, dropout=0.1, drop_path=0.1)
         model.train()
         torch.manual_seed(1)
-        vision, language = model(*tokens(MIXED))
-        (vision.square().sum() + language.square().sum()).backward()
+        pull(model(*tokens(MIXED)))
         gradients.append([p.grad for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
@@ -370,3 +356,41 @@ def test_a_packing_of_other_tokens_is_refused() -> None:
     vision, language, packing = tokens(MIXED)
     with pytest.raises(ValueError, match="20 vision and 20 language tokens do not fit"):
         multiway()(vision, language[1:], packing)
+
+
+def test_full_rows_have_no_mask() -> None:
+    """So that attention can take its fastest kernel."""
+    assert pack([2, 2], [3, 3]).mask().allowed is None
+    assert pack([2, 2], [3, 3], length=6).attention_mask is not None
+    assert pack([], []).rows == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        (([2, 2], [1, 0]), "sample 1 is out of order: images alone come first"),
+        (([0, 2], [1, 1]), "sample 1 is out of order"),
+        (([2, 0], [0, 0]), "sample 1 has 0 vision and 0 language tokens"),
+        (([-1], [3]), "sample 0 has -1 vision"),
+        (([5], [3]), "a sample of 8 tokens is longer than a row of 7"),
+    ],
+)
+def test_impossible_batches(sizes: tuple[list[int], list[int]], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        pack(*sizes, length=7)
+    with pytest.raises(ValueError, match="is longer than argument"):
+        pack([1], [1, 2])
+    check_order([(1, 0), (1, 1), (0, 1)])
+
+
+def test_what_is_looked_at_of_a_batch() -> None:
+    packing = pack([3, 2, 2, 0], [0, 3, 1, 4])
+    assert packing.first_of_each_kind(1).tolist() == [0, 1, 3]
+    assert packing.first_of_each_kind(2).tolist() == [0, 1, 1, 2, 3, 3]
+    assert pack([0, 0], [2, 5]).first_of_each_kind(1).tolist() == [0]
+    assert packing.real().sum(1).tolist() == [3, 5, 3, 4]
+    vision, language = torch.arange(7.0)[:, None], torch.arange(8.0)[:, None]
+    means = packing.means(vision, packing.vision_place)
+    assert means.flatten().tolist() == [1, 1, 1, 3.5, 3.5, 5.5, 5.5]
+    means = packing.means(language, packing.language_place)
+    assert means.flatten().tolist() == [1, 1, 1, 3, 5.5, 5.5, 5.5, 5.5]
