@@ -1,5 +1,6 @@
 """Small models of transformers' own classes, with random weights, and what models say."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -91,3 +92,10 @@ def answers(model: Any) -> Tensor:
         else:
             found = model(ids)
     return found if isinstance(found, Tensor) else found[0]
+
+
+def same_gradients(answers: Sequence[Tensor], tensors: Sequence[Tensor], tolerance: float) -> None:
+    """Compare gradients of the sum of squares of two answers, each for a tensor of its model."""
+    pairs = zip(answers, tensors, strict=True)
+    one, other = (torch.autograd.grad(answer.square().sum(), t)[0] for answer, t in pairs)
+    torch.testing.assert_close(other, one, rtol=1e-4, atol=tolerance)

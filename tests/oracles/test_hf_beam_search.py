@@ -10,7 +10,6 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.hf.generation import FairseqEnds  # noqa: E402
 from tests.oracles.hf_models import shaken, theirs  # noqa: E402
 
 END, PAD = 0, 1
@@ -117,22 +116,6 @@ def test_a_beam_that_holds_everything_ranks_as_exhaustive_scoring_does(power: fl
     scores = translator.score([source], found)
     assert scores[0] == pytest.approx([score for score, _ in expected], abs=1e-5)
     assert len({len(body) for body in found[0][:20]}) > 1
-
-
-def test_transformers_alone_pays_nothing_for_the_end_at_the_limit() -> None:
-    """Why `FairseqEnds` is needed."""
-    model: Any = converted(taught("Marian"))
-    source = torch.tensor([[5, 6, 7, END]])
-    plain = {"num_beams": 3, "max_new_tokens": 3, "early_stopping": True}
-    scored = {"output_scores": True, "return_dict_in_generate": True}
-    broken = model.generate(source, **plain, **scored)
-    assert END not in broken.sequences[0, 1:]
-    ends = transformers.LogitsProcessorList([FairseqEnds(END, PAD, 2)])
-    whole = model.generate(source, **plain, **scored, logits_processor=ends)
-    assert whole.sequences[0, -1] == END and len(whole.sequences[0]) <= 4
-    translator = hf.Translator(model, hf.BeamSearch(beams=3, longest=2))
-    expected = translator.score([source[0].tolist()], [[whole.sequences[0, 1:-1].tolist()]])
-    assert whole.sequences_scores[0].item() == pytest.approx(expected[0][0], abs=1e-5)
 
 
 def test_batches_change_nothing_and_order_is_kept() -> None:

@@ -25,7 +25,7 @@ from magneto.language.models import LanguageModel  # noqa: E402
 from magneto.nn.config import TransformerConfig  # noqa: E402
 from magneto.nn.transformer import Encoder  # noqa: E402
 from tests.oracles import hf_models as small  # noqa: E402
-from tests.oracles.hf_models import shaken, theirs  # noqa: E402
+from tests.oracles.hf_models import same_gradients, shaken, theirs  # noqa: E402
 
 ROTARY = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
 RELATIVE = {"use_relative_position_bias": False}
@@ -102,10 +102,7 @@ def test_the_same_is_computed_and_comes_back(
     else:
         core = getattr(ours, "text_encoder", ours)
         tensors = [other.get_input_embeddings().weight, core.embedding.table.weight]
-    answers = both(name, other, ours)[0]
-    pairs = zip(answers, tensors, strict=True)
-    grads = [torch.autograd.grad(answer.square().sum(), tensor)[0] for answer, tensor in pairs]
-    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-3)
+    same_gradients(both(name, other, ours)[0], tensors, 1e-3)
     back = hf.to_transformers(ours, other.config.model_type)
     assert type(back) is type(other)
     known = {key: t for key, t in other.state_dict().items() if not key.startswith("pooler")}
@@ -129,30 +126,51 @@ def test_generation_is_theirs(name: str) -> None:
     assert torch.equal(written, other.generate(ids, **how))
 
 
+INSIDE = {
+    "self_attention.attention.inside": "self_attn.attn_sub_norm",
+    "feed_forward.mlp.inside": "mlp.ffn_sub_norm",
+}
+AFTER = {
+    "self_attention.attention.width_norm_q": "self_attn.q_norm",
+    "self_attention.attention.width_norm_k": "self_attn.k_norm",
+    "self_attention.branch": "post_attention_layernorm",
+    "feed_forward.branch": "post_feedforward_layernorm",
+}
+
+
 @pytest.mark.parametrize(
-    "changes", [{}, {"tie_word_embeddings": True, "hidden_act": "silu", **ROTARY}], ids=str
-)
-def test_bitnets_own_class_is_sub_ln(changes: dict[str, Any]) -> None:
-    """Without the rounding of its released weights: where its norms sit, and how wide they are."""
-    config = transformers.BitNetConfig(**small.LLAMA | changes)
-    other: Any = shaken(transformers.BitNetForCausalLM(config))
-    ours: Any = LanguageModel(replace(LLAMA.ours(config), placement="sub"))
-    inside = {
-        "decoder.layers.*.self_attention.attention.inside": "layers.*.self_attn.attn_sub_norm",
-        "decoder.layers.*.feed_forward.mlp.inside": "layers.*.mlp.ffn_sub_norm",
-    }
-    pairs = tensor_pairs(ours.config, {**LLAMA.names, **inside})
-    fill(ours, read_state(pairs, without_prefix(other.state_dict(), "model."), "^lm_head"))
-    for expected, found in both("BitNet", other, ours):
+    ("name", "placement", "norms", "changes"),
+    [
+        ("BitNet", "sub", INSIDE, {}),
+        ("BitNet", "sub", INSIDE,
+         {"tie_word_embeddings": True, "hidden_act": "silu", **ROTARY}),
+        ("Olmo2", "olmo2", AFTER, {}),
+        ("Olmo2", "olmo2", AFTER, {"num_key_value_heads": 2, "rms_norm_eps": 1e-2}),
+    ],
+)  # fmt: skip
+def test_other_norms_of_llama_are_a_row_of_the_table(
+    name: str, placement: str, norms: dict[str, str], changes: dict[str, Any]
+) -> None:
+    """Outputs and all gradients; BitNet without the rounding of its released weights."""
+    config = getattr(transformers, f"{name}Config")(**small.LLAMA | changes)
+    other: Any = shaken(getattr(transformers, f"{name}ForCausalLM")(config))
+    ours: Any = LanguageModel(replace(LLAMA.ours(config), placement=placement))
+    more = {f"decoder.layers.*.{mine}": f"layers.*.{their}" for mine, their in norms.items()}
+    read = {*more.values()}
+    llama = {mine: their for mine, their in LLAMA.names.items() if not read & {*their}}
+    pairs = tensor_pairs(ours.config, {**llama, **more})
+
+    def as_ours(state: dict[str, Tensor]) -> dict[str, Tensor]:
+        return read_state(pairs, without_prefix(state, "model."), "^lm_head")
+
+    fill(ours, as_ours(other.state_dict()))
+    for expected, found in both(name, other, ours):
         assert (expected - found).abs().max() <= 1e-5
-    embedding = other.get_input_embeddings()
-    answers = other(IDS).logits, ours(IDS)
-    tables = embedding.weight, ours.embedding.table.weight
-    grads = [
-        torch.autograd.grad(answer.square().sum(), table)[0]
-        for answer, table in zip(answers, tables, strict=True)
-    ]
-    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-3)
+    for answer in (other(IDS).logits, ours(IDS)):
+        answer.square().sum().backward()
+    found = dict(ours.named_parameters())
+    for key, gradient in as_ours({n: p.grad for n, p in other.named_parameters()}).items():
+        torch.testing.assert_close(found[key].grad, gradient, rtol=1e-4, atol=1e-3, msg=key)
 
 
 def test_kosmos2_whole() -> None:

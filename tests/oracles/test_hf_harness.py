@@ -25,6 +25,7 @@ from magneto.language.in_context import (
 )
 from magneto.language.models import LanguageModel
 from magneto.language.suites import SUITES, Item, parse_records
+from tests.unit.nn.grids import shaken
 
 LENGTH = 4000
 SHOTS = (0, 1, 4)
@@ -83,11 +84,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory):
 def model(tokenizer) -> LanguageModel:
     torch.manual_seed(0)
     sizes = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "positions": "rotary"}
-    made = LanguageModel(LanguageModelConfig(**sizes, vocab_size=tokenizer.vocab_size)).eval()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return made
+    config = LanguageModelConfig(**sizes, vocab_size=tokenizer.vocab_size)
+    return shaken(LanguageModel(config), 0.3)
 
 
 def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> Path:

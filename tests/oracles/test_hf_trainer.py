@@ -214,7 +214,7 @@ NUMBERS = [regression, regression_of_three, several_labels, segmentation, questi
 EVERY = [(make, 0.0) for make in (*CLASSES, *NUMBERS)] + [(make, 0.2) for make in CLASSES]
 
 
-def trainer(kind: Any, folder: Path, metrics: Any = None, **changes: Any) -> Any:
+def trainer(kind: Any, folder: Path, **changes: Any) -> Any:
     """Return a Trainer whose every step sees all rows once, in several parts."""
     values: dict[str, Any] = {
         "output_dir": str(folder), "max_steps": 2, "per_device_train_batch_size": 2,
@@ -228,7 +228,6 @@ def trainer(kind: Any, folder: Path, metrics: Any = None, **changes: Any) -> Any
         args=transformers.TrainingArguments(**(values | changes)),
         train_dataset=kind,
         eval_dataset=kind,
-        compute_metrics=metrics,
     )
 
 
@@ -276,22 +275,6 @@ def test_train_evaluate_and_predict(tmp_path: Path, make: Any, smoothing: float)
     assert torch.allclose(torch.tensor(found.predictions).view_as(logits), logits, atol=1e-5)
     assert found.metrics["test_loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert (found.label_ids == kind.data["labels"].numpy()).all()
-
-
-def test_the_best_model_is_loaded_at_the_end(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    kind = text_classes()
-    scores = iter([1.0, 3.0, 2.0])
-    made = trainer(
-        kind, tmp_path, lambda found: {"score": next(scores)}, max_steps=3,
-        load_best_model_at_end=True,
-        metric_for_best_model="score", eval_strategy="steps", eval_steps=1,
-        save_strategy="steps", save_steps=1,
-    )  # fmt: skip
-    expected = kind.trained(2)
-    made.train()
-    assert made.state.best_global_step == 2
-    assert_same_weights(kind.model, expected)
 
 
 @pytest.mark.parametrize("made_by", ["FSDP", "peft"])

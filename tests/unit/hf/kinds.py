@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from magneto import hf
+from tests.unit.nn.grids import shaken
 
 STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
 TEXT = {**STACK, "vocab_size": 40, "positions": "rotary", "pad_token_id": 0, "eos_token_id": 0}
@@ -44,11 +45,7 @@ def wrapped(name: str, **changes: Any) -> Any:
     """Return a model in evaluation mode, with noise added to every parameter."""
     config, values = KINDS[name]
     torch.manual_seed(0)
-    model = getattr(hf, name)(getattr(hf, config)(**{**values, **changes}))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model.eval()
+    return shaken(getattr(hf, name)(getattr(hf, config)(**{**values, **changes})), 0.1)
 
 
 def inputs(name: str) -> dict[str, Tensor]:

@@ -1,6 +1,5 @@
 """Language models in transformers: caches, padding, packed rows, positions, generation."""
 
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -15,6 +14,7 @@ from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
 from magneto.nn.config import Positions  # noqa: E402
 from tests.unit.hf.kinds import TEXTS, wrapped  # noqa: E402
+from tests.unit.nn.grids import shaken  # noqa: E402
 
 TEXT = "A function that returns the number of bytes in a file, or raises an error if it is closed. "
 KINDS_OF_POSITIONS = ("sinusoidal", "learned", "rotary", "t5")
@@ -46,10 +46,7 @@ def test_generation_is_equal_in_all_modes(positions: str) -> None:
     """Greedy and beam search agree with a growing cache, a static cache, no cache and left
     padding."""
     sizes: dict[str, Any] = {"width": 32, "heads": 4, "key_value_heads": 2, "vocab_size": 300}
-    model = causal(positions=positions, **sizes)
-    with torch.no_grad():  # so that its continuations vary
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+    model = shaken(causal(positions=positions, **sizes), 0.3)  # so that its continuations vary
     for beams in (1, 3):
         how: dict[str, Any] = {"max_new_tokens": 10, "do_sample": False, "eos_token_id": None}
         how["num_beams"] = beams
@@ -212,21 +209,6 @@ def test_prompt_tuning() -> None:
     assert trained == {"prompt_encoder.default.embedding.weight"}
     vectors = torch.cat([tuned.get_prompt(2), model.get_input_embeddings()(IDS)], 1)
     assert torch.equal(output.logits, model(inputs_embeds=vectors).logits)
-
-
-def test_layers_offloaded_to_disk(tmp_path: Path) -> None:
-    """An automatic device map offloads whole layers and leaves the logits unchanged."""
-    pytest.importorskip("accelerate")
-    model = causal(layers=3)
-    model.save_pretrained(tmp_path)
-    held = sum(parameter.numel() * 4 for parameter in model.parameters()) * 3 // 4
-    loaded = type(model).from_pretrained(
-        tmp_path, device_map="auto", max_memory={"cpu": held}, offload_folder=tmp_path / "offload"
-    )
-    places = loaded.hf_device_map
-    assert set(places.values()) == {"cpu", "disk"}
-    assert not any(".layers." in place and place.count(".") > 3 for place in places)
-    assert torch.equal(loaded(IDS).logits, model(IDS).logits)
 
 
 def test_generate(tokenizer) -> None:

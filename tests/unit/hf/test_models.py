@@ -40,6 +40,34 @@ def test_a_directory_loads_the_saved_model(name: str, tmp_path: Path) -> None:
     assert (half.float() - expected).abs().max() <= 0.1 * expected.abs().max()
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "share"),
+    [
+        ("MagnetoForCausalLM", {"layers": 3, "tie_embeddings": False}, 0.75),
+        ("MagnetoForSeq2SeqLM", {}, 0.5),
+    ],
+)
+def test_layers_offloaded_to_disk(
+    name: str, changes: dict[str, Any], share: float, tmp_path: Path
+) -> None:
+    """An automatic device map offloads whole layers, and changes no number."""
+    pytest.importorskip("accelerate")
+    model = wrapped(name, **changes)
+    if "Seq2Seq" in name:
+        model.core.logits_bias.normal_()
+    model.save_pretrained(tmp_path)
+    held = round(share * sum(parameter.numel() * 4 for parameter in model.parameters()))
+    loaded = type(model).from_pretrained(
+        tmp_path, device_map="auto", max_memory={"cpu": held}, offload_folder=tmp_path / "offload"
+    )
+    places = loaded.hf_device_map
+    assert set(places.values()) == {"cpu", "disk"}
+    assert not any("." in place.partition(".layers.")[2] for place in places)
+    assert torch.equal(says(loaded, name), says(model, name))
+    how: dict[str, Any] = {"max_new_tokens": 5, "do_sample": False}
+    assert torch.equal(loaded.generate(IDS, **how), model.generate(IDS, **how))
+
+
 def test_generated_configuration_classes_are_found_by_name() -> None:
     """Pickling configurations and models needs this."""
     for config in CONFIGURATIONS:

@@ -10,6 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
 from tests.unit.hf.kinds import wrapped  # noqa: E402
+from tests.unit.nn.grids import shaken  # noqa: E402
 
 IDS = torch.randint(1, 300, (2, 9), generator=torch.Generator().manual_seed(1))
 MASK = torch.ones(2, 9, dtype=torch.long)
@@ -19,11 +20,7 @@ MASK[1, -3:] = 0
 def translator(**changes: Any) -> Any:
     """Return a model whose translations vary."""
     sizes = {"width": 32, "heads": 4, "vocab_size": 300, "encoder_layers": 2, "decoder_layers": 3}
-    model = wrapped("MagnetoForSeq2SeqLM", **sizes, **changes)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
+    return shaken(wrapped("MagnetoForSeq2SeqLM", **sizes, **changes), 0.3)
 
 
 @pytest.mark.parametrize(
@@ -65,23 +62,3 @@ def test_translations_may_be_as_long_as_the_positions(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     loaded: Any = hf.MagnetoForSeq2SeqLM.from_pretrained(tmp_path)
     assert loaded.generate(IDS[:, :7] % 40, do_sample=False, eos_token_id=None).shape == (2, 33)
-
-
-@pytest.mark.parametrize("share", [0, 0.5])
-def test_stacks_offloaded_to_disk(tmp_path: Path, share: float) -> None:
-    """The device map is given, or found for a limited memory."""
-    pytest.importorskip("accelerate")
-    model = wrapped("MagnetoForSeq2SeqLM")
-    with torch.no_grad():
-        model.core.logits_bias.copy_(torch.randn_like(model.core.logits_bias))
-    model.save_pretrained(tmp_path)
-    own = dict.fromkeys(("core.embedding", "core.head", "core.logits_bias"), "cpu")
-    size = sum(parameter.numel() * 4 for parameter in model.parameters())
-    places: dict[str, Any] = {"device_map": {**own, "core.transformer": "disk"}}
-    if share:
-        places = {"device_map": "auto", "max_memory": {"cpu": round(size * share)}}
-    load: Any = hf.MagnetoForSeq2SeqLM.from_pretrained
-    loaded = load(tmp_path, **places, offload_folder=tmp_path / "offload")
-    assert set(loaded.hf_device_map.values()) == {"cpu", "disk"}
-    written = loaded.generate(IDS[:, :7] % 40, max_new_tokens=5, do_sample=False)
-    assert torch.equal(written, model.generate(IDS[:, :7] % 40, max_new_tokens=5, do_sample=False))

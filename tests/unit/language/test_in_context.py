@@ -27,6 +27,7 @@ from magneto.language.in_context import (
 )
 from magneto.language.models import LanguageModel
 from magneto.language.suites import SUITES, Item, SuiteQuestions, load_questions
+from tests.unit.nn.grids import shaken
 
 HUB = {"text": "The dog chased the cat until it  got tired.", "pronoun": "it", "pronoun_loc": 29,
        "options": ["The dog", "The cat"], "label": 0}  # fmt: skip
@@ -192,8 +193,8 @@ def suite(pool: list[Item] | None = None) -> SuiteQuestions:
 
 def model(**changes) -> LanguageModel:
     torch.manual_seed(0)
-    values = {"width": 32, "heads": 4, "ffn_width": 64, "layers": 2, "vocab_size": 260, **changes}
-    return LanguageModel(LanguageModelConfig(**values, positions="rotary")).eval()
+    sizes = {"width": 32, "heads": 4, "ffn_width": 48, "layers": 2, "vocab_size": 260}
+    return shaken(LanguageModel(LanguageModelConfig(**{**sizes, **changes})))
 
 
 def score(language_model: LanguageModel, num_fewshot: int = 0, **changes) -> SuiteScore:
@@ -276,16 +277,6 @@ def test_scores_by_hand() -> None:
 POSITIONS = ["none", "sinusoidal", "learned", "rotary", "t5"]
 
 
-def shaken(**changes) -> LanguageModel:
-    torch.manual_seed(0)
-    values = {"width": 32, "heads": 4, "ffn_width": 48, "layers": 2, "vocab_size": 50, **changes}
-    made = LanguageModel(LanguageModelConfig(**values)).eval()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
-    return made
-
-
 def questions() -> list[OptionTokens]:
     """Shared contexts, shared endings, nothing shared, one option, several numbers of options."""
     chance = random.Random(1)
@@ -326,17 +317,17 @@ def check(language_model: LanguageModel, **how) -> None:
 
 @pytest.mark.parametrize(("placement", "positions"), [*zip(PLACEMENTS, cycle(POSITIONS))])
 def test_equal_to_reading_each_alone(placement: str, positions: str) -> None:
-    check(shaken(placement=placement, positions=positions))
+    check(model(placement=placement, positions=positions))
 
 
 def test_neither_batches_nor_chunks_of_logits_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magneto.functional.cross_entropy.CHUNK", 3)
     for tokens in (1, 40, 100):
-        check(shaken(positions="sinusoidal"), tokens=tokens)
+        check(model(positions="sinusoidal"), tokens=tokens)
 
 
 def test_what_is_shared_is_read_once() -> None:
-    language_model, read = shaken(), []
+    language_model, read = model(), []
     language_model.embedding.register_forward_hook(lambda _, inputs, __: read.append(inputs[0]))
     context, endings = list(range(40)), [[41, 42], [43, 44], [45, 46], [47, 48]]
     texts = [OptionTokens(tuple(context + ending for ending in endings), (2,) * 4)]

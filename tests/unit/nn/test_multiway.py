@@ -144,27 +144,6 @@ def test_a_sample_does_not_depend_on_its_batch(design: str) -> None:
     check(again, [found[number] for number in order])
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-def test_padding_tokens_change_nothing(design: str) -> None:
-    """A text of padding after all others makes every batch as large; no gradient comes from it."""
-    model = multiway(design)
-    vision, language, packing = tokens(MIXED)
-    gradients = []
-    for padding in (None, 50.0, -3.0):
-        words = language
-        if padding is not None:
-            words = torch.cat((language, torch.full((8, 32), padding)))
-            packing = pack([*(v for v, _ in MIXED), 0], [*(w for _, w in MIXED), 8])
-        model.zero_grad()
-        found = model(vision, words, packing)
-        (found[0].square().sum() + found[1][: len(language)].square().sum()).backward()
-        gradients.append(
-            [p.grad for p in model.parameters()] + [found[0], found[1][: len(language)]]
-        )
-    check(gradients[1], gradients[0], 1e-4)
-    check(gradients[2], gradients[0], 1e-4)
-
-
 def pull(streams: Sequence[Tensor]) -> None:
     """Send gradients back from every number of both streams."""
     sum(x.square().sum() for x in streams).backward()  # type: ignore[union-attr]
