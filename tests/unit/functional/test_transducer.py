@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -18,6 +16,7 @@ from magneto.functional.transducer import (
     transducer_alignment,
     transducer_loss,
 )
+from tests.unit.functional.recorder import Recorder
 
 VOCABULARY, WIDTH = 7, 3
 # More labels than frames, as many, no labels, one frame.
@@ -222,18 +221,6 @@ def test_checkpointing_and_micro_batches_change_nothing() -> None:
     close(torch.autograd.grad(total, given), whole, 1e-12)  # the graph was kept
 
 
-class Recorder(TorchDispatchMode):
-    """Notes the elements of the largest tensor of any operator."""
-
-    largest = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        sizes = [leaf.numel() for leaf in tree_leaves(found) if isinstance(leaf, Tensor)]
-        self.largest = max(self.largest, *sizes, 0)
-        return found
-
-
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_only_a_tile_exists(precision: torch.dtype) -> None:
     batch, time, count, vocabulary, width, tile = 3, 20, 4, 50, 40, 12
@@ -247,11 +234,11 @@ def test_only_a_tile_exists(precision: torch.dtype) -> None:
             loss = joiner_transducer_loss(encoder, predictor, weight, None, *rest, tile=tile)
         loss.sum().backward()
     # These are larger than a tile of 10 cells; a hidden layer of all cells would be 12,000.
-    assert recorder.largest == max(encoder.numel(), weight.numel())
+    assert recorder.most == max(encoder.numel(), weight.numel())
     with Recorder() as whole:
         hidden = torch.tanh(encoder[:, :, None] + predictor[:, None])
         transducer_loss(hidden @ weight.T, *rest).sum().backward()
-    assert whole.largest == batch * time * (count + 1) * vocabulary  # the check can fail
+    assert whole.most == batch * time * (count + 1) * vocabulary  # the check can fail
 
 
 def test_counted_operations_do_not_depend_on_the_tile() -> None:

@@ -32,9 +32,12 @@ def exported(folder: Path, **changes: Any) -> tuple[Segmentation, Any]:
     return task, model
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("inference", ["slide", "whole"])
 def test_the_pipeline_predicts_what_the_run_predicts(tmp_path: Path, inference: Any) -> None:
+    """Also with weights on disk, where a window's logits need no others; bfloat16 is near."""
     image = pytest.importorskip("PIL.Image")
+    pytest.importorskip("accelerate")
     task, model = exported(tmp_path / "out", inference=inference, pretrained="gone")
     pixels = np.random.default_rng(0).integers(0, 256, (25, 41, 3), dtype=np.uint8)
     expected = task.segment(model, pixels)
@@ -46,6 +49,17 @@ def test_the_pipeline_predicts_what_the_run_predicts(tmp_path: Path, inference: 
         found[np.asarray(each["mask"]) > 0] = NAMES.index(each["label"])
     assert np.array_equal(found, expected)
     assert pipe.model.config.core["pretrained"] is None
+    load: Any = hf.MagnetoForSemanticSegmentation.from_pretrained
+    values = torch.randn(1, 3, 25, 41, generator=torch.Generator().manual_seed(0))
+    logits = load(place)(values).logits
+    disk = load(place, device_map={"": "disk"}, offload_folder=tmp_path / "offload")
+    if inference == "whole":
+        with pytest.raises(ValueError, match="needs all weights in memory"):
+            disk(values)
+    else:
+        assert torch.equal(disk(values).logits, logits)
+    half = load(place, dtype=torch.bfloat16)(values).logits
+    assert (half - logits).abs().max() <= 0.1 * logits.abs().max()
 
 
 def test_what_does_not_fit_is_said() -> None:
@@ -55,21 +69,3 @@ def test_what_does_not_fit_is_said() -> None:
         model(torch.randn(1, 3, 16, 20), labels=masks)
     with pytest.raises(ValueError, match="output_hidden_states"):
         model(torch.randn(1, 3, 16, 16), output_hidden_states=True)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("inference", ["slide", "whole"])
-def test_weights_on_disk_and_in_bfloat16(tmp_path: Path, inference: Any) -> None:
-    pytest.importorskip("accelerate")
-    exported(tmp_path / "out", inference=inference)
-    load: Any = hf.MagnetoForSemanticSegmentation.from_pretrained
-    pixels = torch.randn(1, 3, 25, 41, generator=torch.Generator().manual_seed(0))
-    expected = load(tmp_path / "out")(pixels).logits
-    disk = load(tmp_path / "out", device_map={"": "disk"}, offload_folder=tmp_path / "offload")
-    if inference == "whole":
-        with pytest.raises(ValueError, match="needs all weights in memory"):
-            disk(pixels)
-    else:
-        assert torch.equal(disk(pixels).logits, expected)
-    found = load(tmp_path / "out", dtype=torch.bfloat16)(pixels).logits
-    assert (found - expected).abs().max() <= 0.1 * expected.abs().max()

@@ -13,7 +13,6 @@ pytest.importorskip("sentencepiece")
 from magneto import hf  # noqa: E402
 from magneto.data.tokenizer import (  # noqa: E402
     SPECIAL,
-    SentencePieceTokenizer,
     load_tokenizer,
     train_bpe,
     train_sentencepiece,
@@ -39,12 +38,19 @@ SIZE: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module", params=["unigram", "bpe"])
-def ours(request, tmp_path_factory: pytest.TempPathFactory) -> SentencePieceTokenizer:
+def trained(kind: str, folder: Path) -> Any:
     lines = [f"The quick brown fox {i} jumps over the lazy dog. AAA hahaha!" for i in range(200)]
-    path = tmp_path_factory.mktemp(request.param) / "sp.model"
-    path.write_bytes(train_sentencepiece(lines, request.param, 320, 200))
-    return SentencePieceTokenizer(path)
+    path = folder / ("tokenizer.json" if kind == "byte-bpe" else "sp.model")
+    if kind == "byte-bpe":
+        train_bpe(lines, 320, path, SPECIAL)
+    else:
+        path.write_bytes(train_sentencepiece(lines, kind, 320, 200))
+    return load_tokenizer(path)
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def ours(request, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return trained(request.param, tmp_path_factory.mktemp(request.param))
 
 
 def saved(made: Any, folder: Path) -> Any:
@@ -112,13 +118,7 @@ def test_tags_of_translation(ours: Any, tmp_path: Path) -> None:
 @torch.no_grad()
 def test_an_exported_directory_runs_in_a_pipeline(kind: str, tmp_path: Path) -> None:
     hf.register()
-    lines = [f"The quick brown fox {i} jumps over the lazy dog. AAA hahaha!" for i in range(200)]
-    path = tmp_path / ("sp.model" if kind == "unigram" else "tokenizer.json")
-    if kind == "unigram":
-        path.write_bytes(train_sentencepiece(lines, "unigram", 320, 200))
-    else:
-        train_bpe(lines, 320, path, SPECIAL)
-    ours = load_tokenizer(path)
+    ours = trained(kind, tmp_path)
     masked = MaskedLanguageModel(MaskedLanguageModelConfig(**SIZE)).eval()
     export_text(masked, ours, tmp_path / "masked", 32, hf.MASKED)
     place = str(tmp_path / "masked")

@@ -137,14 +137,6 @@ def test_storycloze_is_asked_on_test_and_shown_from_validation(tmp_path: Path, e
     assert found.items[0].solved == "So. So. So. So. Yes, sir."
 
 
-def test_two_candidates_are_a_question_to_the_user(tmp_path: Path) -> None:
-    write(tmp_path / "winogrande_dev.jsonl", GRANDE)
-    write(tmp_path / "winogrande_xs" / "val.jsonl", GRANDE)
-    write(tmp_path / "winogrande" / "val.jsonl", GRANDE)
-    with pytest.raises(ConfigError, match="two validation files for winogrande"):
-        load("winogrande", tmp_path)
-
-
 def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
     write(tmp_path / "winogrande_dev.jsonl", GRANDE)
     with pytest.raises(ConfigError, match=r"winograd in .*has winogrande.*wsc285\.jsonl"):
@@ -153,6 +145,12 @@ def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
         load("winogrande", tmp_path / "winogrande_de.jsonl")
     with pytest.raises(ConfigError, match="storycloze on the hub"):
         load_questions(SUITES["storycloze"], None)
+    with pytest.raises(ValueError, match="no records"):
+        load("winogrande", write(tmp_path / "a.jsonl"))
+    for folder in ("winogrande_xs", "winogrande"):
+        write(tmp_path / folder / "val.jsonl", GRANDE)
+    with pytest.raises(ConfigError, match="two validation files for winogrande"):
+        load("winogrande", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -170,11 +168,6 @@ def test_a_bad_record_is_never_left_out(tmp_path: Path, line: str, message: str)
     path.write_text(path.read_text() + line)
     with pytest.raises(ValueError, match=message):
         load("winogrande", path)
-
-
-def test_an_empty_file_is_no_suite(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no records"):
-        load("winogrande", write(tmp_path / "a.jsonl"))
 
 
 BYTES = ByteTokenizer()
