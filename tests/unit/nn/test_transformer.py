@@ -70,16 +70,6 @@ def test_padding_changes_no_real_token(placement: str, positions: str) -> None:
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_source_padding_changes_no_target(positions: str) -> None:
-    torch.manual_seed(0)
-    model = EncoderDecoder(pair(positions=positions)).eval()
-    source, target = torch.randn(1, 5, 32), torch.randn(1, 4, 32)
-    padded = torch.cat((source, torch.full((1, 2, 32), 50.0)), 1)
-    mask = torch.tensor([[True] * 5 + [False] * 2])
-    assert close(model(padded, target, mask), model(source, target))
-
-
-@pytest.mark.parametrize("positions", POSITIONS)
 def test_a_row_that_sees_nothing_is_finite(positions: str) -> None:
     """The attention's output is zero there, gradients included; the authors' code gives NaN."""
     torch.manual_seed(0)
@@ -96,17 +86,6 @@ def test_a_row_that_sees_nothing_is_finite(positions: str) -> None:
     model(x, mask)
     hook.remove()
     assert not seen[0][1].any() and seen[0][0].any()
-
-
-@pytest.mark.parametrize("placement", EVERY_ROW)
-def test_a_decoder_never_looks_ahead(placement: str) -> None:
-    torch.manual_seed(0)
-    model = Decoder(small(placement=placement)).eval()
-    x = torch.randn(1, 6, 32)
-    changed = x.clone()
-    changed[:, 4:] = torch.randn(1, 2, 32)
-    assert close(model(x)[:, :4], model(changed)[:, :4], 1e-6)
-    assert not close(model(x)[:, 4:], model(changed)[:, 4:], 1e-2)
 
 
 @pytest.mark.parametrize(
