@@ -154,13 +154,14 @@ def test_recordings(tmp_path: Path) -> None:
         tmp_path, DEEP, '{"audio": "1.wav", "text": "x", "channel": 1e999}',
         *({**odd, "channel": value} for value in (-1, 1.9, True, "left")),
         {**odd, "start": 0, "stop": 1e308}, {**odd, "start": -1, "stop": 1}, {**odd, "stop": True},
-        '{"audio": "1.wav", "text": "x", "stop": 1e999}',
+        '{"audio": "1.wav", "text": "x", "stop": 1e999}', {**odd, "start": 2, "stop": 2},
+        {"text": "no sound"}, {**odd, "audio": 5},
         *({**odd, "audio": name} for name in (*NOWHERE, "fifo.wav")),
         {**odd, "channel": 1}, {**odd, "channel": "0"},
     )  # fmt: skip
     changes = {"validation_source": str(speech_source(tmp_path / "held")), "cmvn": "none"}
     task, said = task_of("transducer/tiny", source, **changes)
-    assert f"8 {MALFORMED} [{source}, line 9: nested too deeply; {source}, record 9: " in said
+    assert f"11 {MALFORMED} [{source}, line 9: nested too deeply; {source}, record 9: " in said
     assert "channel inf is not a whole number" in said
     assert "5 missing recordings" in said
     assert "1 recording without the requested channel" in said

@@ -20,7 +20,7 @@ from magneto.speech.batching import (
     build_vocabulary,
 )
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
-from magneto.speech.features import Augmentation, SpeechFeatures
+from magneto.speech.features import Augmentation
 from tests.said import Said
 from tests.unit.speech.wavs import tone, write
 
@@ -199,23 +199,6 @@ def test_global_means_are_those_of_the_training_split() -> None:
     assert train.table.values("text") == noisy.splits.train.values("text")
     normalisers: Any = [prepared.normaliser, noisy.normaliser]
     assert not np.allclose(*(each.mean for each in normalisers), atol=0.1)
-
-
-def test_what_a_run_keeps(tmp_path: Path) -> None:
-    prepared, run = PreparedSpeech(PLAIN, 1), tmp_path / "run"
-    run.mkdir()
-    prepared.vocabulary.tokenizer.save(run)
-    prepared.normaliser.save(run / "cmvn.json")
-    values = {"tokenizer": str(run), "cmvn": str(run / "cmvn.json")}
-    other = PreparedSpeech(replace(PLAIN, **values, validation_source=PLAIN.source), 3)
-    assert len(other.splits.train) == 0
-    assert equal(list(other.validation_batches()), list(prepared.validation_batches()))
-    assert other.vocabulary.size == prepared.vocabulary.size
-    samples = prepared.validation_maker.source.sound(0).samples
-    alone = SpeechFeatures(other.config)(samples)  # without any data
-    assert np.array_equal(alone, prepared.normaliser(prepared.filter_bank(samples)))
-    with pytest.raises(ValueError, match="which needs training data"):
-        SpeechFeatures(PLAIN)
 
 
 def test_cached_features_change_nothing_and_slow_work_is_done_once() -> None:

@@ -97,23 +97,6 @@ def test_columns_have_other_names_too(tmp_path: Path) -> None:
         read(tmp_path / "b.csv")
 
 
-def test_what_makes_no_utterance_is_counted(tmp_path: Path) -> None:
-    lines = [
-        {"audio": "a.wav", "text": ""},  # nothing said: known later
-        {"audio": "a.wav"},
-        {"text": "no sound"},
-        {"audio": "a.wav", "text": "x", "start": 3, "stop": 2},
-        {"audio": "a.wav", "text": "x", "start": 2, "stop": 2},
-        {"audio": "a.wav", "text": "x", "start": "nan", "stop": 2},
-        {"audio": 5, "text": "x"},
-    ]
-    path = tmp_path / "a.jsonl"
-    path.write_text("\n".join([*map(json.dumps, lines), "{", "7"]))
-    table, counts = read(path)
-    assert table.values("text") == [""] and +counts == {MALFORMED: 8}
-    assert f"{path}, record 2: no audio, or no text" in counts.named[MALFORMED]
-
-
 def librispeech(root: Path) -> Path:
     for split, speaker, chapter in (
         ("train-clean-100", 19, 198), ("train-clean-100", 26, 1), ("dev-clean", 84, 2),
