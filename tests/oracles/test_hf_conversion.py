@@ -13,17 +13,13 @@ transformers = pytest.importorskip("transformers")
 from magneto import hf  # noqa: E402
 from magneto.hf.families import LLAMA  # noqa: E402
 from magneto.hf.layout import (  # noqa: E402
-    Names,
     fill,
     read_state,
-    tensor,
     tensor_pairs,
     without_prefix,
 )
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
-from magneto.nn.config import TransformerConfig  # noqa: E402
-from magneto.nn.transformer import Encoder  # noqa: E402
 from tests.oracles import hf_models as small  # noqa: E402
 from tests.oracles.hf_models import same_gradients, shaken, theirs  # noqa: E402
 
@@ -107,11 +103,11 @@ def test_the_same_is_computed_and_comes_back(
     assert type(back) is type(other)
     known = {key: t for key, t in other.state_dict().items() if not key.startswith("pooler")}
     assert known.keys() == back.state_dict().keys() or "BertForSequence" in name
-    for key, held in known.items():
+    for key, tensor in known.items():
         # BART's positions begin at row 2; what lies before is never read, nor kept.
         rows = slice(2 * ("Bart" in name and key.endswith("embed_positions.weight")), None)
         if key != "cls.predictions.bias":  # its decoder has it; by itself it is not read
-            assert torch.equal(held[rows], back.state_dict()[key][rows]), key
+            assert torch.equal(tensor[rows], back.state_dict()[key][rows]), key
     assert hf.load(back).config == ours.config
 
 
@@ -184,43 +180,39 @@ def test_kosmos2_whole() -> None:
     assert (other.text_model(IDS).logits - hf.load(other)(IDS)).abs().max() <= 1e-5
 
 
-def torch_names(slot: str) -> Names:
-    """Return the name map of torch's encoder, whose norms are in a slot."""
-    attention = "layers.*.self_attention.attention"
-    return {
-        f"{attention}.qkv_proj.weight": tensor("layers.*.self_attn.in_proj_weight"),
-        f"{attention}.qkv_proj.bias": tensor("layers.*.self_attn.in_proj_bias"),
-        f"{attention}.out_proj": "layers.*.self_attn.out_proj",
-        f"layers.*.self_attention.{slot}": "layers.*.norm1",
-        "layers.*.feed_forward.mlp.fc1": "layers.*.linear1",
-        "layers.*.feed_forward.mlp.fc2": "layers.*.linear2",
-        f"layers.*.feed_forward.{slot}": "layers.*.norm2",
-        "final_norm": "norm",
-    }
-
-
 @pytest.mark.parametrize(
-    ("placement", "activation", "function", "bias"),
+    ("norm_first", "function", "bias"),
     [
-        ("post", "relu", "relu", True), ("pre", "gelu", "gelu", False),
-        ("post", "gelu_tanh", nn.GELU("tanh"), False), ("pre", "relu", nn.ReLU(), True),
+        (False, "relu", True), (True, "gelu", False), (False, nn.GELU("tanh"), False),
+        (True, nn.ReLU(), True),
     ],
     ids=str,
 )  # fmt: skip
-def test_torch_encoder(placement: str, activation: Any, function: Any, bias: bool) -> None:
-    first = placement == "pre"
+def test_torch_encoder(norm_first: bool, function: Any, bias: bool) -> None:
     layer = nn.TransformerEncoderLayer(
-        32, 4, 48, activation=function, batch_first=True, norm_first=first, bias=bias
+        32, 4, 48, activation=function, batch_first=True, norm_first=norm_first, bias=bias
     )
-    norm = nn.LayerNorm(32, bias=bias) if first else None
+    norm = nn.LayerNorm(32, bias=bias) if norm_first else None
     other = shaken(nn.TransformerEncoder(layer, 3, norm, enable_nested_tensor=False))
-    config = TransformerConfig(width=32, layers=3, heads=4, ffn_width=48, placement=placement,
-                               activation=activation, bias=bias)  # fmt: skip
-    pairs = tensor_pairs(config, torch_names("before" if first else "after"))
-    ours = fill(Encoder(config), read_state(pairs, other.state_dict())).eval()
-    x, real = torch.randn(3, 9, 32), RIGHT.bool()
+    ours, real = hf.from_torch(other), RIGHT.bool()  # type: ignore[arg-type]
+    x = torch.randn(3, 9, 32)
     expected = other(x, src_key_padding_mask=~real)
     assert (expected[real] - ours(x, real)[real]).abs().max() <= 1e-5
+
+
+def test_what_has_no_counterpart_in_torch_is_named() -> None:
+    def encoder(norm: nn.Module | None, **changes: Any) -> nn.TransformerEncoder:
+        layer = nn.TransformerEncoderLayer(32, 4, 48, batch_first=True, **changes)
+        return nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
+
+    with pytest.raises(ValueError, match="norm_first=False must lack it"):
+        hf.from_torch(encoder(nn.LayerNorm(32)))
+    with pytest.raises(ValueError, match="different eps"):
+        hf.from_torch(encoder(nn.LayerNorm(32, eps=1e-3), norm_first=True))
+    with pytest.raises(ValueError, match=r"activation .* has no counterpart"):
+        hf.from_torch(encoder(None, activation=torch.tanh))
+    with pytest.raises(ValueError, match="from_torch"):
+        hf.load(encoder(None))
 
 
 def test_what_has_no_counterpart_here_is_named(tmp_path: Path) -> None:

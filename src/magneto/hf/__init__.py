@@ -22,7 +22,7 @@ HOME = {
     "export": (
         "Assets", "decoder_assets", "encoder_assets", "export_model", "save_export", "wrap",
     ),
-    "conversion": ("load", "to_transformers"),
+    "conversion": ("from_torch", "load", "to_transformers"),
     "generation": ("BeamSearch", "Sampling", "Translator", "generate"),
     "language": (
         "MagnetoEncoderModel", "MagnetoForCausalLM", "MagnetoForMaskedLM", "MagnetoForSeq2SeqLM",

@@ -1,8 +1,8 @@
 """Conversion of weights between Magneto and other libraries.
 
-Supported sources are models of transformers, and files of timm, torchscale, fairseq and BEiT-3's
-authors. Only names and layouts of tensors change. Outputs are equal up to rounding. A feature
-without a counterpart raises a ValueError that names the feature.
+Supported sources are models of transformers, torch's TransformerEncoder, and files of timm,
+torchscale, fairseq and BEiT-3's authors. Only names and layouts of tensors change. Outputs are
+equal up to rounding. A feature without a counterpart raises a ValueError that names the feature.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from magneto.config import error_line, nearest
 from magneto.files import read_object
@@ -24,16 +25,20 @@ from magneto.hf import timm, torchscale
 from magneto.hf.families import FORMATS, KOSMOS2
 from magneto.hf.layout import (
     ModelFormat,
+    Names,
     State,
     WeightFormat,
     check_round_trip,
     fill,
     read_state,
+    tensor,
     tensor_pairs,
     without_prefix,
     write_state,
 )
 from magneto.hf.wrapper import register
+from magneto.nn.config import Activation, TransformerConfig
+from magneto.nn.transformer import Encoder
 
 NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
 # Model of images and texts, of which the text model is converted.
@@ -128,6 +133,8 @@ def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
 
 def read_config(source: str | Path | nn.Module) -> Any:
     """Return the transformers configuration of a model, a directory or a name on the hub."""
+    if isinstance(source, nn.TransformerEncoder):
+        raise ValueError("convert torch's TransformerEncoder with magneto.hf.from_torch")
     if isinstance(source, nn.Module):
         if not hasattr(source, "config"):
             raise ValueError(f"{type(source).__name__} has no config. Give a transformers model.")
@@ -203,6 +210,59 @@ def _theirs(name: str) -> Any:
     from transformers.models.kosmos2 import modeling_kosmos2  # has the text models
 
     return getattr(modeling_kosmos2, name)
+
+
+def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
+    """Convert torch's TransformerEncoder to an `Encoder`, in evaluation mode.
+
+    torch's encoder must have both `norm_first` and a final norm (placement "pre"), or neither of
+    them ("post"). The result takes inputs of shape (batch, length, width) for any `batch_first`,
+    and has no dropout.
+
+    Raises:
+        ValueError: If an option has no counterpart.
+    """
+    first: Any = encoder.layers[0]
+    before = first.norm_first
+    if before != (encoder.norm is not None):
+        raise ValueError("norm_first=True needs a final norm, norm_first=False must lack it")
+    epsilons = {norm.eps for norm in encoder.modules() if isinstance(norm, nn.LayerNorm)}
+    if len(epsilons) > 1:
+        raise ValueError(f"norms with different eps are not supported: {sorted(epsilons)}")
+    config = TransformerConfig(
+        width=first.linear1.in_features,
+        layers=len(encoder.layers),
+        heads=first.self_attn.num_heads,
+        ffn_width=first.linear1.out_features,
+        placement="pre" if before else "post",
+        activation=_activation(first.activation),
+        norm_eps=first.norm1.eps,
+        bias=first.linear1.bias is not None,
+    )
+    slot, attention = "before" if before else "after", "layers.*.self_attention.attention"
+    names: Names = {
+        f"{attention}.qkv_proj.weight": tensor("layers.*.self_attn.in_proj_weight"),
+        f"{attention}.qkv_proj.bias": tensor("layers.*.self_attn.in_proj_bias"),
+        f"{attention}.out_proj": "layers.*.self_attn.out_proj",
+        f"layers.*.self_attention.{slot}": "layers.*.norm1",
+        "layers.*.feed_forward.mlp.fc1": "layers.*.linear1",
+        "layers.*.feed_forward.mlp.fc2": "layers.*.linear2",
+        f"layers.*.feed_forward.{slot}": "layers.*.norm2",
+        "final_norm": "norm",
+    }
+    model = Encoder(config)
+    fill(model, read_state(tensor_pairs(config, names), encoder.state_dict()))
+    return model.eval()
+
+
+def _activation(function: Any) -> Activation:
+    if function is F.relu or isinstance(function, nn.ReLU):
+        return "relu"
+    if function is F.gelu:
+        return "gelu"
+    if isinstance(function, nn.GELU):
+        return "gelu" if function.approximate == "none" else "gelu_tanh"
+    raise ValueError(f"activation {function} has no counterpart in Magneto")
 
 
 def is_weight_directory(path: Path) -> bool:
