@@ -1,9 +1,7 @@
 """BEiT-3 by its authors' names: torchscale's forward, the authors' heads and timm's reading."""
 
-import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -178,19 +176,6 @@ def small(**changes) -> VisionLanguageEncoder:
     values = {"width": 32, "heads": 4, "layers": 1, "ffn_width": 48, "placement": "sub",
               "image_size": 12, "patch_size": 4, "vocab_size": 40, "max_length": 8}  # fmt: skip
     return VisionLanguageEncoder(VisionLanguageConfig(**{**values, **changes})).eval()
-
-
-def test_scaled_words_are_written_scaled() -> None:
-    ours = small(embedding_scale="sqrt_width")
-    state, args = write_weights(ours, "beit3")
-    again: Any = load_weights(state, args)
-    assert (ours.config.embedding_scale, again.config.embedding_scale) == ("sqrt_width", "none")
-    samples = join_samples(IMAGE, paired=[np.array([1, 2, 3])])
-    given = (IMAGES[:1], samples)
-    for found, expected in zip(again(*given), ours(*given), strict=True):
-        check(found, expected, "scaled words")
-    words = state["beit3.text_embed.weight"]
-    assert torch.allclose(words, ours.text_embedding.words.table.weight * math.sqrt(32))
 
 
 def test_half_precision_dropout_and_epsilon() -> None:

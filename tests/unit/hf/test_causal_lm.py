@@ -13,7 +13,7 @@ from magneto.data.tokenizer import load_tokenizer, train_bpe  # noqa: E402
 from magneto.language.config import LanguageModelConfig  # noqa: E402
 from magneto.language.models import LanguageModel  # noqa: E402
 from magneto.nn.config import Positions  # noqa: E402
-from tests.unit.hf.kinds import TEXTS, wrapped  # noqa: E402
+from tests.unit.hf.kinds import wrapped  # noqa: E402
 from tests.unit.nn.grids import shaken  # noqa: E402
 
 TEXT = "A function that returns the number of bytes in a file, or raises an error if it is closed. "
@@ -134,23 +134,6 @@ def test_packed_texts_have_the_logits_of_separate_texts(positions: str) -> None:
     given = {"attention_mask": mask, "position_ids": places[:, order]}
     found = model(row[:, order], **given).logits
     assert (found[:, mask[0].bool()] - expected).abs().max() <= 1e-5
-
-
-def test_arguments_of_packing_collators_are_never_ignored() -> None:
-    """Each argument that separates the texts of a row is used or refused by name."""
-    names = {"return_position_ids": "position_ids", "return_flash_attn_kwargs": "cu_seq_lens_[qk]",
-             "return_seq_idx": "seq_idx"}  # fmt: skip
-    for how, argument in names.items():
-        given: dict[str, Any] = {"return_position_ids": False, how: True}
-        collator = transformers.DataCollatorWithFlattening(return_tensors="pt", **given)
-        batch = collator([{"input_ids": text.tolist()} for text in (IDS[0, :4], IDS[1, :3])])
-        batch.pop("labels")
-        for name in TEXTS:
-            if name == "MagnetoForCausalLM" and argument == "position_ids":
-                continue  # see test_packed_texts_have_the_logits_of_separate_texts
-            more = {"decoder_input_ids": IDS[:1]} if "Seq2Seq" in name else {}
-            with pytest.raises(ValueError, match=f"{argument} is not supported"):
-                wrapped(name)(**batch, **more)
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])

@@ -109,11 +109,12 @@ def test_gradient_checkpointing_changes_no_gradient(name: str) -> None:
 
 
 def test_unsupported_arguments_are_refused_by_name() -> None:
+    """Also what collators say of packed texts."""
     words = {
         "inputs_embeds": "input_ids",
         "position_ids": "attention_mask",
         "head_mask": "heads cannot be masked",
-        "cu_seq_lens_q": "attention_mask",
+        **dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"), "attention_mask"),
         "encoder_hidden_states": "no cross-attention",
     }
     for name in KINDS:
