@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,17 +34,9 @@ BINS = 15
 FIGURE_BATCHES, MISTAKES = 16, 12
 
 
-@dataclass(frozen=True)
-class Mixing:
-    """Mixing of a pair of images by mixup or CutMix.
-
-    Attributes:
-        share: Weight of an image's own label; the label of the pair's other image has the rest.
-        box: Rows and columns that CutMix takes from the other image. None: mixup of all pixels.
-    """
-
-    share: float = 1.0
-    box: tuple[slice, slice] | None = None
+Mixing = tuple[float, tuple[slice, slice] | None]
+"""Mixing of a pair of images: weight of an image's own label (the label of the pair's other image
+has the rest); rows and columns that CutMix takes from the other image (None: mixup of all)."""
 
 
 def draw_mixing(
@@ -56,19 +48,19 @@ def draw_mixing(
     0 turns one off.
     """
     if not mixup and not cutmix:
-        return Mixing()
+        return 1.0, None
     cuts = random.random() < 0.5 if mixup and cutmix else bool(cutmix)
     alpha = cutmix if cuts else mixup
     share = float(random.beta(alpha, alpha))
     if not cuts:
-        return Mixing(share)
+        return share, None
     high, wide = int(height * math.sqrt(1 - share)), int(width * math.sqrt(1 - share))
     row, column = int(random.integers(height)), int(random.integers(width))
     top, bottom = max(0, row - high // 2), min(height, row + high // 2)
     left, right = max(0, column - wide // 2), min(width, column + wide // 2)
     # The edge of the image may cut the box, so the share is counted in the pixels that stay.
     share = 1 - (bottom - top) * (right - left) / (height * width)
-    return Mixing(share, (slice(top, bottom), slice(left, right)))
+    return share, (slice(top, bottom), slice(left, right))
 
 
 def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
@@ -79,13 +71,13 @@ def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tenso
     up.
     """
     images, targets = images.clone(), targets.clone()
-    for pair, mixing in enumerate(how[: len(images) // 2]):
+    for pair, (share, box) in enumerate(how[: len(images) // 2]):
         rows = slice(2 * pair, 2 * pair + 2)
-        targets[rows] = targets[rows].lerp(targets[rows].flip(0), 1 - mixing.share)
-        if mixing.box is None:
-            images[rows] = images[rows].lerp(images[rows].flip(0), 1 - mixing.share)
+        targets[rows] = targets[rows].lerp(targets[rows].flip(0), 1 - share)
+        if box is None:
+            images[rows] = images[rows].lerp(images[rows].flip(0), 1 - share)
         else:
-            part = (rows, slice(None), *mixing.box)
+            part = (rows, slice(None), *box)
             images[part] = images[part].flip(0)
     return images, targets
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -22,12 +22,11 @@ from magneto.vision.augmentation import Augmentation
 from magneto.vision.batches import (
     Example,
     OnBroken,
-    Transform,
     evaluation_images,
     image_stream,
     stacked,
 )
-from magneto.vision.config import ImageDataConfig, ImageModelConfig
+from magneto.vision.config import AugmentationConfig, ImageDataConfig, ImageModelConfig
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.targets import BlockMasking, CodePrediction, CodeTargets, load_targets
 from magneto.vision.transforms import CentreCrop, validation_transform
@@ -226,22 +225,21 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         return partial(mask_words, self.masking, ratio)
 
     def examples(
-        self, split: int, transform: Callable[[ImageSplit, str], Transform], fixed: bool = False
+        self, split: int, augmented: Mapping[str, AugmentationConfig] | None = None
     ) -> dict[str, tuple[int, Example, OnBroken]]:
         """Return number of examples, example function and error callback of each stream.
 
-        `transform` returns the transform of a stream's images, given its name. If the examples are
-        `fixed`, a blank image replaces a broken one.
+        `augmented` has the augmentations of images by stream. None: images are cropped in the
+        centre, and a blank image replaces a broken one.
         """
         begin, texts, length = self.tokenizer.begin, self.texts[split], self.text_length
         splits = {"images": self.images[split], "pairs": self.pairs[split]}
-        seen = {
-            name: image_examples(
-                images, transform(images, name), self.patches,
-                self.input_format_of().blank if fixed else None,
-            )
-            for name, images in splits.items()
-        }  # fmt: skip
+        seen = {}
+        for name, images in splits.items():
+            form = self.input_format_of(images.peak)
+            transform = Augmentation(form, augmented[name]) if augmented else self.crop(images)
+            blank = None if augmented else form.blank
+            seen[name] = image_examples(images, transform, self.patches, blank)
         of_text = text_examples(texts, begin, length, self.word_masking("texts"))
         of_pair = pair_examples(
             seen["pairs"], self.paired_texts[split], begin, self.paired_text_length,
@@ -258,11 +256,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         config = self.data_config
         sizes = stream_sizes(batch_size, config.batch_shares)
         augmented = {"images": config.image_augmentation, "pairs": config.augmentation}
-
-        def transform(images: ImageSplit, name: str) -> Transform:
-            return Augmentation(self.input_format_of(images.peak), augmented[name])
-
-        made = self.examples(TRAIN, transform)
+        made = self.examples(TRAIN, augmented)
         streams = {
             name: image_stream(
                 count, example, sizes[name], len(PARTS) * seed + place, broken=broken
@@ -273,11 +267,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
     def fixed_batches(self, split: int) -> LazyBatches:
         """Return batches of a split, always in the same random order with the same masks."""
-
-        def transform(images: ImageSplit, name: str) -> Transform:
-            return self.crop(images)
-
-        made = self.examples(split, transform, fixed=True)
+        made = self.examples(split)
         counts = [count for count, _, _ in made.values()]
         number = -(-max(counts) // EVALUATION_BATCH)
         orders = [np.array_split(evaluation_order(count), number) for count in counts]

@@ -11,7 +11,6 @@ import torch
 from magneto.vision.classification import (
     BINS,
     ImageClassification,
-    Mixing,
     answer_sums,
     classification_scores,
     draw_mixing,
@@ -48,7 +47,7 @@ def test_scores_of_right_and_broken_answers() -> None:
 def test_neighbours_are_mixed_by_their_shares() -> None:
     images = torch.arange(5.0)[:, None, None, None].expand(5, 1, 4, 4)
     targets = torch.eye(5)
-    how = [Mixing(0.75), Mixing(0.875, (slice(0, 2), slice(1, 2)))]
+    how = [(0.75, None), (0.875, (slice(0, 2), slice(1, 2)))]
     found, shares = mixed(images, targets, how)
     assert torch.equal(found[0], torch.full((1, 4, 4), 0.25)) and found[1].unique() == 0.75
     assert shares[1].tolist() == [0.25, 0.75, 0, 0, 0]
@@ -62,17 +61,17 @@ def test_shares_of_labels_are_shares_of_pixels() -> None:
     random = np.random.default_rng(1)
     kinds = set()
     for _ in range(200):
-        how = draw_mixing(random, 0.8, 1.0, 16, 24)
-        kinds.add(how.box is None)
-        assert 0 <= how.share <= 1
-        if how.box is not None:
+        share, box = draw_mixing(random, 0.8, 1.0, 16, 24)
+        kinds.add(box is None)
+        assert 0 <= share <= 1
+        if box is not None:
             pair = torch.stack([torch.zeros(1, 16, 24), torch.ones(1, 16, 24)])
-            found, _ = mixed(pair, torch.eye(2), [how])
-            assert float(1 - found[0].mean()) == pytest.approx(how.share, abs=1e-6)
+            found, _ = mixed(pair, torch.eye(2), [(share, box)])
+            assert float(1 - found[0].mean()) == pytest.approx(share, abs=1e-6)
     assert kinds == {True, False}
-    assert draw_mixing(random, 0, 0, 16, 24) == Mixing()
+    assert draw_mixing(random, 0, 0, 16, 24) == (1.0, None)
     # As a Beta distribution's.
-    shares = [draw_mixing(random, 0.8, 0, 8, 8).share for _ in range(4000)]
+    shares = [draw_mixing(random, 0.8, 0, 8, 8)[0] for _ in range(4000)]
     assert np.mean(shares) == pytest.approx(0.5, abs=0.02)
     assert np.var(shares) == pytest.approx(1 / (4 * (2 * 0.8 + 1)), abs=0.01)
 
