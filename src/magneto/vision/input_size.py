@@ -104,24 +104,17 @@ class ImageInputTask(Task):
         """Return a run whose image size this model must share, and its model's configuration."""
         return None
 
-    def check_encoder(self) -> None:
-        """Compare the configured encoder with that of the pre-trained run; no data is read yet.
-
-        Encoders that differ raise ValueError. The message names the options that would fit.
-        """
+    def prepare(self, progress: Progress = SILENT) -> None:
+        """Read the data, derive open sizes, check that model, data and other runs fit; once."""
+        if self._prepared:
+            return
+        self._progress = progress
         if self.encoder_fields and (found := self.shared_input()):
             # Only tasks that begin with another run load the code that reads runs.
             from magneto.runs import check_same_encoder
 
             names = self.encoder_fields - open_sizes(self.model_config)
             check_same_encoder(*found, self.model_config, names)
-
-    def prepare(self, progress: Progress = SILENT) -> None:
-        """Read the data, derive open sizes, check that model, data and other runs fit; once."""
-        if self._prepared:
-            return
-        self._progress = progress
-        self.check_encoder()
         progress.say(f"{self.data_config.source}: {self.describe()}")
         self._derive_sizes()
         self.check()

@@ -364,8 +364,10 @@ def check_held_out(
     assert config.held_out is not None
     run = Path(config.held_out).parents[1]
     own = open_run(run).data
-    held = read_list(Path(config.held_out), None, Counts())
-    trained = trained_on(measured, held, own.validation_split)
+    held = {*read_list(Path(config.held_out), None, Counts())}
+    if own.validation_split != "held_out" or not any(name.startswith(DIVIDED) for name in held):
+        return  # it was trained on no image of val2014
+    trained = [name for name in measured if name.startswith(DIVIDED) and name not in held]
     if not trained:
         return
     share = f"{len(trained):,} of the {len(measured):,} images"
@@ -376,10 +378,3 @@ def check_held_out(
                          f"--data.validation_seed {own.validation_seed}")  # fmt: skip
     progress.say(f"WARNING: {share} in {config.source} have names of training images of {run}, "
                  f"such as {trained[0]}: these scores may be on training data")  # fmt: skip
-
-
-def trained_on(measured: Sequence[str], held: Sequence[str], split: str) -> list[str]:
-    if split != "held_out" or not any(name.startswith(DIVIDED) for name in held):
-        return []  # it was trained on no image of val2014
-    left_out = set(held)
-    return [name for name in measured if name.startswith(DIVIDED) and name not in left_out]
