@@ -16,13 +16,7 @@ import torch
 from torch import Tensor
 
 from magneto.data.problems import guarded
-from magneto.data.stream import (
-    BatchStream,
-    LazyBatches,
-    evaluation_plans,
-    example_stream,
-    shuffled,
-)
+from magneto.data.stream import BatchStream, LazyBatches, evaluation_plans, example_stream, shuffled
 from magneto.vision.decoding import BrokenImage, Picture
 from magneto.vision.images import ImageSplit
 

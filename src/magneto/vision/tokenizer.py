@@ -30,13 +30,7 @@ from magneto.nn.transformer import Encoder
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.config import ImageEncoderConfig, ImageTokenizerConfig
 from magneto.vision.image_task import ImageTask, count_patches
-from magneto.vision.targets import (
-    ImageTokenizer,
-    k_means,
-    patch_pixels,
-    two_layers,
-    weights_digest,
-)
+from magneto.vision.targets import ImageTokenizer, k_means, patch_pixels, two_layers, weights_digest
 
 ORIENTATIONS = 9
 # Constant appended to the histograms, so that a patch without gradients has a direction, too. Its

@@ -30,11 +30,7 @@ from magneto.language.masked_lm import Masking
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.batches import Finish
 from magneto.vision.decoding import Picture
-from magneto.vision_language.caption_decoding import (
-    CaptionSearch,
-    CaptionWriter,
-    left_to_right,
-)
+from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWriter, left_to_right
 from magneto.vision_language.config import CaptioningDataConfig, ImageCaptionerConfig
 from magneto.vision_language.finetuning import CaptionedTask
 from magneto.vision_language.model import ImageCaptioner

@@ -21,12 +21,7 @@ from magneto.fields import (
     rule,
 )
 from magneto.nn.config import MultiwayConfig
-from magneto.vision.config import (
-    BUILTIN_TOKENIZER,
-    AugmentationConfig,
-    Codes,
-    ImageInputConfig,
-)
+from magneto.vision.config import BUILTIN_TOKENIZER, AugmentationConfig, Codes, ImageInputConfig
 
 # Built-in sets: magneto.vision_language.scenes.
 NAMES = ("shapes",)

@@ -25,13 +25,7 @@ from magneto.data.tokenizer import load_tokenizer
 from magneto.files import read_json, read_object
 from magneto.language.text import LENGTH_SAMPLE, derive_length
 from magneto.nn.config import MultiwayConfig
-from magneto.runs import (
-    open_run,
-    pretrained_run,
-    resolved_recipe,
-    run_tokenizer,
-    warn_unlearnt,
-)
+from magneto.runs import open_run, pretrained_run, resolved_recipe, run_tokenizer, warn_unlearnt
 from magneto.training.task import Loss, Scores
 from magneto.vision.batches import Finish, Transform, evaluation_images
 from magneto.vision.config import AugmentationConfig

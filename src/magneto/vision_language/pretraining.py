@@ -19,13 +19,7 @@ from magneto.language.config import MaskedTextDataConfig, TextDataConfig
 from magneto.language.text import prepare_text, split_documents
 from magneto.training.task import Loss, Scores
 from magneto.vision.augmentation import Augmentation
-from magneto.vision.batches import (
-    Example,
-    OnBroken,
-    evaluation_images,
-    image_stream,
-    stacked,
-)
+from magneto.vision.batches import Example, OnBroken, evaluation_images, image_stream, stacked
 from magneto.vision.config import AugmentationConfig, ImageDataConfig, ImageModelConfig
 from magneto.vision.images import ImageSplit, ImageSplits, load_images
 from magneto.vision.targets import BlockMasking, CodePrediction, CodeTargets, load_targets

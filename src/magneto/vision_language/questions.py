@@ -43,12 +43,7 @@ from magneto.vision_language.answers import (
 )
 from magneto.vision_language.config import QuestionAnsweringDataConfig
 from magneto.vision_language.scenes import scene_questions
-from magneto.vision_language.tables import (
-    find_columns,
-    load_rows,
-    read_tables,
-    with_words,
-)
+from magneto.vision_language.tables import find_columns, load_rows, read_tables, with_words
 
 QUESTION_FILE = "v2_OpenEnded_mscoco_{split}_questions.json"
 ANNOTATION_FILE = "v2_mscoco_{split}_annotations.json"

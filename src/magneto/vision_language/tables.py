@@ -31,13 +31,7 @@ from magneto.data.table import Table, divide, table_of_records
 from magneto.data.tokenizer import Tokenizer, check_vocabulary
 from magneto.language.text import build_tokenizer
 from magneto.progress import SILENT, Progress
-from magneto.vision.images import (
-    MISSING_IMAGE,
-    ImageSplit,
-    ImageSplits,
-    find_images,
-    with_images,
-)
+from magneto.vision.images import MISSING_IMAGE, ImageSplit, ImageSplits, find_images, with_images
 from magneto.vision.input_size import ImageInputTask
 from magneto.vision_language.config import CaptionDataConfig, ImageTextDataConfig
 from magneto.vision_language.scenes import scene_pairs
