@@ -1,11 +1,11 @@
 """Comparisons: baselines, additional seeds, measurements, and environments."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from magneto.files import write_json
 from magneto.lab import comparison
 from magneto.lab.comparison import environments, measure, with_more_seeds, without_places
 from magneto.lab.grid import (
@@ -26,15 +26,11 @@ TABLE = {"pre": [0.5, 0.9, 0.6, None], "sub": [0.6, 0.5, 0.4, 0.8]}
 
 
 def write(folder: Path, cell: Cell, accuracy: float | None) -> None:
-    directory = cell_directory(folder, cell)
-    directory.mkdir(parents=True)
-    status = "diverged" if accuracy is None else "finished"
-    outcome = {
-        "status": status, "reason": "", "metrics": {"accuracy": accuracy, "loss": 1.0},
-        "curve": [[1, 2.3], [2, 1.0]], "diverged_at": None, "seconds": 1.0, "step": 2,
-        "initial_loss": 2.3,
-    }  # fmt: skip
-    (directory / "outcome.json").write_text(json.dumps(outcome))
+    write_json(cell_directory(folder, cell) / "outcome.json", {
+        "status": "diverged" if accuracy is None else "finished", "reason": "",
+        "metrics": {"accuracy": accuracy, "loss": 1.0}, "curve": [[1, 2.3], [2, 1.0]],
+        "diverged_at": None, "seconds": 1.0, "step": 2, "initial_loss": 2.3,
+    })  # fmt: skip
 
 
 def fill(folder: Path, sweep: Sweep) -> None:
@@ -95,12 +91,6 @@ def test_each_placement_is_measured_once(tmp_path: Path, monkeypatch: pytest.Mon
         measure(tmp_path, sweep("post", "pre"), [])  # another grid's are not taken for its own
 
 
-def record(directory: Path, *records: dict) -> Path:
-    directory.mkdir()
-    (directory / "environment.json").write_text(json.dumps(records))
-    return directory
-
-
 def test_environments_of_runs_are_told_together(tmp_path: Path) -> None:
     first = {
         "command": ["/home/me/magneto", "train"], "python": "3.12.1", "platform": "Linux-box",
@@ -108,8 +98,9 @@ def test_environments_of_runs_are_told_together(tmp_path: Path) -> None:
         "commit": "abc",
     }  # fmt: skip
     second = first | {"commit": "def", "gpus": ["H200", "H200"]}
-    runs = [record(tmp_path / "a", first, first), record(tmp_path / "b", second), tmp_path / "none"]
-    assert environments(runs) == {
+    for name, records in (("a", [first, first]), ("b", [second])):
+        write_json(tmp_path / name / "environment.json", records)
+    assert environments([tmp_path / name for name in ("a", "b", "none")]) == {
         "python": ["3.12.1"], "torch": ["2.13.0"], "processor": ["A"], "cores": ["8"],
         "commit": ["abc", "def"], "gpus": ["2 x H200"],
     }  # fmt: skip

@@ -98,7 +98,6 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             if path.exists():
                 continue
             ran.append(f"{width} {cell.name}")
-            path.parent.mkdir(parents=True)
             outcome, probe = invent(width, **cell.values)
             write_json(path, outcome)
             (path.parent / "probe.jsonl").write_text(probe)
@@ -157,6 +156,8 @@ def test_known_laws_are_recovered_and_cells_are_few(
     )
     assert "Worse: Sub-LN" in found["answer"][1]
     assert [entry["size"] for entry in found["held_out"]].count(128) == 7
+    trivial = [entry["trivial_rates"] for entry in found["held_out"] if "trivial_rates" in entry]
+    assert trivial and all(way["off"] >= 1 for ways in trivial for way in ways.values())
     (pair,) = [entry for entry in found["held_out"]
                if entry["what"] == "gap" and entry["size"] == 128]  # fmt: skip
     assert (pair["row"], pair["against"], pair["holds"]) == ("sub", "pre", True)

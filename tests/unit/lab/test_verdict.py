@@ -111,7 +111,9 @@ def test_steps_at_the_peak_rate() -> None:
 
 
 def test_gradients_and_attention() -> None:
-    assert finding(run(layer(1, gradient_norm=200.0)), "imbalance")[:2] == ("not decided", 200.0)
+    other = replace(layer(0), name="encoder.layers.0")  # a stack whose norms are alike
+    found = finding(run(layer(1, gradient_norm=200.0), other), "imbalance")
+    assert found[:2] == ("not decided", 200.0)
     assert finding(run(layer(1, gradient_norm=0.0)), "imbalance")[:2] == ("not decided", math.inf)
     found = finding(run(layer(1, entropy_share=0.01, attention_logit_max=90.0)), "attention")
     assert found[0] == "not decided" and "decoder.layers.1" in found[2] and "90" in found[2]

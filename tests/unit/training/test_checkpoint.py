@@ -89,6 +89,7 @@ def test_only_undamaged_checkpoints_count(tmp_path: Path) -> None:
     """Damaged ones and stray folders took the places, and a new checkpoint was removed at once."""
     run_toy(tmp_path, steps=20, save_every=6, keep_checkpoints=3)
     assert [path.name[-2:] for path in list_checkpoints(tmp_path)] == ["12", "18", "20"]
+    assert find_weights(tmp_path, "last") == list_checkpoints(tmp_path)[-1]
     for step in (18, 20):
         flip_a_bit(tmp_path / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
     for stray in ("step-abc", "step-99999999x", "notes"):

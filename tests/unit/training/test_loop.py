@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from magneto.progress import ProgressBars
 from magneto.training.config import learning_rate
 from magneto.training.distributed import World
 from magneto.training.logging import read_metrics
-from magneto.training.loop import Hook, TrainingState, accumulate, train
+from magneto.training.loop import Hook, TrainingState, accumulate, step_seed, train
 from magneto.training.task import Loss
 from magneto.weights import list_checkpoints
 from tests.evaluating import watched_reads
@@ -60,6 +61,10 @@ def test_utilisation_is_of_the_operations_of_a_row(
     for row in logged:
         expected = row["rows_per_second"] * (60 / 4) / 1e6
         assert row["flops_utilisation"] == pytest.approx(expected)
+
+
+def test_no_two_steps_ranks_or_runs_draw_the_same_numbers() -> None:
+    assert len({step_seed(*each) for each in product((1, 2), repeat=3)}) == 8
 
 
 def test_values_made_of_data_and_of_steps(tmp_path: Path) -> None:
