@@ -40,18 +40,14 @@ EMBEDDINGS = (nn.Embedding, nn.Conv2d)
 
 @dataclass
 class LayerRecorder:
-    """Records the quantities of one layer: the last value per quantity and module.
-
-    Attributes:
-        before: The layer's weights before a step.
-        rows: Samples of the current forward pass whose attention is measured.
-        real: Their positions that are not padding, (samples, length); None for all.
-    """
+    """Records the quantities of one layer: the last value per quantity and module."""
 
     module: nn.Module
     stack: ProbedStack
     values: dict[tuple[str, int], Tensor] = field(default_factory=dict)
-    before: list[Tensor] = field(default_factory=list)
+    before: list[Tensor] = field(default_factory=list)  # the layer's weights before a step
+    # Samples of the current forward pass whose attention is measured, and their positions that are
+    # not padding, (samples, length); None for all.
     rows: Rows = field(default_factory=lambda: slice(1))
     real: Tensor | None = None
 

@@ -172,16 +172,13 @@ class ShortRun:
     def first(self) -> StepReading:
         return self.steps[0]
 
-    def trouble(self, limit: str) -> tuple[int, Trouble] | None:
-        """Return the first failing step and its first failing layer (`first_trouble`)."""
-        for reading in self.steps:
-            found = first_trouble(reading.layers, limit)
-            if found:
-                return reading.step, found
-        return None
-
     def troubles(self) -> dict[str, tuple[int, Trouble] | None]:
-        return {limit: self.trouble(limit) for limit in LIMITS}
+        """Return the first failing step and its first failing layer for each number format."""
+        found = {}
+        for limit in LIMITS:
+            each = ((step.step, first_trouble(step.layers, limit)) for step in self.steps)
+            found[limit] = next(((number, trouble) for number, trouble in each if trouble), None)
+        return found
 
     def at_rate(self, rate: float) -> FirstStep | None:
         """Return the trial of the first step at a rate; None if that rate was not tried."""

@@ -299,12 +299,8 @@ def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
     """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does, so that workers are stopped too."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
     try:
-        before = signal.signal(signal.SIGTERM, stop)
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     except ValueError:  # signals can be set in the main thread only
         yield
         return

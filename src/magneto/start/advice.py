@@ -1,18 +1,254 @@
-"""Advice for a source: a derived recipe, a summary of the data, and baselines."""
+"""Advice for a source: facts about its data, a recipe that follows from them, and baselines.
+
+Each summary reads the data of a task that was built from its starting recipe, and trains nothing.
+The derived model input is the smallest one that keeps the examples recognisable.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
+from magneto.data.problems import Counts
+from magneto.language.labelled_texts import ROWS
+from magneto.language.text import derive_length
 from magneto.progress import Progress
 from magneto.recipe import Recipe, load_recipe
-from magneto.start import baselines, summaries
+from magneto.start import baselines
 from magneto.start.baselines import Baseline, Scored
 from magneto.start.candidates import Candidate
-from magneto.start.summaries import DataSummary, Summarise
 from magneto.training.task import Task
+from magneto.vision.config import derive_sizes
+from magneto.vision.input_size import sample_images
+
+# Longest labelled text in tokens that trains in minutes.
+LONGEST_LABELLED_TEXT = 256
+# Characters of text per token of the vocabulary.
+CHARACTERS_A_PIECE = 200
+# The same for labelled texts, whose label depends on words.
+LABELLED_CHARACTERS_A_PIECE = 50
+# Pairs below which a model without pre-training hardly learns to compare texts.
+ENOUGH_PAIRS = 100_000
+FEW_PAIRS = ("too few pairs to learn a comparison of texts well; start from a masked-lm run on "
+             "more text (--model.pretrained RUN)")  # fmt: skip
+# Examples in the data for each step of the training (the recipe's batch size divided by the epochs
+# that small sets need), and the smallest and largest number of steps.
+IMAGES_A_STEP, IMAGE_STEPS = 64 / 60, (500, 2000)
+TEXTS_A_STEP, TEXT_STEPS = 32 / 12, (500, 8000)
+# Mean or deviation from which numbers should be normalised.
+LARGE_NUMBER = 10
+# Validation examples below which the standard error is reported.
+SMALL_VALIDATION_SET = 200
+VOCABULARIES = (512, 8192)
+# Classes with counts in the summary.
+SHOWN_CLASSES = 6
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """Facts (topic, fact) about a task's data, derived options of the recipe, and warnings."""
+
+    facts: Sequence[tuple[str, str]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
+
+
+Given = Mapping[str, Any]
+"""The user's fields by dotted name."""
+Summarise = Callable[[Any, Given], DataSummary]
+
+
+def split_sizes(train: int, validation: int, unit: str) -> tuple[str, str]:
+    return f"{unit}s", f"{train:,} for training, {validation:,} for validation"
+
+
+def steps_for(examples: int, each: float, limits: tuple[int, int]) -> int:
+    """Return the training steps: one for every `each` of the data's examples, within limits."""
+    wanted = 500 * round(examples / each / 500)
+    return int(np.clip(wanted, *limits))
+
+
+def small_validation_set(count: int) -> list[str]:
+    error = 0.5 / max(count, 1) ** 0.5
+    line = f"with {count} validation examples the standard error of accuracy is up to {error:.2f}"
+    return [line] if count < SMALL_VALIDATION_SET else []
+
+
+def badly_scaled(numbers: np.ndarray) -> list[str]:
+    mean, deviation = numbers.mean(), numbers.std()
+    if abs(mean) + deviation < LARGE_NUMBER and deviation * LARGE_NUMBER > 1:
+        return []
+    return [f"numbers of this size are learned slowly; subtract {mean:.4g} and divide by "
+            f"{deviation:.4g} before training"]  # fmt: skip
+
+
+def problem_rows(counts: Counts) -> list[tuple[str, str]]:
+    problems = counts.describe()
+    return [("problems", problems.strip(" ()"))] if problems.strip() else []
+
+
+def class_counts(names: Iterable[str]) -> tuple[str, str]:
+    counts = Counter(names).most_common()
+    shown = [f"{name} {count:,}" for name, count in counts[:SHOWN_CLASSES]]
+    rest = f", ... {counts[-1][0]} {counts[-1][1]:,}" if len(counts) > SHOWN_CLASSES else ""
+    return "classes", f"{len(counts)}: {', '.join(shown)}{rest}"
+
+
+def image_input(split: Any, given: Given) -> DataSummary:
+    """Summarise the sizes of images, and derive a square input of at most 64 pixels a side."""
+    sample = sample_images(split)
+    if sample.huge:
+        raise ValueError(f"{sample.huge}, too many to decode in every epoch. Shrink such images "
+                         "to about 512 pixels a side.")  # fmt: skip
+    smallest, largest = sample.sizes.min(0), sample.sizes.max(0)
+    # Given values that are no whole numbers are refused when the recipe is built.
+    words = (str(given.get(f"model.{name}")) for name in ("image_size", "patch_size"))
+    own = (int(word) if word.isdecimal() and int(word) else None for word in words)
+    side, patch = derive_sizes(sample.median_side, *own)
+    as_is = " x ".join(map(str, smallest[::-1]))
+    if (smallest != largest).any():
+        as_is += " to " + " x ".join(map(str, largest[::-1]))
+    count = (side // patch) ** 2
+    seen = f"{as_is}{', grey' if sample.grey else ''}; read as {side} x {side} in {count} patches"
+    remarks = []
+    if sample.median_side > 2 * side:
+        remarks.append(f"images are resized to {side} x {side}, so that training takes minutes. "
+                       f"--model.image_size {2 * side} --model.patch_size {2 * patch} keeps more "
+                       "detail at the same cost of the Transformer")  # fmt: skip
+    options = {"model.image_size": side, "model.patch_size": patch, "model.max_length": count,
+               "model.channels": 1 if sample.grey else 3}  # fmt: skip
+    return DataSummary([("size", seen)], options, remarks)
+
+
+def images_of(task: Any, given: Given, *classes: tuple[str, str]) -> DataSummary:
+    splits = task.splits
+    seen = image_input(splits.train, given)
+    sizes = split_sizes(len(splits.train), len(splits.validation), "image")
+    facts = [sizes, *classes, *seen.facts, *problem_rows(splits.counts)]
+    return replace(seen, facts=facts)
+
+
+def labelled_images(task: Any, given: Given) -> DataSummary:
+    splits = task.splits
+    names = [splits.classes[n] for n in splits.train.labels_of().tolist() if n >= 0]
+    found = images_of(task, given, class_counts(names))
+    # Flipping suits photographs and not drawn symbols.
+    flip = {} if found.options["model.channels"] == 1 else {"data.augmentation.flip": 0.5}
+    steps = steps_for(len(splits.train), IMAGES_A_STEP, IMAGE_STEPS)
+    remarks = [*found.remarks, *small_validation_set(len(splits.validation))]
+    options = {**found.options, **flip, "training.steps": steps}
+    return replace(found, options=options, remarks=remarks)
+
+
+def plain_images(task: Any, given: Given) -> DataSummary:
+    found = images_of(task, given)
+    length = found.options["model.max_length"] + 1
+    return replace(found, options={**found.options, "model.max_length": length})
+
+
+def masked_images(task: Any, given: Given) -> DataSummary:
+    classes = f"{task.classes}, from the values in the masks; 255 is ignored"
+    found = images_of(task, given, ("classes", classes))
+    own = {"model.classes": task.classes, "model.stride": found.options["model.image_size"]}
+    return replace(found, options={**found.options, **own})
+
+
+def vocabulary_size(characters: int, each: int = CHARACTERS_A_PIECE) -> int:
+    """Return a vocabulary size, a power of two, for a number of characters at `each` per token."""
+    wanted = characters / each
+    return int(np.clip(2 ** round(np.log2(max(wanted, 1))), *VOCABULARIES))
+
+
+def words_in(texts: Sequence[str]) -> str:
+    """Return median and maximum number of words in texts."""
+    counts = np.array([len(text.split()) for text in texts] or [0])
+    return f"{np.median(counts):.0f} words (median), {counts.max():,} at most"
+
+
+def labelled_texts(task: Any, given: Given) -> DataSummary:
+    train, held = task.texts.train, task.texts.validation
+    texts, labels = train.values("text"), train.values("label")
+    pairs = train.values("pair") if "pair" in train.columns else []
+    characters = sum(map(len, texts)) + sum(map(len, pairs))
+    remarks = [FEW_PAIRS] if pairs and len(train) < ENOUGH_PAIRS else []
+    if task.data_config.regression:
+        numbers = np.array(labels, float)
+        remarks += badly_scaled(numbers)
+        answer = ("numbers", f"{numbers.min():g} to {numbers.max():g}, {numbers.mean():.4g} on "
+                             f"average, standard deviation {numbers.std():.4g}")  # fmt: skip
+    else:
+        answer = class_counts(labels)
+        remarks += small_validation_set(sum(map(len, held.values())))
+    lengths = np.array([len(a) + len(b) for a, b in zip(texts, pairs or [""] * len(texts),
+                                                        strict=True)])  # fmt: skip
+    # A token of a small vocabulary has about three characters, and a text has two special tokens.
+    longest = derive_length(lengths // 2.5 + 8, LONGEST_LABELLED_TEXT)
+    size = vocabulary_size(characters, LABELLED_CHARACTERS_A_PIECE)
+    facts = [
+        split_sizes(len(train), sum(map(len, held.values())), "text"),
+        answer,
+        ("length", f"{words_in(texts)}; up to {longest} tokens, vocabulary {size:,}"),
+    ]
+    options = {"data.max_length": longest, "data.vocab_size": size}
+    options["training.steps"] = steps_for(len(train), TEXTS_A_STEP, TEXT_STEPS)
+    problems = Counts(task.texts.counts)
+    del problems[ROWS]
+    return DataSummary([*facts, *problem_rows(problems)], options, remarks)
+
+
+def running_text(task: Any, given: Given) -> DataSummary:
+    train, held = (list(task.documents(split)) for split in ("train", "validation"))
+    characters = sum(map(len, train))
+    size = vocabulary_size(characters)
+    facts = [
+        split_sizes(len(train), len(held), "document"),
+        ("text", f"{characters:,} characters for training, vocabulary {size:,}"),
+    ]
+    return DataSummary(facts, {"data.vocab_size": size})
+
+
+def images_with_words(column: str) -> Summarise:
+    """Return a function that summarises images with texts in a column."""
+
+    def look(task: Any, given: Given) -> DataSummary:
+        train, held = task.splits.train, task.splits.validation
+        seen = image_input(train, given)
+        texts = list(train.values(column))
+        words = [text for each in texts for text in ([each] if isinstance(each, str) else each)]
+        lengths = np.array([len(text) for text in words]) // 2 + 8
+        longest = task.model_config.longest_text
+        size = int(np.clip(vocabulary_size(sum(map(len, words))), 512, 2048))
+        options = {**seen.options, "model.channels": 3, "data.vocab_size": size,
+                   "model.max_length": derive_length(lengths, longest)}  # fmt: skip
+        lines = (f"{column}s", words_in(words))
+        facts = [split_sizes(len(train), len(held), "row"), *seen.facts, lines]
+        return DataSummary(facts, options, seen.remarks)
+
+    return look
+
+
+def recordings(task: Any, given: Given) -> DataSummary:
+    splits = task.speech.splits
+    train, held = splits.train, splits.validation
+    seconds, texts = train.values("seconds"), train.values("text")
+    words = Counter(word for text in texts for word in text.split())
+    facts = [
+        split_sizes(len(train), len(held), "recording"),
+        ("sound", f"{seconds.sum() / 3600:.2f} hours for training, {np.median(seconds):.1f} s "
+         f"(median), {seconds.max():.1f} s at most"),
+        ("words", f"{words_in(texts)}; {len(words):,} distinct"),
+    ]  # fmt: skip
+    return DataSummary(facts)
+
+
+def parallel_text(task: Any, given: Given) -> DataSummary:
+    lines = task.text.describe(task.data_config.source)
+    directions = ", ".join(f"{a} to {b}" for a, b in task.text.directions)
+    return DataSummary([("directions", directions), ("lines", "; ".join(lines))])
 
 
 @dataclass(frozen=True)
@@ -26,24 +262,22 @@ class Guide:
 
 FREQUENCIES = "token frequencies"
 GUIDES = {
-    "causal-lm": Guide(summaries.running_text, baselines.n_grams, FREQUENCIES),
-    "masked-lm": Guide(summaries.running_text, trivial=FREQUENCIES),
-    "text-classification": Guide(summaries.labelled_texts, baselines.bag_of_words),
-    "translation": Guide(summaries.parallel_text, trivial=FREQUENCIES),
-    "transducer": Guide(summaries.recordings, trivial="always the most frequent word"),
-    "image-classification": Guide(summaries.labelled_images, baselines.pixel_regression),
-    "image-modelling": Guide(summaries.plain_images, trivial="code frequencies"),
-    "segmentation": Guide(summaries.masked_images, baselines.colour_and_place, "always one class"),
-    "visual-question-answering": Guide(
-        summaries.images_with_words("question"), trivial="the question alone"
-    ),
+    "causal-lm": Guide(running_text, baselines.n_grams, FREQUENCIES),
+    "masked-lm": Guide(running_text, trivial=FREQUENCIES),
+    "text-classification": Guide(labelled_texts, baselines.bag_of_words),
+    "translation": Guide(parallel_text, trivial=FREQUENCIES),
+    "transducer": Guide(recordings, trivial="always the most frequent word"),
+    "image-classification": Guide(labelled_images, baselines.pixel_regression),
+    "image-modelling": Guide(plain_images, trivial="code frequencies"),
+    "segmentation": Guide(masked_images, baselines.colour_and_place, "always one class"),
+    "visual-question-answering": Guide(images_with_words("question"), trivial="the question alone"),
     "visual-reasoning": Guide(
-        summaries.images_with_words("statement"),
+        images_with_words("statement"),
         baselines.statement_alone,
         "always the majority",
     ),
-    "image-captioning": Guide(summaries.images_with_words("text"), trivial="always one caption"),
-    "image-text-retrieval": Guide(summaries.images_with_words("text"), trivial="chance"),
+    "image-captioning": Guide(images_with_words("text"), trivial="always one caption"),
+    "image-text-retrieval": Guide(images_with_words("text"), trivial="chance"),
 }
 """Guides by task."""
 

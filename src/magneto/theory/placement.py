@@ -189,24 +189,26 @@ class Placement:
         return self.gain(depth) if sublayer in self.scaled else 1.0
 
 
+_POST = Placement(
+    name="post",
+    title="Post-LN",
+    source="Vaswani et al. 2017, arXiv 1706.03762",
+    self_attention=("after",),
+    cross_attention=("after",),
+    feed_forward=("after",),
+)
+_PRE = Placement(
+    name="pre",
+    title="Pre-LN",
+    source="Radford et al. 2019 (GPT-2); Xiong et al. 2020, arXiv 2002.04745",
+    self_attention=("before",),
+    cross_attention=("before",),
+    feed_forward=("before",),
+    final="norm",
+)
 _ROWS = (
-    Placement(
-        name="post",
-        title="Post-LN",
-        source="Vaswani et al. 2017, arXiv 1706.03762",
-        self_attention=("after",),
-        cross_attention=("after",),
-        feed_forward=("after",),
-    ),
-    Placement(
-        name="pre",
-        title="Pre-LN",
-        source="Radford et al. 2019 (GPT-2); Xiong et al. 2020, arXiv 2002.04745",
-        self_attention=("before",),
-        cross_attention=("before",),
-        feed_forward=("before",),
-        final="norm",
-    ),
+    _POST,
+    _PRE,
     Placement(
         name="normformer",
         title="NormFormer",
@@ -217,14 +219,12 @@ _ROWS = (
         final="norm",
         head_scale="before_out",
     ),
-    Placement(
+    replace(
+        _POST,
         name="deepnorm",
         title="DeepNorm",
         source="Wang et al. 2022 (DeepNet), arXiv 2203.00555",
-        self_attention=("after",),
-        cross_attention=("after",),
-        feed_forward=("after",),
-        scaled=("self_attention", "cross_attention", "feed_forward"),
+        scaled=SUBLAYERS,
         gain=deepnorm_beta,
         alpha=deepnorm_alpha,
     ),
@@ -248,14 +248,11 @@ _ROWS = (
         feed_forward=("before", "branch"),
         final="norm",
     ),
-    Placement(
+    replace(
+        _PRE,
         name="pre-qk",
         title="Pre-LN + QK-norm",
         source="Dehghani et al. 2023 (ViT-22B), arXiv 2302.05442",
-        self_attention=("before",),
-        cross_attention=("before",),
-        feed_forward=("before",),
-        final="norm",
         query_key_norm="head",
     ),
     # Query and key norms are over all heads together.
@@ -299,14 +296,11 @@ _ROWS = (
         query_key_norm="head",
         value_norm="head",
     ),
-    Placement(
+    replace(
+        _PRE,
         name="gated",
         title="Gated attention",
         source="Qiu et al. 2025, arXiv 2505.06708 (gate G1, elementwise, head-specific)",
-        self_attention=("before",),
-        cross_attention=("before",),
-        feed_forward=("before",),
-        final="norm",
         gated=("self_attention", "cross_attention"),
     ),
 )
@@ -338,7 +332,7 @@ VARIANTS: dict[str, Placement] = {
             name="hybrid-star",
             title="HybridNorm*",
             first=replace(
-                PLACEMENTS["pre"],
+                _PRE,
                 name="hybrid-star-first",
                 query_key_norm="head",
                 value_norm="head",
@@ -347,7 +341,7 @@ VARIANTS: dict[str, Placement] = {
         # The base and large models, with a norm after the gate of the feed-forward network. The
         # CLIP models have another norm in attention, as "sub" has.
         replace(
-            PLACEMENTS["pre"],
+            _PRE,
             name="eva02",
             title="EVA-02",
             source="Fang et al. 2023 (EVA-02), arXiv 2303.11331",

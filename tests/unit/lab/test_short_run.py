@@ -70,7 +70,7 @@ def test_a_run_that_breaks_ends_there_and_names_the_layer(small: Small) -> None:
     made = small(training__learning_rate=1e30, training__warmup_steps=0)
     run = run_of(made, 6)
     assert len(run.steps) < 6
-    found = run.trouble("bf16")
+    found = run.troubles()["bf16"]
     assert found is not None and found[1].layer.startswith("decoder.layers.")
 
 

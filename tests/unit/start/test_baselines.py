@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from magneto.recipe import load_recipe
+from magneto.start.advice import badly_scaled, image_input, small_validation_set, steps_for
 from magneto.start.baselines import bag_of_words, colour_and_place, interpolated_nats
-from magneto.start.summaries import badly_scaled, image_input, small_validation_set, steps_for
 from tests.unit.vision.image_files import write_pairs
 
 

@@ -204,35 +204,29 @@ def summary_rows(
     known = [row.score for row in rows if row.score is not None]
     known = known if len(known) > 1 else []
     best = max(known, default=None) if comparison["higher_is_better"] else min(known, default=None)
-    return [
-        {
-            "title": row.title,
-            "best": shown_equal(row.score, best, decimals),
-            "entries": summary_entries(row, groups, decimals),
-        }
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        rate, count = row.best_learning_rate, len(row.stable_seeds)
+        partial = "" if rate is None else part(groups[row.placement, float(rate)])
+        beyond = " (above the largest stable)" if row.best_beyond_stable else ""
+        seeds = "" if row.largest_stable_rate is None else f" ({count} seed{'s' * (count != 1)})"
+        sensitivity = row.sensitivity
+        entries = [
+            Entry(rate_text(rate) + beyond, rate),
+            Entry(plus_minus(row.score, row.interval, decimals) + partial, row.score),
+            Entry(rate_text(row.largest_stable_rate) + seeds, row.largest_stable_rate),
+            Entry(next_text(row), row.next_rate),
+            Entry("–" if sensitivity is None else f"{sensitivity:.3f}", sensitivity),
+            Entry(failed_text(row), row.diverged + row.stuck),
+        ]
+        is_best = shown_equal(row.score, best, decimals)
+        found.append({"title": row.title, "best": is_best, "entries": entries})
+    return found
 
 
 def shown_equal(value: float | None, best: float | None, decimals: int) -> bool:
     """Return whether a value is the best one in the digits of the table; None never is."""
     return None not in (value, best) and f"{value:.{decimals}f}" == f"{best:.{decimals}f}"
-
-
-def summary_entries(row: Summary, groups: Groups, decimals: int) -> list[Entry]:
-    best, count = row.best_learning_rate, len(row.stable_seeds)
-    partial = "" if best is None else part(groups[row.placement, float(best)])
-    beyond = " (above the largest stable)" if row.best_beyond_stable else ""
-    seeds = "" if row.largest_stable_rate is None else f" ({count} seed{'s' * (count != 1)})"
-    sensitivity = row.sensitivity
-    return [
-        Entry(rate_text(best) + beyond, best),
-        Entry(plus_minus(row.score, row.interval, decimals) + partial, row.score),
-        Entry(rate_text(row.largest_stable_rate) + seeds, row.largest_stable_rate),
-        Entry(next_text(row), row.next_rate),
-        Entry("–" if sensitivity is None else f"{sensitivity:.3f}", sensitivity),
-        Entry(failed_text(row), row.diverged + row.stuck),
-    ]
 
 
 def failed_text(row: Summary) -> str:
