@@ -228,14 +228,10 @@ def table(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
     figure, axes = canvas(sum(widths), 0.24 * len(cells) + 0.1)
     with rc_context(STYLE):
         axes.axis("off")
-        axes.set(xlim=(0, sum(widths)), ylim=(len(cells), 0))
-        for height, line in enumerate(cells):
-            left = 0.0
-            for column, (text, width) in enumerate(zip(line, widths, strict=True)):
-                at_end = column in right
-                axes.text(
-                    left + width - 0.2 if at_end else left, height + 0.5, text, va="center",
-                    ha="right" if at_end else "left", weight="normal" if height else "bold",
-                )  # fmt: skip
-                left += width
+        shares = [width / sum(widths) for width in widths]
+        drawn = axes.table(cells, colWidths=shares, bbox=[0, 0, 1, 1], edges="open")
+        drawn.auto_set_font_size(False)
+        for (row, column), cell in drawn.get_celld().items():
+            side = "right" if column in right else "left"
+            cell.set_text_props(ha=side, weight="normal" if row else "bold")
     return as_svg(figure)

@@ -70,28 +70,26 @@ class ProgressBars:
         """Show that `done` of `total` of `what` is done; a finished bar disappears."""
         if self.quiet:
             return
+        now = time.monotonic()
         with self.lock, suppress(OSError, ValueError):
-            self._show(what, done, total, note, time.monotonic())
-
-    def _show(self, what: str, done: int, total: int | None, note: str, now: float) -> None:
-        if what not in self.activities:
-            self.activities[what] = Activity(done, now, now, done)
-            if sys.stderr.isatty():
-                self._bar(what, total)
-        activity = self.activities[what]
-        if self.bars is not None:
-            self.bars.update(activity.row, completed=done, total=total, note=note)
-            if now - self.refreshed >= REFRESH_SECONDS:
-                self.refreshed = now
-                self.bars.refresh()
-        elif done > activity.shown_done and (
-            now - activity.shown >= max(LINE_SECONDS, LINE_SHARE * (now - activity.started))
-            or (done == total and activity.printed)
-        ):
-            activity.shown, activity.shown_done, activity.printed = now, done, True
-            self._print(progress_line(what, activity, done, total, note, now))
-        if done == total:
-            self._remove(what)
+            if what not in self.activities:
+                self.activities[what] = Activity(done, now, now, done)
+                if sys.stderr.isatty():
+                    self._bar(what, total)
+            activity = self.activities[what]
+            if self.bars is not None:
+                self.bars.update(activity.row, completed=done, total=total, note=note)
+                if now - self.refreshed >= REFRESH_SECONDS:
+                    self.refreshed = now
+                    self.bars.refresh()
+            elif done > activity.shown_done and (
+                now - activity.shown >= max(LINE_SECONDS, LINE_SHARE * (now - activity.started))
+                or (done == total and activity.printed)
+            ):
+                activity.shown, activity.shown_done, activity.printed = now, done, True
+                self._print(progress_line(what, activity, done, total, note, now))
+            if done == total:
+                self._remove(what)
 
     def _bar(self, what: str, total: int | None) -> None:
         from rich import progress

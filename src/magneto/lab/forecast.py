@@ -235,18 +235,12 @@ def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
     """Add each row's sensitivity to each rung where it learned, over the rates of all rungs."""
     for row in rungs[0]["rows"]:
         tables = [rung["rows"][row]["cells"] for rung in rungs if row in rung["rows"]]
-        if not all(tables):
-            continue
-        seed = tables[0][0]["seed"]
-        rates = [
-            sorted(
-                {c["learning_rate"] for c in cells if c["seed"] == seed and c["status"] != MISSING}
-            )
-            for cells in tables
-        ]
+        seed = tables[0][0]["seed"] if tables[0] else None
+        done = [[c for c in cells if c["status"] != MISSING] for cells in tables]
+        rates = [{c["learning_rate"] for c in cells if c["seed"] == seed} for cells in done]
         if not all(rates):
             continue
-        low, high = max(r[0] for r in rates), min(r[-1] for r in rates)
+        low, high = max(map(min, rates)), min(map(max, rates))
         for rung in rungs:
             if learned(rung, row):
                 found = sensitivity(rung["rows"][row]["cells"], seed, low, high)

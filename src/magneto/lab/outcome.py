@@ -190,13 +190,10 @@ class Group:
 
 def group_cells(comparison: Mapping[str, Any]) -> dict[tuple[str, float], Group]:
     cells = [Scored(**cell) for cell in comparison["cells"]]
-    return {
-        (name, float(rate)): Group.of(
-            cell for cell in cells if (cell.placement, cell.learning_rate) == (name, float(rate))
-        )
-        for name in comparison["placements"]
-        for rate in comparison["learning_rates"]
-    }
+    rates = [float(rate) for rate in comparison["learning_rates"]]
+    rows = {name: [c for c in cells if c.placement == name] for name in comparison["placements"]}
+    return {(name, rate): group for name, row in rows.items()
+            for rate, group in by_rate(row, rates).items()}  # fmt: skip
 
 
 def failures(group: Group) -> str:

@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +33,8 @@ LIMITS = {"fp16": torch.finfo(torch.float16).max, "bf16": torch.finfo(torch.bflo
 # Quantities of which a layer's modules contribute the maximum; otherwise the mean.
 LARGEST = ("activation_max", "attention_logit_max")
 Rows = slice | Tensor
+# Samples of a batch whose attention is recomputed: as many images, texts and pairs each.
+ATTENTION_SAMPLES = 1
 # Modules that embed tokens and image patches.
 EMBEDDINGS = (nn.Embedding, nn.Conv2d)
 
@@ -64,9 +65,9 @@ class LayerRecorder:
         self.values, self.before = {}, []
         return taken
 
-    def hook(self, attention_rows: int) -> list[RemovableHandle]:
+    def hook(self) -> list[RemovableHandle]:
         handles = [
-            self.module.register_forward_pre_hook(partial(self.choose_rows, attention_rows)),
+            self.module.register_forward_pre_hook(self.choose_rows),
             self.module.register_forward_hook(self.record_output),
         ]
         for module in self.module.modules():
@@ -77,8 +78,8 @@ class LayerRecorder:
         return handles
 
     @torch.no_grad()
-    def choose_rows(self, count: int, module: nn.Module, inputs: tuple) -> None:
-        self.rows, self.real = self.stack.attention_samples(count, inputs)
+    def choose_rows(self, module: nn.Module, inputs: tuple) -> None:
+        self.rows, self.real = self.stack.attention_samples(ATTENTION_SAMPLES, inputs)
 
     @torch.no_grad()
     def record_output(self, module: nn.Module, inputs: tuple, output: Any) -> None:
@@ -183,18 +184,12 @@ class Probe:
     this rank's, and gradients and updates are global.
     """
 
-    def __init__(self, model: nn.Module, attention_rows: int = 1) -> None:
-        """Find the layers.
-
-        Args:
-            model: A module with an `Encoder`, a `Decoder` or a `MultiwayEncoder`.
-            attention_rows: Number of samples of the batch whose attention is recomputed; for
-                images, texts and pairs, the number of each.
+    def __init__(self, model: nn.Module) -> None:
+        """Find the layers of each `Encoder`, `Decoder` and `MultiwayEncoder`.
 
         Raises:
             ValueError: If the model has no stack.
         """
-        self.attention_rows = attention_rows
         self.layers = {
             f"{path}.layers.{index}".lstrip("."): LayerRecorder(layer, stack)
             for path, stack in find_stacks(model).items()
@@ -215,8 +210,7 @@ class Probe:
 
     def hook(self) -> list[RemovableHandle]:
         """Hook the layers until the handles are removed."""
-        layers = self.layers.values()
-        return [handle for layer in layers for handle in layer.hook(self.attention_rows)]
+        return [handle for layer in self.layers.values() for handle in layer.hook()]
 
     @torch.no_grad()
     def mark(self, optimizer: torch.optim.Optimizer | None = None) -> None:

@@ -46,8 +46,8 @@ MEASURES: tuple[tuple[Reading, Optimizer], ...] = (
 
 # Small enough for a linear change, large enough for float64 (see the tests).
 STEP = 1e-7
-# Classes of the cross-entropy.
-LABELS = 64
+# Classes of the cross-entropy, and positions of an input.
+LABELS, LENGTH = 64, 16
 # Roles of the bound's first and second matrix of a sublayer.
 FIRST, SECOND = ("v", "fc1"), ("out", "fc2")
 
@@ -104,7 +104,6 @@ def measure_update(
     config: TransformerConfig,
     *,
     stack: Stack = "decoder",
-    length: int = 16,
     samples: int = 4,
     seed: int = 0,
 ) -> list[Update]:
@@ -112,14 +111,8 @@ def measure_update(
 
     As in the theory, inputs are standard normal, and the labels' output rows are N(0, 1/d). The
     reading "label" takes a step per sample; "output" takes one step on the batch. Adam takes its
-    first step, which changes every weight by eta.
-
-    Args:
-        config: Shape of the stack; its depth is `layers`.
-        stack: Encoder or decoder.
-        length: Positions of the input; the label's logit is read at the last one.
-        samples: Number of inputs.
-        seed: Seed of weights, inputs and labels.
+    first step, which changes every weight by eta. The label's logit is read at the last of `LENGTH`
+    positions. The depth of the stack is that of `config`.
 
     Returns:
         One measurement for each of `MEASURES`, in float64.
@@ -127,9 +120,9 @@ def measure_update(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = (Encoder if stack == "encoder" else Decoder)(config).double().eval()
-        x = torch.randn(samples, length, config.width, dtype=torch.float64)
+        x = torch.randn(samples, LENGTH, config.width, dtype=torch.float64)
         rows = torch.randn(LABELS, config.width, dtype=torch.float64) / math.sqrt(config.width)
-        answers = torch.randint(LABELS, (samples, length))
+        answers = torch.randint(LABELS, (samples, LENGTH))
     values = _label_changes(model, x, rows) | _output_changes(model, x, rows, answers)
     name = config.row.name
     return [Update(name, config.layers, seed, *measure, values[measure]) for measure in MEASURES]

@@ -83,12 +83,12 @@ def test_attention_by_hand() -> None:
     seen = {}
     attention = model.layers[0].self_attention.attention.dot_product
     attention.register_forward_hook(lambda m, inputs, y: seen.update(inputs=inputs))
-    probe = Probe(model, attention_rows=2)
+    probe = Probe(model)
     with probe.watch():
         model(torch.randn(2, 4, 16))
     reading = probe.read()[0]
     query, key, _, mask, *_ = seen["inputs"]
-    logits, allowed = attention_logits(query, key, mask, None, rows=slice(2))
+    logits, allowed = attention_logits(query, key, mask, None, rows=slice(1))
     closed = logits.masked_fill(~allowed, -math.inf)
     entropy = torch.special.entr(closed.softmax(-1)).sum(-1)[..., 1:]
     assert reading.attention_logit_max == pytest.approx(closed.max().item())
