@@ -85,9 +85,7 @@ def check_sweep(folder: Path, sweep: Sweep) -> Sweep:
         ConfigError: If a cell's recipe is wrong, a run is repeated, cells would be scored on
             different data, the recipe was edited, or the folder contains another comparison.
     """
-    refuse_several_data(sweep)
     recipes = load_cells(sweep)
-    refuse_repeated(sweep, recipes)
     path = folder / SPEC_FILE
     if path.exists():
         known = read_sweep(folder)
@@ -109,7 +107,8 @@ def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
 
 
 def load_cells(sweep: Sweep) -> list[Recipe]:
-    """Return every cell's recipe; one ConfigError states each mistake once."""
+    """Return every cell's recipe, none twice; one ConfigError states each mistake once."""
+    refuse_several_data(sweep)
     recipes, problems = [], {}
     for cell in sweep.cells():
         try:
@@ -118,6 +117,7 @@ def load_cells(sweep: Sweep) -> list[Recipe]:
             problems |= dict.fromkeys(error.lines)
     if problems:
         raise ConfigError(list(problems))
+    refuse_repeated(sweep, recipes)
     return recipes
 
 

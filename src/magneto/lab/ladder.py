@@ -42,8 +42,6 @@ from magneto.lab.grid import (
     read_spec,
     read_sweep,
     refuse_edited,
-    refuse_repeated,
-    refuse_several_data,
 )
 from magneto.lab.outcome import FINISHED, MISSING, Judge, Scored, title_of
 from magneto.lab.probe import last_stack
@@ -141,9 +139,7 @@ def open_ladder(folder: Path, ladder: Ladder, prepare: Callable[[Ladder], Ladder
     """
     for size in ladder.sizes:
         first = [{**row, RATE: ladder.rates[0], SEED: ladder.seeds[0]} for row in rows_of(ladder)]
-        sweep = ladder.sweep(size, first)
-        refuse_several_data(sweep)
-        refuse_repeated(sweep, load_cells(sweep))
+        load_cells(ladder.sweep(size, first))
     path = folder / LADDER_FILE
     if path.exists():
         known = read_ladder(folder)
