@@ -16,14 +16,7 @@ from magneto.lab.outcome import DIVERGED, FINISHED, STUCK, Judge, outcome, verdi
 from magneto.lab.probe import find_stacks
 from magneto.lab.short_run import PEAK_STEPS, ShortRun, initial_model, short_run, steps_at_peak
 from magneto.lab.sweep import prepare_task
-from magneto.lab.update import (
-    Bound,
-    Growth,
-    growth,
-    measure_growth,
-    measured_shape,
-    theory_of,
-)
+from magneto.lab.update import Bound, Growth, growth, measure_growth, measured_shape, theory_of
 from magneto.lab.verdict import Verdict, judge
 from magneto.progress import SILENT, Progress, ProgressBars
 from magneto.recipe import Recipe
@@ -129,12 +122,10 @@ class Trial:
         duration = f"{self.steps} of {self.of_steps} steps in {self.seconds:.0f} s"
         if self.status == WORDS[DIVERGED]:
             return f"diverged within {duration}: {self.reason}"
-        compared = (
-            "no trivial baseline"
-            if self.baseline is None
-            else f"trivial baseline {self.baseline:.4g}, learned if better than "
-            f"{self.threshold:.4g}"
-        )
+        compared = "no trivial baseline"
+        if self.baseline is not None:
+            compared = (f"trivial baseline {self.baseline:.4g}, learned if better than "
+                        f"{self.threshold:.4g}")  # fmt: skip
         return f"{self.status} after {duration}: {self.metric} {self.score:.4g} ({compared})"
 
 

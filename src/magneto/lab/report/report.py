@@ -10,7 +10,7 @@ import base64
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,22 +167,22 @@ def subtitle(comparison: Mapping[str, Any]) -> str:
         depth = f"{model['encoder_layers']} + {model['decoder_layers']} layers"
     width = f"width {model['width']}" if model.get("width") else ""
     steps = f"{training['steps']} steps" if training.get("steps") else ""
-    counts = [("placement", "placements"), ("learning rate", "learning_rates")]
-    grid = [
-        f"{len(comparison[key])} {name}{'s' if len(comparison[key]) > 1 else ''}"
-        for name, key in counts
-    ]
-    grid.append(seeds_text(comparison))
+    grid = [counted(comparison["placements"], "placement"),
+            counted(comparison["learning_rates"], "learning rate"),
+            seeds_text(comparison)]  # fmt: skip
     return ", ".join([*filter(None, (depth, width, steps)), " × ".join(grid)])
+
+
+def counted(values: Sized, name: str) -> str:
+    return f"{len(values)} {name}{'s' * (len(values) != 1)}"
 
 
 def seeds_text(comparison: Mapping[str, Any]) -> str:
     """Return the number of seeds; in brackets, the number at best rates and their neighbours."""
     everywhere = set(comparison["seeds"])
     near = everywhere | set(comparison.get("seeds_near_best") or ())
-    count = f"{len(everywhere)} seed{'s' if len(everywhere) > 1 else ''}"
     more = f" ({len(near)} at each row's best rate and its neighbours)"
-    return count + (more if len(near) > len(everywhere) else "")
+    return counted(everywhere, "seed") + (more if len(near) > len(everywhere) else "")
 
 
 def reason_sentences(comparison: Mapping[str, Any]) -> list[str]:
@@ -206,10 +206,11 @@ def summary_rows(
     best = max(known, default=None) if comparison["higher_is_better"] else min(known, default=None)
     found = []
     for row in rows:
-        rate, count = row.best_learning_rate, len(row.stable_seeds)
+        rate = row.best_learning_rate
         partial = "" if rate is None else part(groups[row.placement, float(rate)])
         beyond = " (above the largest stable)" if row.best_beyond_stable else ""
-        seeds = "" if row.largest_stable_rate is None else f" ({count} seed{'s' * (count != 1)})"
+        stable = row.largest_stable_rate
+        seeds = "" if stable is None else f" ({counted(row.stable_seeds, 'seed')})"
         sensitivity = row.sensitivity
         entries = [
             Entry(rate_text(rate) + beyond, rate),
@@ -259,15 +260,11 @@ def grid_rows(
             best[rate] = choose(means)
     rows = []
     for summary in comparison["summary"]:
-        mine = [(rate, groups[summary["placement"], rate]) for rate in rates]
-        entries = [
-            Entry(
-                group_text(group, decimals),
-                group.mean,
-                not group.failed and shown_equal(group.mean, best.get(rate), decimals),
-            )
-            for rate, group in mine
-        ]
+        entries = []
+        for rate in rates:
+            group = groups[summary["placement"], rate]
+            is_best = not group.failed and shown_equal(group.mean, best.get(rate), decimals)
+            entries.append(Entry(group_text(group, decimals), group.mean, is_best))
         rows.append({"title": summary["title"], "entries": entries})
     return rows
 
@@ -299,14 +296,9 @@ def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
         if found["optimizer"] != "sgd" or found["placement"] not in titles:
             continue
         bounds = measured["bounds"].get(found["placement"], {}).get("paper")
-        row = rows.setdefault(
-            found["placement"],
-            {
-                "title": titles[found["placement"]],
-                "bound": f"× {bounds[-1] / bounds[0]:.2f}" if bounds else "–",
-                "depths": "{} to {}".format(*found["depths"]),
-            },
-        )
+        row = rows.setdefault(found["placement"], {"title": titles[found["placement"]]})
+        row["bound"] = f"× {bounds[-1] / bounds[0]:.2f}" if bounds else "–"
+        row["depths"] = "{} to {}".format(*found["depths"])
         ends = [end for end in found["ratio_range"] if end is not None]
         limits = " to ".join(f"{end:.0f}" if abs(end) >= 10 else f"{end:.2f}" for end in ends)
         interval = f" ({limits})" if len(ends) == 2 else ""
@@ -317,12 +309,11 @@ def growth_rows(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
 def layer_rows(comparison: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     activations = (comparison.get("measured") or {}).get("activations", {})
     columns = [activations.get(name, {}) for name in comparison["placements"]]
-    names = dict.fromkeys(layer for column in columns for layer in column)
-    values = {layer: [column.get(layer) for column in columns] for layer in names}
-    return [
-        (layer, ["–" if value is None else f"{value:.3g}" for value in row])
-        for layer, row in values.items()
-    ]
+    rows: dict[str, list[str]] = {layer: [] for column in columns for layer in column}
+    for layer, row in rows.items():
+        values = [column.get(layer) for column in columns]
+        row += ["–" if value is None else f"{value:.3g}" for value in values]
+    return list(rows.items())
 
 
 def run_rows(cells: Sequence[Mapping[str, Any]], decimals: int) -> list[dict[str, Any]]:
