@@ -19,6 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from matplotlib.patches import Patch
+from matplotlib.transforms import Bbox
 
 INK, FAINT, RULE = "#232323", "#6b6b6b", "#dedede"
 STYLE: dict[Any, Any] = {
@@ -229,7 +230,7 @@ def table(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
     with rc_context(STYLE):
         axes.axis("off")
         shares = [width / sum(widths) for width in widths]
-        drawn = axes.table(cells, colWidths=shares, bbox=[0, 0, 1, 1], edges="open")
+        drawn = axes.table(cells, colWidths=shares, bbox=Bbox.unit(), edges="open")
         drawn.auto_set_font_size(False)
         for (row, column), cell in drawn.get_celld().items():
             side = "right" if column in right else "left"

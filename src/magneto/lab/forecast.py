@@ -235,7 +235,7 @@ def add_sensitivity(rungs: Sequence[Mapping[str, Any]]) -> None:
     """Add each row's sensitivity to each rung where it learned, over the rates of all rungs."""
     for row in rungs[0]["rows"]:
         tables = [rung["rows"][row]["cells"] for rung in rungs if row in rung["rows"]]
-        seed = tables[0][0]["seed"] if tables[0] else None
+        seed = next((cell["seed"] for cell in tables[0]), 0)
         done = [[c for c in cells if c["status"] != MISSING] for cells in tables]
         rates = [{c["learning_rate"] for c in cells if c["seed"] == seed} for cells in done]
         if not all(rates):

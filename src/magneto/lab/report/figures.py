@@ -28,11 +28,7 @@ from magneto.lab.outcome import (
 from magneto.lab.report.plot import SOLID, STYLE, Plot, Series
 
 CROSS, DASH, PLUS = "x", "_", "+"
-MEANING = {
-    CROSS: "× diverged",
-    DASH: "– did not learn",
-    PLUS: "+ some seeds failed",
-}
+MEANING = {CROSS: "× diverged", DASH: "– did not learn", PLUS: "+ some seeds failed"}
 # Sizes in inches: title and rows of a strip, figure of scores, other figures, figures of runs.
 TITLE_HEIGHT, ROW_HEIGHT = 0.08, 0.11
 WIDTH, HEIGHT, SIZE, RUN_SIZE = 5.0, 3.2, (3.3, 2.2), (3.3, 2.0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 from matplotlib import rc_context
@@ -79,14 +80,8 @@ def series_of(placements: Sequence[str], titles: dict[str, str]) -> dict[str, Se
     """Return the style of every placement; unknown ones take the next free style."""
     own = [name for name in placements if name not in ROWS]
     # 60 styles are distinct, because 4, 5 and 3 have no common factor.
-    rows = ROWS | {
-        name: (
-            *_COLOURS[position % len(_COLOURS)],
-            _MARKERS[position % len(_MARKERS)],
-            _DASHES[position % len(_DASHES)],
-        )
-        for position, name in enumerate(own)
-    }
+    styles = zip(own, cycle(_COLOURS), cycle(_MARKERS), cycle(_DASHES), strict=False)
+    rows = ROWS | {name: (*colours, marker, dash) for name, colours, marker, dash in styles}
     return {
         name: Series(index, name, titles.get(name, name), *rows[name])
         for index, name in enumerate(placements)
