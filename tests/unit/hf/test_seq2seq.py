@@ -40,12 +40,12 @@ def test_generation_with_cache_equals_without(positions: str, beams: int, kind: 
 
 
 def test_loss_and_decoder_inputs() -> None:
-    model = translator()
+    model = translator(pad_token_id=7)
     labels = IDS[:, :5].clone()
     labels[0, -2:] = -100
     read = model.prepare_decoder_input_ids_from_labels(labels)
     assert read[:, 0].tolist() == [0, 0]
-    assert torch.equal(read[1, 1:], labels[1, :-1]) and read[0, -1] == 0
+    assert torch.equal(read[1, 1:], labels[1, :-1]) and read[0, -1] == 7
     output = model(IDS, labels=labels, output_hidden_states=True)
     assert len(output.encoder_hidden_states) == 3 and len(output.decoder_hidden_states) == 4
     memory = output.encoder_hidden_states[-1]
