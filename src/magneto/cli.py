@@ -15,8 +15,8 @@ from typing import Any
 
 from magneto.mistakes import user_lines
 
-# By name: the module with `main(words)` and `parser()`, or module:FUNCTION of a module that also
-# has FUNCTION_parser; and a line for --help.
+# For each command: its module, which has `main(words)` and `parser()`, or module:FUNCTION of a
+# module that has FUNCTION and FUNCTION_parser instead; and the line for --help.
 COMMANDS = {
     "start": ("magneto.commands.start", "suggest a recipe for your data, with simple baselines"),
     "train": ("magneto.commands.train", "train a recipe, or resume a run"),

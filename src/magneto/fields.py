@@ -176,7 +176,7 @@ class _WrongField(Exception): ...
 
 
 def _view(kind: type, wrong: set[str]) -> Any:
-    """Return an empty object that raises _WrongField when an invalid field is read."""
+    """Return an empty instance that raises _WrongField when a field in `wrong` is read."""
 
     def read(self: Any, name: str) -> Any:
         if name in wrong:

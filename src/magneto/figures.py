@@ -57,7 +57,7 @@ STYLE: dict[Any, Any] = {
 }
 # Fields of files that differ between equal figures.
 METADATA = {"png": ("Software",), "svg": ("Date", "Creator"), "pdf": ("CreationDate", "Creator")}
-# Widths of a letter and of the legend, heights of a text line and of a heading, in inches.
+# Width of a letter, heights of a text line and of a heading, and width of the legend, in inches.
 LETTER, LINE, HEADING, LEGEND = 0.062, 0.15, 0.2, 2.2
 # Margin of an image as a share of its panel, maximum text lines above it, maximum letters of a
 # table's cell.

@@ -61,7 +61,7 @@ def load_run(run: Path, which: str, overrides: Mapping[str, Any]) -> OpenRun:
     """Open a run with its best, final, averaged or last weights (see `load_weights`).
 
     The data is not prepared. The model is built from the run's own assets (tokenizer, classes),
-    without training data and without another run.
+    without training data and without the run that it was pre-trained from.
 
     Args:
         run: Directory of the run.
@@ -103,7 +103,7 @@ def run_tokenizer(run: Path) -> str:
     fields = resolved_fields(run)
     if "data.tokenizer" not in fields:
         open_run(run)  # a path without a run has its own message
-        raise FileNotFoundError(f"{run} has no tokenizer. Name a started run on texts.")
+        raise FileNotFoundError(f"{run} has no tokenizer. Name a run on texts that has started.")
     return fields["data.tokenizer"]
 
 

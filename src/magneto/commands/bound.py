@@ -55,7 +55,9 @@ def main(words: Sequence[str]) -> int:
     family = find_family(row)
     depths = read_depths(command, args)
     if len(depths) == 1 and (args.cross_attention or args.cross_gain is not None):
-        command.error("cross-attention needs both --encoder-layers and --decoder-layers")
+        command.error(
+            "--cross-attention and --cross-gain need both --encoder-layers and --decoder-layers"
+        )
     v, w = (read_scales(command, f"--{name}", getattr(args, name), depths) for name in "vw")
     # Scales given per sublayer hold for one depth only.
     grows = not any(isinstance(part, list) for part in (*v.values(), *w.values()))

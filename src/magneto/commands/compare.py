@@ -34,8 +34,9 @@ INCOMPLETE = ("Some runs have no result yet, because they were stopped or anothe
 def parser() -> Parser:
     made = Parser(
         "compare",
-        "Train a recipe over placements, learning rates and seeds, and recommend one. Repeat the "
-        "command to resume a stopped comparison; several machines may share its folder.",
+        "Train a recipe over placements, learning rates and seeds, and recommend a placement and a "
+        "rate. Repeat the command to resume a stopped comparison; several machines may share its "
+        "folder.",
         "magneto compare causal-lm/tiny --placements post,pre,sub --lrs 1e-3,3e-3 --seeds 1,2,3",
         recipe=True,
     )
@@ -77,7 +78,7 @@ def main(words: Sequence[str]) -> int:
     progress, measured = ProgressBars(), not args.no_measurements and PLACEMENT in grid
     if args.more_seeds or not all(is_done(folder, cell) for cell in checked.cells()):
         prepare_data(folder, checked, progress)
-    # Not earlier: a grid whose data is refused must not grow.
+    # Only now, because values whose data is refused must not be added to the folder's grid.
     sweep = open_sweep(folder, sweep)
     complete = run(folder, sweep, args, progress)
     # With more seeds another rate may become the best.

@@ -69,8 +69,8 @@ def parser() -> Parser:
         recipe=True,
     ).with_run()
     add = made.add_argument
-    what = "maximum batches; with --tasks, questions; for translation, sentences per direction "
-    add("--limit", type=at_least_one, help=f"{what}(default: all)")
+    what = "maximum number of batches, of questions with --tasks, or of sentences per direction of "
+    add("--limit", type=at_least_one, help=f"{what}translation runs (default: all)")
     what = "also write the metrics to RUN/scores/NAME.json (with --splits: NAME-SPLIT.json)"
     add("--keep", metavar="NAME", help=f"{what} for `magneto table`")
     what = "image models: train a linear probe and k nearest neighbours on the frozen features of "
@@ -195,7 +195,7 @@ def recognition_metrics(
     answers: Sequence[tuple[str, str, str]],
     normalise: Callable[[str], str] | None,
 ) -> dict[str, Any]:
-    """Return interval and further error rates of transcripts; for --write, write transcripts."""
+    """Return interval and further error rates of transcripts; with --write, also write them."""
     from magneto.speech.task import (
         count_references,
         error_rate_half_width,
@@ -393,7 +393,7 @@ def harness_manager(tasks: Sequence[str], include: Path | None) -> Any:
     if find_spec("lm_eval") is None:
         hint = nearest(theirs[0], list(SUITES)) or f"; built-in suites: {', '.join(SUITES)}"
         raise ConfigError([
-            f"--tasks: unknown task {theirs[0]!r}{hint} (for lm-evaluation-harness: "
+            f"--tasks: unknown task {theirs[0]!r}{hint} (for tasks of lm-evaluation-harness: "
             "pip install 'foundation-transformers[eval]')"
         ])  # fmt: skip
     from magneto.hf.export import check_tasks, task_manager

@@ -41,7 +41,7 @@ OVERHEAD_SECONDS, EVALUATION_SHARE = 1.5, 0.4
 # Validation batches under a budget, if the recipe sets no limit.
 BATCHES = 16
 # On bytes a language model beats its unigram baseline within a few hundred steps; with a trained
-# vocabulary that takes thousands, and shorter runs would only compare who gets there first.
+# vocabulary that takes thousands, and shorter runs would only compare which row gets there first.
 BYTES = {"data.tokenizer": "bytes"}
 BYTES_NOTE = (
     "Text is tokenized as bytes, because after so few steps with the recipe's BPE vocabulary the "

@@ -115,7 +115,7 @@ def plan_lines(found: Mapping[str, Any]) -> list[str]:
         ("model", f"{found['parameters']:,} parameters; {parts}"),
         ("batch", f"{found['batch_size']:,} examples per step; micro-batches of "
          f"{found['micro_batch']} per GPU, {found['gradient_accumulation_steps']} per step; "
-         f"{'epochs' if not found['steps'] else format(found['steps'], ',') + ' steps'}"),
+         f"{'steps unknown' if not found['steps'] else format(found['steps'], ',') + ' steps'}"),
     ]  # fmt: skip
     for name, each in found["activations"].items():
         hours = f", {each['hours']:,.3g} hours in all" if found["steps"] else ""

@@ -175,7 +175,7 @@ def predict_readable(
         for index in [*reasons]:
             first = index // group * group
             for other in range(first, first + group):
-                reasons.setdefault(other, f"belongs to {some[index]}")
+                reasons.setdefault(other, f"left out with {some[index]}")
                 images.pop(other, None)
         broken += [{"path": str(some[n]), "reason": reasons[n]} for n in sorted(reasons)]
         if images:

@@ -102,5 +102,5 @@ def ending_sentences(
     if result["best"]:
         best = result["best"]
         sentences.append(f"Best {name}: {best['value']:.4g} at step {best['step']:,}.")
-    ended = f"The run {result['status']} at step {result['step']:,} after {duration}{reason}."
+    ended = f"Status: {result['status']} at step {result['step']:,} after {duration}{reason}."
     return [*sentences, ended, *problems]

@@ -168,7 +168,9 @@ def sizes(text: str) -> list[int]:
     """Return the sorted numbers in a list of two or more different whole numbers from 1 on."""
     found = sorted({*read_as(tuple[PositiveInt, ...])(text)})
     if len(found) < 2:
-        raise argparse.ArgumentTypeError(f"must be two or more numbers from 1 on, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"must be two or more numbers from 1 on, all different, not {text!r}"
+        )
     return found
 
 

@@ -49,7 +49,8 @@ def parser() -> Parser:
     what = "byte-level BPE, or SentencePiece's unigram or bpe"
     add("--kind", choices=KINDS, default="byte-bpe", help=what)
     add("--vocab-size", type=int, default=32000, help="number of tokens, special tokens included")
-    add("--out", type=Path, required=True, metavar="PATH", help=".json or .model file, or folder")
+    what = "folder, or output file: .json for byte-level BPE, .model for SentencePiece"
+    add("--out", type=Path, required=True, metavar="PATH", help=what)
     add("--text-field", default="text", metavar="NAME", help="field with the text in records")
     what = "number of random lines that SentencePiece is trained on"
     add("--sample", type=int, default=SAMPLE, help=what)
@@ -87,8 +88,8 @@ def train_tokenizer(
     first = next(texts, None)  # reports a wrong source before any folder is created
     if first is None:
         raise ValueError(
-            f"no text in {source}: {counts.describe(DOCUMENTS)}; --text-field names the field of "
-            f"the text, now {field!r}"
+            f"no text in {source}: {counts.describe(DOCUMENTS)}; if the text is in another field "
+            f"than {field!r}, name the field by --text-field"
         )
     if kind == "byte-bpe" and vocab_size < LEAST_BYTES:
         raise ValueError(f"byte-bpe needs --vocab-size {LEAST_BYTES} or more, not {vocab_size}")

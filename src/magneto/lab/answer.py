@@ -48,7 +48,7 @@ def nothing_learned(summaries: Sequence[Summary]) -> str:
 
 
 def undecided(summaries: Sequence[Summary], ranked: Sequence[Summary]) -> bool:
-    """Return whether, of several rows, the best or each of the others has only one seed."""
+    """Return whether the best of several rows, or every other ranked row, has only one seed."""
     if not ranked or len(summaries) < 2:
         return False
     first, *others = ranked
@@ -115,7 +115,9 @@ def stability(summaries: Sequence[Summary]) -> list[str]:
     fails = [f"{s.title} in {s.others_failed[0]} of {s.others_failed[1]}"
              for s in stable if s.others_failed[0]]  # fmt: skip
     if fails:
-        sentences.append(f"Failed runs of additional seeds up to that rate: {', '.join(fails)}.")
+        sentences.append(
+            f"Failed runs of additional seeds up to the largest stable rate: {', '.join(fails)}."
+        )
     sentences += [
         f"{s.title} has its best score at {s.best_learning_rate:g}, above its largest stable rate."
         for s in summaries

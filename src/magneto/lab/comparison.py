@@ -29,7 +29,7 @@ ENVIRONMENT = ("python", "packages", "processor", "cores", "threads", "gpus", "c
 ABSOLUTE = re.compile(r"(?<![\w.:/])~?/(?:[^\s'\"/=,:]+/)*([^\s'\"/=,:]+)/?")
 FILE = "measurements.json"
 DEPTHS = (6, 12, 24, 48)
-# More seeds than inputs (samples), because updates differ more between seeds.
+# More seeds than inputs (samples), because updates differ more between seeds than between inputs.
 SEEDS, SAMPLES = range(6), 2
 Plan = tuple[TransformerConfig, Stack]
 """A stack whose updates are measured: its shape with one layer, and its kind."""
@@ -118,7 +118,7 @@ def around(
 
 
 def environments(runs: Iterable[Path]) -> dict[str, list[str]]:
-    """Return all values of each entry in runs' environments; if no run has one, this process's."""
+    """Return each entry's values in the runs' environments; if there are none, this process's."""
     paths = sorted(run / "environment.json" for run in runs)
     records = [each for path in paths if path.is_file() for each in read_environments(path)]
     found: dict[str, dict[str, None]] = {}
@@ -151,7 +151,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measure updates and activations of every row's first cell, or read them from the folder.
 
-    A probe looks for the reason why no run of the rows `failed` learned.
+    No run of the rows `failed` learned. A probe looks for the reason.
 
     Returns:
         "width" of the measured stacks (None if rows differ), "depths", "updates" (see
@@ -183,7 +183,7 @@ def measure_recipes(recipes: Mapping[str, Recipe], progress: Progress = SILENT) 
         task.prepare(SILENT)
         model = initial_model(task, recipe.training, recipe.seed)
         last = last_stack(model)
-        # Every row is measured at the same depths, whatever its own.
+        # Every row is measured at the same depths, whatever the depth of its recipe.
         shape = replace(measured_shape(last.config), layers=1)
         plans[name] = (shape, "decoder" if last.causal else "encoder")
         run = short_run(task, model, recipe.training, seed=recipe.seed, steps=1, rates=())

@@ -56,8 +56,8 @@ def measure_coordinates(
 ) -> list[Coordinate]:
     """Train a recipe at its peak rate for some steps at each width; measure layers' outputs.
 
-    The model is scaled in width with constant head width and depth. A width that does not fit its
-    other sizes raises a ValueError.
+    The model's sizes scale with the width; head width and depth stay constant. A width that does
+    not fit the model's other sizes raises a ValueError.
     """
     recipes = [replace(recipe, model=recipe.model.at_width(width)) for width in widths]
     initial: dict[str, dict[int, float]] = {}

@@ -179,7 +179,7 @@ def of_first_seeds(
 
 
 def read_probe(run: Path) -> dict[str, float]:
-    """Return each quantity's largest value over a run's measured steps, the gradient's smallest."""
+    """Return each quantity's largest value over a run's steps, or for the gradient the smallest."""
     path = run / PROBE_FILE
     if not path.is_file():
         return {}

@@ -107,7 +107,7 @@ def open_sweep(folder: Path, sweep: Sweep) -> Sweep:
 
 
 def load_cells(sweep: Sweep) -> list[Recipe]:
-    """Return every cell's recipe, none twice; one ConfigError states each mistake once."""
+    """Return every cell's recipe; one ConfigError lists all mistakes, or names a repeated run."""
     refuse_several_data(sweep)
     recipes, problems = [], {}
     for cell in sweep.cells():
@@ -152,8 +152,8 @@ def read_result(folder: Path, cell: Cell) -> dict[str, Any] | None:
 def refuse_several_data(sweep: Sweep) -> None:
     """Refuse a grid over data, except `data.augmentation`, which changes training data only."""
     lines = [
-        f"{name}: scores on different data cannot be compared; run one comparison for each value "
-        "(--out)"
+        f"{name}: scores on different data cannot be compared; run a separate comparison for each "
+        "value, each with its own --out"
         for name, values in sweep.grid.items()
         if len(values) > 1
         and (name.startswith("data.") or name == "training.evaluate_limit")
@@ -166,7 +166,7 @@ def refuse_several_data(sweep: Sweep) -> None:
 def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
     """Refuse a grid that repeats a run, because its copies would count as separate seeds."""
     lines = [
-        f"{name} repeats a value: {', '.join(twice)}"
+        f"{name} repeats a value: {', '.join(twice)}; give it once"
         for name, values in sweep.grid.items()
         if (twice := repeated([str(value) for value in values]))
     ]
@@ -174,8 +174,8 @@ def refuse_repeated(sweep: Sweep, recipes: Sequence[Recipe]) -> None:
         raise ConfigError(lines)
     cells = sweep.cells()
     if twice := repeated([cell.name for cell in cells]):
-        raise ConfigError([f"two runs of the grid would share the directory {twice[0]}; compare "
-                           "their values in separate folders (--out)"])  # fmt: skip
+        raise ConfigError([f"two runs of the grid would share the directory {twice[0]}; give "
+                           "one of them to a separate comparison (--out)"])  # fmt: skip
     names: dict[str, str] = {}
     for cell, loaded in zip(cells, recipes, strict=True):
         recipe = json.dumps(json_values(loaded), sort_keys=True)
@@ -212,8 +212,9 @@ def refuse_edited(folder: Path, sweep: Sweep) -> None:
     edited = [f"{name} is {new} (was {old})" for name, old, new in found
               if not name.startswith(free)]  # fmt: skip
     if edited:
-        raise ConfigError([f"{sweep.recipe} was edited after {folder} began: {', '.join(edited)}; "
-                           "undo the edit, or choose another --out"])  # fmt: skip
+        raise ConfigError([f"{sweep.recipe} was edited after the comparison in {folder} began: "
+                           f"{', '.join(edited)}; undo the edit, or choose another "
+                           "--out"])  # fmt: skip
 
 
 def repeated(words: Sequence[str]) -> list[str]:

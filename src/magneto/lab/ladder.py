@@ -194,12 +194,13 @@ def fit_budget(
 ) -> Ladder:
     """Return a ladder with as many steps per run as its capacity allows.
 
-    `timed` has the seconds per step, and the other seconds per cell, by size. With `fewer_seeds`,
-    seeds are dropped before runs become shorter than `GOOD_STEPS`. Runs of a ladder that has begun
-    keep their steps.
+    `timed` gives two numbers for each size: the seconds per step, and the seconds that a cell takes
+    besides its steps. With `fewer_seeds`, seeds are dropped before runs become shorter than
+    `GOOD_STEPS`. Runs of a ladder that has begun keep their steps.
 
     Raises:
-        ConfigError: If the budget allows neither `LEAST_STEPS` nor all steps of a shorter recipe.
+        ConfigError: If the budget allows fewer steps than `LEAST_STEPS`, or than a shorter
+            recipe has.
     """
     training = ladder.first_recipe(ladder.sizes[0]).training
     counts = {size: planned(ladder, size) for size in ladder.sizes}
@@ -355,9 +356,9 @@ def next_cells(
 ) -> list[tuple[float, int]]:
     """Return a row's next cells; [] if it is finished.
 
-    The first seed searches the best and the largest stable rate. The best rate and its neighbours
-    then get every seed; with `every_seed`, the rates of `start` get every seed at once. `stable` is
-    the largest stable rate of the rung below.
+    Runs of the first seed search for the best and for the largest stable rate. The best rate and
+    its neighbours then get every seed; with `every_seed`, the rates of `start` get every seed at
+    once. `stable` is the largest stable rate of the rung below.
     """
     known = {(cell.learning_rate, cell.seed): cell for cell in tried if cell.status != MISSING}
     first = seeds[0]
@@ -395,9 +396,9 @@ def next_stable(
 ) -> list[tuple[float, int]]:
     """Return the next cells of the search for the largest stable rate.
 
-    The search begins at the largest stable rate of the rung below, and ends when the next larger
-    rate of the grid fails. `tested` are the tested rates, ascending; `failed` are those at which a
-    run failed.
+    The search begins at the largest stable rate of the rung below, and ends when the next larger of
+    the rates 1, 3, 10, ... fails. `tested` are the tested rates, ascending; `failed` are those at
+    which a run failed.
     """
     if below and below > best:
         guess = [rate for rate in (below, beside(below, 1)) if rate <= HIGHEST]
@@ -413,7 +414,7 @@ def next_stable(
 
 
 def around(best: float, tried: Sequence[float]) -> tuple[float, float]:
-    """Return the nearest rates below and above a rate, among the tested rates and the grid."""
+    """Return the nearest rates below and above a rate, among 1, 3, 10, ... and the tested rates."""
     lower = [rate for rate in tried if rate < best]
     upper = [rate for rate in tried if rate > best]
     return (
@@ -435,7 +436,7 @@ def nearest(rate: float) -> float:
 
 
 def beside(rate: float, step: int) -> float:
-    """Return the next of 1, 3, 10, ... above (step 1) or below (-1), 1.5 times away or more."""
+    """Return the next of 1, 3, 10, ... above (step 1) or below (-1), at least a factor 1.5 off."""
     index = round(2 * math.log10(rate)) - 3 * step
     while step * math.log(rate_at(index) / rate) < math.log(1.5):
         index += step

@@ -41,7 +41,7 @@ CLASSES, ANSWERS = 2, 3129
 
 
 def without_data(recipe: Recipe) -> dict[str, Any]:
-    """Return fields with which a recipe's model, its largest batch and its loss need no data.
+    """Return changed fields with which a recipe's model, largest batch and loss need no data.
 
     Sizes that depend on data come from the configuration or are assumed: a trained tokenizer has
     its maximum number of tokens, and an image tokenizer is small.
@@ -101,8 +101,8 @@ class StepMemory:
             copies = state.gradients if strategy == "ddp" else 0
             peak = self.peak_activations + full if full else self.peak
             return state.total + self.other + copies + max(peak - state.gradients, 0)
-        # Weights outside the layers stay gathered, and those of the current and the next layer.
-        # Their full gradients, and the copy in communication, take the same again.
+        # Gathered are the weights outside the layers, and those of the current and the next layer.
+        # Their full gradients, with the copy in communication, take the same memory again.
         gathered = 2 * (self.outside_layers + 2 * self.largest_layer)
         return state.total / shards + self.other + self.peak_activations + gathered + full
 

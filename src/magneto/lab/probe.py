@@ -47,8 +47,8 @@ class LayerRecorder:
     stack: ProbedStack
     values: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     before: list[Tensor] = field(default_factory=list)  # the layer's weights before a step
-    # Samples of the current forward pass whose attention is measured, and their positions that are
-    # not padding, (samples, length); None for all.
+    # `rows`: samples of the current forward pass whose attention is measured. `real`: their
+    # positions that are not padding, (samples, length); None for all.
     rows: Rows = field(default_factory=lambda: slice(1))
     real: Tensor | None = None
 
@@ -214,7 +214,7 @@ class Probe:
 
     @torch.no_grad()
     def mark(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Record weights and gradients before a step of `optimizer`, which may divide gradients."""
+        """Record weights and gradients before a step; divide gradients as `optimizer` will."""
         divisor = getattr(optimizer, GRAD_SCALE, 1.0)
         for layer in self.layers.values():
             parameters = list(layer.module.parameters())

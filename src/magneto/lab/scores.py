@@ -89,8 +89,8 @@ class Measured:
 def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") -> list[Measured]:
     """Return the runs in folders, each a comparison or a single run.
 
-    Scores of `--keep` must have been measured on these weights. Errors name a run of another task,
-    one that is repeated or does not match its row's seeds, and a damaged result or score.
+    Scores of `--keep` must have been measured on these weights. An error names a run that has
+    another task, is repeated or does not match the other seeds of its row, or a damaged file.
     """
     found = [run for folder in folders for run in runs_in(folder)]
     sources = [source_of(recipe) for _, recipe, _ in found]
@@ -102,7 +102,7 @@ def read_runs(folders: Sequence[Path], preset: Preset, weights: str = "best") ->
 
 
 def runs_in(folder: Path) -> Iterator[Found]:
-    """Yield the runs of a comparison, or a run. Grid points omit placement and seed."""
+    """Yield a comparison's runs, or the run that the folder is. Points omit placement and seed."""
     if not (folder / SPEC_FILE).is_file():
         recipe = open_run(folder)
         yield folder / "result.json", recipe, ((RATE, recipe.training.learning_rate),)
@@ -149,7 +149,7 @@ def measured(
     own = title.format(data=data, metric=metric)
     if preset.columns and own not in preset.columns:
         raise ConfigError([f"{run}: {own} is not a column of the table "
-                           f"({', '.join(preset.columns)})"])  # fmt: skip
+                           f"({', '.join(preset.columns)}); omit this run"])  # fmt: skip
     metrics, reason = own_metrics(result, metric, preset.at_end)
     named = {title.format(data=data, metric=name): value for name, value in metrics.items()}
     scores = {name: preset.scale * value for name, value in named.items()

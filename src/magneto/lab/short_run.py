@@ -68,7 +68,7 @@ def first_piece(task: Task, config: TrainingConfig, seed: int) -> Any:
     try:
         parts = min(CUTS * whole, config.batch_size)
         return task.train_stream(config.batch_size, seed).batch(0, parts)[0]
-    except ValueError:  # for example two images, beside as many texts and pairs, in four parts
+    except ValueError:  # for example for two images in four parts
         return task.train_stream(config.batch_size, seed).batch(0, whole)[0]
 
 
@@ -202,8 +202,8 @@ def short_run(
 ) -> ShortRun:
     """Take and measure the first steps, 1 or more, of a prepared task's training.
 
-    The task's `initial_model` is trained. The first step is tried at `rates` and at the peak rate;
-    () for no trials.
+    The task's `initial_model` is trained. The first step is tried at `rates` and at the peak rate,
+    or not at all if `rates` is ().
 
     Raises:
         ValueError: If the model has no stack, or no learning rate is set.

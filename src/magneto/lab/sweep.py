@@ -102,7 +102,7 @@ def work(
     Stop when `orphaned` says that the parent process has ended. Return the number of cells run.
     """
     sweep = read_sweep(folder)
-    # First seeds first, so that every cell has one result before any has two.
+    # First seeds first, so that every row and rate has one result before any has two.
     cells = sorted(sweep.cells(), key=lambda cell: str(cell.values.get(SEED, "")))
     count = 0
     while not orphaned():
@@ -212,7 +212,7 @@ def losses_up_to(run: Path, step: int) -> dict[int, float]:
 
 
 def ahead(first: dict[int, float], second: dict[int, float]) -> bool:
-    """Return whether `first` is lower than `second` by two standard errors, over the steps."""
+    """Return whether `first` is lower than `second` by two standard errors, over shared steps."""
     gaps = [second[step] - first[step] for step in first.keys() & second.keys()]
     return len(gaps) > 2 and fmean(gaps) > 2 * stdev(gaps) / math.sqrt(len(gaps))
 

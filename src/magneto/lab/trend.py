@@ -39,8 +39,9 @@ def find_vertex(
     Args:
         losses: Loss of every seed by rate; seeds have the same order at all rates.
         tried: The best of these rates.
-        edge_error: Standard error of the log rate at an edge. With one seed the best rate is
-            assumed to lie anywhere between the midpoints to its neighbours.
+        edge_error: Standard error of the log rate if the best rate is the smallest or largest. Any
+            other best rate of a single seed is assumed to lie anywhere between the midpoints to its
+            neighbours.
 
     Returns:
         The best rate; its loss, whose error and interval are nan for one seed; and "smallest" or
@@ -116,8 +117,9 @@ class Prior:
 class Law:
     """A law and its forecast: the value or its logarithm is linear in the logarithm of the size.
 
-    `value` is the forecast at the requested size. `exponent` is the change per factor e of size if
-    the value itself is linear. Intervals are at `LEVEL`; `rungs` is the number of fitted rungs.
+    `value` is the forecast at the requested size. If the value itself is linear, `exponent` is its
+    change when the size grows by a factor of e = 2.72. Intervals are at `LEVEL`; `rungs` is the
+    number of fitted rungs.
     """
 
     value: float

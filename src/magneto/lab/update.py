@@ -202,7 +202,7 @@ def measure_growth(
     samples: int = 4,
     progress: Progress = SILENT,
 ) -> list[Update]:
-    """Return `MEASURES` of each number of layers and seed, in that order.
+    """Return the measurements `MEASURES` for every depth and seed, one depth after another.
 
     The depth of `config` is replaced; each measurement has `samples` inputs.
     """
@@ -311,7 +311,7 @@ class Bound:
 
 
 def theory_of(model: nn.Module) -> Bound:
-    """Return the bound on the update of a model with one stack or pair, or why there is none."""
+    """Return the bound of a single stack or an encoder-decoder, or the reason why there is none."""
     stacks = [part for part in model.modules() if isinstance(part, ProbedStack)]
     pair = any(isinstance(part, EncoderDecoder) for part in model.modules())
     if len(stacks) != (2 if pair else 1):

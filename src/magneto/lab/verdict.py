@@ -21,7 +21,7 @@ Level = Literal["sound", "not decided", "likely to fail"]
 # Half of the largest finite number.
 HALF_FP16, HALF_BF16 = 32752.0, 1.694e38
 LEVELS: tuple[Level, ...] = ("sound", "not decided", "likely to fail")
-# Change of the output whose learning rate is reported, to compare models.
+# Change of the output by a first step; the rate that makes it is reported, to compare models.
 SMALL_MOVE = 0.1
 
 

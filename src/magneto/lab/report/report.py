@@ -226,7 +226,7 @@ def summary_rows(
 
 
 def shown_equal(value: float | None, best: float | None, decimals: int) -> bool:
-    """Return whether a value is the best one in the digits of the table; None never is."""
+    """Return whether a value and the best one are equal to `decimals` digits; False for None."""
     return None not in (value, best) and f"{value:.{decimals}f}" == f"{best:.{decimals}f}"
 
 
