@@ -200,7 +200,7 @@ def test_images_with_texts(tmp_path: Path) -> None:
     source = lines(tmp_path / "train.jsonl", good[0], *odd, *good[1:])
     task, said = task_of("image-captioning/tiny", source, tokenizer="bytes")
     assert f"1 malformed record left out [{source}, line 2: nested too deeply]" in said
-    assert "1 record without an image left out [" in said
+    assert "1 record left out because of a missing image [" in said
     assert "4 training rows left out because of a missing image" in said
     assert read_a_batch(task)["broken"].sum() == 0
 

@@ -216,8 +216,8 @@ class PairedAugmentation:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return an augmented image, float32 (channels, size, size), and mask, uint8 (size, size).
 
-        The pixels, uint8 (height, width, channels), have the size of the mask. Outside of them the
-        image is 0 and the mask is `IGNORED`.
+        The pixels, uint8 (height, width, channels), have the size of the mask. Padding is 0 in the
+        image and `IGNORED` in the mask.
         """
         height, width = size_to_fit(mask.shape[0], mask.shape[1], self.fit)
         factor = random.uniform(*self.config.resize)
@@ -252,7 +252,7 @@ class PairedAugmentation:
 def resize_mask(
     mask: np.ndarray, height: int, width: int, part: tuple[int, int, int, int]
 ) -> np.ndarray:
-    """Resize a mask by nearest neighbours; return its part (top, left, height, width)."""
+    """Return a part (top, left, height, width) of a mask resized by nearest neighbours."""
     top, left, high, wide = part
     rows = ((np.arange(top, top + high) + 0.5) * mask.shape[0] / height).astype(np.int64)
     columns = ((np.arange(left, left + wide) + 0.5) * mask.shape[1] / width).astype(np.int64)
@@ -262,7 +262,7 @@ def resize_mask(
 def resize_part(
     pixels: np.ndarray, height: int, width: int, part: tuple[int, int, int, int]
 ) -> np.ndarray:
-    """Resize an image bilinearly; return its part (top, left, height, width)."""
+    """Return a part (top, left, height, width) of a bilinearly resized image."""
     top, left, high, wide = part
     down, across = pixels.shape[0] / height, pixels.shape[1] / width
     box = (left * across, top * down, min((left + wide) * across, pixels.shape[1]),

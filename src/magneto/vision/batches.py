@@ -44,8 +44,8 @@ def read_or_replace(
 ) -> tuple[dict[str, Any], int]:
     """Return an example and its index: `index`, or a random one if the image there is broken.
 
-    Random numbers are a function of the key (seed and draw) and the index. After `TRIES` broken
-    images in a row the error is a ValueError.
+    Random numbers are a function of the key (seed and draw) and the index. `TRIES` broken images
+    in a row raise ValueError.
     """
     number, last = index, ""
     for attempt in range(TRIES):
@@ -86,8 +86,8 @@ def image_stream(
 
     Examples are arrays and numbers. Any error that `example` raises makes the example broken, and
     `broken` is called. Key "broken" (batch,) of a batch is True where another example replaces a
-    broken one. A batch has `repeats` copies of each example. `seed` is that of order and
-    augmentation. `finish` is applied to each rank's micro-batch.
+    broken one. A batch has `repeats` copies of each example. `seed` determines order
+    and augmentation. `finish` is applied to each rank's micro-batch.
     """
 
     def make(numbers: np.ndarray, draws: np.ndarray) -> dict[str, Tensor]:
@@ -119,7 +119,7 @@ def evaluation_images(
 ) -> LazyBatches:
     """Return the batches of a split in a fixed random order: "images" and "broken".
 
-    `blank` replaces a broken image, and all images of its example. `finish` returns the final
+    `blank` replaces every image of an example that has a broken image. `finish` returns the final
     batch, given a batch and its rows.
     """
     blank = blank if len(split.names) == 1 else np.stack([blank] * len(split.names))

@@ -162,10 +162,11 @@ class ImageClassification(FineTuning):
         lacking = sum(int((part.labels_of() == UNLABELLED).sum()) for part in parts)
         if lacking:
             raise ValueError(f"{where} has {lacking} images without a label: put the images of "
-                             "each class into a folder, or give a table with labels")  # fmt: skip
+                             "each class into a folder of its own, or give a table with a label "
+                             "for every image")  # fmt: skip
         if known < classes:
             raise ValueError(f"{where} has {classes} classes, but model.classes is {known}: do not "
-                             "set it")  # fmt: skip
+                             "set model.classes")  # fmt: skip
         self.check_pretrained()
 
     def build_model(self) -> ImageClassifier:

@@ -32,8 +32,8 @@ BUILTIN_TOKENIZER = "builtin:patches"
 TEACHERS = ("hog", "pixels", "clip:PATH", "dino:PATH")
 # Class of the mask's pixels that losses and scores leave out.
 IGNORED = 255
-# Names of folders of images and of masks, and suffixes of a split's folder of masks (CamVid's
-# train/ and trainannot/, as SegNet's authors give it).
+# Names of folders of images and of masks, and suffixes that turn the name of a split's
+# folder of images into that of its masks (train/ and trainannot/ in SegNet's copy of CamVid).
 IMAGE_FOLDERS = ("images", "image", "imgs")
 MASK_FOLDERS = ("annotations", "masks", "annotation", "mask", "labels")
 MASK_SUFFIXES = ("annot", "_annot", "_labels", "_masks", "_mask")
@@ -308,7 +308,7 @@ def given_names(data: ImageClassificationDataConfig) -> tuple[str, ...] | None:
     lines = existing_path(data.class_names).read_text(encoding="utf-8").splitlines()
     names = tuple(line.strip() for line in lines if line.strip())
     if len(set(names)) < len(names):
-        raise ValueError(f"{data.class_names} has a class name twice")
+        raise ValueError(f"{data.class_names} has a class name twice: give each class its own name")
     return names
 
 
@@ -433,7 +433,8 @@ class SegmenterConfig(FineTunedImageConfig):
         if self.image_size is None:
             return
         if self.patch_size is not None and self.image_size < 2 * self.patch_size:
-            yield f"image_size must be {2 * self.patch_size} or more, not {self.image_size}"
+            yield (f"image_size must be at least two patches, {2 * self.patch_size} pixels, not "
+                   f"{self.image_size}")  # fmt: skip
         if self.stride is not None and self.stride > self.image_size:
             yield f"stride must be 1 to image_size ({self.image_size}), not {self.stride}"
 
@@ -441,7 +442,7 @@ class SegmenterConfig(FineTunedImageConfig):
     def _feature_layers_rise(self) -> Iterator[str]:
         top, layers = self.layers - 1, list(self.read_layers)
         if layers != sorted(layers) or layers[-1] != top:
-            yield (f"feature_layers must rise from 0 or more to the top layer, {top}, "
+            yield (f"feature_layers must rise to the top layer, {top} (counted from 0), "
                    f"not {layers}")  # fmt: skip
 
     @property

@@ -20,7 +20,7 @@ from magneto.files import import_extra
 # A larger image is refused before it is decoded: Pillow's own limit on decompression bombs, in
 # pixels. 268 MB in memory.
 MOST_PIXELS = 89_478_485
-# Divisors of a JPEG's size at which it can be decoded without decoding the whole.
+# Divisors of height and width by which a JPEG can be decoded at a smaller size, at less cost.
 SCALES = (8, 4, 2, 1)
 ORIENTATION = 0x0112  # in Exif
 # Steps between the values of grey images of 2 and 4 bits, which Pillow scales to 0 to 255.
@@ -195,7 +195,7 @@ def decode_mask(content: bytes) -> np.ndarray:
     with guarded(BrokenImage):
         found = np.asarray(image)
     if found.size and found.max() > 255:
-        raise BrokenImage(f"class {found.max()} is above 255, the highest number of a mask")
+        raise BrokenImage(f"class {found.max()} is above 255, the highest class number of a mask")
     return apply_orientation(found.astype(np.uint8) // step, orientation(image))
 
 

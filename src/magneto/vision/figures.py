@@ -92,7 +92,7 @@ def confusion_figure(counts: np.ndarray, names: Sequence[str], what: str) -> Fig
 
 
 def mistakes_figure(images: Tensor, words: Sequence[str], input_format: InputFormat) -> Figure:
-    """Draw one wrong prediction or more, each with a text."""
+    """Draw images with wrong predictions, each with its text from `words`."""
     caption = (
         f"The {len(images)} most confident wrong predictions. Each image has its label, and the "
         "predicted class with its probability."
@@ -105,10 +105,10 @@ def mistakes_figure(images: Tensor, words: Sequence[str], input_format: InputFor
 
 @torch.no_grad()
 def attention_figure(model: ImageEncoder, images: Tensor, seen: Tensor, asking: slice) -> Figure:
-    """Draw the last layer's attention to each patch, for images as the model reads them.
+    """Draw the last layer's attention to each patch.
 
-    `seen` are the same images in [-1, 1], and `asking` the positions whose queries are averaged:
-    the class token, or all patches.
+    `images` are the model's input, and `seen` the same images in [-1, 1]. `asking` are the
+    positions whose attention is averaged: the class token, or all patches.
     """
     config, device = model.config, next(model.parameters()).device
     x = model.embed(images.to(device))

@@ -32,8 +32,9 @@ POOLINGS = {"class_token": "[CLS]", "mean": "mean"}
 class Features:
     """Features of images at every layer.
 
-    Layers are float32 (layers + 1, images, width) by pooling; layer 0 is the embeddings. `broken`
-    images are left out.
+    `layers` maps a pooling ("mean" or "class_token") to features, float32 (layers + 1, images,
+    width); layer 0 is the embeddings. `labels` are (images,). `broken` is the number of unreadable
+    images, which are left out.
     """
 
     layers: dict[str, Tensor]
@@ -80,7 +81,7 @@ def collect_features(
                 parts.append((layers, batch["labels"][good]))
             progress.update("batches of features", number, None)
         if not parts:
-            raise ValueError("no image can be read")
+            raise ValueError("none of the training or of the validation images can be read")
         layers = {name: torch.cat([part[name] for part, _ in parts], 1) for name in parts[0][0]}
         found.append(Features(layers, torch.cat([labels for _, labels in parts]), broken))
     return found

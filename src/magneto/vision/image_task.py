@@ -188,7 +188,7 @@ class FineTuning(ImageTask):
         return encoder_weights(model, self.model_config)
 
     def check_pretrained(self) -> None:
-        """Check that the pre-trained run fits, and warn if it learnt nothing."""
+        """Check that the pre-trained run fits the model, and warn if the run learnt nothing."""
         if self.model_config.pretrained:
             self.initial_weights()
             warn_unlearnt(pretrained_run(self.model_config), self._progress)

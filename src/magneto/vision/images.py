@@ -43,7 +43,7 @@ SCENES = {"train": 1600, "validation": 400}
 # Scenes: largest number of digits, and range of their height and width in pixels.
 MOST_DIGITS = 4
 DIGIT_SIZES = (12, 24)
-# Share of black above which a digit's pixel counts as the digit in the mask.
+# Ink of a digit's pixel, from 0 to 1, above which the mask has the digit's class at this pixel.
 INK = 0.4
 NOISE = 12.0
 CLASSES = ["background", *map(str, range(10))]
@@ -54,9 +54,9 @@ MOST_CLASSES = 1_000_000
 # Kinds of problems with images.
 BROKEN, MISSING_IMAGE = "broken image", "missing image"
 BY_PILLOW = "JPEG decoded by Pillow, since simplejpeg refuses it"
-WITHOUT_IMAGE = "records without an image left out"
+WITHOUT_IMAGE = "records left out because of a missing image"
 WITHOUT_MASK = "images without a mask"
-NOT_PAIRED = "images without a mask left out"
+NOT_PAIRED = "images left out because of a missing mask"
 
 
 def digits() -> dict[str, Table]:
@@ -212,7 +212,7 @@ class ImageSplit:
 
     @property
     def digest(self) -> str:
-        """Digest of the content: all labels, texts, names and sizes of images, and some bytes."""
+        """Digest of all labels, texts, names and sizes of images, and of some image bytes."""
         return self.table.digest
 
 
@@ -377,7 +377,8 @@ def numbered(table: Table, classes: Sequence[str]) -> Table:
     if unknown:
         first = table.columns["image"].name(int(table.rows[0]))
         raise ValueError(f"the split with {first} has an unknown label: class {unknown[0]!r} is "
-                         f"not one of the {len(classes)} known classes")  # fmt: skip
+                         f"not one of the {len(classes)} known classes (data.classes, or those "
+                         "of the training images)")  # fmt: skip
     order = np.array([*(numbers.get(name, 0) for name in labels.names), UNLABELLED], np.int64)
     return replace(table, columns={**table.columns, "label": order[labels.numbers]})
 

@@ -209,7 +209,8 @@ class FCNHead(nn.Module):
 class SegmentationLogits(NamedTuple):
     """Logits of both heads of a `Segmenter`, (batch, classes, rows, columns).
 
-    Those of the UperNet head have 4 x 4 points per patch. Those of the FCN head are for the loss.
+    The UperNet head has 4 x 4 logits per patch and class. The FCN head's logits are used only in
+    the loss.
     """
 
     main: Tensor
@@ -347,5 +348,5 @@ def for_grid(model: Segmenter, rows: int, columns: int) -> Segmenter:
 
 
 def classes_of(logits: Tensor, size: Sequence[int]) -> Tensor:
-    """Return the most probable class of each pixel after resizing, (height, width)."""
+    """Resize logits (classes, rows, columns) to `size`; return the best class of each pixel."""
     return resize(logits[None], size)[0].argmax(0)

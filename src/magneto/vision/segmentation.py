@@ -29,7 +29,7 @@ from magneto.vision.transforms import resize_to_fit
 
 # Masks read by the baseline, the check of a source, and the search for its classes.
 COUNTED, CHECKED, SAMPLE = 500, 8, 2000
-ONE_CLASS = ("the masks have no class besides 0, since 255 is always ignored: write the classes as "
+ONE_CLASS = ("the masks have no class besides 0 (255 is always ignored): write the classes as "
              "0, 1, 2, ..., for example 1 in place of 255")  # fmt: skip
 # Numbers that a message shows.
 FEW = 5
@@ -93,7 +93,7 @@ def count_pixels(
 
 
 def mask_numbers(splits: Sequence[ImageSplit], masks: MaskClasses) -> np.ndarray:
-    """Return the stored numbers with a class in the masks of splits, in ascending order.
+    """Return the numbers that occur in the masks of splits and have a class, in ascending order.
 
     Of a large split a sample of the masks is read. Masks with class 0 alone raise ValueError.
     """
@@ -110,7 +110,7 @@ def sparse_numbers(numbers: np.ndarray, classes: int) -> str:
         return ""
     shown = ", ".join(map(str, numbers[:FEW])) + (", ..." if len(numbers) > FEW else "")
     return (f"WARNING: the masks have only {len(numbers)} of the {classes} classes up to their "
-            f"highest number; they have {shown}: write the classes as 0, 1, 2, ... in the masks, "
+            f"highest number ({shown}): write the classes as 0, 1, 2, ... in the masks, "
             "or list numbers without a class in data.ignored")  # fmt: skip
 
 
@@ -221,7 +221,8 @@ class Segmentation(FineTuning):
                 return
             except BrokenImage as error:
                 problem = f"{split.name(index)}: {error}"
-        raise ValueError(f"no pair of image and mask can be used, such as {problem}")
+        raise ValueError("none of the pairs of image and mask that were tried can be used, for "
+                         f"example {problem}")  # fmt: skip
 
     def build_model(self) -> Segmenter:
         return Segmenter(replace(self.model_config, classes=self.classes))

@@ -29,7 +29,7 @@ from magneto.vision.transforms import NORMALISATIONS
 
 # Smallest share of the grid in a block: 16 of 196 patches in BEiT.
 SMALLEST = 16 / 196
-# Smallest ratio of a block's height to its width, drawn on a log scale up to its inverse.
+# A block's ratio of height to width is drawn on a log scale, from this value up to its inverse.
 NARROWEST = 0.3
 # Attempts at a block before single patches are masked instead.
 TRIES = 10
@@ -365,8 +365,8 @@ def load_targets(
 
     `name` is the directory of a run, builtin:patches, or builtin:noise (random codes, for
     planning). For builtin:patches, `batches` returns batches of training images in [-1, 1].
-    `normalisation` is that of the model's images. A run whose image sizes differ raises
-    ValueError, and so does a missing number of codes if `name` is not a run.
+    `normalisation` is that of the model's images. A run whose image sizes differ from
+    the model's raises ValueError, and so does a missing number of codes if `name` is not a run.
     """
     if name not in (BUILTIN_TOKENIZER, NOISE_TOKENIZER):
         found: Any = load_tokenizer(user_path(name), config)

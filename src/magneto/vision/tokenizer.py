@@ -252,7 +252,8 @@ class ImageTokenization(ImageTask):
             pieces = [model.tokenizer.features(piece["images"]) for piece in next(batches)]
             rows.append(gather(torch.cat(pieces).flatten(0, 1)))
         found = k_means(torch.cat(rows), config.codes, K_MEANS_ITERATIONS, self.seed)
-        # Sums in no fixed order would differ between ranks: the first rank's are used.
+        # The order of sums on a GPU is not fixed, so that centres differ between ranks: all ranks
+        # use those of the first rank.
         model.tokenizer.codebook.vectors.copy_(gather(found)[: config.codes])
 
     def end_step(self, model: Any, add_up: Callable[[Tensor], Tensor]) -> None:

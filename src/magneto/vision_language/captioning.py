@@ -53,7 +53,7 @@ class ImageCaptioning(CaptionedTask):
         return Masking(MaskedTextDataConfig(corruption="bert"), self.tokenizer)
 
     def hidden(self, row: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return a caption from `<s>` to `</s>` with masked tokens, and the positions of these.
+        """Return a caption from `<s>` to `</s>` with masked tokens, and their positions.
 
         At least one of the tokens after `<s>` is masked; `</s>` may be masked, too.
         """

@@ -69,8 +69,8 @@ class FineTunedConfig(VisionLanguageConfig):
 
     max_length: TextLength | None = 64  # pyright: ignore[reportIncompatibleVariableOverride]
     """Longest text in tokens, including `<s>` and `</s>` (64 in BEiT-3's fine-tuning). null: the
-    length that 99 % of the training texts do not exceed, but at most 128 or, with `pretrained`, the
-    length of that run."""
+    length that 99 % of the training texts do not exceed, but at most 128 or, with `pretrained`,
+    that run's max_length."""
     pretrained: Free[str | None] = None
     """Directory of a vision-language run from which embeddings and layers are initialised. Its
     tokenizer and normalisation of images are used, too. "{placement}" in the path stands for the
@@ -298,8 +298,8 @@ class VisualReasonerConfig(PairPoolingConfig):
 class StatementDataConfig(ImageTextDataConfig):
     """Statements about two images.
 
-    A source may also be a folder with NLVR2's .json files and images, at any depth, or one of these
-    files.
+    A source may also be a folder with NLVR2's .json files and images, at any depth, or one of the
+    .json files.
     """
 
     validation_fraction: Share = 0.2

@@ -73,7 +73,8 @@ def pretrained_inputs(config: FineTunedConfig) -> tuple[str, str]:
         raise FileNotFoundError(f"{run} has no tokenizer: convert the weights again with "
                                 "--tokenizer beit3.spm") from error  # fmt: skip
     if not (run / PICTURES).is_file():
-        raise FileNotFoundError(f"{run} has no {PICTURES} with the normalisation of images")
+        raise FileNotFoundError(f"{run} has no {PICTURES} with the normalisation of images: "
+                                "export or convert the model again")  # fmt: skip
     return str(run), str(read_json(run / PICTURES)["normalisation"])
 
 
@@ -98,8 +99,9 @@ def load_pretrained(model: nn.Module, config: FineTunedConfig) -> tuple[dict[str
         raise ValueError(f"{run}: {error}") from error
     for name, tensor in state.items():
         if tensor.shape != there[name].shape:
-            raise ValueError(f"{run} has another encoder: {name} is {tuple(tensor.shape)}, but "
-                             f"{tuple(there[name].shape)} in the model")  # fmt: skip
+            raise ValueError(f"{run} has another encoder: the shape of {name} is "
+                             f"{tuple(tensor.shape)} in the run and {tuple(there[name].shape)} in "
+                             "the model")  # fmt: skip
     drawn = join_words([name for name in there if name not in state], LISTED)
     left = join_words(sorted(stored.keys() - state.keys()), LISTED)
     said = (f"{run}: {len(state)} tensors loaded; initialised randomly: {drawn or 'none'}; "
@@ -136,7 +138,7 @@ class FineTunedTask(ImageTextTask):
     """Task whose model can be initialised from the encoder of another run: a `FineTunedConfig`.
 
     Attributes:
-        images_together: Number of images of a text.
+        images_together: Number of images that each text has.
     """
 
     higher_is_better = True

@@ -65,7 +65,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
 
     The codes of patches come from a frozen image tokenizer, which reads the unmasked images. Data
     of each kind is listed and tokenised on first use. `text_length` is the length in tokens of a
-    text without an image, and `paired_text_length` the largest of a text with one.
+    text without an image, and `paired_text_length` the largest length of a text with an image.
     """
 
     unit = "tokens"
@@ -79,7 +79,7 @@ class MaskedDataModelling(CodePrediction, ImageTextTask):
         self.paired_text_length = self._length("paired_text_length")
 
     def _length(self, name: str) -> int:
-        """Return the data's length `name`: at most the model's `max_length`, its default."""
+        """Return the field `name` of the data (default: `max_length`); ValueError if above that."""
         most, wanted = self.model_config.max_length, getattr(self.data_config, name)
         if wanted is not None and wanted > most:
             raise ValueError(f"data.{name} ({wanted}) is above model.max_length ({most})")

@@ -125,7 +125,7 @@ def pair_examples(
 
 
 def join_examples(image_tokens: int, pieces: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
-    """Return a batch of stacked examples of each stream, by the names of `PARTS`.
+    """Return a batch, given stacked examples of each stream in `PARTS`, by the stream's name.
 
     "images" are images alone, then those of pairs. "masked" is a `MaskedSamples`. "words" are the
     targets of masked words (masked words,), and "blank" is boolean (images,).

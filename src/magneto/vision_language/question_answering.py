@@ -66,7 +66,7 @@ class QuestionAnswering(PairTask):
         found, wanted = len(self.answers), self.model_config.answers
         if wanted not in (None, found):
             raise ValueError(f"the answer list has {found} answers, but model.answers is {wanted}: "
-                             "do not set it")  # fmt: skip
+                             "do not set model.answers")  # fmt: skip
         super().check()
 
     def build_model(self) -> QuestionAnswerer:

@@ -60,12 +60,12 @@ HELD_OUT_FILE = "validation-images.json"
 DIVIDED = "val2014/"
 
 # Kinds of problems that are counted while a set is read.
-DUPLICATES = "questions with a duplicate id left out"
-ANNOTATED_TWICE = "further annotations of a question left out"
-UNANNOTATED = "questions without an annotation left out"
-UNASKED = "annotations without a question left out"
+DUPLICATES = "questions left out because of a duplicate id"
+ANNOTATED_TWICE = "annotations left out because the question already has one"
+UNANNOTATED = "questions left out because of a missing annotation"
+UNASKED = "annotations left out because of a missing question"
 EMPTY_QUESTIONS = "empty questions"
-UNKNOWN_TRAINING = "training questions without an answer in the list left out"
+UNKNOWN_TRAINING = "training questions left out because no given answer is in the answer list"
 UNKNOWN_VALIDATION = "validation questions without a right answer in the list (they score 0)"
 
 
@@ -228,7 +228,8 @@ def too_few(
     if config.answers is None and len(different) == 1:
         return (f"all questions have the same answer, {different[0]!r}: give questions with two or "
                 "more answers")  # fmt: skip
-    return (f"the answer list has {len(answers)} answers, and {taught} questions have one of them: "
+    return (f"the answer list has {len(answers)} answers, and {taught} training questions have one "
+            "of them: "
             "set data.least_answer_count or data.answers")  # fmt: skip
 
 

@@ -44,8 +44,8 @@ from magneto.vision_language.tables import (
 
 SIDES = ("left", "right")
 TRUTHS = {"true": 1, "yes": 1, "1": 1, "false": 0, "no": 0, "0": 0}
-DUPLICATES = "statements with a duplicate identifier left out"
-UNLABELLED = "statements without a label left out"
+DUPLICATES = "statements left out because of a duplicate identifier"
+UNLABELLED = "statements left out because of a missing label"
 ENDINGS = (".json", ".jsonl")
 # Names of the file of a split without its ending, in order of preference.
 FILES = {
@@ -122,7 +122,7 @@ def figures(task: VisualReasoning, model: nn.Module) -> Sequence[Figure]:
     texts, (_, truths) = task.splits.validation.values("statement"), task.truths
 
     def heading(row: int, answer: int) -> str:
-        return f"{texts[row]}   —   model: {ANSWERS[answer]}; it is {ANSWERS[truths[row]]}"
+        return f"{texts[row]}   —   model: {ANSWERS[answer]}; label: {ANSWERS[truths[row]]}"
 
     return attention_figure(task, model, heading, SIDES)
 
@@ -178,8 +178,8 @@ def statement_files(source: str) -> dict[str, Path]:
         stem = Path(unpacked_name(path)).stem.lower()
         if stem in stems and found.setdefault(stem, path) != path:
             raise ValueError(f"{folder} has two files of {stem} statements, {found[stem]} and "
-                             f"{path}: give the folder of one (data.source) and of the images "
-                             "(data.image_folder)")  # fmt: skip
+                             f"{path}: give the folder of one of them as data.source, and the "
+                             "folder of the images as data.image_folder")  # fmt: skip
     return {split: next(found[name] for name in names if name in found)
             for split, names in FILES.items() if found.keys() & {*names}}  # fmt: skip
 

@@ -232,8 +232,8 @@ def best_places(queries: Tensor, answers: Tensor, wanted: Tensor, given: Tensor)
     """Return the rank, from 0, of each query's first right answer, (queries,).
 
     `wanted` and `given` are the images of queries and answers. A right answer whose similarity is
-    not finite does not count; without another one the rank is `NOT_FOUND`. A wrong answer with a
-    similarity of NaN ranks first.
+    not finite does not count; if no other answer is right, the rank is `NOT_FOUND`. A
+    wrong answer with a similarity of NaN ranks first.
     """
     found = []
     for start in range(0, len(queries), PIECE):

@@ -128,7 +128,8 @@ def resize_to_square(picture: Picture, size: int) -> np.ndarray:
 class WholeImage:
     """Transform of images with texts, without a centre crop.
 
-    The augmentation's crop "centre" is the whole image here. `augmentation` None: none at all.
+    The crop "centre" of `augmentation` keeps the whole image here. Without `augmentation`, images
+    are only resized.
     """
 
     input_format: InputFormat

@@ -36,11 +36,12 @@ EMPTY = -1
 MOST_OBJECTS = 4
 # Grey of the background. It has no noise, since k-means would cluster empty patches by their noise.
 GROUND = 230
-# Number of images with captions and of images alone; texts alone are a quarter more.
+# Number of images with captions. There are as many images alone, and a quarter more texts alone.
 PAIRS = {"train": 4000, "validation": 400}
 # Scenes for each of the 96 pairs of question and answer.
 ANSWERED = {"train": 60, "validation": 8}
-# Rounds; each has six pairs of scenes for each kind of statement and each first thing.
+# Rounds. In each round, every kind of statement and every thing has six pairs of scenes for which
+# the statement about the thing is true.
 ROUNDS = {"train": 30, "validation": 5}
 THINGS = len(SHAPES) + len(COLOURS)
 # Number of scenes from which those of statements are taken.
