@@ -17,6 +17,7 @@ import pytest
 from filelock import FileLock
 
 from magneto.cli import main
+from magneto.commands.compare import link_best
 from magneto.files import acquire_lock
 from magneto.lab.grid import PLACEMENT, RATE, SEED, Cell, Sweep, is_done, open_sweep
 from magneto.lab.sweep import best_cell, delete_weights, is_behind, work
@@ -122,6 +123,9 @@ def test_a_better_cell_that_ends_while_weights_are_deleted_keeps_its_own(
     assert (tmp_path / "cells" / second.name / "final").exists()
     delete_weights(tmp_path, sweep(), "loss", False)
     assert [path.parent.name for path in tmp_path.glob("cells/*/final")] == [second.name]
+    for _ in range(2):
+        best = link_best(tmp_path, sweep(), {"metric": "loss", "higher_is_better": False})
+        assert best == tmp_path / "best" and best.resolve().name == second.name
 
 
 def kill_again_and_again(folder: Path, kills: int) -> None:

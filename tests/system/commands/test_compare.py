@@ -59,6 +59,7 @@ def test_a_comparison_is_measured_row_by_row(place: Path, capsys: pytest.Capture
     growth = report[report.index("## Growth") : report.index("## Reproduction")]
     assert growth.count("Sub-LN, experts=decoupled") == 2, "in both tables"
     assert "| encoder.transformer.layers.0 |" in growth
+    assert 'href="curves.csv"' in (out / "report.html").read_text()
 
 
 def test_what_can_not_be_measured_hides_no_table(

@@ -147,6 +147,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
         ([file, *BEAM, "--search", "greedy"], "needs beam search"),
         ([file, *BEAM, "--srt"], "omit --raw and --srt"),
         ([file, *BEAM, "--window", "1.5"], f"{file} is longer than a window of 1.5 s"),
+        ([file, *BEAM, "--data.max_duration", "4"], "is longer than a window of 4 s"),
     ):
         assert said in refused(capsys, "transcribe", run, *words)
     # Of standard output it is said before hours of sound are heard for nobody.

@@ -1,8 +1,11 @@
 """Tests of every kind of model in transformers: directories, options and refusals."""
 
 import pickle
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ from torch.nn import functional as F
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
-from magneto.hf.export import auto_class  # noqa: E402
+from magneto.hf.export import auto_class, harness_scores  # noqa: E402
 from magneto.hf.wrapper import CONFIGURATIONS  # noqa: E402
 from tests.unit.hf.kinds import IDS, KINDS, MASK, PIXELS, SEEN, TEXTS, inputs, says, wrapped  # noqa: E402
 
@@ -126,6 +129,16 @@ def test_unsupported_arguments_are_refused_by_name() -> None:
                 model(**inputs(name), **{argument: torch.zeros(2, 7)})
         with pytest.raises(ValueError, match="output_attentions"):
             model(**inputs(name), output_attentions=True)
+
+
+def test_what_the_harness_cannot_run_is_told_by_its_first_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for error, said in ((OSError("no data\nin a"), "no data"), (RuntimeError(), "RuntimeError")):
+        harness = SimpleNamespace(simple_evaluate=Mock(side_effect=error))
+        monkeypatch.setitem(sys.modules, "lm_eval", harness)
+        with pytest.raises(ValueError, match=f"cannot run boolq: {said}. Offline"):
+            harness_scores(None, ["boolq"], 0, 1, None)
 
 
 def test_a_mask_of_another_shape_is_refused() -> None:

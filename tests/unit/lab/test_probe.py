@@ -122,6 +122,7 @@ def test_the_first_trouble_is_named() -> None:
     # A gradient goes wrong from the top down.
     wrong = [reading("a", gradient_norm=math.nan), reading("b", gradient_norm=math.inf)]
     assert first_trouble(fine) is first_trouble(large[:2], "bf16") is None
+    assert first_trouble([reading("a", activation_max=half)]) is None
     for readings, limit, layer, reason in (
         (large, "fp16", "b", "half of fp16"), (large, "bf16", "c", "not finite"),
         ([*wrong, reading("c", gradient_norm=1.0)], "fp16", "b", "gradient"),

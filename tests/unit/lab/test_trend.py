@@ -24,6 +24,9 @@ def test_the_vertex_of_a_parabola_is_found() -> None:
     assert rate["value"] == pytest.approx(2.2e-3) and loss["value"] == pytest.approx(3)
     assert not edge and loss["low"] < 3 < loss["high"], "seeds differ in their level"
     assert rate["high"] / rate["low"] < 1.001, "and not in their best rate"
+    # One seed's is anywhere between the midpoints to the neighbours, which are a decade apart.
+    rate, _, _ = find_vertex(bowl(2.2e-3, [[0.0]] * 3), 3e-3, 1.0)
+    assert rate["error"] == pytest.approx(math.log(10) / 2 / math.sqrt(12))
 
 
 def test_a_best_rate_at_the_edge_is_said_and_has_the_error_of_an_edge() -> None:

@@ -28,6 +28,7 @@ from magneto.speech.task import (
     SpeechRecognition,
     character_errors,
     count_references,
+    error_rate_half_width,
     text_normaliser,
     word_errors,
 )
@@ -144,6 +145,10 @@ def test_errors_of_words_and_characters() -> None:
     assert (found.hits, found.substitutions, found.deletions, found.insertions) == (3, 1, 2, 3)
     assert count_references(found) == 6 and found.wer == 1.0
     assert character_errors(["ab c"], ["abc"]).deletions == 1
+    # One error of 4 words; then one error in each utterance, so that nothing varies.
+    assert error_rate_half_width(["a b", "c d"], ["a", "c d"]) == pytest.approx(1.96 / 4, rel=1e-4)
+    for hypotheses in (["a", "c d e"], ["a x", "c"], ["a b x", "c x"]):
+        assert error_rate_half_width(["a b", "c d"], hypotheses) == 0
     assert word_errors([], []).wer == 0 and word_errors(["", ""], ["", "x"]).insertions == 1
     written = recognised_words(["one two one", "two", ""], ["one too", "two two", "x"])
     assert written["one"] == {"one": 1, "": 1} and written[""] == {"two": 1, "x": 1}

@@ -137,7 +137,8 @@ def test_what_no_task_reads_is_one_line(tmp_path: Path) -> None:
     for source, said in (
         (table(tmp_path / "numbers.csv", "age", "score"), "'A new task'"),
         (scored, "fractional numbers"), (headerless, "Write one above it: text<TAB>label"),
-        (tmp_path / "sounds", "have no transcripts"), (tmp_path / "number.csv", "numbers"),
+        (tmp_path / "sounds", "no transcripts: .*audio and text"),
+        (tmp_path / "number.csv", "numbers"),
     ):  # fmt: skip
         with pytest.raises((FileNotFoundError, ValueError), match=said):
             candidates(str(source))

@@ -13,11 +13,14 @@ from magneto.training import distributed
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import (
     Interrupt,
+    World,
     join_world,
     keep_freed_memory,
     pick_device,
     pick_shard_size,
+    piece_of,
     rendezvous_options,
+    shard_model,
 )
 
 
@@ -73,6 +76,28 @@ def test_nodes_of_unequal_size_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(distributed.dist, name, Mock(return_value=given))
     monkeypatch.setattr(distributed, "gather_lists", lambda values, world: [*values, 1, 1])
     refused("nodes have 1 and 2 processes", distributed="hybrid")
+
+
+def test_every_layer_is_sharded_and_then_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(2))
+    model, shard = torch.nn.Sequential(layers, torch.nn.Linear(2, 2)), Mock()
+    monkeypatch.setattr("torch.distributed.fsdp.fully_shard", shard)
+    monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", Mock())
+    shard_model(model, World(0, 2, torch.device("cpu"), "fsdp", 2))
+    assert [call.args[0] for call in shard.call_args_list] == [*layers, model]
+
+
+@pytest.mark.parametrize("rows", [0, 3, 5, 8])
+def test_rows_of_a_rank_begin_where_torchs_chunk_cuts(rows: int) -> None:
+    whole = torch.arange(rows)
+    parts = [*whole.chunk(4), *[whole[:0]] * 4][:4]
+    for rank, part in enumerate(parts):
+        mesh = Mock(ndim=1)
+        mesh.get_local_rank.return_value, mesh.size.return_value = rank, 4
+        sharded = Mock(device_mesh=mesh, shape=whole.shape)
+        sharded.detach.return_value, sharded.to_local.return_value = sharded, part
+        piece = piece_of(sharded)
+        assert torch.equal(whole[piece.start : piece.stop], part) and piece.start <= rows
 
 
 def test_each_start_on_one_machine_has_names_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

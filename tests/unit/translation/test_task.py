@@ -163,6 +163,8 @@ def test_bleu_may_choose_the_best_checkpoint(text: Path, whole: Path, tmp_path: 
     assert len(found) == 2 and all(0 <= value <= 100 for value in found)
     best = json.loads((tmp_path / "bleu" / "best" / "state.json").read_text())
     assert best["metrics"]["bleu"] == max(found)
+    # Both may be 0.
+    assert translation(text, select_by="bleu").higher_is_better
     # To translate between steps changes no step.
     losses = [[row["loss"] for row in each if "loss" in row] for each in (rows_of(whole), rows)]
     assert losses[0] == losses[1]

@@ -216,6 +216,9 @@ def test_scripts_are_not_of_unlike_length() -> None:
     assert not lengths_mismatch((english, "该国局势变得更加困难"), 4)
     assert not lengths_mismatch((english[:21], "நாட்டின் நிலைமை மிகவும்"), 3)
     assert lengths_mismatch((english, "Die"), 4) and lengths_mismatch(("Die", english), 4)
+    # The ratio itself and 20 characters more are no mismatch; beyond both there is one.
+    for one, other, wrong in ((40, 10, False), (41, 10, True), (21, 1, False), (22, 1, True)):
+        assert lengths_mismatch(("a" * one, "a" * other), 4) is wrong
 
 
 def prepare(source: Path, **changes) -> PreparedParallel:

@@ -19,6 +19,7 @@ from magneto.vision_language.answers import (
     answer_scores,
     answerable,
     gather_targets,
+    known_answers,
     question_accuracy,
     question_only_answers,
     read_answers,
@@ -248,6 +249,7 @@ def test_targets_by_how_many_agree() -> None:
         assert share_known([spelt], ["0", "2"], lookup) == share  # type: ignore[arg-type]
     assert share_known([spelt, ("x",) * 10], ["0", "2"], "normalised") == 0.5
     assert share_known([], ["0"], "raw") == 0
+    assert known_answers(["Two", "red", "2", "blue", "red.", "red"], 2) == ["2", "red"]
 
 
 def test_files_of_answers(tmp_path: Path) -> None:
