@@ -120,7 +120,7 @@ def read_depths(command: Parser, args: Any) -> dict[Stack, int]:
     depths = depths or {"encoder": 12 if args.layers is None else args.layers}
     for layers in depths.values():
         if not 1 <= layers <= MOST_LAYERS:
-            command.error(f"a stack has 1 to {MOST_LAYERS} layers, not {layers}")
+            command.error(f"a stack must have 1 to {MOST_LAYERS} layers, not {layers}")
     return depths
 
 

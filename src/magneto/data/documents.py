@@ -1,7 +1,7 @@
 """Documents of text sources: PATH, hf:NAME[:CONFIG[:SPLIT]] or builtin:docstrings.
 
 A path is a file or a folder of .txt, .jsonl, .json, .csv, .tsv, .tar or Parquet files. In plain
-text a document is a run of paragraphs. In other files a document is a record. Documents are
+text a document is several paragraphs. In other files a document is a record. Documents are
 streamed, and skipped documents are counted. The built-in source is the documentation of Python's
 standard library.
 """
@@ -72,14 +72,14 @@ def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
     """Return a function for each split of a source, which yields the documents of the split.
 
-    If the name of a file or folder names the split "train", such names give the splits. If the
-    names give no split but "train", and a record has "train" in its field "split", this field gives
-    the splits. Otherwise all documents belong to "train".
+    Names of files and folders give the splits if one of them contains "train". If they give no
+    other split than "train", and a record has "train" in its field "split", this field gives the
+    splits. Otherwise all documents belong to "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.
         field: Key of the text in records.
-        unit: Document in plain text: "paragraphs" (a run of paragraphs) or "line".
+        unit: Document in plain text: "paragraphs" (several in a row) or "line".
 
     Raises:
         FileNotFoundError: If the path does not exist. The message suggests the nearest path.

@@ -68,12 +68,12 @@ BEGINNINGS = {
     "Audio": re.compile(rb"R(?:IFF|F64)....WAVE|fLaC|OggS|ID3|\xff[\xf2\xf3\xfa\xfb]|FORM....AIF",
                         re.DOTALL),
 }  # fmt: skip
-# Rows searched for the first bytes.
+# Rows that are searched for a value, whose first bytes tell the kind of media.
 BYTES_LOOKED_AT = 100
 # Members of an example in a shard by ending, with their columns.
 MASK_MEMBERS = ("seg.png", "mask.png", "seg", "mask")
 WORD_MEMBERS = {"cls": "label", "txt": "text", "caption": "text"}
-# Place of a member in shards (shard number, first byte, size in bytes) if there is none.
+# Place of a missing member. Places in shards are (shard number, first byte, size in bytes).
 NO_PLACE = (-1, 0, 0)
 # Largest text or JSON member, in bytes.
 WORDS_BYTES = 1 << 20
@@ -346,7 +346,7 @@ def _is_plain(value: Any) -> TypeGuard[str | int | float | list[str]]:
 
 
 def _joined(members: Mapping[str, tuple[Any, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the places by kind of media, and the values, of an example's members by ending."""
+    """Return places by kind of media and values by column, from an example's members by ending."""
     places: dict[str, Any] = {}
     for ending, (place, _) in members.items():
         kinds = (kind for kind, own in ENDINGS.items() if f".{ending}".endswith(own))

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 from magneto.config import error_line
 from magneto.progress import SILENT, Progress
 
-# Examples of a kind that messages name.
+# Number of examples that messages name for each kind of problem.
 FEW = 3
 # Longest list in a message.
 LISTED = 32

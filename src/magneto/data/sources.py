@@ -85,9 +85,9 @@ def split_of_record(record: Mapping[str, Any]) -> str | None:
 
 
 def in_split(record: Mapping[str, Any], split: str, counts: Counts) -> bool:
-    """Whether a record belongs to a split by its field "split"; all records belong to split "".
+    """Return whether a record's field "split" is this split; every record belongs to split "".
 
-    Records of unknown splits are counted as the training split is read.
+    Records of unknown splits are counted while the training split is read.
     """
     own = split_of_record(record) if split else ""
     if own is None and split == "train":

@@ -148,7 +148,7 @@ def shuffled(count: int, batch_size: int, seed: int, repeats: int = 1) -> Plan:
             With copies, an epoch keeps its length and has fewer distinct examples. The draw of a
             copy is epoch * repeats + number of the copy.
     """
-    # Copies are apart, so that mixing neighbours never mixes copies.
+    # Copies of an image are not neighbours, so that mixing neighbours never mixes two copies.
     chunk = max(1, batch_size // repeats)
 
     def order(epoch: int) -> np.ndarray:
@@ -262,8 +262,9 @@ def sort_by_length(
 ) -> np.ndarray:
     """Return the numbers of examples in random order, sorted by length.
 
-    `others` are a second length of each example. It alternately rises and falls from one length to
-    the next, so that it does not jump between lengths.
+    `others` are a second length of each example. Examples of equal length are sorted by it, upwards
+    for odd lengths and downwards for even ones, so that it does not jump from one length to the
+    next.
     """
     shuffled = random.permutation(len(lengths))
     lengths, others = lengths[shuffled], others[shuffled]

@@ -249,7 +249,7 @@ def hold_out(
 ) -> tuple[Table, Table]:
     """Divide a table into training and validation rows by the hash of a column.
 
-    Rows with the same value stay together. New rows do not change the part of old rows, with two
+    Rows with the same value stay together. New rows move no old row to the other part, with two
     exceptions. If one part would be empty, the value with the nearest hash goes to this part. If
     less than half of the requested rows would be held out, as with few values, further values are
     held out in the order of their hashes.

@@ -95,7 +95,7 @@ class BatchPrefetcher:
         self._waited = 0.0
 
     def start(self, step: int = 0) -> Iterator[list[Any]]:
-        """Return an endless iterator, which may raise BatchError, of batches after `step` steps."""
+        """Return an endless iterator over batches after `step` steps; it may raise BatchError."""
         if self.num_workers:
             self._fork()
         self._thread = ThreadPoolExecutor(1)

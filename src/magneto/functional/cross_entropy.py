@@ -37,7 +37,7 @@ class CrossEntropyLoss:
 
     Attributes:
         total: Summed loss to minimise, a scalar with a gradient.
-        count: Number of targets.
+        count: Number of targets that are not `IGNORED`.
         nll: Summed loss without label smoothing, a scalar without a gradient.
     """
 

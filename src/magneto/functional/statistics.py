@@ -71,7 +71,7 @@ def joint_differences(
     left = len(tested)
     for p_value, place in tested:
         levels[place] = 1 - (1 - level) / left
-        # After the first pair without a difference, no other pair has one.
+        # Once a pair does not differ significantly, no later pair does.
         if p_value <= (1 - level) / left:
             left -= 1
     return [_with_interval(*one, own) for one, own in zip(found, levels, strict=True)]

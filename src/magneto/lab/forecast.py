@@ -61,8 +61,8 @@ QUANTITIES = (
 )  # fmt: skip
 # Priors of the power laws. The best rate is between constant and proportional to 1/size. The loss
 # falls slowly with size. A gap between two rows may grow or shrink. The scatter of stable rates and
-# the spread and scatter of losses are such that 80 % intervals held on the rungs of
-# docs/results/ladder.md; narrower ones did not.
+# the spread and scatter of losses are such that 80 % intervals had that coverage on
+# the rungs of docs/results/ladder.md; narrower ones did not.
 PRIORS = {
     "best_rate": Prior(-0.5, 0.5, 0.3),
     "stable_rate": Prior(-0.5, 0.5, 0.5),

@@ -114,7 +114,9 @@ def shape(recipe: str, overrides: Mapping[str, Any], axis: str, size: int) -> di
     """
     model = load_recipe(recipe, {RATE: 1.0, **overrides}).model
     if not isinstance(model, TransformerConfig):
-        raise ConfigError([f"the model of {recipe} has no {axis} to vary in a ladder"])
+        raise ConfigError(
+            [f"the model of {recipe} is no Transformer, so a ladder can't vary its {axis}"]
+        )
     if axis == "depth":
         pair = model.encoder_layers is not None
         names = ("encoder_layers", "decoder_layers") if pair else ("layers",)

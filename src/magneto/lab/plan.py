@@ -150,7 +150,7 @@ def as_on_gpu(model: nn.Module, autocast: bool) -> None:
 
 
 def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
-    """Return a micro-batch's memory on a GPU; the task's companion, if any, is on the CPU."""
+    """Return a micro-batch's memory on a GPU. The task's companion, if any, must be on the CPU."""
     fake, bf16 = FakeTensorMode(allow_non_fake_inputs=True), config.precision == "bf16"
     with fake:
         model = task.build_model().train()
@@ -171,7 +171,10 @@ def trace_step(task: Task, piece: Any, config: TrainingConfig) -> StepMemory:
                 loss.total.backward()
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            raise ValueError(f"{type(task).__name__} cannot be planned: {reason}") from error
+            raise ValueError(
+                f"{type(task).__name__} cannot be planned: {reason}; "
+                "`magneto train RECIPE --dry-run` measures it instead"
+            ) from error
     # Ranks shard these layers one by one (`magneto.training.distributed.shard_model`).
     layers = [layer for m in model.modules() if isinstance(m, nn.ModuleList) for layer in m]
     inside = {id(parameter) for layer in layers for parameter in layer.parameters()}

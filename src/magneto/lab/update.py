@@ -1,11 +1,11 @@
 """The model update by one optimizer step: measurement, and the theory's bound.
 
-The theory bounds the expected F(x, theta - eta dL/dtheta) - F(x, theta), divided by eta d, at
-initialisation. F is the label's logit, on which the step is taken (paper, section 3.2). The reading
-"label" measures this change. The reading "output" is the relative change of the whole output by a
-step on a batch's cross-entropy, which is closer to training. The two readings grow differently with
-depth. The bound depends on scales v and w, which `effective_scales` measures from a model's
-weights.
+The theory bounds the expected F(x, theta - eta dL/dtheta) - F(x, theta) at initialisation, divided
+by the learning rate eta and the width d. F is the label's logit, on which the step is taken (paper,
+section 3.2). The reading "label" measures this change. The reading "output" is the relative change
+of the whole output by a step on a batch's cross-entropy, which is closer to training. The two
+readings grow differently with depth. The bound depends on scales v and w, which `effective_scales`
+measures from a model's weights.
 """
 
 from __future__ import annotations

@@ -347,8 +347,8 @@ def document_positions(attention_mask: Tensor, past: int, causal: bool) -> Tenso
     """Return each query's position in its document, for several documents packed in a sequence.
 
     A document starts where the mask allows no attention across that position in either direction.
-    Without such a position (a window, a prefix), the whole sequence counts as one document. With a
-    cache, the first document starts at the earliest key that a query attends to.
+    Without such a position, as with a window or a prefix, the sequence counts as one document.
+    With a cache, the first document starts at the earliest key that a query attends to.
 
     Args:
         attention_mask: Boolean, (batch, query length, key length).

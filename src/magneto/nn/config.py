@@ -177,7 +177,7 @@ class TransformerConfig:
     @rule
     def _grid_has_places(self) -> Iterator[str]:
         if self.grid_positions != "none" and self.grid is None:
-            yield f"grid_positions {self.grid_positions!r}: only images have a grid"
+            yield f"grid_positions {self.grid_positions!r} must be 'none': only images have a grid"
         if self.grid_positions != "none" and self.positions not in ADDED_POSITIONS:
             added = ", ".join(ADDED_POSITIONS)
             yield f"with grid_positions, positions must be one of {added}, not {self.positions!r}"

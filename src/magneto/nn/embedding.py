@@ -29,7 +29,7 @@ class TextEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         if vocab_size is None:
-            raise ValueError("vocab_size is not set")
+            raise ValueError("vocab_size is not set. Set it to the tokenizer's number of tokens.")
         self.table = VectorTable(vocab_size, width, std=width**-0.5)
         self.scale = width**0.5 if scale == "sqrt_width" else 1.0
 

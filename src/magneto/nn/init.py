@@ -53,8 +53,8 @@ class HasProjections(Protocol):
 class Projection(nn.Linear):
     """Linear layer whose slices of rows are initialised by role; its bias is initially 0.
 
-    The constructor draws without a gain, because torch's does. `initialize` knows the placement and
-    draws again.
+    torch's constructor calls `reset_parameters`, still without a gain. `initialize`, which knows
+    the placement, calls it again.
 
     Args:
         width: Input features.
@@ -189,7 +189,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class RMSNorm(nn.RMSNorm):
-    """Root-mean-square normalisation (arXiv 1910.07467) over the last dimension, in its dtype."""
+    """Root-mean-square normalisation (arXiv 1910.07467) over the last dimension, in x's dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps).type_as(x)

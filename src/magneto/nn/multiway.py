@@ -326,8 +326,8 @@ class Packing:
         """Return the row numbers of the first samples of each kind, without waiting for the device.
 
         Args:
-            count: Number of images alone, of pairs and of texts alone. If the batch has fewer than
-                `count` samples of a kind, the next samples follow.
+            count: Number of samples of each kind: images alone, pairs, texts alone. If the batch
+                has fewer than `count` samples of a kind, the next samples follow.
         """
         alone, paired = self.vision_alone, self.language_paired
         first = torch.cat((self.vision_place[:alone][:1], self.language_place[:paired][:1],

@@ -36,7 +36,7 @@ OWN_BIAS = "attention.positions.bias.weight"
 
 
 class StackPositions(nn.Module):
-    """Stack's module of no encoding, and base class of the stack's other modules.
+    """Stack's module without an encoding, and base class of the stack's other modules.
 
     Without positions, only causal masks depend on order.
     """
@@ -446,7 +446,7 @@ def resize_table(table: Tensor, old: Grid, new: Grid) -> Tensor:
         ValueError: If the prefixes differ, or the table does not fit the old grid.
     """
     if old.prefix != new.prefix:
-        raise ValueError(f"prefix vectors differ: {old.prefix} and {new.prefix} of the new grid")
+        raise ValueError(f"numbers of prefix vectors differ: {old.prefix} and {new.prefix} (new)")
     if len(table) != old.length:
         raise ValueError(
             f"{len(table)} positions do not fit a grid of {old.prefix} + {old.rows} x {old.columns}"
@@ -464,7 +464,7 @@ def resize_bias(table: Tensor, old: Grid, new: Grid) -> Tensor:
         ValueError: If only one grid has a prefix, or the table does not fit the old grid.
     """
     if (old.prefix > 0) != (new.prefix > 0):
-        raise ValueError(f"prefix vectors differ: {old.prefix} and {new.prefix} of the new grid")
+        raise ValueError(f"numbers of prefix vectors differ: {old.prefix} and {new.prefix} (new)")
     if len(table) != bias_rows(old):
         raise ValueError(f"{len(table)} biases do not fit {old.rows} x {old.columns} places, which "
                          f"need {bias_rows(old)}")  # fmt: skip

@@ -17,7 +17,7 @@ from magneto.data.stream import LazyBatches
 from magneto.data.table import evenly_spaced
 from magneto.files import import_extra
 
-# Most training examples and pixels of a baseline, so that it takes seconds on one core.
+# Maximum training examples and pixels of a baseline, so that it takes seconds on one core.
 MAX_EXAMPLES, MAX_PIXELS = 10_000, 200_000
 MAX_PIXELS_PER_IMAGE = 50_000
 MAX_ITERATIONS = 300

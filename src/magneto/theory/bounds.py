@@ -55,7 +55,10 @@ class Scales:
             for number, value in enumerate(values, 1):
                 if not (isfinite(value) and SMALLEST <= value <= LARGEST):
                     where = f"{name} of sublayer {number}" if name != "alpha" else name
-                    raise ValueError(f"{where} must be a positive number, not {value!r}")
+                    raise ValueError(
+                        f"{where} must be a positive number from {SMALLEST:g} to {LARGEST:g}, "
+                        f"not {value!r}"
+                    )
 
     @classmethod
     def of(

@@ -78,8 +78,8 @@ AVERAGE = "ema"
 STATE = "state.json"
 # Sections of a recipe that can't change when a run is resumed.
 FIXED_SECTIONS = ("task", "seed", "model", "data")
-# Places of data and tokenizers, which may move: the run compares the digest of the data and its own
-# tokenizer instead.
+# Places of data and tokenizers. They may change, because a resumed run compares the data's digest
+# and the copy of the tokenizer instead.
 LOCATIONS = ("data.source", "data.validation_source", "data.tokenizer", "data.image_tokenizer")
 
 PiecesByKind = Mapping[str, Mapping[str, Piece]]
@@ -282,7 +282,7 @@ class RunWeights:
         """
         if self.config.patience and self.best:
             self.writer.wait()
-            barrier(self.world)  # the main process has written them
+            barrier(self.world)  # the main process has written the best weights
             best = self.run / "best"
             load_pieces(pieces, open_tensors(best), best)
             kept = read_object(best / STATE, "step", "metrics")

@@ -183,17 +183,19 @@ def pick_device(name: str) -> torch.device:
             f"training.device: unknown device {name!r}. Use auto, cpu or cuda."
         ) from error
     if device.type not in ("cpu", "cuda") and not can_compute_on(device):
-        raise ValueError(f"training.device {name}: torch can't compute on it here")
+        raise ValueError(
+            f"training.device {name}: torch can't compute on it here. Use auto, cpu or cuda."
+        )
     if device.type == "cpu":
         return torch.device("cpu")  # torch has a single CPU device: cpu:99 is the same
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise ValueError("training.device cuda: torch finds no usable GPU")
+            raise ValueError("training.device cuda: torch finds no usable GPU. Use auto or cpu.")
         if device.index is None:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         count = torch.cuda.device_count()
         if device.index >= count:
-            raise ValueError(f"training.device {device}: torch finds {count} GPUs")
+            raise ValueError(f"training.device {device}: torch finds {count} GPUs, numbered from 0")
         torch.cuda.set_device(device)
     return device
 
@@ -213,7 +215,7 @@ def local_parts(config: TrainingConfig, world: World) -> tuple[list[int], int]:
     if config.batch_size < count:
         raise ValueError(
             f"training.batch_size ({config.batch_size}) is less than world size x "
-            f"gradient_accumulation_steps ({world.world_size} x {accumulated})"
+            f"gradient_accumulation_steps ({world.world_size} x {accumulated}). Use a larger batch."
         )
     first = world.rank * accumulated
     return list(range(first, first + accumulated)), count

@@ -104,7 +104,7 @@ class TrainingState:
     metrics_logger: MetricsLogger | None = None  # on the main process only
 
     def read_pending(self) -> list[dict[str, Any]]:
-        """Return the values of steps not yet logged as rows, waiting once for the device."""
+        """Return a row of values for each step not yet logged, waiting once for the device."""
         if not self.pending:
             return []
         table = torch.stack([values for _, _, values in self.pending]).tolist()
@@ -179,8 +179,8 @@ def train(
 
     Raises:
         ValueError: If the learning rate is missing, the batch has fewer examples than
-            micro-batches, or the device or ranks are not available. Another run, or another recipe,
-            in `run` also raises it.
+            micro-batches, or the device or ranks are not available; or if `run` has another run, or
+            was started with another recipe.
         FileNotFoundError: If `run` is removed during training.
     """
     started = time.perf_counter()

@@ -35,8 +35,8 @@ def build_optimizer(
     change parameter names.
 
     Raises:
-        ValueError: If one of the `multipliers` of the learning rate names no parameter, or the
-            parametrization "mup", whose factors are those of Adam, has another optimizer.
+        ValueError: If one of the `multipliers` of the learning rate names no parameter, or if the
+            optimizer is not AdamW with the parametrization "mup", whose factors are Adam's.
     """
     rate = config.learning_rate or 0.0
     scales = width_scales(model)

@@ -30,7 +30,7 @@ can be loaded without its data and without other runs."""
 DIGEST_FILE = "data.digest"
 """File in a run's assets that identifies the content of the training data."""
 NON_FINITE = "non_finite"
-"""Name in `Loss.logs` of the number of predictions that are excluded because their loss is not
+"""Name, in `Loss.logs`, of the number of predictions that are excluded because their loss is not
 finite. A step with no other predictions has diverged."""
 WHOLE_MODEL_STRATEGIES = ("auto", "none", "ddp")
 """Values of `training.distributed` for a task whose ranks each need a whole model."""
@@ -55,7 +55,7 @@ class Loss:
 
 
 def add_losses(losses: Sequence[Loss]) -> Loss:
-    """Add up the losses of a batch's groups, with their units and their logs, named alike."""
+    """Add up the losses of a batch's groups, their units, and their logs of the same name."""
 
     def added(parts: Iterable[Tensor]) -> Tensor:
         return torch.stack([*parts]).sum()
