@@ -205,7 +205,7 @@ def test_what_has_no_counterpart_in_torch_is_named() -> None:
         layer = nn.TransformerEncoderLayer(32, 4, 48, batch_first=True, **changes)
         return nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
 
-    with pytest.raises(ValueError, match="norm_first=False must lack it"):
+    with pytest.raises(ValueError, match="norm_first=False must have none"):
         hf.from_torch(encoder(nn.LayerNorm(32)))
     with pytest.raises(ValueError, match="different eps"):
         hf.from_torch(encoder(nn.LayerNorm(32, eps=1e-3), norm_first=True))

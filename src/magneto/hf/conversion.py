@@ -41,7 +41,7 @@ from magneto.nn.config import Activation, TransformerConfig
 from magneto.nn.transformer import Encoder
 
 NAMES = tuple(dict.fromkeys(form.name for form in FORMATS))
-# Model of images and texts, of which the text model is converted.
+# Model of images and texts, of which only the text model is converted.
 WHOLE_KOSMOS2 = "kosmos-2"
 # Formats of weight files; the first that fits is used.
 FILE_FORMATS: tuple[WeightFormat, ...] = (*torchscale.FORMATS, *timm.FORMATS)
@@ -76,7 +76,8 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
     config = read_config(source)
     if getattr(config, "quantization_config", None):
         raise ValueError(f"{config.model_type} with a quantization_config is not supported: its "
-                         "layers compute with quantised numbers")  # fmt: skip
+                         "layers compute with quantised numbers. Give the unquantised "
+                         "model.")  # fmt: skip
     if config.model_type == WHOLE_KOSMOS2:
         if not isinstance(source, nn.Module):
             kosmos = _theirs("Kosmos2ForConditionalGeneration")
@@ -143,7 +144,7 @@ def read_config(source: str | Path | nn.Module) -> Any:
     if held.is_file():
         kind = read_object(held).get("model_type")
         if not isinstance(kind, str):
-            raise ValueError(f"{held} has no model_type")
+            raise ValueError(f"{held} has no model_type. Give a directory that transformers wrote.")
         if not kind.startswith("magneto"):
             find_format(KOSMOS2.name if kind == WHOLE_KOSMOS2 else kind)
     from transformers import AutoConfig
@@ -225,7 +226,8 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     first: Any = encoder.layers[0]
     before = first.norm_first
     if before != (encoder.norm is not None):
-        raise ValueError("norm_first=True needs a final norm, norm_first=False must lack it")
+        raise ValueError("an encoder with norm_first=True must have a final norm, and one with "
+                         "norm_first=False must have none")  # fmt: skip
     epsilons = {norm.eps for norm in encoder.modules() if isinstance(norm, nn.LayerNorm)}
     if len(epsilons) > 1:
         raise ValueError(f"norms with different eps are not supported: {sorted(epsilons)}")

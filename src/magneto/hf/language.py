@@ -156,7 +156,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         replace `input_ids` by rows of the embedding table, (batch, length, width), not yet
         multiplied by `embedding_scale`. For `position_ids` among `others` see `resolve_positions`.
         """
-        # As named parameters, Trainer or `generate` would pass these with every batch.
+        # If these were named parameters, Trainer or `generate` would pass them with every batch.
         shift_labels = others.pop("shift_labels", None)
         position_ids = others.pop("position_ids", None)
         self.check_arguments(others)
@@ -466,8 +466,8 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         if target is None:
             if labels is None:
                 raise ValueError(
-                    "give decoder_input_ids or labels. Trainer's label smoothing needs both, by "
-                    "DataCollatorForSeq2Seq(tokenizer, model=model)."
+                    "give decoder_input_ids or labels. Trainer's label smoothing needs both, which "
+                    "DataCollatorForSeq2Seq(tokenizer, model=model) gives."
                 )
             target = self.prepare_decoder_input_ids_from_labels(labels)
         if encoder_outputs is None:

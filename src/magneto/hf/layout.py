@@ -432,7 +432,7 @@ class WeightFormat:
         kept = {key: t for key, t in own.items() if not re.search(self.absent or "^$", key)}
         for key in own.keys() - kept.keys():
             if own[key].any():
-                raise ValueError(f"{self.name} cannot represent this model: it has no {key}")
+                raise ValueError(f"{self.name} cannot represent this model's {key}")
         state = write_state(tensor_pairs(config, self.names(config, None)), kept)
         state = self.finalise(state, config)
         arguments = self.arguments_file(config, args)

@@ -49,7 +49,7 @@ class EncoderInput:
 
 
 def class_names(labels: Sequence[str]) -> dict[str, Any]:
-    """Return the transformers configuration's fields of class names; {} without names."""
+    """Return the fields of a transformers configuration for class names; {} without names."""
     if not labels:
         return {}
     return {

@@ -2,7 +2,7 @@
 
 torchscale's models are Sub-LN, DeepNorm, Pre-LN and Post-LN. The number of heads, DeepNorm and the
 scaling of embeddings come from the arguments of torchscale's configuration, because the weights do
-not determine them. What torchscale can build and no placement describes raises ValueError.
+not determine them. A torchscale model that no placement describes raises ValueError.
 
 BEiT-3's tensor names are those of unilm's beit3/modeling_finetune.py and of the pre-trained weights
 (`mlm_head`, `mim_head`). In these names, "A" means vision and "B" means language. The first two
@@ -71,7 +71,7 @@ FIELDS: Fields = {
 class _Torchscale(WeightFormat):
     """Format of torchscale's `Decoder`, `Encoder` and `EncoderDecoder`, also wrapped by fairseq.
 
-    They need embeddings. The output projection of an encoder is ignored.
+    Models without embeddings are refused. The output projection of an encoder is ignored.
     """
 
     name, placements = "torchscale", ("pre", "post", "sub", "deepnorm")
@@ -286,7 +286,7 @@ class _Beit3(WeightFormat):
 
     The tensor `mark` identifies the model, unless an earlier format fits. `head` is the name map of
     the head, which may have norms with torch's default epsilon. `sizes` maps Magneto's fields to
-    tensors of these lengths.
+    the tensors whose length is the field's value.
     """
 
     name, placements = "beit3", ("sub",)

@@ -162,8 +162,8 @@ class TextClassification(Task):
         classes = 1 if self.data_config.regression else len(self.labels)
         if self.model_config.classes not in (None, classes):
             raise ValueError(
-                f"{self.data_config.source} has {classes} classes, but model.classes is "
-                f"{self.model_config.classes}. Leave model.classes out."
+                f"model.classes is {self.model_config.classes}, but {self.data_config.source} "
+                f"needs {classes}. Leave model.classes out."
             )
         return classes
 
@@ -362,8 +362,8 @@ def pretrained_weights(encoder: TextEncoder, run: Path) -> dict[str, StoredTenso
         theirs, ours = (tuple(t[name].shape) if name in t else "none" for t in (tensors, wanted))
         if theirs != ours:
             name = name.removeprefix(PREFIX)
-            raise ValueError(f"{run} has another encoder: the shape of {name} is {theirs}, but "
-                             f"that of the model is {ours}")  # fmt: skip
+            raise ValueError(f"{run} has another encoder: the shape of {name} is {theirs} in the "
+                             f"run and {ours} in the model")  # fmt: skip
     return tensors
 
 

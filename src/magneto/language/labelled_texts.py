@@ -50,12 +50,14 @@ from magneto.language.config import (
 from magneto.progress import Progress
 
 ROWS = "rows"
-UNLABELLED = "rows without a label left out"  # in regression also rows whose label is no number
+# The label is missing or, in regression, not a number.
+UNLABELLED = "rows left out because of a missing or invalid label"
 # Unknown labels in GLUE's files and on the hub; other files leave the label empty.
 UNKNOWN = ("", "-", "-1")
 # IMDB's folder of unlabelled texts.
 WITHOUT_LABELS = ("unsup",)
-# Column of the built-in set by whose hash rows are held out: the text's own hash decides the label.
+# Rows of the built-in set are held out by the hash of this column, because the hash of the text
+# decides its label.
 SPLIT_KEY = "split key"
 
 Splits = Mapping[str, Sequence[str]]

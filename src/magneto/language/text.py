@@ -249,7 +249,7 @@ def derive_length(lengths: Any, most: int, progress: Progress = SILENT) -> int:
 
     `lengths` include special tokens. The result is at most `most`.
     """
-    # The quantile is the length of a text: one between two texts would truncate the longer one.
+    # The quantile is one of the lengths: a value between two would truncate the longer text.
     longest = int(np.quantile(lengths, UNCUT_SHARE, method="inverted_cdf"))
     length = min(max(8 * -(-longest // 8), LEAST_LENGTH), most)
     share = np.mean(np.asarray(lengths) <= length)
@@ -264,7 +264,7 @@ def count_windows(tokens: np.ndarray, length: int) -> int:
 
 
 def read_windows(tokens: np.ndarray, length: int, numbers: np.ndarray) -> np.ndarray:
-    """Return the windows with these numbers, with the token after each, (windows, length + 1)."""
+    """Return the windows at these indices, each with the token after it, (windows, length + 1)."""
     rows = numbers[:, None] * length + np.arange(length + 1)
     return np.asarray(tokens[rows], dtype=np.int64)
 

@@ -40,7 +40,7 @@ NOT_SEEKABLE = ("MP3", "MPEG")
 # Seconds of a streamed recording, and bytes of raw audio, read at a time.
 SECONDS = 30.0
 BYTES = 1 << 16
-# Seconds that may be missing at the end of a recording, for the padding of encoders.
+# Seconds that may be missing at the end of a recording without a problem: padding of encoders.
 TOLERANCE = 0.1
 # Maximum size of an Ogg page, and size of its header without the segment table, in bytes.
 OGG_PAGE = 1 << 16
@@ -49,7 +49,7 @@ OGG_HEADER = 27
 STREAM_BYTES = 0x7FFFF000
 # Plausible sample rates in Hz; others indicate damage and could resample to any size.
 LEAST_RATE, MOST_RATE = 1000, 1_000_000
-# Plausible samples per byte (.flac stores 4096 silent samples in 14 bytes); more would fill memory.
+# Limit of samples per byte (.flac stores 4096 silent samples in 14 bytes), to protect memory.
 SAMPLES_PER_BYTE = 2000
 
 File = str | bytes | Callable[[], str | bytes]

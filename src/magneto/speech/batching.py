@@ -166,7 +166,7 @@ class SpeechBatch:
 
     @property
     def cells(self) -> int:
-        """Total number of frames with padding."""
+        """Total number of frames, padding included."""
         return self.features.shape[0] * self.features.shape[1]
 
 

@@ -87,7 +87,7 @@ class AugmentationConfig:
     def _ranges_rise(self) -> Iterator[str]:
         yield from falling("noise_snr", self.noise_snr)
         if not self.speeds:
-            yield "speeds must be one number or more"
+            yield "speeds must have at least one number"
 
 
 @configuration
@@ -113,7 +113,7 @@ class SyntheticConfig:
 def falling(name: str, values: tuple[float, float]) -> Iterator[str]:
     low, high = values
     if low > high:
-        yield f"{name} must be a minimum and a maximum, not {low}, {high}"
+        yield f"{name} must be a minimum and a maximum, in this order, not {low}, {high}"
 
 
 @configuration
@@ -192,8 +192,9 @@ class SpeechDataConfig:
     def _filters_fit(self) -> Iterator[str]:
         low, high = self.mel_range
         if not low < high <= self.sample_rate / 2:
-            yield (f"features: filters from {low} to {high} Hz must rise and "
-                   f"must be below half the sample rate ({self.sample_rate / 2} Hz)")  # fmt: skip
+            yield (f"features: the lower edge of the filters ({low} Hz) must be below their upper "
+                   f"edge ({high} Hz), which must be at most half the sample rate "
+                   f"({self.sample_rate / 2} Hz)")  # fmt: skip
 
     @rule
     def _cached_features_are_constant(self) -> Iterator[str]:

@@ -83,7 +83,7 @@ OTHERS = ("id", "speaker", "start", "stop", "duration", "channel")
 CLIPS = "clips"
 # Threads that read headers, which wait for the disk; and rows between reports of progress.
 THREADS, STEP = 8, 256
-NO_TEXT = "utterances without a line in text"
+NO_TEXT = "utterances without a line in Kaldi's file text"
 NO_RECORDING = "utterances without a recording in wav.scp"
 COMMANDS = "wav.scp commands replaced by the file that they read"
 # Files that identify LibriSpeech and Kaldi folders.

@@ -70,7 +70,7 @@ class Search(ABC):
 
     @abstractmethod
     def begin(self, model: Transducer, frames: Tensor) -> Any:
-        """Return the initial state; `frames` are the maximum numbers of frames, (batch,)."""
+        """Return the initial state; `frames` (batch,) limits each utterance's number of frames."""
 
     @abstractmethod
     def advance(self, model: Transducer, state: Any, encoded: Tensor, lengths: Tensor) -> Any:
@@ -111,8 +111,8 @@ class GreedyState:
     """State of greedy decoding.
 
     `predicted` is the projected predictor output after the last label, (batch, joint), `emitted`
-    the number of labels at the current frame, `frames` that of processed frames, and `score` the
-    log-probability of the path, each (batch,). `found` has utterances, labels and frames of the
+    the number of labels at the current frame, `frames` the number of processed frames, and `score`
+    the log-probability of the path, each (batch,). `found` has utterances, labels and frames of the
     emitted labels, in the order of emission.
     """
 
@@ -190,7 +190,7 @@ class GreedySearch(Search):
         place: Tensor,
         labels: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each row's next label, number of blanks before it, and log-probability of these.
+        """Return each row's next label, the number of blanks before it, and their log-probability.
 
         `frames` are projected encoder outputs, (batch, frames, joint), of `lengths` (batch,).
         `rows` are the unfinished utterances, with their current frames `place` and their projected

@@ -141,7 +141,7 @@ UTTERANCE_NORMALISERS: dict[str, Normalise] = {"utterance": normalise_utterance,
 
 
 def load_normaliser(path: Path, mel_bins: int) -> Normaliser:
-    """Load a saved normaliser; ValueError if it is malformed or has other features."""
+    """Load a saved normaliser; ValueError if it is malformed or not for `mel_bins` features."""
     if not path.is_file():
         raise FileNotFoundError(
             f'no {path}. data.cmvn must be "global", "utterance", "none" or the path of a run\'s '
@@ -195,8 +195,8 @@ class Features:
         table: The utterances, a split of `SpeechSplits`.
         filter_bank: Filter bank of the data configuration.
         progress: Progress display.
-        normaliser: Normaliser of the training split; None computes that of `data.cmvn` from this
-            split.
+        normaliser: Normaliser of the training split; None computes the normaliser that
+            `data.cmvn` names from this split.
     """
 
     def __init__(
@@ -290,7 +290,8 @@ def make_normaliser(source: Features, progress: Progress) -> Normalise:
                 sums, squares = sums + exact.sum(0), squares + (exact**2).sum(0)
             progress.update("computing feature means", done, len(chosen))
         if count == 0:
-            raise ValueError("no training utterance can be read to compute data.cmvn global")
+            raise ValueError("no training utterance can be read to compute data.cmvn global: check "
+                             "the recordings")  # fmt: skip
         mean = sums / count
         deviation = np.maximum(np.sqrt(np.maximum(squares / count - mean**2, 0)), LEAST_DEVIATION)
         with create_cached(cache) as directory:

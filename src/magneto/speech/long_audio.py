@@ -143,7 +143,7 @@ def merge_words(
 def align_words(
     before: Sequence[Word], after: Sequence[Word], start: float, stop: float
 ) -> list[tuple[int, int]]:
-    """Return the numbers of equal words at about the same time in two windows, in order.
+    """Return index pairs of equal words at about the same time in two windows, in order.
 
     The alignment maximises the number and nearness of pairs, so that repeated words are matched
     correctly. The first window ends at `stop` seconds, and the second begins at `start` seconds.

@@ -145,7 +145,7 @@ class StatelessPredictor(nn.Module):
         return self._read(F.pad(labels, (self.context, 0), value=BLANK))
 
     def begin(self, batch: int, device: torch.device) -> State:
-        """Return the initial state of blank labels, (batch, context)."""
+        """Return the initial state, in which all labels are blank, (batch, context)."""
         return (torch.full((batch, self.context), BLANK, device=device),)
 
     def step(self, labels: Tensor, state: State) -> tuple[Tensor, State]:

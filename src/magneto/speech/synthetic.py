@@ -18,8 +18,9 @@ from magneto.speech.config import SpeechDataConfig, SyntheticConfig
 class Phone:
     """Acoustic parameters of a phone.
 
-    Voice and noise have strengths from 0 to 1. `formants` are the first three at the start in Hz,
-    `end` those at the end of a diphthong, `hiss` centre and width of the noise band in Hz.
+    Voice and noise have strengths from 0 to 1. `formants` are the first three formants at the start
+    in Hz, and `end` the ones at the end of a diphthong. `hiss` is centre and width of the noise
+    band in Hz.
     `seconds` is the duration at the average rate. `closure` is the share of this duration that is
     silent at the start, for stops.
     """
@@ -239,7 +240,7 @@ SPEAKERS = 200
 
 @dataclass(frozen=True)
 class Spoken:
-    """Synthetic utterance made from `seed`; `lexicon` has its phones, `speaker` is a seed, too."""
+    """Synthetic utterance; `lexicon` maps words to phones, `speaker` is the seed of the voice."""
 
     id: str
     seed: tuple[int, ...]

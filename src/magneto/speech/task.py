@@ -80,7 +80,7 @@ class SpeechRecognition(Task):
             raise ValueError(f"model.mel_bins ({model.mel_bins}) must equal data.features.mel_bins "
                              f"({data.features.mel_bins})")  # fmt: skip
         self.search: Search = GreedySearch()
-        # Ids of training groups, and which of them had no finite loss, on the device.
+        # Ids of a training group's utterances, and which had no finite loss, on the device.
         self._excluded: deque[tuple[list[str], Tensor]] = deque(maxlen=REMEMBERED)
 
     @cached_property
@@ -239,7 +239,7 @@ def run(model: nn.Module, group: SpeechBatch) -> Any:
 
 
 def word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> Any:
-    """Return jiwer's `WordOutput`; spaces alone are normalised, and empty texts count."""
+    """Return jiwer's `WordOutput`; only spaces are normalised, and empty texts count."""
     return import_jiwer().process_words(single_spaced(references), single_spaced(hypotheses))
 
 

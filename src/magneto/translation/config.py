@@ -115,7 +115,7 @@ class ParallelDataConfig:
         if self.languages is not None and len(languages) < 2:
             yield "languages must be two or more"
         elif self.languages and (missing := sorted(required_languages(self) - languages)):
-            where = "of a direction" if self.directions else "the pivot language"
+            where = "used in directions" if self.directions else "the pivot language"
             yield f"languages must include {', '.join(missing)} ({where})"
 
 

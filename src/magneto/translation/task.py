@@ -156,7 +156,7 @@ class Translation(Task):
         return LazyBatches(range(count), make)
 
     def score(self, model: nn.Module, batch: Group) -> Scores:
-        """Return the loss without label smoothing, and translations, which wait for the device."""
+        """Return the loss without label smoothing, and translations; decoding awaits the device."""
         part = self._group_loss(model, batch)
         sums = {"loss": part.nll, "count": part.count}
         if not batch["texts"]:
@@ -228,7 +228,8 @@ def score_translations(translations: Sequence[str], references: Sequence[str]) -
     """Score translations against one reference each; ValueError if there are none."""
     if len(translations) != len(references):
         raise ValueError(
-            f"{len(translations)} translations and {len(references)} references: give as many"
+            f"{len(translations)} translations and {len(references)} references: give one "
+            "reference for each translation"
         )
     if not translations:
         raise ValueError("no translations to score")

@@ -82,7 +82,7 @@ class Part:
     Attributes:
         split: "train", "validation" or "test".
         languages: Codes of the languages.
-        read: Function of two languages and counts, which yields their sentences in that order.
+        read: Function of two languages and counts; it yields sentences in the languages' order.
     """
 
     split: str
@@ -460,7 +460,7 @@ class ReferenceTexts:
         """Describe the sentences, those that were left out, and the unknown languages."""
         total = sum(len(pairs) for pairs in self.texts.values())
         found = self.counts.describe_amounts({"sentences": total})
-        unknown = f"; left out, unknown to the model: {', '.join(self.unknown)}"
+        unknown = f"; languages left out because the model lacks them: {', '.join(self.unknown)}"
         return found + (unknown if self.unknown else "")
 
 

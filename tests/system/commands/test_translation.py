@@ -213,7 +213,7 @@ def test_a_test_set_is_scored_as_it_is(run: Path, capsys, tmp_path: Path) -> Non
     source = str(run.parent / "test")
     found, err = evaluated(run, capsys, "--data", source, "--write", str(tmp_path / "out"))
     assert found["sentences"] == {"en-de": 8, "de-en": 8} and found["split"] == "test"
-    assert found["loss"] > 0 and "left out, unknown to the model: it" in err
+    assert found["loss"] > 0 and "left out because the model lacks them: it" in err
     for direction in ("en-de", "de-en"):
         written = (tmp_path / "out" / f"{direction}.txt").read_text().split("\n")
         assert written.pop() == "" and len(written) == 8
