@@ -152,7 +152,7 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
     def __init__(
         self, vocab_file: str | None, single: str = "$A", pair: str = "$A $B", **kwargs: Any
     ) -> None:
-        """Load a SentencePiece model; templates are those of `EncoderInput`, filled in."""
+        """Load a SentencePiece model; templates are as in `EncoderInput`, with tokens filled in."""
         if vocab_file is None:
             raise OSError(f"no file {self.vocab_files_names['vocab_file']}")
         self.single, self.pair = single, pair
@@ -425,7 +425,7 @@ class MagnetoSpeechFeatureExtractor(SavedWithModule, FeatureExtractionMixin):
         """Return `input_features` (batch, frames, mel bins) and `attention_mask`.
 
         `raw_speech` are mono samples in [-1, 1], a list of such arrays, or an array (recordings,
-        samples). A given `sampling_rate`, in Hz, must be that of the model.
+        samples). A given `sampling_rate`, in Hz, must be the model's.
         """
         if sampling_rate not in (None, self.sampling_rate):
             raise ValueError(f"sampling_rate is {sampling_rate} Hz, but the model needs "

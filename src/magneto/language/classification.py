@@ -63,7 +63,7 @@ class TextPrediction:
     """Prediction for a text or a pair of texts.
 
     `label` is the most probable class, in regression the predicted number as a string, and "" for
-    an empty text. `probabilities` are those of the classes.
+    an empty text. `probabilities` has the probability of each class, and is empty for numbers.
     """
 
     label: str

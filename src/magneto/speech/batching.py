@@ -241,7 +241,7 @@ def pad_batch(
 class PreparedSpeech:
     """Splits, vocabulary, features and normaliser of a data configuration.
 
-    `seed` is that of built-in training sets. The results of slow steps are cached.
+    `seed` determines built-in training sets. The results of slow steps are cached.
     """
 
     def __init__(self, config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> None:

@@ -130,7 +130,7 @@ class SpeechSplits:
 def load_speech(config: SpeechDataConfig, seed: int, progress: Progress = SILENT) -> SpeechSplits:
     """Find the utterances of a source and split them.
 
-    If `source` and `validation_source` are the same, there is no training split. `seed` is that of
+    If `source` and `validation_source` are the same, there is no training split. `seed` determines
     built-in training sets. The result of reading headers is cached.
 
     Raises:

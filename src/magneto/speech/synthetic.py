@@ -292,7 +292,7 @@ class SpokenColumn(MediaColumn):
 def synthetic_table(name: str, config: SpeechDataConfig, seed: int, train: bool) -> Table:
     """Return a built-in data set with columns "audio", "text", "id" and "speaker".
 
-    `seed` is that of the training set; the validation set is always the same.
+    `seed` determines the training set; the validation set is always the same.
     """
     synthetic = config.synthetic
     count = synthetic.train_utterances if train else synthetic.validation_utterances

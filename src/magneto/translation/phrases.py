@@ -18,7 +18,7 @@ from magneto.files import import_extra
 PHRASES = 12_000
 """Number of phrases. A language pair lacks phrases for which one language has no data."""
 SEED = 1
-# Minimum amount of Babel's data for a language, near that of English.
+# Minimum numbers of names in Babel's data for a language, near the numbers for English.
 LEAST_TERRITORIES = 200
 LEAST_LANGUAGES = 100
 LEAST_UNITS = 80

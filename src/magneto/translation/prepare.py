@@ -137,8 +137,8 @@ def read_tags(directory: Path) -> list[str]:
 class ParallelSplit:
     """Tokenised split, with the examples of a language pair in one range.
 
-    `tokens` are those of all sentences, without tags and end tokens, and `offsets` the start of
-    each sentence, (2 x examples + 1,).
+    `tokens` has the tokens of all sentences, without tags and end tokens. `offsets` has the start
+    of each sentence and the end of the last, (2 x examples + 1,).
     """
 
     tokens: np.ndarray
@@ -155,8 +155,8 @@ class ParallelSplit:
 class PreparedParallel:
     """Filtered and tokenised corpus.
 
-    `counts` are those of sentence pairs kept and left out, by split and language pair. `digest` is
-    a hash of all tokens, computed when they are cached and checked when a run resumes.
+    `counts` has numbers of sentence pairs kept and left out, by split and language pair. `digest`
+    is a hash of all tokens, computed when they are cached and checked when a run resumes.
     """
 
     vocabulary: TranslationVocabulary

@@ -487,7 +487,7 @@ def read_test_texts(
 ) -> ReferenceTexts:
     """Read a complete test set in its order, without filters.
 
-    `directions` such as en-de replace those of the recipe, whose `config` has the pivot language.
+    `directions`, such as en-de, replace those of `config`, which also has the pivot language.
     `known` are the languages of the model. `limit` is the maximum number of sentences per
     direction.
 

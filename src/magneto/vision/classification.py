@@ -66,7 +66,7 @@ def draw_mixing(
 def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tensor, Tensor]:
     """Mix images 0 and 1, 2 and 3, and so on; a last image without a partner is unchanged.
 
-    If every micro-batch has an even number of images, its pairs are those of the global batch.
+    Micro-batches with an even number of images have the same pairs as the global batch.
     Targets are probabilities, (batch, classes). `how` has a mixing for each pair, batch / 2 rounded
     up.
     """
@@ -143,7 +143,7 @@ class ImageClassification(FineTuning):
 
     @property
     def classes(self) -> int:
-        """Number of classes of the model, which is that of the data by default."""
+        """Number of the model's classes (default: the number of the data's classes)."""
         return self.model_config.classes or len(self.names)
 
     @cached_property

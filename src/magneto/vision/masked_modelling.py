@@ -95,8 +95,8 @@ class MaskedImageModel(ImageEncoder):
     def forward(self, images: Tensor, hidden: Tensor, codes: Tensor | None = None) -> Any:
         """Return logits (batch, count, codes); if codes (batch, count) are given, return losses.
 
-        The losses are a list: that of the prediction and, if patch aggregation is on, that of patch
-        aggregation. Their logits are computed in chunks.
+        The losses are a list: the loss of the prediction and, if patch aggregation is on, the loss
+        of patch aggregation. Logits for the losses are computed in chunks.
         """
         if codes is None:
             return self.head(self.features(images, hidden)[0])

@@ -40,8 +40,8 @@ SHOWN, OVERLAYS = 32, 4
 class MaskClasses:
     """Mapping from the numbers in masks to classes.
 
-    With `reduce_zero_label` 0 is ignored and all other numbers are reduced by one. `ignored`
-    numbers are those before that reduction.
+    With `reduce_zero_label` 0 is ignored and all other numbers are reduced by one. `ignored` has
+    numbers before this reduction.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class MaskClasses:
 def read_pair(split: ImageSplit, index: int, masks: MaskClasses) -> tuple[np.ndarray, np.ndarray]:
     """Return an image's pixels, (height, width, channels), and its classes, (height, width).
 
-    A BrokenImage is raised if one can't be read, or their sizes differ.
+    A BrokenImage is raised if image or mask can't be read, or their sizes differ.
     """
     pixels, mask = split.pixels(index), masks(split.mask(index))
     if pixels.shape[:2] != mask.shape:
@@ -137,10 +137,9 @@ def segmentation_scores(
         names: Names of the classes.
 
     Returns:
-        "mean_iou": mean, over the classes that occur or are predicted, of the intersection over
-        union; "iou_NAME": that of each such class; "mean_accuracy": mean over the
-        classes that occur of the accuracy of their pixels; "pixel_accuracy": accuracy of all
-        pixels.
+        "iou_NAME": intersection over union of each class that occurs or is predicted; "mean_iou":
+        its mean over these classes; "mean_accuracy": share of a class's pixels that are right,
+        averaged over the classes that occur; "pixel_accuracy": share of all pixels that are right.
 
     Raises:
         ValueError: If no pixel has a class.

@@ -144,7 +144,7 @@ class Codebook(nn.Module):
         self.register_buffer("use", torch.empty(codes))
         # Number of revived codes so far.
         self.register_buffer("revived", torch.empty(()))
-        # Of a step, for each half of each code's features: their sum and number (`_accumulate`).
+        # Sum and number of a step's features, for each half of a code's features (`_accumulate`).
         self.register_buffer("seen", torch.empty(2, codes, width + 1), persistent=False)
         self.reset_parameters()
 

@@ -49,7 +49,7 @@ class VisionLanguageConfig(ImageInputConfig, MultiwayConfig):
     "sqrt_width" scales it to unit variance. Position embeddings of tokens and patches are
     initialised from N(0, 1/width), while torchscale has N(0, 1)."""
     final_norm: Literal["placement", "none"] = "placement"
-    """Final norm of the stack: "placement" (that of the placement) or "none". BEiT-3 has none for
+    """Final norm of the stack: "placement" (the placement's own) or "none". BEiT-3 has none for
     question answering, since the pooler begins with its own norm."""
 
     @property
@@ -233,7 +233,7 @@ class QuestionAnsweringConfig(PairPoolingConfig):
     answers: Annotated[int, Interval(ge=2, lt=LARGEST)] | None = None
     """Number of answers. null: the number of answers of the data (3129 for VQA v2)."""
     final_norm: Literal["placement", "none"] = "none"
-    """Final norm of the stack: "placement" (that of the placement) or "none". BEiT-3 has none here,
+    """Final norm of the stack: "placement" (the placement's own) or "none". BEiT-3 has none here,
     since the pooler begins with its own norm."""
     head_rate: Free[PositiveFloat] = 1.0
     """Learning rate of the head above the pooler, as a multiple of the rate of the other parameters

@@ -397,8 +397,8 @@ class ImageCaptioner(nn.Module):
         words among the language tokens. Logits for the loss are computed in chunks.
         """
         vision, language = self.encoder(images, samples)
-        # The head does not read the image's features; this gives their experts gradients of zeros,
-        # for which ranks wait.
+        # The head does not read the image's features. The product with 0 gives the image's experts
+        # gradients of zeros, for which ranks wait.
         features = language[words] + 0 * vision.sum()
         if targets is None:
             return self.word_head(features)

@@ -128,7 +128,7 @@ class QuestionAnswering(PairTask):
     def baseline(self, limit: int | None = None) -> dict[str, float]:
         """Return the metrics of the most frequent answer to the same words; none for a test split.
 
-        The loss is that of predicting the mean targets.
+        The loss is the one of always predicting the mean targets.
         """
         found = self.splits
         if not found.answered:

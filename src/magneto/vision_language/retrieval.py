@@ -153,7 +153,7 @@ class ImageTextRetrieval(CaptionedTask):
     def summarise(self, sums: Mapping[str, Any], predictions: Sequence[Any]) -> dict[str, float]:
         """Return the recalls in both directions among all scored images and texts, and their mean.
 
-        "loss" is that of batches of `EVALUATION_BATCH` images with their first captions. "broken"
+        "loss" compares `EVALUATION_BATCH` images at a time with their first captions. "broken"
         is the number of unreadable images, if there are any. Queries by unreadable images fail, and
         so do queries for them.
         """
@@ -277,10 +277,11 @@ def piece_loss(
     """Return a micro-batch's part of the loss of the global batch.
 
     The value is the sum of the losses of the micro-batch's own pairs. The gradient with respect to
-    its embeddings is that of the loss of all pairs, in which they are negatives, too. The gradient
-    with respect to the scale is that of its own pairs. The sums of values and gradients over
-    all micro-batches are therefore those of the global batch. `everything` has the embeddings of
-    all images and of all texts of the global batch, each (pairs, width), without a gradient.
+    its embeddings is that of the loss of all pairs, because they are negatives of other pairs. The
+    gradient with respect to the scale is that of the loss of its own pairs. The sums of values and
+    gradients over all micro-batches are therefore those of the global batch. `everything` has the
+    embeddings of all images and of all texts of the global batch, each (pairs, width), without a
+    gradient.
     """
     stop = start + len(images)
     own = slice(start, stop)

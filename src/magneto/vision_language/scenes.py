@@ -44,7 +44,7 @@ ANSWERED = {"train": 60, "validation": 8}
 # the statement about the thing is true.
 ROUNDS = {"train": 30, "validation": 5}
 THINGS = len(SHAPES) + len(COLOURS)
-# Number of scenes from which those of statements are taken.
+# Number of scenes from which the scenes of statements are taken.
 POOL = 32768
 NUMBERS = ("0", "1", "2", "3")
 # Scenes drawn at once, of which suitable ones are taken.

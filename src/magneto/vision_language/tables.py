@@ -159,8 +159,8 @@ def find_columns(
 ) -> Table:
     """Return a table with a task's names of columns, without rows that lack an image.
 
-    `images` and `words` map the task's names to those in the recipe. `folder` is that to which
-    paths are relative (None: the table's).
+    `images` and `words` map the task's names to those in the recipe. Paths are relative to
+    `folder` (None: the table's folder).
 
     Raises:
         ValueError: If a column is missing, or no row has an image.

@@ -49,7 +49,7 @@ WRONG: list[tuple[type, dict[str, Any], str]] = [
     (
         SpeechDataConfig,
         {"features": {"high_frequency": 9000}},
-        "must be below half the",
+        "must be at most half the sample rate",
     ),
     (SpeechDataConfig, {"features": {"frame_shift": 30}}, "frame_shift must be 1 or more and at"),
     (SpeechDataConfig, {"cached": True, "augmentation": {"gain": 3}}, "cached excludes augmen"),
