@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from magneto.progress import ProgressBars
 from magneto.recipe import Recipe, load_recipe
 from magneto.training.logging import read_metrics
 from magneto.training.loop import train
+from magneto.training.task import Loss
 
 Small = Callable[..., Recipe]
 
@@ -49,6 +51,24 @@ def test_first_steps(small: Small) -> None:
     moved = [tried.moved for tried in tries if tried.learning_rate < 1e-4]
     assert all(a < b for a, b in pairwise(moved))
     assert moved[1] / moved[0] == pytest.approx(10**0.5, rel=0.05), "a small step is linear"
+
+
+def test_a_first_batch_without_targets_has_no_loss(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = small()
+    task = made.build_task()
+    task.prepare()
+    real = task.loss
+
+    def untaught(*given: Any) -> Loss:
+        found = real(*given)
+        return Loss(found.total * 0, found.count * 0)
+
+    monkeypatch.setattr(task, "loss", untaught)
+    model = initial_model(task, made.training, made.seed)
+    run = short_run(task, model, made.training, seed=made.seed, steps=1)
+    assert {tried.loss for tried in run.first_steps} == {0.0}
 
 
 def test_the_first_try_at_the_peak_updates_weights_as_the_first_step_there(small: Small) -> None:
