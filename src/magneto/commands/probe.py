@@ -342,7 +342,8 @@ def growth_tables(
                 width = f"±{part.interval:.2f}" if math.isfinite(part.interval) else ""
                 lines.append([find_placement(part.placement).title, *map(brief, means),
                               f"x{part.ratio:.2g}", f"{part.exponent:.2f}{width}"])  # fmt: skip
-            yield f"\nChange of {what} by one step of {OPTIMIZERS[optimizer]} / learning rate\n"
+            name = OPTIMIZERS[optimizer]
+            yield f"\nChange of {what} by one step of {name}, divided by the learning rate\n"
             yield aligned(lines)
     lines = [head]
     for name, forms in bounds.items():
@@ -352,7 +353,7 @@ def growth_tables(
         for form, values in forms.items():
             cells = [brief(values[place]) for place in places]
             lines.append([f"{title}, {form}", *cells, f"x{values[-1] / values[0]:.2g}"])
-    yield "\nTheory: bound on a label's logit under SGD / (learning rate x width)\n"
+    yield "\nTheory: bound on a label's logit under SGD, divided by learning rate x width\n"
     yield aligned(lines)
 
 

@@ -84,7 +84,8 @@ def main(words: Sequence[str]) -> int:
     from magneto.training.task import ASSETS
 
     if not (args.run / ASSETS).is_dir():
-        raise FileNotFoundError(f"no vocabulary in {args.run}; the run has not started")
+        raise FileNotFoundError(f"{args.run} has no vocabulary, because its training has not "
+                                "begun; train it first")  # fmt: skip
     opened: Any = load_run(args.run, args.weights, overrides)
     vocabulary = opened.task.vocabulary
     if args.to is None:

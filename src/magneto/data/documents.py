@@ -72,9 +72,10 @@ def read_documents(source: str, field: str, counts: Counts) -> Iterator[str]:
 def open_documents(source: str, field: str, unit: str = PARAGRAPHS) -> dict[str, Documents]:
     """Return a function for each split of a source, which yields the documents of the split.
 
-    Names of files and folders give the splits if one of them contains "train". If they give no
-    other split than "train", and a record has "train" in its field "split", this field gives the
-    splits. Otherwise all documents belong to "train".
+    The splits are those that names of files and folders give, if one name contains "train" and
+    another one gives a further split. If not, they are those in the records' field "split", if a
+    record has "train" there. If neither names nor records give splits, all documents belong to
+    "train".
 
     Args:
         source: PATH, hf:NAME[:CONFIG[:SPLIT]] (the hub or a local folder) or builtin:NAME.

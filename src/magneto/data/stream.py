@@ -277,9 +277,9 @@ def cut_groups(order: np.ndarray, sizes: np.ndarray, budgets: Sequence[int]) -> 
     Args:
         order: Numbers of the examples, sorted by length.
         sizes: Lengths of each example, such as those of source and target: (examples, lengths).
-        budgets: Limits of a group. Limit 0 holds for the number of examples times the largest
-            length 0, limit 1 for this product times the largest length 1, and so on. A single
-            example may exceed a limit.
+        budgets: Limits of a group, one per column of `sizes`. The first limits the number of
+            examples times the largest size in the first column, the second this product times the
+            largest size in the second column, and so on. A single example may exceed a limit.
     """
     sizes = sizes[order]
     groups, start = [], 0

@@ -393,8 +393,9 @@ def check_model_memory(model: nn.Module, config: TrainingConfig, world: World) -
         count = sum(tensor.numel() for _, tensor in named)
         raise ValueError(
             f"the model has {count:,} weights, which need {gigabytes(needed)} with gradients and "
-            f"optimizer; this {world.device.type} has {gigabytes(available)}. Lower the sizes in "
-            f"model: the largest tensor is {name}, {' x '.join(map(str, largest.shape))}"
+            f"optimizer; this {world.device.type} has {gigabytes(available)} of memory. Lower the "
+            "sizes in the recipe's section model: the largest tensor is "
+            f"{name}, {' x '.join(map(str, largest.shape))}"
         )
 
 

@@ -67,8 +67,8 @@ def mixed(images: Tensor, targets: Tensor, how: Sequence[Mixing]) -> tuple[Tenso
     """Mix images 0 and 1, 2 and 3, and so on; a last image without a partner is unchanged.
 
     Micro-batches with an even number of images have the same pairs as the global batch.
-    Targets are probabilities, (batch, classes). `how` has a mixing for each pair, batch / 2 rounded
-    up.
+    Targets are probabilities, (batch, classes). `how` has one mixing per pair.
+    A further one, for the image without a partner, is ignored.
     """
     images, targets = images.clone(), targets.clone()
     for pair, (share, box) in enumerate(how[: len(images) // 2]):

@@ -105,7 +105,10 @@ class ImageInputTask(Task):
         return None
 
     def prepare(self, progress: Progress = SILENT) -> None:
-        """Read the data, derive open sizes, check that model, data and other runs fit; once."""
+        """Read the data, derive the sizes that the recipe leaves open, and check that all fits.
+
+        The model must fit the data and other runs. Later calls do nothing.
+        """
         if self._prepared:
             return
         self._progress = progress
