@@ -17,9 +17,9 @@ from magneto.data.problems import DataProblems
 from magneto.data.stream import BatchStream, named_tensors
 from magneto.files import directory_aside, read_object, write_json
 from magneto.progress import SILENT, Progress
-from magneto.tasks import TASKS, TaskEntry
 
 if TYPE_CHECKING:
+    from magneto.tasks import TaskEntry
     from magneto.weights import StoredTensor
 
 ASSETS = "assets"
@@ -283,6 +283,8 @@ class Task(ABC):
 
 def task_entry(name: str, kind: type[Task]) -> TaskEntry:
     """Return the command-line entry of a task by name; without a name, of one in Python."""
+    from magneto.tasks import TASKS, TaskEntry
+
     if name in TASKS:
         return TASKS[name]
     verbs = ("predict TABLE",) if kind.predict is not Task.predict else ()
