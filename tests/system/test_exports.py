@@ -41,7 +41,7 @@ from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWrite
 from magneto.vision_language.samples import WholeImage, frame_text, join_samples  # noqa: E402
 from tests.unit.hf.kinds import export_text  # noqa: E402
 from tests.unit.hf.test_segmentation import exported  # noqa: E402
-from tests.unit.speech.small_run import train_small  # noqa: E402
+from tests.unit.speech.small import train_small  # noqa: E402
 
 # Runs a program a line, each as if it were alone but for what is imported.
 READER = """

@@ -13,7 +13,7 @@ from magneto.commands.transcribe import as_srt
 from magneto.speech.long_audio import Word
 from magneto.speech.model import Joiner
 from tests.commands import answer, refused
-from tests.unit.speech.small_run import train_small
+from tests.unit.speech.small import train_small
 from tests.unit.speech.wavs import write
 
 pytest.importorskip("jiwer")

@@ -1,6 +1,5 @@
 """Blank is 0 with any tokenizer; groups keep their budgets; broken utterances weigh nothing."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from magneto.speech.batching import (
 from magneto.speech.config import AugmentationConfig, SpeechDataConfig, SyntheticConfig
 from magneto.speech.features import Augmentation
 from tests.said import Said
+from tests.shards import write_lines
+from tests.unit.speech.small import DATA, FEW
 from tests.unit.speech.wavs import tone, write
 
 TEXTS = [f"number {n} of {n * 7} it's said" for n in range(300)]
@@ -66,13 +67,6 @@ CONFIG = SpeechDataConfig(
 def prepared(module_cache: Path) -> PreparedSpeech:
     """Return utterances whose features are stored, so that many batches take little time."""
     return PreparedSpeech(replace(CONFIG, cached=True), 1, SILENT)
-
-
-def equal(ours: list[SpeechBatch], theirs: list[SpeechBatch]) -> bool:
-    return all(
-        one.ids == other.ids and torch.equal(one.features, other.features)
-        for one, other in zip(ours, theirs, strict=True)
-    )
 
 
 def test_a_batch(prepared: PreparedSpeech) -> None:
@@ -131,30 +125,23 @@ def test_speed_changes_what_is_planned() -> None:
 
 def broken(folder: Path) -> SpeechDataConfig:
     """Write recordings whose headers are in order, one of which is; for each split its own."""
-    for name in ("train", "dev"):
-        (folder / name).mkdir()
-        lines = write_broken(folder / name)
-        (folder / f"{name}.jsonl").write_text("\n".join(lines))
-    return SpeechDataConfig(source=str(folder), tokenizer="bytes", cmvn="utterance")
-
-
-def write_broken(folder: Path) -> list[str]:
-    """Write them in a folder; return the lines that name them."""
     import soundfile
 
-    write(folder / "good.flac", seconds=2)
-    content = write(folder / "cut.flac", seconds=20).read_bytes()
-    (folder / "cut.flac").write_bytes(content[: len(content) // 2])
-    content = write(folder / "bad.flac").read_bytes()
-    (folder / "bad.flac").write_bytes(content[:100] + bytes(len(content) - 100))
-    soundfile.write(folder / "silent.wav", np.zeros(16000), 16000)
-    for name, value in (("nan", np.nan), ("huge", 1e30)):
-        soundfile.write(folder / f"{name}.wav", tone() * value, 16000, subtype="FLOAT")
     names = ["good.flac", "cut.flac", "bad.flac", "silent.wav", "nan.wav", "huge.wav"]
-    return [
-        json.dumps({"id": name.split(".")[0], "audio": str(folder / name), "text": "hello"})
-        for name in names
-    ]
+    for split in ("train", "dev"):
+        place = folder / split
+        write(place / "good.flac", seconds=2)
+        content = write(place / "cut.flac", seconds=20).read_bytes()
+        (place / "cut.flac").write_bytes(content[: len(content) // 2])
+        content = write(place / "bad.flac").read_bytes()
+        (place / "bad.flac").write_bytes(content[:100] + bytes(len(content) - 100))
+        write(place / "silent.wav", quiet=True)
+        for name, value in (("nan", np.nan), ("huge", 1e30)):
+            soundfile.write(place / f"{name}.wav", tone() * value, 16000, subtype="FLOAT")
+        lines = ({"id": name.split(".")[0], "audio": f"{split}/{name}", "text": "hello"}
+                 for name in names)  # fmt: skip
+        write_lines(folder / f"{split}.jsonl", lines)
+    return SpeechDataConfig(source=str(folder), tokenizer="bytes", cmvn="utterance")
 
 
 def test_broken_utterances_weigh_nothing_in_training_and_stay_in_evaluation(tmp_path: Path) -> None:
@@ -182,33 +169,28 @@ def test_broken_utterances_weigh_nothing_in_training_and_stay_in_evaluation(tmp_
     assert torch.isfinite(batch.features).all() and 900 < batch.feature_lengths[1] < 1000
 
 
-FEW = SyntheticConfig(train_utterances=12, validation_utterances=5, words=(1, 2))
-PLAIN = SpeechDataConfig(
-    tokenizer="characters", sample_rate=8000, max_duration=10.0, max_frames=1000, synthetic=FEW
-)
-
-
 def test_global_means_are_those_of_the_training_split() -> None:
     """And of these recordings, not of others as long."""
-    prepared = PreparedSpeech(PLAIN, 1)
+    prepared = PreparedSpeech(DATA, 1)
     train = prepared.train_maker.source
     found = [train.features(n)[0] for n in range(len(train.table))]
     frames = prepared.normaliser(np.concatenate(found))
     assert np.allclose(frames.mean(0), 0, atol=1e-3) and np.allclose(frames.std(0), 1, atol=1e-3)
-    noisy = PreparedSpeech(replace(PLAIN, synthetic=replace(FEW, snr=(-5.0, -5.0))), 1)
+    noisy = PreparedSpeech(replace(DATA, synthetic=replace(FEW, snr=(-5.0, -5.0))), 1)
     assert train.table.values("text") == noisy.splits.train.values("text")
     normalisers: Any = [prepared.normaliser, noisy.normaliser]
     assert not np.allclose(*(each.mean for each in normalisers), atol=0.1)
 
 
 def test_cached_features_change_nothing_and_slow_work_is_done_once() -> None:
-    plain, said = PreparedSpeech(PLAIN, 1), Said()
-    cached = PreparedSpeech(replace(PLAIN, cached=True), 1, said)
+    plain, said = PreparedSpeech(DATA, 1), Said()
+    cached = PreparedSpeech(replace(DATA, cached=True), 1, said)
     for step in range(3):
-        one, other = (each.train_stream(2, 5).batch(step)[0] for each in (plain, cached))
-        assert equal(one, other)
+        both = (each.train_stream(2, 5).batch(step)[0] for each in (plain, cached))
+        for one, other in zip(*both, strict=True):
+            assert one.ids == other.ids and torch.equal(one.features, other.features)
     assert "computing features" in said.work
     assert "builtin:spoken-digits, train: 12 utterances, 12 read, 0.00 hours" in said.lines
     said.work.clear()
-    PreparedSpeech(replace(PLAIN, cached=True), 1, said)
+    PreparedSpeech(replace(DATA, cached=True), 1, said)
     assert not said.work

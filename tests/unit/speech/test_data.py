@@ -1,6 +1,5 @@
 """Utterances of every source: who is trained on, who is validated on, what is left out."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,8 @@ from magneto.speech.data import (
 )
 from magneto.speech.features import Features, FilterBank
 from tests.said import Said
-from tests.shards import write_shard
-from tests.unit.speech.wavs import write
+from tests.shards import write_lines, write_shard
+from tests.unit.speech.wavs import write, write_table
 
 pytest.importorskip("soundfile", reason="soundfile is not installed")
 
@@ -85,8 +84,7 @@ def test_columns_have_other_names_too(tmp_path: Path) -> None:
         {"audio_filepath": "/data/a.wav", "offset": 0, "duration": 1.0, "text": "part"},
         {"audio_filepath": {"path": "b.wav", "bytes": None}, "text": "said", "client_id": 7},
     ]
-    (tmp_path / "a.json").write_text("\n".join(map(json.dumps, lines)))
-    assert rows(read(tmp_path / "a.json")[0]) == [
+    assert rows(read(write_lines(tmp_path / "a.json", lines))[0]) == [
         ("/data/a-0.00", "part", "/data/a-0.00", Segment(0.0, 1.0)),
         ("b", "said", "7", WHOLE),
     ]
@@ -97,7 +95,8 @@ def test_columns_have_other_names_too(tmp_path: Path) -> None:
         read(tmp_path / "b.csv")
 
 
-def librispeech(root: Path) -> Path:
+def test_librispeech(tmp_path: Path) -> None:
+    root = tmp_path / "LibriSpeech"
     for split, speaker, chapter in (
         ("train-clean-100", 19, 198), ("train-clean-100", 26, 1), ("dev-clean", 84, 2),
         ("test-other", 7, 3),
@@ -109,11 +108,6 @@ def librispeech(root: Path) -> Path:
             write(folder / f"{id}.flac", seconds=1 + number)
             lines.append(f"{id} CHAPTER {chapter} LINE {number}\n")
         (folder / f"{speaker}-{chapter}.trans.txt").write_text("".join(lines))
-    return root
-
-
-def test_librispeech(tmp_path: Path) -> None:
-    root = librispeech(tmp_path / "LibriSpeech")
     assert splits(root) == ["dev-clean", "test-other", "train-clean-100"]
     table, counts = read(root, "train-clean-100")
     assert rows(table) == [
@@ -161,15 +155,14 @@ def test_texts_beside_recordings(tmp_path: Path) -> None:
 
 
 def test_tar_shards(tmp_path: Path) -> None:
+    members = {}
+    for n in range(2):
+        members[f"{n}.wav"] = write(tmp_path / "a.wav", seconds=1 + n).read_bytes()
+        members[f"{n}.txt"] = f"said {n}".encode()
     for split in ("train", "test"):
-        members = {}
-        for n in range(2):
-            members[f"{n}.wav"] = write(tmp_path / "a.wav", seconds=1 + n).read_bytes()
-            members[f"{n}.txt"] = f"said {n}".encode()
-        write_shard(tmp_path / f"{split}-00.tar", members)
-    (tmp_path / "a.wav").unlink()
-    assert splits(tmp_path) == ["test", "train"]
-    found, _ = read(tmp_path, "train")
+        write_shard(tmp_path / "shards" / f"{split}-00.tar", members)
+    assert splits(tmp_path / "shards") == ["test", "train"]
+    found, _ = read(tmp_path / "shards", "train")
     assert rows(found) == [(str(n), f"said {n}", str(n), WHOLE) for n in (0, 1)]
     assert seconds(found) == [1, 2]
     assert len(sound(found, 1).samples) == 32000
@@ -266,28 +259,13 @@ def test_what_is_no_speech(tmp_path: Path) -> None:
         read(tmp_path / "note.txt")
 
 
-pytest.importorskip("soundfile", reason="soundfile is not installed")
-
-
-def table(folder: Path, name: str, count: int, speakers: int = 1) -> Path:
-    for n in range(count):
-        write(folder / f"{name}-{n}.wav", seconds=1.0)
-    lines = [
-        {"id": f"{name}-{n}", "audio": f"{name}-{n}.wav", "text": f"Number {n}",
-         "speaker": f"s{n % speakers}"}
-        for n in range(count)
-    ]  # fmt: skip
-    (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    return folder
-
-
 def load(source: Path, progress=SILENT, **options):
     return load_speech(SpeechDataConfig(source=str(source), **options), 1, progress)
 
 
 def test_splits_by_name(tmp_path: Path) -> None:
     for name, count in (("train", 5), ("extra", 2), ("dev", 3), ("test", 4)):
-        table(tmp_path, name, count)
+        write_table(tmp_path, name, count)
     found = load(tmp_path)
     assert found.train.values("id") == [f"train-{n}" for n in range(5)]
     assert found.validation.values("id") == [f"dev-{n}" for n in range(3)]
@@ -308,7 +286,7 @@ def test_splits_by_name(tmp_path: Path) -> None:
 
 def test_speakers_are_held_out(tmp_path: Path) -> None:
     """Also where a speaker is a number; and no side is left empty, however small a share."""
-    path = table(tmp_path, "all", 40, speakers=10) / "all.jsonl"
+    path = write_table(tmp_path, "all", 40, speakers=10) / "all.jsonl"
     path.write_text(path.read_text().replace('"speaker": "s', '"speaker": ').replace('"}', "}"))
     found = load(tmp_path, validation_fraction=0.15)
     speakers = [set(split.values("speaker")) for split in (found.train, found.validation)]
@@ -339,7 +317,7 @@ def test_what_is_left_out_of_training_stays_in_validation(tmp_path: Path) -> Non
               {"audio": "good.wav"}]  # fmt: skip
     for name in ("train", "dev"):
         its = [each | {"audio": f"{name}/{each['audio']}"} for each in lines]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, its)))
+        write_lines(tmp_path / f"{name}.jsonl", its)
     found = load(tmp_path, max_duration=2.0)
     assert found.train.values("id") == ["good"]
     assert found.excluded == [
@@ -375,8 +353,8 @@ def test_no_utterances(train: str, dev: str, words: str, tmp_path: Path) -> None
 
 
 def test_limit_and_case(tmp_path: Path) -> None:
-    table(tmp_path, "train", 3)
-    table(tmp_path, "dev", 30)
+    write_table(tmp_path, "train", 3)
+    write_table(tmp_path, "dev", 30)
     found, fewer = (load(tmp_path, validation_limit=n, text_case="upper") for n in (10, 4))
     assert len(found.validation) == 10 and found.counts["validation"][BEYOND_LIMIT] == 20
     assert set(fewer.validation.values("id")) < set(found.validation.values("id"))
@@ -384,7 +362,7 @@ def test_limit_and_case(tmp_path: Path) -> None:
 
 
 def test_a_digest_names_texts_and_sound_wherever_they_lie(tmp_path: Path) -> None:
-    folder = table(tmp_path / "a", "train", 8)
+    folder = write_table(tmp_path / "a", "train", 8)
     before = load(folder).digest
     assert load(folder, text_case="upper").digest != before
     folder = folder.rename(tmp_path / "b")
@@ -397,9 +375,9 @@ def test_a_digest_names_texts_and_sound_wherever_they_lie(tmp_path: Path) -> Non
 
 def test_what_is_validated_on_is_not_trained_on(tmp_path: Path) -> None:
     """Common Voice's validated.tsv has the recordings of dev.tsv too."""
-    table(tmp_path, "validated", 6)
+    write_table(tmp_path, "validated", 6)
     lines = (tmp_path / "validated.jsonl").read_text().splitlines()
-    (tmp_path / "dev.jsonl").write_text("\n".join(lines[:2]))
+    write_lines(tmp_path / "dev.jsonl", lines[:2])
     found = load(tmp_path, train_splits=("validated",), validation_splits=("dev",))
     assert found.train.values("id") == [f"validated-{n}" for n in range(2, 6)]
     assert found.validation.values("id") == ["validated-0", "validated-1"]
@@ -411,7 +389,7 @@ def test_headers_are_read_once_and_again_of_what_has_changed(tmp_path: Path) -> 
     path, said = write(tmp_path / "a.wav"), Said()
     lines = [{"id": f"u{n}", "audio": "a.wav", "text": "x", "start": 0.1 * n, "stop": 1.0}
              for n in range(9)]  # fmt: skip
-    (tmp_path / "all.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    write_lines(tmp_path / "all.jsonl", lines)
     found = load(tmp_path, said, hold_out="utterance").train
     expected = [1 - 0.1 * int(id[1:]) for id in found.values("id")]
     assert found.values("seconds").tolist() == pytest.approx(expected)

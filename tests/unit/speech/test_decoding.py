@@ -1,14 +1,70 @@
 """Searches against plain ones and enumeration; alone as in a batch, in parts as at once."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
+import numpy as np
 import pytest
 import torch
 
 from magneto.speech.decoding import GreedySearch, Hypothesis, ModifiedBeamSearch, Search
-from tests.unit.speech.searching import every_score, features, plain_greedy, small_model
+from magneto.speech.model import Transducer
+from tests.unit.speech.small import small_model
 
 LENGTHS = [9, 0, 13, 1]
+
+
+def features(
+    lengths: list[int], seed: int = 0, width: int = 16
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return features as an encoder might give them, with noise where there is padding."""
+    random = torch.Generator().manual_seed(seed)
+    return torch.randn(len(lengths), max(lengths), width, generator=random), torch.tensor(lengths)
+
+
+def after(model: Transducer, frame: torch.Tensor, labels: list[int]) -> torch.Tensor:
+    """Return log-probabilities of the next symbol."""
+    said = model.predictor(torch.tensor([labels], dtype=torch.long))[0, -1]
+    return model.joiner.logits(*model.joiner(frame, said)).log_softmax(-1)
+
+
+@torch.no_grad()
+def plain_greedy(model: Transducer, encoded: torch.Tensor, most: int) -> Hypothesis:
+    """Decode the (frames, width) of one utterance, frame by frame."""
+    labels, frames, score = [], [], 0.0
+    for number, frame in enumerate(encoded):
+        for _ in range(most):
+            chances = after(model, frame, labels)
+            symbol = int(chances.argmax())
+            score += float(chances[symbol])
+            if symbol == 0:
+                break
+            labels.append(symbol)
+            frames.append(number)
+    return Hypothesis(labels, frames, score)
+
+
+@torch.no_grad()
+def every_score(model: Transducer, encoded: torch.Tensor) -> dict[tuple[int, ...], float]:
+    """Return the log-probability of every sequence of labels, one at a frame, over all its paths.
+
+    Args:
+        model: Of the scores.
+        encoded: (frames, width). A frame with a label ends without a blank.
+    """
+    found = {}
+    for count in range(len(encoded) + 1):
+        for labels in product(range(1, model.config.vocab_size), repeat=count):
+            table = [[after(model, frame, list(labels[:u])) for u in range(count + 1)]
+                     for frame in encoded]  # fmt: skip
+            alpha = [0.0] + [-np.inf] * count
+            for row in table:
+                alpha = [
+                    np.logaddexp(a + float(row[u][0]),
+                        alpha[u - 1] + float(row[u - 1][labels[u - 1]]) if u else -np.inf)
+                    for u, a in enumerate(alpha)
+                ]  # fmt: skip
+            found[labels] = alpha[count]
+    return found
 
 
 @pytest.mark.parametrize(

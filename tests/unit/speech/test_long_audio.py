@@ -21,7 +21,7 @@ from magneto.speech.long_audio import (
     split_windows,
     timed_words,
 )
-from tests.unit.speech.searching import small_model
+from tests.unit.speech.small import small_model
 from tests.unit.speech.wavs import tone
 
 

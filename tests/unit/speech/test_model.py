@@ -16,11 +16,9 @@ from magneto.speech.model import (
     symmetric_divergence,
 )
 from magneto.training.model import FillRecorder, whole_model_reason
-from tests.unit.speech.searching import small_model
+from tests.unit.speech.small import small_model
 
 LENGTHS, LABELS = [33, 18, 41], [3, 0, 5]
-
-
 EVERYTHING = {"intermediate_weight": 0.4, "intermediate_layers": (0,), "kl_weight": 0.2}
 
 
@@ -140,19 +138,16 @@ def test_the_papers_models_are_as_large_as_it_says(layers: int, millions: float)
 def test_what_the_encoder_reads_at_first_changes_over_time() -> None:
     """Of its square at least 30 % on these sounds; as torch draws convolutions 1.5 to 8 %."""
     config = TransducerConfig(mel_bins=40, front_channels=(8, 16), width=96, heads=4)
+    # 240 frames whose spectrum stays for 12 frames, then is another one.
+    coarse = torch.randn(1, 1, 20, 5, generator=torch.Generator().manual_seed(1))
+    sounds = F.interpolate(coarse, (240, 40), mode="bilinear")[0] * 1.5
     shares = []
     for seed in range(5):
         torch.manual_seed(seed)
-        read = FrontEnd(config)(sounds(), torch.tensor([240]))[0][0]
+        read = FrontEnd(config)(sounds, torch.tensor([240]))[0][0]
         moving = read - read.mean(0)
         shares.append((moving.square().sum() / read.square().sum()).item())
     assert min(shares) > 0.2
-
-
-def sounds() -> torch.Tensor:
-    """Return features of 240 frames whose spectrum stays for 12 frames, then is another one."""
-    coarse = torch.randn(1, 1, 20, 5, generator=torch.Generator().manual_seed(1))
-    return F.interpolate(coarse, (240, 40), mode="bilinear")[0] * 1.5
 
 
 def test_ctc_has_no_loss_where_there_is_no_path() -> None:

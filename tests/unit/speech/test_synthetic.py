@@ -6,10 +6,8 @@ import pytest
 from magneto.speech.config import NAMES, SpeechDataConfig, SyntheticConfig
 from magneto.speech.synthetic import DIGITS, PHONES, Speaker, plan, speak, synthetic_table
 
-SMALL = SyntheticConfig(train_utterances=20, validation_utterances=10)
-
-
-CONFIG = SpeechDataConfig(synthetic=SMALL)
+FEW = SyntheticConfig(train_utterances=20, validation_utterances=10)
+CONFIG = SpeechDataConfig(synthetic=FEW)
 
 
 @pytest.mark.parametrize("name", NAMES)

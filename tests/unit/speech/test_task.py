@@ -1,6 +1,5 @@
 """Speech recognition as a task: what is counted, left out, drawn, and what a run keeps."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +14,7 @@ from magneto.fields import build
 from magneto.runs import load_run
 from magneto.speech import batching
 from magneto.speech.batching import SpeechBatch
-from magneto.speech.config import (
-    FilterBankConfig,
-    SpeechDataConfig,
-    SyntheticConfig,
-    TransducerConfig,
-)
+from magneto.speech.config import FilterBankConfig, SpeechDataConfig, TransducerConfig
 from magneto.speech.figures import best_path_line, draw_errors, recognised_words
 from magneto.speech.task import (
     LEFT_OUT,
@@ -38,9 +32,9 @@ from magneto.training.loop import train
 from magneto.training.task import NON_FINITE, figures_of
 from tests.problems import listed
 from tests.said import Said
-from tests.unit.speech.searching import SIZES
-from tests.unit.speech.small_run import train_small
-from tests.unit.speech.wavs import write
+from tests.unit.speech import small
+from tests.unit.speech.small import SIZES, train_small
+from tests.unit.speech.wavs import write, write_table
 
 # Of which configuration, what is set, and the words of the error.
 WRONG: list[tuple[type, dict[str, Any], str]] = [
@@ -73,11 +67,7 @@ pytest.importorskip("soundfile")
 
 
 MODEL = TransducerConfig(**{**SIZES, "vocab_size": None})
-DATA = SpeechDataConfig(
-    tokenizer="characters", sample_rate=8000, max_duration=10.0, max_frames=1000,
-    features=FilterBankConfig(mel_bins=8),
-    synthetic=SyntheticConfig(train_utterances=12, validation_utterances=5, words=(1, 2)),
-)  # fmt: skip
+DATA = replace(small.DATA, features=FilterBankConfig(mel_bins=8))
 
 
 def made(**data: Any) -> SpeechRecognition:
@@ -217,23 +207,20 @@ def test_an_utterance_without_a_finite_loss_is_named_and_the_run_goes_on(
 
 
 def test_what_only_decoding_shows_is_named_and_kept_over_a_resume(tmp_path: Path, capsys) -> None:
-    folder, lines = tmp_path / "data", []
-    for number in range(6):
-        write(folder / f"{number}.wav", sample_rate=8000)
-        lines.append({"id": f"u{number}", "audio": f"{number}.wav", "text": "one two"})
-    write(folder / "2.wav", sample_rate=8000, quiet=True)
-    lines.append({"id": "none", "audio": "none.wav", "text": "one"})
-    (folder / "train.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    write(folder / "v.wav", sample_rate=8000)
-    (folder / "dev.jsonl").write_text('{"audio": "v.wav", "text": "one two"}')
+    folder = write_table(tmp_path / "data", "train", 6, sample_rate=8000)
+    write(folder / "train-2.wav", sample_rate=8000, quiet=True)
+    with (folder / "train.jsonl").open("a") as file:
+        file.write('\n{"id": "none", "audio": "none.wav", "text": "Number"}')
+    write_table(folder, "dev", 1, sample_rate=8000)
     data = replace(ONE_GROUP, source=str(folder))
-    kept = [[LEFT_OUT, "none", "missing recordings"], [LEFT_OUT, "u2", "recordings of silence"]]
+    kept = [[LEFT_OUT, "none", "missing recordings"],
+            [LEFT_OUT, "train-2", "recordings of silence"]]  # fmt: skip
     for steps in (2, 4):
         training = replace(TRAINING, steps=steps, save_every=2)
         task = SpeechRecognition(MODEL, data, 1)
         train(task, training, tmp_path / "run", seed=1, resume=steps > 2)
         said = capsys.readouterr().err
-        assert (f"{LEFT_OUT}: u2 (recordings of silence)" in said) == (steps == 2)
+        assert (f"{LEFT_OUT}: train-2 (recordings of silence)" in said) == (steps == 2)
         assert listed(tmp_path / "run") == kept
 
 
