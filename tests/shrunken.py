@@ -7,7 +7,6 @@ import pytest
 
 from magneto.vision import images
 from magneto.vision_language import scenes
-from tests.unit.vision_language.folders import write_vqa
 
 # Recipes count in epochs; two steps are enough here.
 IN_STEPS = {"training.epochs": None, "training.warmup_ratio": None}
@@ -113,6 +112,8 @@ def rows(place: Path) -> dict[str, Any]:
 
 def questions(place: Path) -> dict[str, Any]:
     """Return the changes of visual question answering."""
+    from tests.unit.vision_language.folders import write_vqa  # which needs Pillow
+
     write_vqa(place)
     return {
         "data.source": str(place), "data.tokenizer": "bytes", "model.answers": None,

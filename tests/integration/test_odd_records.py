@@ -15,8 +15,9 @@ import pytest
 
 from magneto.recipe import load_recipe
 from tests.said import Said
+from tests.shards import write_lines
 from tests.unit.speech.wavs import write as write_wav
-from tests.unit.vision.image_files import encoded, photo, write
+from tests.unit.vision.image_files import encoded, photo, write, write_photos
 from tests.unit.vision_language.folders import write_vqa
 
 pytest.importorskip("PIL.Image")
@@ -43,14 +44,6 @@ def task_of(name: str, source: Path | str, **changes: Any) -> tuple[Any, str]:
     return built, "\n".join(said.lines)
 
 
-def lines(path: Path, *records: Any) -> Path:
-    """Write lines of JSON; a string is a line as it stands."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = [record if isinstance(record, str) else json.dumps(record) for record in records]
-    path.write_text("\n".join(text) + "\n", encoding="utf-8", errors="surrogatepass")
-    return path
-
-
 # Of each: how many good records come before the odd ones, these, good ones, and options.
 TEXTS: list[tuple[str, int, list[Any], Callable[[int], dict], dict[str, Any]]] = [
     ("causal-lm/tiny", 0,
@@ -71,7 +64,8 @@ TEXTS: list[tuple[str, int, list[Any], Callable[[int], dict], dict[str, Any]]] =
 def test_texts(
     recipe: str, before: int, odd: list[Any], good: Callable, changes: dict, tmp_path: Path
 ) -> None:
-    source = lines(tmp_path / "a.jsonl", *map(good, range(before)), *odd, *map(good, range(200)))
+    records = [*map(good, range(before)), *odd, *map(good, range(200))]
+    source = write_lines(tmp_path / "a.jsonl", records)
     _, said = task_of(recipe, source, **changes)
     assert f"{len(odd)} {MALFORMED} [{source}, line {before + 1}: nested too deeply; " in said
 
@@ -85,8 +79,7 @@ def read_a_batch(task: Any, examples: int = 4) -> Any:
 
 
 def test_images_of_a_table(tmp_path: Path) -> None:
-    for number in range(20):
-        write(tmp_path / f"{number}.png", encoded(photo(number, 8, 8)))
+    write_photos(tmp_path, 20)
     os.mkfifo(tmp_path / "fifo.png")  # to open it would wait for ever
     rows = [f"{n}.png,{'ab'[n % 2]}" for n in range(20)]
     rows += [f"{name.replace(chr(0), '')},a" for name in NOWHERE] + ["fifo.png,a", "1.png"]
@@ -144,7 +137,7 @@ def speech_source(folder: Path, *records: Any) -> Path:
     for number in range(8):
         write_wav(folder / f"{number}.wav", 0.5 + number / 20)
     good = [{"audio": f"{n}.wav", "text": f"said {n}"} for n in range(8)]
-    return lines(folder / "train.jsonl", *good, *records)
+    return write_lines(folder / "train.jsonl", [*good, *records])
 
 
 def test_recordings(tmp_path: Path) -> None:
@@ -192,12 +185,11 @@ def test_questions_whose_image_is_no_whole_number(tmp_path: Path) -> None:
 
 
 def test_images_with_texts(tmp_path: Path) -> None:
-    for number in range(30):
-        write(tmp_path / f"{number}.png", encoded(photo(number, 8, 8)))
+    write_photos(tmp_path, 30)
     good = [{"image": f"{n}.png", "caption": f"number {n}"} for n in range(30)]
     names = [{"image": name, "caption": "x"} for name in NOWHERE]
     odd = [DEEP, *names, {"image": 1e999, "caption": "x"}]
-    source = lines(tmp_path / "train.jsonl", good[0], *odd, *good[1:])
+    source = write_lines(tmp_path / "train.jsonl", [good[0], *odd, *good[1:]])
     task, said = task_of("image-captioning/tiny", source, tokenizer="bytes")
     assert f"1 malformed record left out [{source}, line 2: nested too deeply]" in said
     assert "1 record left out because of a missing image [" in said

@@ -32,6 +32,13 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
+def write_photos(folder: Path, count: int, side: int = 8) -> list[str]:
+    """Write photo n into n.png, each; return these names."""
+    for number in range(count):
+        write(folder / f"{number}.png", encoded(photo(number, side, side)))
+    return [f"{number}.png" for number in range(count)]
+
+
 def class_folders(root: Path, classes: tuple[str, ...] = ("cat", "dog"), each: int = 10) -> Path:
     """A folder per class of small JPEGs, each another one."""
     for number, name in enumerate(classes):

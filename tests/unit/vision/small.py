@@ -64,8 +64,11 @@ SMALL: dict[str, dict[str, Any]] = {
 
 def small_recipe(name: str, **changes: Any) -> Recipe:
     """The tiny recipe, smaller, with other fields changed (dots as two underscores)."""
-    given = {key.replace("__", "."): value for key, value in changes.items()}
-    return load_recipe(f"{name}/tiny", {**TRAINING, **SMALL[name], **given})
+    return load_recipe(f"{name}/tiny", {**TRAINING, **SMALL[name], **dotted(changes)})
+
+
+def dotted(changes: dict[str, Any]) -> dict[str, Any]:
+    return {key.replace("__", "."): value for key, value in changes.items()}
 
 
 def small_task(name: str, **changes: Any) -> Any:
@@ -82,12 +85,21 @@ def built(task: Task) -> Any:
     return task.build_model()
 
 
-def train_small(name: str, run: Path, resume: bool = False, **changes: Any) -> TrainingResult:
-    recipe = small_recipe(name, **changes)
+def train_recipe(
+    recipe: Recipe, run: Path, resume: bool = False, task: Task | None = None, kept: bool = False
+) -> TrainingResult:
+    """Train the recipe's task, or one that is built; checkpoints may keep the recipe, too."""
     return train(
-        recipe.build_task(), recipe.training, run, seed=recipe.seed, resume=resume,
+        task or recipe.build_task(), recipe.training, run, seed=recipe.seed, resume=resume,
         report=ProgressBars(quiet=True), save_recipe=lambda: recipe.save(run / RUN_FILE),
+        recipe=recipe.to_mapping() if kept else None,
     )  # fmt: skip
+
+
+def train_small(
+    name: str, run: Path, resume: bool = False, kept: bool = False, **changes: Any
+) -> TrainingResult:
+    return train_recipe(small_recipe(name, **changes), run, resume, kept=kept)
 
 
 SIZES = [(20, 30), (16, 16), (24, 22), (16, 40), (18, 18), (33, 17)]

@@ -22,19 +22,10 @@ from magneto.vision.transforms import InputFormat
 Image = pytest.importorskip("PIL.Image")
 
 
-def read(image: str | bytes) -> np.ndarray:
-    assert isinstance(image, bytes)
-    return np.asarray(Image.open(io.BytesIO(image)).convert("RGB"))
-
-
-def images_and_codes() -> tuple[torch.Tensor, torch.Tensor]:
+def test_patches_are_grouped_by_their_codes() -> None:
     draw = torch.Generator().manual_seed(0)
     images = torch.rand(9, 1, 8, 8, generator=draw) * 2 - 1
-    return images, torch.randint(6, (9, 16), generator=draw)
-
-
-def test_patches_are_grouped_by_their_codes() -> None:
-    images, codes = images_and_codes()
+    codes = torch.randint(6, (9, 16), generator=draw)
     times = sorted((int(n) for n in codes.flatten().bincount() if n), reverse=True)
     caption = codes_figure(images, codes, 7, 2).caption
     assert f"by code: {', '.join(map(str, times))}." in caption
@@ -63,7 +54,8 @@ def test_a_mistake_is_shown_as_it_looks() -> None:
     dark = torch.full((5, 1, 4, 4), -0.8)
     figure = mistakes_figure(dark, ["is a"] * 5, InputFormat(4, 1))
     assert "The 5 most confident" in figure.caption
-    pixels = read(figure.image)
+    assert isinstance(figure.image, bytes)
+    pixels = np.asarray(Image.open(io.BytesIO(figure.image)).convert("RGB"))
     assert (abs(pixels.astype(int) - 26) <= 2).all(-1).mean() > 0.4
 
 

@@ -13,11 +13,9 @@ from torch.nn import functional as F
 
 from magneto.nn.embedding import ConvolutionalStem, PatchEmbedding
 from magneto.nn.position import resize_positions
-from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, load_recipe
 from magneto.training.distributed import single_process
 from magneto.training.logging import PLATEAU_FILE
-from magneto.training.loop import train
 from magneto.training.model import initial_model
 from magneto.vision.classification import ImageClassification
 from magneto.vision.config import ImageClassifierConfig, SegmentationDataConfig
@@ -37,7 +35,7 @@ from magneto.vision.segmentation import Segmentation
 from magneto.weights import open_tensors
 from tests.said import Said
 from tests.unit.vision.image_files import write_colours, write_pairs
-from tests.unit.vision.small import CLASSIFIER, small_config, small_model, small_recipe
+from tests.unit.vision.small import CLASSIFIER, small_config, small_model, train_small
 
 
 @pytest.mark.parametrize("patch", [1, 3, 4, 16])
@@ -139,14 +137,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, out = place / "images", place / "pictures-sub"
     write_colours(folder, {"one": "red", "two": "red"}, 4)
     model = {f"model__{name}": value for name, value in MODEL.items()}
-    recipe = small_recipe(
-        "image-classification", **model, model__channels=3, training__steps=1, seed=1,
+    train_small(
+        "image-classification", out, kept=True, **model, model__channels=3, training__steps=1,
         data__source=str(folder), data__validation_source=str(folder), training__batch_size=2,
-        training__learning_rate=1e-6,
-    )  # fmt: skip
-    train(
-        recipe.build_task(), recipe.training, out, seed=1, report=ProgressBars(quiet=True),
-        recipe=recipe.to_mapping(), save_recipe=lambda: recipe.save(out / RUN_FILE),
+        training__learning_rate=1e-6, seed=1,
     )  # fmt: skip
     return out
 

@@ -31,10 +31,7 @@ from tests.said import Said
 from tests.unit.vision.image_files import class_folders, encoded, photo, write, write_pairs
 from tests.unit.vision.small import SEGMENTER, SHAPE, small_recipe, small_task, train_small
 
-
-@pytest.fixture(autouse=True)
-def digits() -> None:
-    pytest.importorskip("sklearn")
+pytest.importorskip("sklearn")
 
 
 @pytest.mark.parametrize(

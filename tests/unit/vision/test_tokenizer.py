@@ -25,6 +25,8 @@ from magneto.vision.tokenizer import K_MEANS_ITERATIONS, TokenizerDistillation
 from magneto.vision.transforms import InputFormat
 from tests.unit.vision.small import PATCHES, built, small_recipe, small_task
 
+pytest.importorskip("sklearn")
+
 
 def test_the_count_is_exact_on_any_grid() -> None:
     for side, ratio in itertools.product((2, 3, 5, 16), (0.01, 0.4, 0.75, 0.99)):
@@ -134,11 +136,6 @@ def test_codes_do_not_depend_on_autocast_in_the_codebook() -> None:
     assert torch.equal(codes, model.tokenizer.quantise(features)[0])
 
 
-@pytest.fixture(autouse=True)
-def digits() -> None:
-    pytest.importorskip("sklearn")
-
-
 def test_the_codebook_begins_with_k_means_of_several_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -210,11 +207,6 @@ def codebook(revive_below: float = 0.0, decay: float = 0.9, codes: int = CODES) 
     return made
 
 
-def random_directions(count: int, seed: int = 1) -> torch.Tensor:
-    draw = torch.Generator().manual_seed(seed)
-    return F.normalize(torch.randn(count, WIDTH, generator=draw), dim=-1)
-
-
 def alone(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
@@ -233,7 +225,8 @@ def released_rule(vectors: torch.Tensor, rows: torch.Tensor, decay: float) -> to
 def test_without_revival_it_follows_the_released_rule() -> None:
     book, expected, use = codebook(), codebook().vectors.clone(), torch.full((CODES,), 1 / CODES)
     for step in range(5):
-        rows = random_directions(40, step).requires_grad_()
+        draw = torch.Generator().manual_seed(step)
+        rows = F.normalize(torch.randn(40, WIDTH, generator=draw), dim=-1).requires_grad_()
         numbers, vectors = book(rows)
         assert torch.equal(numbers, (rows.detach() @ book.vectors.t()).argmax(-1))
         assert torch.equal(vectors, book.directions()[numbers]) and not vectors.requires_grad
@@ -246,7 +239,7 @@ def test_without_revival_it_follows_the_released_rule() -> None:
 
 
 def two_clusters(count: int = 64) -> torch.Tensor:
-    """Features that lie about two random_directions, which one code stands for."""
+    """Features that lie about two directions, which one code stands for."""
     draw = torch.Generator().manual_seed(0)
     centres = torch.tensor([[1.0, 0.3, 0.0, 0.0], [1.0, -0.3, 0.0, 0.0]]).repeat(count // 2, 1)
     return F.normalize(centres + 0.02 * torch.randn(count, WIDTH, generator=draw), dim=-1)

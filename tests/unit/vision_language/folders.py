@@ -1,13 +1,13 @@
 """Small folders in the layouts of VQA v2, of NLVR2, and of Karpathy's captions."""
 
-import io
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
+
+from tests.shards import write_lines
+from tests.unit.vision.image_files import encoded, write
 
 # Of VQA v2: the number of the image before a split's first.
 FIRST = {"train2014": 0, "val2014": 1000, "test2015": 2000, "test-dev2015": 2000}
@@ -15,10 +15,7 @@ COLOURS = {"red": (220, 30, 30), "blue": (30, 30, 220)}
 
 
 def png(colour: tuple[int, int, int], size: int = 8) -> bytes:
-    image = pytest.importorskip("PIL.Image")
-    file = io.BytesIO()
-    image.fromarray(np.full((size, size, 3), colour, np.uint8)).save(file, "PNG")
-    return file.getvalue()
+    return encoded(np.full((size, size, 3), colour, np.uint8))
 
 
 def image_file(folder: Path, split: str, number: int) -> Path:
@@ -42,9 +39,7 @@ def write_vqa(folder: Path, images: int = 6, inner: str = "vqa") -> None:
         questions, annotations = [], []
         for number in range(first + 1, first + images + 1):
             colour = ("red", "blue")[number % 2]
-            path = image_file(folder, split, number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(png(COLOURS[colour]))
+            write(image_file(folder, split, number), png(COLOURS[colour]))
             texts = ["What colour is it?", "Is it red?"]
             questions += [
                 {"image_id": number, "question": text, "question_id": 10 * number + i}
@@ -59,22 +54,15 @@ def write_vqa(folder: Path, images: int = 6, inner: str = "vqa") -> None:
 
 
 def write_split(folder: Path, split: str, questions: list[Any], annotations: list[Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     name = f"v2_OpenEnded_mscoco_{split}_questions.json"
-    (folder / name).write_text(json.dumps({"questions": questions}))
+    write_lines(folder / name, [{"questions": questions}])
     if not split.startswith("test"):
         name = f"v2_mscoco_{split}_annotations.json"
-        (folder / name).write_text(json.dumps({"annotations": annotations}))
+        write_lines(folder / name, [{"annotations": annotations}])
 
 
-def write_image(path: Path, brightness: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(png((brightness,) * 3))
-
-
-def write_lines(path: Path, records: Iterable[Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+def grey(brightness: int) -> bytes:
+    return png((brightness,) * 3)
 
 
 def nlvr2_record(split: str, group: int, pair: int, sentence: int, label: Any) -> dict[str, Any]:
@@ -95,9 +83,8 @@ def write_nlvr2(
                 shard = f"images/train/{group % 3}" if split == "train" and shards else split
                 for side in range(2):
                     name = f"{split}-{group}-{pair}-img{side}.png"
-                    write_image(
-                        folder / shard / name, 10 * (group % 5) + (200 if side != pair else 0)
-                    )
+                    brightness = 10 * (group % 5) + (200 if side != pair else 0)
+                    write(folder / shard / name, grey(brightness))
         write_lines(folder / "nlvr" / "nlvr2" / "data" / f"{split}.json", records)
 
 
@@ -115,11 +102,9 @@ def write_karpathy(folder: Path, splits: tuple[str, ...] = SPLITS) -> Path:
     """Image n has brightness 20 n, and two captions."""
     records = [record(number, split) for number, split in enumerate(splits)]
     for number, one in enumerate(records):
-        write_image(folder / one["filepath"] / one["filename"], 20 * number % 256)
+        write(folder / one["filepath"] / one["filename"], grey(20 * number % 256))
     return write_dataset(folder, records)
 
 
 def write_dataset(folder: Path, records: list[Any]) -> Path:
-    path = folder / "dataset_coco.json"
-    path.write_text(json.dumps({"images": records, "dataset": "coco"}))
-    return path
+    return write_lines(folder / "dataset_coco.json", [{"images": records, "dataset": "coco"}])

@@ -11,12 +11,10 @@ from typing import Any
 
 import torch
 
-from magneto.progress import ProgressBars
-from magneto.recipe import RUN_FILE, Recipe, config_classes, load_recipe, task_class
+from magneto.recipe import Recipe, config_classes, load_recipe, task_class
 from magneto.training.config import TrainingConfig
 from magneto.training.logging import TrainingResult
-from magneto.training.loop import train
-from magneto.weights import open_tensors
+from tests.unit.vision.small import SHAPE, TRAINING, dotted, tensors, train_recipe
 from tests.unit.vision_language.folders import write_karpathy, write_nlvr2, write_vqa
 
 SIZES: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "ffn_width": 32, "image_size": 8,
@@ -57,35 +55,24 @@ def run(task: Any, out: Path, **changes: Any) -> dict[str, torch.Tensor]:
     config = TrainingConfig(**{**values, **changes})
     name = next(name for name in DATA if task_class(name) is type(task))
     recipe = Recipe("test", name, 1, task.model_config, task.data_config, config)
-    train(task, config, out, seed=1, resume=resume, report=ProgressBars(quiet=True),
-          save_recipe=lambda: recipe.save(out / "recipe.yaml"))  # fmt: skip
-    return {name: tensor.read() for name, tensor in open_tensors(out / "final").items()}
+    train_recipe(recipe, out, resume, task)
+    return tensors(out / "final")
 
 
 SMALL: dict[str, Any] = {
-    "model.width": 16, "model.layers": 2, "model.heads": 2, "model.ffn_width": 32,
-    "model.image_size": 24, "model.patch_size": 8, "model.codes": 16, "model.max_length": 40,
-    "training.batch_size": 24, "training.steps": 6,
-    "training.warmup_steps": 0, "training.device": "cpu", "training.tensorboard": False,
-    "training.evaluate_every": 0, "training.evaluate_limit": 1, "training.save_every": 0,
-    "training.eps": 1e-3, "training.schedule": "constant", "data.text_length": 16,
+    **TRAINING, **SHAPE, "model.image_size": 24, "model.patch_size": 8, "model.codes": 16,
+    "model.max_length": 40, "training.batch_size": 24, "training.steps": 6,
+    "training.evaluate_limit": 1, "data.text_length": 16,
 }  # fmt: skip
 
 
-def train_model(
-    run: Path, resume: bool = False, task: Any = None, **changes: Any
-) -> TrainingResult:
-    """Train the tiny recipe, smaller, with other fields changed (dots as two underscores).
+def model_recipe(**changes: Any) -> Recipe:
+    """The tiny recipe, smaller, with other fields changed (dots as two underscores)."""
+    return load_recipe("vision-language-modelling/tiny", {**SMALL, **dotted(changes)})
 
-    The task may be one that is prepared already, where fields of training alone change.
-    """
-    given = {key.replace("__", "."): value for key, value in changes.items()}
-    recipe = load_recipe("vision-language-modelling/tiny", {**SMALL, **given})
-    return train(
-        task or recipe.build_task(), recipe.training, run, seed=recipe.seed, resume=resume,
-        report=ProgressBars(quiet=True), save_recipe=lambda: recipe.save(run / RUN_FILE),
-        recipe=recipe.to_mapping(),
-    )  # fmt: skip
+
+def train_model(run: Path, resume: bool = False, **changes: Any) -> TrainingResult:
+    return train_recipe(model_recipe(**changes), run, resume, kept=True)
 
 
 if __name__ == "__main__":

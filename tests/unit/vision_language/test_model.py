@@ -30,27 +30,19 @@ from magneto.vision_language.samples import WholeImage, join_samples
 FORMAT = InputFormat(8)
 
 
-def wide_picture() -> PixelPicture:
+def test_the_ends_are_seen_and_augmentation_is_applied() -> None:
     """Black, but for white columns at both ends: a crop of the middle would lose them."""
-    pixels = np.zeros((10, 40, 3), np.uint8)
+    random, pixels = np.random.default_rng(0), np.zeros((10, 40, 3), np.uint8)
     pixels[:, :10] = pixels[:, 30:] = 255
-    return PixelPicture(pixels)
-
-
-def test_the_ends_are_seen() -> None:
-    random = np.random.default_rng(0)
-    seen = WholeImage(FORMAT)(wide_picture(), random)
+    seen = WholeImage(FORMAT)(PixelPicture(pixels), random)
     assert seen.shape == (3, 8, 8)
     assert (seen[:, :, [0, -1]] > 0.9).all() and (seen[:, :, 3:5] < -0.9).all()
     plain = WholeImage(FORMAT, AugmentationConfig())
-    np.testing.assert_array_equal(plain(wide_picture(), random), seen)
-
-
-def test_augmentation_is_applied() -> None:
+    np.testing.assert_array_equal(plain(PixelPicture(pixels), random), seen)
     pixels = np.zeros((8, 8, 3), np.uint8)
     pixels[:, :2] = 255
     mirrored = WholeImage(FORMAT, AugmentationConfig(flip=1.0))
-    seen = mirrored(PixelPicture(pixels), np.random.default_rng(0))
+    seen = mirrored(PixelPicture(pixels), random)
     assert (seen[:, :, -2:] == 1).all() and (seen[:, :, :6] == -1).all()
 
 

@@ -1,6 +1,5 @@
 """Masked data modelling: what is hidden, three streams, a loss whatever a batch is cut into."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,9 @@ from magneto.vision_language.pretraining_data import (
     text_examples,
 )
 from tests.evaluating import measured, taught
-from tests.unit.vision.image_files import encoded, photo, write
-from tests.unit.vision_language.small_tasks import SMALL, train_model
+from tests.shards import write_lines
+from tests.unit.vision.image_files import write, write_photos
+from tests.unit.vision_language.small_tasks import model_recipe, train_model
 
 pytest.importorskip("tokenizers")
 CPU = torch.device("cpu")
@@ -121,8 +121,7 @@ def test_nothing_is_asked_of_an_image_that_can_not_be_read() -> None:
 
 
 def build(**changes: Any) -> MaskedDataModelling:
-    given = {key.replace("__", "."): value for key, value in changes.items()}
-    task = load_recipe("vision-language-modelling/tiny", {**SMALL, **given}).build_task()
+    task = model_recipe(**changes).build_task()
     task.prepare()
     place_companion(task, CPU)
     assert isinstance(task, MaskedDataModelling)
@@ -183,12 +182,10 @@ def test_the_loss_is_of_the_codes_and_words_in_hidden_places(shared: MaskedDataM
 
 def write_pairs(folder: Path, captions: list[str], held: int) -> None:
     """Write an image with each caption; the last ones are to be validated on, too."""
-    lines = []
-    for number, caption in enumerate(captions):
-        write(folder / f"{number}.png", encoded(photo(number, 24, 24)))
-        lines.append(json.dumps({"image": f"{number}.png", "caption": caption}))
-    write(folder / "train.jsonl", "\n".join(lines).encode())
-    write(folder / "val.jsonl", "\n".join(lines[-held:]).encode())
+    paths = write_photos(folder, len(captions), 24)
+    lines = [{"image": path, "caption": said} for path, said in zip(paths, captions, strict=True)]
+    write_lines(folder / "train.jsonl", lines)
+    write_lines(folder / "val.jsonl", lines[-held:])
 
 
 def test_pairs_and_texts_of_ones_own_with_a_broken_image(tmp_path: Path) -> None:

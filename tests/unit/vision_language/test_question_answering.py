@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import json
 import math
 import random
 from pathlib import Path
@@ -41,6 +40,7 @@ from magneto.vision_language.questions import (
 from magneto.vision_language.tables import LOST, MISSING
 from tests.evaluating import measured, predicted
 from tests.said import Said
+from tests.shards import write_lines
 from tests.unit.vision.image_files import write
 from tests.unit.vision_language.folders import (
     COLOURS,
@@ -74,13 +74,9 @@ def records(folder: Path, count: int = 12) -> list[dict[str, Any]]:
     return found
 
 
-def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
-    return write(path, "\n".join(map(json.dumps, rows)).encode())
-
-
 def test_a_plain_table(tmp_path: Path) -> None:
     """One answer counts as ten that agree, as it is written; images are held out whole."""
-    found = load(write_table(tmp_path / "all.jsonl", records(tmp_path)), validation_fraction=0.3)
+    found = load(write_lines(tmp_path / "all.jsonl", records(tmp_path)), validation_fraction=0.3)
     assert found.answers == ["Blue", "Red", "no", "yes"] and found.answerable.all()
     assert len(found.train) + len(found.validation) == 24
     assert not {*image_keys(found.train)} & {*image_keys(found.validation)}
@@ -101,7 +97,7 @@ def test_a_list_of_answers_is_of_annotators(tmp_path: Path) -> None:
         said = row.pop("answer")
         row["answers"] = [said] * 7 + [f"The {said}"] * 3
     rows[0]["answers"] = [{"answer": word} for word in rows[0]["answers"]]
-    path = write_table(tmp_path / "all.jsonl", rows)
+    path = write_lines(tmp_path / "all.jsonl", rows)
     found = load(path, validation_source=str(path), answer_lookup="normalised")
     assert found.answers == ["red", "yes", "blue", "no"]
     assert found.train.values("answers")[0] == ("Red",) * 7 + ("The Red",) * 3
@@ -114,7 +110,7 @@ def test_odd_rows_of_a_table_are_counted(tmp_path: Path) -> None:
            {**rows[0], "image": ""}, {**rows[0], "answer": [[{"answers": 1}]]},
            {**rows[0], "image": "gone.png"}, {**rows[1], "image_id": 99}]  # fmt: skip
     problems = DataProblems()
-    path = write_table(tmp_path / "all.jsonl", [*rows, *odd])
+    path = write_lines(tmp_path / "all.jsonl", [*rows, *odd])
     found = load(path, problems, validation_source=str(path), validation_fraction=0.3)
     assert len(found.train) == 24 + 1 and len(found.validation) == 24 + 2
     assert found.counts[MALFORMED] == 4 and found.counts[MISSING] == found.counts[LOST] == 1
@@ -123,7 +119,7 @@ def test_odd_rows_of_a_table_are_counted(tmp_path: Path) -> None:
 
 def test_columns_have_the_names_that_are_given(tmp_path: Path) -> None:
     rows = records(tmp_path)
-    path = write_table(tmp_path / "f.jsonl", [{"p": r["image"], "q": r["question"],
+    path = write_lines(tmp_path / "f.jsonl", [{"p": r["image"], "q": r["question"],
                                                "a": r["answer"]} for r in rows])  # fmt: skip
     with pytest.raises(ValueError, match=r"no column 'question'.*question_column"):
         load(path, image_column="p")

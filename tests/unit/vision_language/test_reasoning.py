@@ -1,6 +1,5 @@
 """Visual reasoning: statements of every kind of source, sums, scores, baseline."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ from magneto.vision_language.reasoning import (
 )
 from magneto.vision_language.tables import missing_images
 from tests.evaluating import measured, taught
+from tests.shards import write_lines
 from tests.unit.vision.image_files import write
-from tests.unit.vision_language.folders import nlvr2_record, write_image, write_lines, write_nlvr2
+from tests.unit.vision_language.folders import grey, nlvr2_record, write_nlvr2
 from tests.unit.vision_language.small_tasks import statement_task
 
 
@@ -93,9 +93,7 @@ def test_odd_records_are_counted(tmp_path: Path) -> None:
         good,
     ]
     path = tmp_path / "dev.json"
-    write_lines(path, [good, nlvr2_record("dev", 1, 0, 0, "False"), *odd])
-    with path.open("a") as file:
-        file.write("{broken\n")
+    write_lines(path, [good, nlvr2_record("dev", 1, 0, 0, "False"), *odd, "{broken"])
     found = load(path, validation_source=str(path))
     assert found.train.values("truth") == [1, 0]
     expected = {UNLABELLED: 1, EMPTY: 1, MALFORMED: 2, WITHOUT_IMAGE: 2, DUPLICATES: 1}
@@ -106,13 +104,13 @@ def test_a_plain_table(tmp_path: Path) -> None:
     """Statements that share an image, also over a third one, are held out together."""
     rows = []
     for number in range(24):
-        write_image(tmp_path / "pictures" / f"{number}.png", 10 * number)
+        write(tmp_path / "pictures" / f"{number}.png", grey(10 * number))
         others = (number + 1) % 4 + number // 4 * 4
         truth = ("yes", "True", 1, "false", "no", 0)[number % 6]
         rows.append([f"pictures/{number}.png", f"pictures/{others}.png", f"it is {number}", truth])
     words = ("image1", "image2", "sentence", "label")
-    lines = [json.dumps(dict(zip(words, row, strict=True))) for row in rows]
-    found = load(write(tmp_path / "all.jsonl", "\n".join(lines).encode()))
+    lines = [dict(zip(words, row, strict=True)) for row in rows]
+    found = load(write_lines(tmp_path / "all.jsonl", lines))
     parts = (found.train, found.validation)
     assert sum(map(len, parts)) == 24 and all(len(rows) % 4 == 0 for rows in parts)
     for rows_of in parts:

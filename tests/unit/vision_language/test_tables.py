@@ -1,7 +1,6 @@
 """Images with captions of every kind of source; what is odd is counted."""
 
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from magneto.vision_language.tables import (
     TWICE,
     load_captions,
 )
-from tests.unit.vision.image_files import encoded, photo, write
+from tests.shards import write_lines
+from tests.unit.vision.image_files import photo, write, write_photos
 from tests.unit.vision_language.folders import record, write_dataset, write_karpathy
 
 
@@ -36,19 +36,8 @@ def names(rows: ImageSplit) -> list[str]:
     return [Path(rows.name(index)).stem.removeprefix("COCO_") for index in range(len(rows))]
 
 
-def jsonl(path: Path, records: list[Any]) -> Path:
-    lines = (record if isinstance(record, str) else json.dumps(record) for record in records)
-    return write(path, "\n".join(lines).encode())
-
-
-def images(folder: Path, count: int = 6) -> list[str]:
-    for number in range(count):
-        write(folder / f"{number}.png", encoded(photo(number, 8, 8)))
-    return [f"{number}.png" for number in range(count)]
-
-
 def test_a_file_with_everything_that_can_be_odd(tmp_path: Path) -> None:
-    paths = images(tmp_path)
+    paths = write_photos(tmp_path, 6)
     records: list[Any] = [
         {"image": paths[0], "caption": "a  house\n"},
         {"image": paths[0], "caption": "a house"},
@@ -63,7 +52,7 @@ def test_a_file_with_everything_that_can_be_odd(tmp_path: Path) -> None:
         *({"image": path, "caption": f"last {path}"} for path in paths[3:]),
         {"image": paths[3], "caption": "once more"},
     ]
-    found = load(jsonl(tmp_path / "pairs.jsonl", records), validation_fraction=0.5)
+    found = load(write_lines(tmp_path / "pairs.jsonl", records), validation_fraction=0.5)
     parts, counts = (found.train, found.validation), found.counts
     last = {f"last {path}" for path in paths[3:]}
     said = {"a house", "another", "one", "two", "once more", *last}
@@ -83,9 +72,10 @@ def test_a_file_with_everything_that_can_be_odd(tmp_path: Path) -> None:
 
 
 def test_splits_and_another_folder_of_images(tmp_path: Path) -> None:
-    paths = images(tmp_path / "pictures")
+    paths = write_photos(tmp_path / "pictures", 6)
     for split, some in (("train", paths[:3]), ("val", paths[3:5]), ("test", paths[5:])):
-        jsonl(tmp_path / f"{split}.jsonl", [{"path": p, "text": f"{split} {p}"} for p in some])
+        lines = ({"path": path, "text": f"{split} {path}"} for path in some)
+        write_lines(tmp_path / f"{split}.jsonl", lines)
     folder = str(tmp_path / "pictures")
     found = load(tmp_path, image_folder=folder)
     assert len(found.train) == 3 and captions(found.validation) == {"val 3.png", "val 4.png"}
@@ -100,7 +90,7 @@ def test_splits_and_another_folder_of_images(tmp_path: Path) -> None:
 
 def test_what_can_not_be_used_is_one_line(tmp_path: Path) -> None:
     write(tmp_path / "bad.png", b"no image")
-    path = jsonl(tmp_path / "a.jsonl", [{"image": "bad.png", "caption": "x"}, "[1]"])
+    path = write_lines(tmp_path / "a.jsonl", [{"image": "bad.png", "caption": "x"}, "[1]"])
     with pytest.raises(ValueError, match=r"1 value of 'image' \(1 malformed .*too few"):
         load(path)
     with pytest.raises(ValueError, match=r"no column 'pictures' \(data.image_column\)"):
