@@ -1,6 +1,8 @@
 """Commands in this process: what they answer, and the one line with which they refuse."""
 
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,10 +18,17 @@ def outcome(capsys: pytest.CaptureFixture, *words: object) -> tuple[int, str, st
     return code, captured.out, captured.err
 
 
+def printed(capsys: pytest.CaptureFixture, *words: object) -> str:
+    """Run a command that succeeds; return what it printed."""
+    code, out, err = outcome(capsys, *words)
+    assert code == 0, err
+    return out
+
+
 def answer(capsys: pytest.CaptureFixture, *words: object) -> Any:
     """Run a command with --json; return its one line."""
-    code, out, err = outcome(capsys, *words, "--json")
-    assert code == 0 and out.count("\n") == 1, err
+    out = printed(capsys, *words, "--json")
+    assert out.count("\n") == 1
     return json.loads(out)
 
 
@@ -29,3 +38,12 @@ def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
     lines = [line for line in err.splitlines() if line.startswith("magneto:")]
     assert code == 2 and out == "" and len(lines) == 1 and "Traceback" not in err, err
     return lines[0]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait until something holds, which it does in seconds; a minute is for a busy machine."""
+    for _ in range(1200):
+        if condition():
+            return
+        time.sleep(0.05)
+    pytest.fail("it did not happen within a minute")

@@ -29,11 +29,6 @@ NOWHERE = ["~nobody-here/x", LONG, "a\0b", "../" * 2000]
 MALFORMED = "malformed records left out"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-
-
 def task_of(name: str, source: Path | str, **changes: Any) -> tuple[Any, str]:
     """Read a source as a recipe's task does; return the task and what is said."""
     given = {f"data.{key}": value for key, value in changes.items() if not key.startswith("model_")}

@@ -27,9 +27,10 @@ def test_memory_is_that_of_weights_gradients_optimizer_and_activations(
     assert 4 * 4 * 4 * 12 * 32 * 32 < found[1] - found[0] < 1.5 * 4 * 4 * 4 * 12 * 32 * 32
 
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    """Curves of points that were made up: time as the depth, memory constant."""
+def test_a_run_writes_points_and_slopes_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of points that were made up: time as the depth, memory constant."""
 
     def spawn(case: Any, ranks: int, way: str) -> dict[str, float]:
         size = case.layers * ranks
@@ -38,13 +39,8 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
         return {"seconds": size, "slowest": 2 * size, "start_up": 3.0}
 
     monkeypatch.setattr(scaling, "spawn", spawn)
-    words = ["--tiny", "--curves", "depth", "ranks", "--commit", "abc", "--out", str(tmp_path)]
-    return scaling.main(words)
-
-
-def test_a_run_writes_points_and_slopes_and_goes_on(
-    measured: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    words = ["--curves", "depth", "ranks", "--commit", "abc", "--out", str(tmp_path)]
+    measured = scaling.main(["--tiny", *words])
     depth, ranks = measured["curves"]["depth"], measured["curves"]["ranks"]
     assert depth["slopes"] == pytest.approx({"seconds": 1, "peak_bytes": 0, "start_up": 0})
     assert [point["peak_bytes"] for point in depth["points"]] == [40, 40]
@@ -54,7 +50,6 @@ def test_a_run_writes_points_and_slopes_and_goes_on(
     assert page == scaling_markdown(measured) and "| depth | 1.00 | 1.00 | 1 | 0.00 | 1 |" in page
 
     monkeypatch.setattr(scaling, "spawn", lambda case, ranks, way: pytest.fail("measured again"))
-    words = ["--curves", "depth", "ranks", "--commit", "abc", "--out", str(tmp_path)]
     assert scaling.main(words)["curves"] == json.loads(json.dumps(measured["curves"]))
 
 

@@ -15,13 +15,8 @@ def parameters(name: str) -> int:
 
 def test_contenders_of_one_placement_have_the_same_parameters() -> None:
     pytest.importorskip("transformers")
-    counts = {
-        parameters(name)
-        for name in (
-            *("magneto pre", "torch nn.TransformerEncoder", "transformers GPT-2"),
-            "nanoGPT style",
-        )
-    }
+    names = ("magneto pre", "torch nn.TransformerEncoder", "transformers GPT-2", "nanoGPT style")
+    counts = {parameters(name) for name in names}
     assert len(counts) == 1
     pytest.importorskip("x_transformers")
     missing = counts.pop() - parameters("x-transformers")

@@ -149,15 +149,6 @@ def test_keys_of_recipes_that_are_named_exist() -> None:
     assert not wrong
 
 
-def lines_of_pages() -> list[tuple[str, str]]:
-    """Return the lines that call the command, each with its page."""
-    return [
-        (name_of(page), line)
-        for page in PRESENT
-        for line in command_lines(page.read_text(encoding="utf-8"))
-    ]
-
-
 def test_commands_that_are_named_exist() -> None:
     named = {
         (name_of(page), word)
@@ -167,27 +158,28 @@ def test_commands_that_are_named_exist() -> None:
     assert len(named) > 20 and not [pair for pair in named if pair[1] not in COMMANDS]
 
 
-def test_options_of_commands_that_are_named_exist() -> None:
+def test_commands_are_taken_with_the_options_and_the_recipe_that_they_name() -> None:
+    """Each that names a recipe is parsed as typed, and its recipe is built with what it overrides.
+
+    The others' options are known.
+    """
     wrong = []
-    for page, line in lines_of_pages():
+    calls = [
+        (name_of(page), line)
+        for page in PRESENT
+        for line in command_lines(page.read_text(encoding="utf-8"))
+    ]
+    for page, line in calls:
         _, command, *words = shlex.split(line, comments=True)
         parser = command_parser(command)
         known = set(parser._option_string_actions) | {"--seed", "--task", "--distributed"}
         options = {word.split("=")[0] for word in words if word.startswith("--")}
         wrong += [f"{page}: {command} {o}" for o in options - known if "." not in o]
-    assert not wrong
-
-
-def test_commands_that_name_a_recipe_are_taken() -> None:
-    """Each is parsed as typed, and its recipe is built with all that it overrides."""
-    wrong = []
-    for page, line in lines_of_pages():
-        _, command, *words = shlex.split(line, comments=True)
         recipe = next((word for word in words if word in RECIPES), None)
         if recipe is None or command not in ("train", "compare", "probe", "ladder"):
             continue
         try:
-            _, overrides = command_parser(command).parse_with_overrides(words)
+            _, overrides = parser.parse_with_overrides(words)
             load_recipe(recipe, overrides)
         except (SystemExit, ValueError) as error:
             wrong.append(f"{page}: {line}: {error}")

@@ -55,7 +55,7 @@ def test_one_of_many_gets_it_and_the_next_when_it_is_free(tmp_path: Path) -> Non
     again.release()
 
 
-def test_a_killed_holder_makes_way_at_once(
+def test_a_killed_holder_makes_way_at_once_and_a_stopped_one_is_waited_for(
     tmp_path: Path, hold: Callable[[], subprocess.Popen]
 ) -> None:
     """Also where a worker that it forked lives on."""
@@ -67,11 +67,6 @@ def test_a_killed_holder_makes_way_at_once(
     lock = acquire_lock(tmp_path)
     assert lock is not None
     lock.release()
-
-
-def test_a_stopped_holder_keeps_it_and_is_waited_for(
-    tmp_path: Path, hold: Callable[[], subprocess.Popen]
-) -> None:
     process = hold()
     process.send_signal(signal.SIGSTOP)
     assert acquire_lock(tmp_path, patience=0.1) is None

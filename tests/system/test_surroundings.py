@@ -4,7 +4,6 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,32 +13,27 @@ import torch
 from tests import conftest
 from tests.conftest import left_as_found
 
-HERE = os.getcwd()
-END = threading.Event()
-STAYING = threading.Thread(target=END.wait, name="staying", daemon=True)
 
-
-@pytest.mark.parametrize(
-    ("change", "back", "named"),
-    [
-        (lambda: os.environ.update(CI_X="1"), lambda: os.environ.pop("CI_X"), "the variable CI_X"),
-        (lambda: os.chdir("/"), lambda: os.chdir(HERE), "the current folder"),
-        (lambda: torch.set_num_threads(2), lambda: torch.set_num_threads(1), "torch's threads"),
-        (lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-         lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL), "the handler of SIGHUP"),
-        (STAYING.start, lambda: (END.set(), STAYING.join()), "a running thread, staying"),
-    ],
-)  # fmt: skip
-def test_what_is_left_changed_is_named(
-    change: Callable, back: Callable, named: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_left_changed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conftest, "GRACE", 0.01)
-    with (
-        pytest.raises(pytest.fail.Exception, match=f"^guilty left changed: {named}$"),
-        left_as_found("guilty"),
-    ):
-        change()
-    back()
+    end = threading.Event()
+    staying = threading.Thread(target=end.wait, name="staying", daemon=True)
+    for named, change in {
+        "the variable CI_X": lambda: monkeypatch.setenv("CI_X", "1"),
+        "the current folder": lambda: monkeypatch.chdir("/"),
+        "torch's threads": lambda: torch.set_num_threads(2),
+        "the handler of SIGHUP": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        "a running thread, staying": staying.start,
+    }.items():
+        with (
+            pytest.raises(pytest.fail.Exception, match=f"^guilty left changed: {named}$"),
+            left_as_found("guilty"),
+        ):
+            change()
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    end.set()
+    staying.join()
 
 
 @pytest.mark.parametrize("time", range(2))

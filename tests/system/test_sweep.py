@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,7 @@ from magneto.commands.compare import link_best
 from magneto.files import acquire_lock
 from magneto.lab.grid import PLACEMENT, RATE, SEED, Cell, Sweep, is_done, open_sweep
 from magneto.lab.sweep import best_cell, delete_weights, is_behind, work
-from tests.commands import answer
+from tests.commands import answer, printed, wait_until
 
 pytest.importorskip("sklearn")
 
@@ -128,9 +127,13 @@ def test_a_better_cell_that_ends_while_weights_are_deleted_keeps_its_own(
         assert best == tmp_path / "best" and best.resolve().name == second.name
 
 
-def kill_again_and_again(folder: Path, kills: int) -> None:
-    """Kill the whole group, or the parent alone; what is done stays as it was."""
-    chance = random.Random(1)
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(1, marks=pytest.mark.distributed), pytest.param(10, marks=pytest.mark.slow)],
+)
+def test_a_killed_grid_gives_the_same_table(tmp_path: Path, kills: int) -> None:
+    """The whole group is killed, or the parent alone; what is done stays as it was."""
+    folder, chance = tmp_path / "killed", random.Random(1)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-m", "magneto", *command(folder, "--json")]
     done: dict[Path, int] = {}
@@ -152,23 +155,11 @@ def kill_again_and_again(folder: Path, kills: int) -> None:
     assert json.loads(last.stdout)["complete"]
     for path, changed in done.items():
         assert path.stat().st_mtime_ns == changed
-
-
-@pytest.mark.parametrize(
-    "kills",
-    [pytest.param(1, marks=pytest.mark.distributed), pytest.param(10, marks=pytest.mark.slow)],
-)
-def test_a_killed_grid_gives_the_same_table(tmp_path: Path, kills: int) -> None:
-    kill_again_and_again(tmp_path / "killed", kills)
-    open_sweep(tmp_path / "whole", sweep_as_typed())
+    typed = {key: str(value) for key, value in SMALL.items()}
+    grid = Sweep("image-classification/tiny", typed, GRID)
+    open_sweep(tmp_path / "whole", grid)
     work(tmp_path / "whole")
-    whole = outcomes(tmp_path / "whole", sweep_as_typed())
-    assert whole == outcomes(tmp_path / "killed", sweep_as_typed())
-
-
-def sweep_as_typed() -> Sweep:
-    overrides = {key: str(value) for key, value in SMALL.items()}
-    return Sweep("image-classification/tiny", overrides, GRID)
+    assert outcomes(tmp_path / "whole", grid) == outcomes(folder, grid)
 
 
 @pytest.mark.distributed
@@ -199,10 +190,9 @@ def test_compare_from_the_command_line(
         (cell / "best").mkdir()
         (cell / "final").mkdir(exist_ok=True)
     monkeypatch.setattr("subprocess.Popen", None)  # nothing is left to run
-    assert main(command(tmp_path / "grid")) == 0
+    said = printed(capsys, *command(tmp_path / "grid"))
     assert list(tmp_path.glob("grid/cells/*/final")) == [kept]
     assert not list(tmp_path.glob("grid/cells/*/best"))
-    said = capsys.readouterr().out
     assert "Pre-LN" in said and str(page) in said and page.is_file()
     comparison = json.loads((tmp_path / "grid" / "comparison.json").read_text())
     assert len(comparison["cells"]) == 4 and comparison["cells"][0]["curve"]
@@ -234,12 +224,12 @@ def test_no_worker_outlives_its_comparison(tmp_path: Path, number: int) -> None:
     words = [sys.executable, "-m", "magneto", *command(grid), *slow]
     process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: any(grid.glob("cells/*/checkpoints/step-*")))
+        wait_until(lambda: any(grid.glob("cells/*/checkpoints/step-*")))
         assert living_workers(grid)
         process.send_signal(number)
         code = process.wait(timeout=60)
         assert code == (130 if number != signal.SIGKILL else -signal.SIGKILL)
-        wait_for(lambda: not living_workers(grid))
+        wait_until(lambda: not living_workers(grid))
     finally:  # a failure leaves nothing behind that trains on
         process.kill()
         for worker in living_workers(grid):
@@ -248,15 +238,6 @@ def test_no_worker_outlives_its_comparison(tmp_path: Path, number: int) -> None:
         lock = acquire_lock(cell)
         assert lock is not None  # nobody living holds it
         lock.release()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until something holds, which it does in seconds; a minute is for a busy machine."""
-    for _ in range(600):
-        if condition():
-            return
-        time.sleep(0.1)
-    pytest.fail("it did not happen within a minute")
 
 
 def test_a_workers_error_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:

@@ -28,6 +28,7 @@ from magneto.training.distributed import (
 )
 from magneto.training.evaluation import evaluate
 from magneto.weights import list_checkpoints, undamaged
+from tests.commands import answer
 from tests.evaluating import measured
 from tests.problems import listed
 from tests.ranks import run_alone, run_ranks, start
@@ -47,9 +48,17 @@ from tests.unit.training.toy import (
 TOY = "tests/unit/training/toy.py"
 
 
-def kill_at_random_moments(tmp_path: Path, kills: int, *more: str) -> None:
-    """Kill -9 a run again and again; it must end as if nothing had happened."""
-    extra = ["pause=0.03", "save_every=3", "steps=40", *more]
+@pytest.mark.parametrize(
+    ("kills", "async_save"),
+    [
+        pytest.param(3, 0, marks=pytest.mark.distributed),
+        pytest.param(20, 0, marks=pytest.mark.slow),
+        pytest.param(20, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_that_is_killed_again_and_again(tmp_path: Path, kills: int, async_save: int) -> None:
+    """Kill -9 it at random moments; it must end as if nothing had happened."""
+    extra = ["pause=0.03", "save_every=3", "steps=40", f"async_save={async_save}"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     run_alone(TOY, str(whole), *extra)
     chance = random.Random(0)
@@ -66,17 +75,6 @@ def kill_at_random_moments(tmp_path: Path, kills: int, *more: str) -> None:
         process.join()
     run_alone(TOY, str(cut), *extra)
     assert same(whole, cut)
-
-
-@pytest.mark.distributed
-def test_killed_thrice(tmp_path: Path) -> None:
-    kill_at_random_moments(tmp_path, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("async_save", [0, 1])
-def test_killed_twenty_times(tmp_path: Path, async_save: int) -> None:
-    kill_at_random_moments(tmp_path, 20, f"async_save={async_save}")
 
 
 @pytest.mark.distributed
@@ -184,13 +182,8 @@ def test_copies_in_shards(tmp_path: Path, one: Path) -> None:
         assert {p.name for p in directory.glob("model*")} == {"model.index.json", *parts}
         assert not undamaged([directory])[1]
     # The last goes on from what was sharded, as copies in shards.
-    for step, ranks, how in (
-        (21, 2, DDP),
-        (14, 4, HYBRID),
-        (7, 4, FSDP),
-        (7, 4, HYBRID),
-        (7, 1, []),
-    ):
+    later = [(21, 2, DDP), (14, 4, HYBRID), (7, 4, FSDP), (7, 4, HYBRID), (7, 1, [])]
+    for step, ranks, how in later:
         cut(run, step)
         train_on(ranks, run, *how)
         check(run, one)
@@ -219,12 +212,10 @@ def test_ranks_agree_on_values_of_data_and_list_what_all_found(tmp_path: Path) -
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_the_command_repeats_the_last_evaluation_of_training(
-    precision: str, tmp_path: Path, capsys
+    precision: str, book: Path, tmp_path: Path, capsys
 ) -> None:
     """Bit for bit, on a CPU; in bf16 the numbers are others than in fp32."""
-    text = "\n\n".join(f"A paragraph about the number {i}. " * 40 for i in range(200))
-    (tmp_path / "book.txt").write_text(text)
-    words = f"""train causal-lm/tiny --data {tmp_path}/book.txt --out {tmp_path}/run
+    words = f"""train causal-lm/tiny --data {book} --out {tmp_path}/run
     --model.width 32 --model.layers 2 --model.heads 2 --model.ffn_width 64 --data.tokenizer bytes
     --data.max_length 32 --training.batch_size 4 --training.steps 6 --training.warmup_steps 1
     --training.evaluate_every 3 --training.evaluate_limit 5 --training.tensorboard false
@@ -232,17 +223,12 @@ def test_the_command_repeats_the_last_evaluation_of_training(
     assert main(words) == 0
     rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     trained = [row for row in rows if "validation_loss" in row][-1]
-
-    def by_command(*more: str) -> dict[str, float]:
-        command = ["evaluate", str(tmp_path / "run"), "--weights", "final", "--limit", "5"]
-        capsys.readouterr()
-        assert main([*command, *more, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    found = by_command()
+    command = ["evaluate", tmp_path / "run", "--weights", "final", "--limit", "5"]
+    found = answer(capsys, *command)
     for name in ("loss", "perplexity", "bits_per_byte"):
         assert found[name] == trained[f"validation_{name}"]
-    other = by_command("--training.precision", {"fp32": "bf16", "bf16": "fp32"}[precision])
+    command += ["--training.precision", {"fp32": "bf16", "bf16": "fp32"}[precision]]
+    other = answer(capsys, *command)
     assert other["loss"] != found["loss"]
     assert other["loss"] == pytest.approx(found["loss"], rel=0.02)
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from magneto.cli import main
 from magneto.runs import load_run
 from magneto.vision.classification import ImageClassification
-from tests.commands import answer, refused
+from tests.commands import answer, printed, refused
 from tests.ranks import run_ranks
 from tests.unit.vision.image_files import write_colours
 from tests.unit.vision.small import COLOURS, SMALL, striped, tensors, train_classifier, train_small
@@ -73,8 +72,8 @@ def test_frozen_features_of_a_run(run: Path, tmp_path: Path, capsys) -> None:
     assert len(found["scores"]) == 6
     assert max(score["linear"] for score in found["scores"]) > 0.9
     other = write_colours(tmp_path / "other", {"red": "red", "blue": "blue"}, 12)
-    assert main(["evaluate", str(run), "--features", "--data", str(other)]) == 0
-    head, columns, *lines = capsys.readouterr().out.splitlines()
+    out = printed(capsys, "evaluate", run, "--features", "--data", other)
+    head, columns, *lines = out.splitlines()
     assert "training images" in head and columns.split()[:3] == ["layer", "[CLS]", "linear"]
     assert [line.split()[0] for line in lines] == ["embeddings", "1", "2"]
     for path in (other / "red").iterdir():

@@ -11,12 +11,9 @@ import torch
 from magneto.cli import main
 from magneto.recipe import load_recipe
 from magneto.vision_language.config import MaskedDataModelConfig
-from magneto.vision_language.finetuning import (
-    held_config,
-    is_exported,
-)
+from magneto.vision_language.finetuning import held_config, is_exported
 from magneto.vision_language.model import MaskedDataModel
-from tests.commands import answer, refused
+from tests.commands import answer, outcome, refused
 from tests.unit.vision_language.folders import COLOURS, png
 from tests.unit.vision_language.small_tasks import caption_task, question_task, run, statement_task
 
@@ -90,20 +87,17 @@ def test_a_run_is_not_measured_on_its_training(questions: Path, capsys: Capture)
         assert "--data.validation_seed 3" in line
     for setting in ("validation_images=1", "validation_split=test2015",
                     f"image_folder={questions / 'data'}"):  # fmt: skip
-        capsys.readouterr()
-        assert main(["evaluate", str(questions / "run"), f"--data.{setting}", "--json"]) == 0
-        assert "trained on" not in capsys.readouterr().err
+        code, _, err = outcome(capsys, "evaluate", questions / "run", f"--data.{setting}")
+        assert code == 0 and "trained on" not in err
 
 
 def test_other_data_is_measured(questions: Path, tmp_path: Path, capsys: Capture) -> None:
     """Images with the same names may have other questions: that is said, and measured."""
     shutil.copytree(questions / "data", tmp_path / "copy")
-    words = ["evaluate", str(questions / "run"), "--data", str(tmp_path / "copy"), "--json"]
-    capsys.readouterr()
-    assert main([*words, "--data.validation_split=val2014"]) == 0
-    found = capsys.readouterr()
-    assert "accuracy" in json.loads(found.out)
-    (line,) = [each for each in found.err.splitlines() if "training images" in each]
+    words = ["evaluate", questions / "run", "--data", tmp_path / "copy", "--json"]
+    code, out, err = outcome(capsys, *words, "--data.validation_split=val2014")
+    assert code == 0 and "accuracy" in json.loads(out)
+    (line,) = [each for each in err.splitlines() if "training images" in each]
     assert "4 of the 6 images" in line and "COCO_val2014_" in line
 
 

@@ -5,21 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.commands import wait_until
+
 SELF = Path("/proc/self/maps")
-
-
-def wait_until(true: Callable[[], bool], looks: int = 3000) -> None:
-    for _ in range(looks):
-        if true():
-            return
-        time.sleep(0.02)
-    pytest.fail("it never came")
 
 
 def children(process: int) -> list[int]:

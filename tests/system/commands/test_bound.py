@@ -4,8 +4,7 @@ from math import log, sqrt
 
 import pytest
 
-from magneto.cli import main
-from tests.commands import answer
+from tests.commands import answer, printed
 
 
 def bound(capsys: pytest.CaptureFixture[str], line: str) -> dict:
@@ -33,14 +32,12 @@ def test_json_tells_what_was_computed(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_table_over_depths(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bound", "--placement", "pre", "--layers", "6"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed(capsys, "bound", "--placement", "pre", "--layers", "6").splitlines()
     assert lines[0].startswith("Pre-LN: bound on the first model update")
     assert lines[2].split() == ["layers", "v", "w", "paper", "first_order", "telescoped"]
     cells = {line.split()[0]: line.split()[1:] for line in lines[3:10]}
     assert list(cells) == ["6", "12", "24", "48", "96", "growth", "exponent"]
     assert cells["6"] == ["1.0000", "1.0000", "8.0398", "3.8333", "4.3603"]
     assert cells["48"][2] == "12.2727" and cells["growth"] == ["x1.70", "x1.04", "x2.22"]
-    assert main(["bound", "--layers", "1", "--v", "1,2", "--w", "1,3"]) == 0
-    out = capsys.readouterr().out
+    out = printed(capsys, "bound", "--layers", "1", "--v", "1,2", "--w", "1,3")
     assert "1..2" in out and "growth" not in out

@@ -85,14 +85,11 @@ def test_a_damaged_checkpoint_is_left_out_of_the_average(
     train(task, settings, tmp_path, seed=3, hooks=[Hook(1, damage)], report=ProgressBars())
     assert "damaged weights excluded from the average" in capsys.readouterr().err
     averaged = json.loads((tmp_path / "averaged" / "state.json").read_text())["average_of"]
-    assert averaged == [name for name in list_names(tmp_path / folder) if name[-2:] != "10"]
+    names = sorted(path.name for path in (tmp_path / folder).iterdir())
+    assert averaged == [name for name in names if name[-2:] != "10"]
     kept = [load_file(tmp_path / folder / name / "model.safetensors") for name in averaged]
     mean = load_file(tmp_path / "averaged" / "model.safetensors")
     assert all(
         torch.allclose(mean[name], torch.stack([held[name] for held in kept]).mean(0), atol=1e-7)
         for name in mean
     )
-
-
-def list_names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())

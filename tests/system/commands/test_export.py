@@ -25,8 +25,7 @@ blue door""".split()  # noqa: SIM905
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
-    folder = tmp_path_factory.mktemp("export")
-    return folder
+    return tmp_path_factory.mktemp("export")
 
 
 def sentence(number: int, words: int = 8) -> str:

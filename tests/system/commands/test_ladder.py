@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from benchmarks.check_ladder import check_folder
 from magneto.cli import main
 from magneto.lab import ladder
 from magneto.lab.sweep import work
+from tests.commands import refused, wait_until
 
 pytest.importorskip("sklearn")
 
@@ -37,10 +37,7 @@ def test_a_killed_ladder_goes_on_and_its_numbers_are_those_of_its_runs(tmp_path:
             words, env=environment, start_new_session=True, stderr=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        for _ in range(1200):
-            if len(list(out.glob("rungs/*/cells/*/outcome.json"))) >= cells:
-                break
-            time.sleep(0.05)
+        wait_until(lambda n=cells: len([*out.glob("rungs/*/cells/*/outcome.json")]) >= n)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         done |= {p: p.stat().st_mtime_ns for p in out.glob("rungs/*/cells/*/outcome.json")}
@@ -74,8 +71,7 @@ def test_runs_on_changed_data_do_not_join_a_ladder(
     before = (out / "ladder.json").read_bytes()
     table.write_text("\n".join(["text,label", *rows, "another text,odd"]))
     for sizes in ("8,16,32", "8,16"):
-        capsys.readouterr()
-        assert main([*given, "--widths", sizes, "--seeds", "1"]) == 2
-        assert "which changed after the run began" in capsys.readouterr().err
+        line = refused(capsys, *given, "--widths", sizes, "--seeds", "1")
+        assert "which changed after the run began" in line
         assert (out / "ladder.json").read_bytes() == before
         shutil.rmtree(out / "rungs" / "width-16", ignore_errors=True)

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from magneto.cli import main
 from magneto.data.stream import named_tensors
 from magneto.lab.plan import without_data
 from magneto.recipe import load_recipe, recipe_names
 from magneto.training.model import count_flops
 from magneto.training.task import Task, place_companion
-from tests.commands import answer, refused
+from tests.commands import answer, outcome, printed, refused
 
 TINY = [name for name in recipe_names() if name.endswith("/tiny")]
 SMALL = ["plan", "causal-lm/small", "--model.layers", "2", "--model.width", "64",
@@ -24,8 +23,7 @@ SMALL = ["plan", "causal-lm/small", "--model.layers", "2", "--model.width", "64"
 
 @pytest.fixture(autouse=True)
 def nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Provide neither data nor a network."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    """Provide no data; no test has a network."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -70,12 +68,12 @@ def test_the_batch_is_like_one_of_data(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in recipe_names() if n not in TINY])
 def test_every_recipe_is_planned_or_says_what_it_needs(name: str, capsys: Any) -> None:
-    code = main(["plan", name, "--gpus", "64", "--examples", "1000000", "--json"])
-    said = capsys.readouterr()
+    words = ["plan", name, "--gpus", "64", "--examples", "1000000", "--json"]
+    code, out, err = outcome(capsys, *words)
     if code == 2:
-        assert len(said.err.strip().splitlines()) <= 3, said.err
+        assert len(err.strip().splitlines()) <= 3, err
         return
-    found = json.loads(said.out)
+    found = json.loads(out)
     assert found["activations"]["kept"]["hours"] > 0
     assert len(found["ways"]) in (2, 6)
 
@@ -109,8 +107,7 @@ def test_a_plan(capsys: Any) -> None:
     )
     epochs = [*SMALL, "--training.epochs", "2", "--training.steps", "1"]
     assert answer(capsys, *epochs, "--examples", "6400")["steps"] == 200
-    assert main([*epochs, "--gpus", "64", "--gpu-memory", "0.001"]) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, *epochs, "--gpus", "64", "--gpu-memory", "0.001")
     for words in ("assumed", "hybrid", "nothing fits in 0.001 GB", "give --examples N"):
         assert words in said
 
@@ -118,12 +115,10 @@ def test_a_plan(capsys: Any) -> None:
 def test_assumed_sizes_are_printed(capsys: Any) -> None:
     words = ["plan", "image-classification/tiny", "--data", "nowhere", "--model.image_size", "null",
              "--model.patch_size", "8", "--model.channels", "null"]  # fmt: skip
-    assert main(words) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, *words)
     assert "model.image_size 64, model.channels 3; training derives these from the data" in said
     # The largest size that a training would derive, as it derives it.
-    assert main([*words[:-4], "--model.patch_size", "4"]) == 0
-    assert "model.image_size 64" in capsys.readouterr().out
+    assert "model.image_size 64" in printed(capsys, *words[:-4], "--model.patch_size", "4")
 
 
 WORDS = ["train", "text-classification/tiny", "--data.tokenizer", "bytes", "--model.width", "16",
@@ -149,8 +144,7 @@ def test_it_says_what_a_training_takes_and_writes_nothing(
     assert sum(found["parts"].values()) == found["parameters"] and len(found["parts"]) > 1
     assert found["seconds"] == pytest.approx(50 * found["seconds_per_step"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows.csv"]
-    assert main([*WORDS, "--data", str(rows)]) == 0
-    words = capsys.readouterr().out
+    words = printed(capsys, *WORDS, "--data", rows)
     for each in ("parameters", "50 of 8 examples each", "GB", "no run was written"):
         assert each in words
 

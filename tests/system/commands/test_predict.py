@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from magneto.cli import main
-from tests.commands import refused
+from tests.commands import answer, outcome, printed, refused
 from tests.unit.vision.image_files import Image, write_pairs
 from tests.unit.vision.small import train_classifier
 
@@ -35,10 +35,8 @@ def test_a_table(run: Path, images: Path, capsys, monkeypatch) -> None:
     """The inputs are a folder, an image, and standard input."""
     content = io.BytesIO((images / "a.png").read_bytes())
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(content))
-    capsys.readouterr()
-    words = ["predict", str(run), str(images), str(images / "a.png"), "-", "--top", "2"]
-    assert main(words) == 0
-    lines = capsys.readouterr().out.splitlines()
+    words = ["predict", run, images, images / "a.png", "-", "--top", "2"]
+    lines = printed(capsys, *words).splitlines()
     names = [*(str(images / name) for name in ("a.png", "b.jpg", "c.gif", "a.png")), "-"]
     assert [line.split()[0] for line in lines] == names
     labels = ["n01000001", "n01000003", "n01000004", "n01000001", "n01000001"]
@@ -49,18 +47,15 @@ def test_a_table(run: Path, images: Path, capsys, monkeypatch) -> None:
 def test_json_and_what_is_no_image(run: Path, images: Path, capsys) -> None:
     (images / "d.png").write_bytes(b"no image")
     (images / "e.jpg").write_bytes((images / "b.jpg").read_bytes()[:200])
-    capsys.readouterr()
-    assert main(["predict", str(run), str(images), "--json", "--top", "7"]) == 0
-    captured = capsys.readouterr()
-    found = json.loads(captured.out)
+    code, out, err = outcome(capsys, "predict", run, images, "--json", "--top", "7")
+    assert code == 0
+    found = json.loads(out)
     assert [Path(each["path"]).name for each in found["images"]] == ["a.png", "b.jpg", "c.gif"]
     first = found["images"][0]
     assert sum(label["share"] for label in first["labels"]) == pytest.approx(1, abs=1e-5)
     assert first["labels"][0]["label"] == "n01000001" and first["pictures"] == []
     assert {Path(each["path"]).name for each in found["broken"]} == {"d.png", "e.jpg"}
-    assert (
-        "2 of 5 images could not be read" in captured.err and "d.png: no image file" in captured.err
-    )
+    assert "2 of 5 images could not be read" in err and "d.png: no image file" in err
 
 
 def test_mistakes_of_a_user(run: Path, images: Path, tmp_path: Path, capsys) -> None:
@@ -87,11 +82,8 @@ def test_segmentation_is_drawn(tmp_path: Path, capsys) -> None:
     data = ["--data", str(pairs), "--data.validation_source", str(pairs),
             "--data.classes", "a,b,c,d,e"]  # fmt: skip
     assert main(["train", "segmentation/tiny", "--out", str(run), *data, *small]) == 0
-    capsys.readouterr()
     out, inside = tmp_path / "out", pairs / "images"
-    words = ["predict", str(run), str(inside), str(inside / "0.png"), "--out", str(out), "--json"]
-    assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)["images"]
+    found = answer(capsys, "predict", run, inside, inside / "0.png", "--out", out)["images"]
     names = [Path(file).name for each in found for file in each["pictures"]]
     assert names == [f"{stem}-segmentation.png" for stem in ("0", "1", "2", "0-2")]
     assert sum(label["share"] for label in found[0]["labels"]) == pytest.approx(1)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from magneto.cli import main
-from tests.commands import answer, refused
+from tests.commands import answer, outcome, printed, refused
 
 MODEL = ["--model.width", "32", "--model.layers", "1", "--model.heads", "2",
          "--data.tokenizer", "bytes", "--training.tensorboard", "false"]  # fmt: skip
@@ -33,22 +33,20 @@ def test_texts_in_quotes_and_files(run: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "lines.txt").write_text("aaaa 1\n\nbb 2\n")
     (tmp_path / "rows.csv").write_text('words,n\n"bbb 7",1\naa 3,2\n')
     (tmp_path / "rows.jsonl").write_text('{"words": "aaa 3"}\n')
-    names = [str(tmp_path / name) for name in ("lines.txt", "rows.csv", "rows.jsonl")]
-    capsys.readouterr()
-    assert main(["predict", str(run), "bbbb 5", *names]) == 0
-    captured = capsys.readouterr()
-    rows = [tuple(line.split("\t")) for line in captured.out.splitlines()]
+    names = [tmp_path / name for name in ("lines.txt", "rows.csv", "rows.jsonl")]
+    code, out, err = outcome(capsys, "predict", run, "bbbb 5", *names)
+    rows = [tuple(line.split("\t")) for line in out.splitlines()]
     assert rows == [("b", "bbbb 5"), ("a", "aaaa 1"), ("", ""), ("b", "bb 2"), ("b", "bbb 7"),
                     ("a", "aa 3"), ("a", "aaa 3")]  # fmt: skip
-    assert "7 rows" in captured.err
+    assert code == 0 and "7 rows" in err
 
 
 def test_probabilities_of_lines_from_standard_input(run: Path, capsys, monkeypatch) -> None:
     for words in ([], ["-"], ["/dev/stdin"]):
         stdin = SimpleNamespace(buffer=io.BytesIO(b"aaa 1\nbbb 2\n"), isatty=lambda: False)
         monkeypatch.setattr("sys.stdin", stdin)
-        assert main(["predict", str(run), *words, "--probabilities"]) == 0
-        first, second = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+        out = printed(capsys, "predict", run, *words, "--probabilities")
+        first, second = (line.split("\t") for line in out.splitlines())
         assert [first[0], first[2], second[0]] == ["a", "aaa 1", "b"]
         shares = dict(part.split("=") for part in first[1].split(" "))
         assert list(shares) == ["a", "b"] and float(shares["a"]) > 0.5
@@ -62,7 +60,6 @@ def test_evaluation_on_a_table_from_standard_input(
         f'{{"kind": "{"ab"[i % 2]}", "words": "{"ab"[i % 2]} {i}"}}\n' for i in range(20)
     )
     (tmp_path / "rows.jsonl").write_text(table)
-    capsys.readouterr()
     found = []
     for name in (str(tmp_path / "rows.jsonl"), "-"):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
@@ -94,12 +91,11 @@ def test_each_line_that_is_typed_is_answered(run: Path, capsys, monkeypatch) -> 
 
 
 def test_one_json_object_and_mistakes(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    capsys.readouterr()
-    assert main(["predict", str(run), "aaa 1", "bb " * 300, "--json", "--probabilities"]) == 0
-    captured = capsys.readouterr()
-    found = json.loads(captured.out)["texts"]
+    words = ["predict", run, "aaa 1", "bb " * 300, "--json", "--probabilities"]
+    code, out, err = outcome(capsys, *words)
+    found = json.loads(out)["texts"]
     assert found[0]["label"] == "a" and set(found[0]["probabilities"]) == {"a", "b"}
-    assert "1 of 2 texts were truncated to" in captured.err
+    assert code == 0 and "1 of 2 texts were truncated to" in err
     (tmp_path / "empty.txt").write_text("")
     monkeypatch.setattr("sys.stdin", None)
     for words, said in (

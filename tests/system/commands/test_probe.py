@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from magneto.cli import main
-from tests.commands import outcome, refused
+from tests.commands import printed, refused
 
 SMALL = """--model.width 16 --model.layers 8 --model.heads 2 --model.ffn_width 32
 --data.tokenizer bytes --data.max_length 24 --training.batch_size 4 --training.device cpu
 --steps 2""".split()  # noqa: SIM905
+PROBE = ("probe", "causal-lm/tiny")
 
 
 @pytest.fixture(autouse=True)
@@ -18,16 +19,9 @@ def eighty_columns(module_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def probed(capsys: pytest.CaptureFixture, *words: object) -> str:
-    """Return what the command prints."""
-    code, out, err = outcome(capsys, "probe", "causal-lm/tiny", *words)
-    assert code == 0, err
-    return out
-
-
 def test_two_placements_side_by_side(book: Path, capsys: pytest.CaptureFixture) -> None:
     words = ["--data", str(book), "--placements", "post,sub", "--model.layers", "12"]
-    out = probed(capsys, *SMALL, *words, "--seeds", "1", "--steps", "1")
+    out = printed(capsys, *PROBE, *SMALL, *words, "--seeds", "1", "--steps", "1")
     for line in ("Post-LN: likely to fail", "Sub-LN: sound", "Comparison"):
         assert line in out
     assert "rank collapse at initialisation: variation between positions" in out
@@ -43,7 +37,7 @@ def test_json_is_one_object_and_the_file_is_the_same(
     """A trial is compared with the trivial baseline."""
     words = ["--data", str(book), "--seeds", "0", "--json", "--out", str(tmp_path / "out")]
     words += ["--trial", "0.1s", "--training.evaluate_limit", "1"]
-    found = json.loads(probed(capsys, *SMALL, *words))
+    found = json.loads(printed(capsys, *PROBE, *SMALL, *words))
     assert json.loads((tmp_path / "out" / "probe.json").read_text()) == found
     (probe,) = found["probes"]
     assert probe["placement"] == "sub" and probe["layers"] == [8] and probe["growth"] == []
@@ -63,7 +57,7 @@ def test_json_is_one_object_and_the_file_is_the_same(
 def test_growth_over_depths_needs_no_data(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = ["--model.width", "16", "--model.heads", "2", "--model.ffn_width", "32"]
     words += ["--depths", "2,4", "--placements", "post,peri", "--seeds", "2", "--data", "nowhere"]
-    out = probed(capsys, *words, "--out", str(tmp_path))
+    out = printed(capsys, *PROBE, *words, "--out", tmp_path)
     assert out.count("by one step of") == 4 and "Peri-LN" in out and "none" in out
     assert "…" not in out
     found = json.loads((tmp_path / "probe.json").read_text())

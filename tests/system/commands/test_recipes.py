@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from magneto.cli import main
 from magneto.commands.recipes import task_fields
 from magneto.recipe import load_recipe, recipe_names
 from magneto.tasks import TASKS
+from tests.commands import answer, printed, refused
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -19,16 +19,13 @@ def test_every_field_of_a_task_says_what_it_means() -> None:
 
 
 def test_recipes_all(capsys: pytest.CaptureFixture) -> None:
-    assert main(["recipes", "causal-lm/tiny", "--all"]) == 0
-    text = capsys.readouterr().out
+    text = printed(capsys, "recipes", "causal-lm/tiny", "--all")
     assert "(number above 0 or null; default null)\n    " in text
     assert "training.schedule: cosine  (one of constant, linear," in text
-    assert main(["recipes", "causal-lm/tiny", "--all", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answer(capsys, "recipes", "causal-lm/tiny", "--all")
     assert found["model.width"]["value"] == 128 and found["model.width"]["default"] == 768
     assert found["training.optimizer"]["choices"] == ["adamw", "sgd"]
-    assert main(["recipes", "--all"]) == 2
-    assert "--all needs a recipe" in capsys.readouterr().err
+    assert "--all needs a recipe" in refused(capsys, "recipes", "--all")
 
 
 def test_the_committed_pages_are_up_to_date(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -46,16 +43,13 @@ def test_the_committed_pages_are_up_to_date(tmp_path: Path, monkeypatch, capsys)
 
 
 def test_it_lists_every_recipe_with_its_first_line(capsys: pytest.CaptureFixture) -> None:
-    assert main(["recipes"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed(capsys, "recipes").splitlines()
     assert [line.split()[0] for line in lines] == recipe_names()
     assert all(len(line.split()) > 3 and "#" not in line for line in lines)
 
 
 def test_what_it_prints_is_the_recipe(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
-    assert main(["recipes", "causal-lm/tiny"]) == 0
-    (tmp_path / "mine.yaml").write_text(capsys.readouterr().out)
+    (tmp_path / "mine.yaml").write_text(printed(capsys, "recipes", "causal-lm/tiny"))
     mine = load_recipe(str(tmp_path / "mine.yaml")).to_mapping()
     assert mine == load_recipe("causal-lm/tiny").to_mapping()
-    assert main(["recipes", "causal-lm/tiny", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(mine))
+    assert answer(capsys, "recipes", "causal-lm/tiny") == json.loads(json.dumps(mine))

@@ -8,6 +8,7 @@ import pytest
 
 from magneto.cli import main
 from magneto.vision.classification import ImageClassification
+from tests.commands import answer
 
 pytestmark = pytest.mark.usefixtures("without_pdf")
 
@@ -20,8 +21,7 @@ def test_a_run(digits_run: Path, capsys, tmp_path: Path, monkeypatch: pytest.Mon
         "prepare",
         lambda task, *given: (read.append(task), original(task, *given)),
     )
-    assert main(["report", str(digits_run), "--out", str(tmp_path / "page"), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = answer(capsys, "report", digits_run, "--out", tmp_path / "page")
     text = Path(said["page"]).read_text()
     accuracy = json.loads((digits_run / "result.json").read_text())["metrics"]["accuracy"]
     assert f"validation accuracy: {accuracy:.4g} (trivial baseline: " in text

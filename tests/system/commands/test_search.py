@@ -8,7 +8,7 @@ import pytest
 
 from magneto.cli import main
 from magneto.runs import load_run
-from tests.commands import refused
+from tests.commands import outcome, refused
 from tests.unit.vision.image_files import encoded, photo, write
 
 
@@ -25,10 +25,9 @@ def retriever(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def search(capsys: pytest.CaptureFixture, *words: object) -> tuple[dict, str]:
     """Return the JSON output and stderr of a search."""
-    capsys.readouterr()
-    assert main(["search", *map(str, words), "--json"]) == 0
-    said = capsys.readouterr()
-    return json.loads(said.out), said.err
+    code, out, err = outcome(capsys, "search", *words, "--json")
+    assert code == 0
+    return json.loads(out), err
 
 
 def test_the_nearest_are_found_and_the_index_is_kept(

@@ -12,7 +12,7 @@ from magneto.cli import main
 from magneto.commands.transcribe import as_srt
 from magneto.speech.long_audio import Word
 from magneto.speech.model import Joiner
-from tests.commands import answer, refused
+from tests.commands import answer, outcome, printed, refused
 from tests.unit.speech.small import train_small
 from tests.unit.speech.wavs import write
 
@@ -36,12 +36,12 @@ def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     return made
 
 
-def transcribed(run: Path, capsys, *words: str) -> str:
-    assert main(["transcribe", str(run), *words, *QUICK]) == 0
-    return capsys.readouterr().out
+def transcribed(run: Path, capsys, *words: object) -> str:
+    return printed(capsys, "transcribe", run, *words, *QUICK)
 
 
-def talkative(run: Path, monkeypatch) -> None:
+@pytest.fixture
+def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the barely trained model emit a label at every frame."""
     plain = Joiner.logits
 
@@ -53,8 +53,7 @@ def talkative(run: Path, monkeypatch) -> None:
     monkeypatch.setattr(Joiner, "logits", eager)
 
 
-def test_text_and_times_of_files(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
-    talkative(run, monkeypatch)
+def test_text_and_times_of_files(run: Path, capsys, talkative: None, tmp_path: Path) -> None:
     files = [str(run.parent / f"{name}.wav") for name in "ab"]
     text = transcribed(run, capsys, files[0])
     assert text.strip() and text.count("\n") == 1
@@ -69,19 +68,19 @@ def test_text_and_times_of_files(run: Path, capsys, monkeypatch, tmp_path: Path)
     assert transcribed(run, capsys, files[0], "--search", "modified", "--beams", "2").strip()
 
 
-def test_n_best_lists(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
-    talkative(run, monkeypatch)
+def test_n_best_lists(run: Path, capsys, talkative: None, tmp_path: Path) -> None:
     files = [str(run.parent / f"{name}.wav") for name in "ba"]
     words = [*BEAM, "--window", "6"]
-    assert main(["transcribe", str(run), *files, *words]) == 0
-    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    out = printed(capsys, "transcribe", run, *files, *words)
+    rows = [line.split("\t") for line in out.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "2"]
     assert float(rows[2][1]) >= float(rows[3][1]) and rows[2][2] != rows[3][2]
-    assert main(["transcribe", str(run), files[1], *words, "--json", "--out", str(tmp_path)]) == 0
+    words += ["--json", "--out", str(tmp_path)]
+    assert printed(capsys, "transcribe", run, files[1], *words) == ""
     record = json.loads((tmp_path / "a.jsonl").read_text())
     assert [each["text"] for each in record["transcripts"]] == [row[2] for row in rows[2:]]
     assert record["text"].split() == record["transcripts"][0]["text"].split()
-    assert record["words"] and capsys.readouterr().out == ""
+    assert record["words"]
 
 
 class Watched(io.BytesIO):
@@ -97,8 +96,7 @@ class Watched(io.BytesIO):
         return self.read(4000)
 
 
-def test_raw_sound_gives_words_as_it_comes(run: Path, capsys, monkeypatch) -> None:
-    talkative(run, monkeypatch)
+def test_raw_sound_gives_words_as_it_comes(run: Path, capsys, monkeypatch, talkative: None) -> None:
     path = run.parent / "a.wav"
     samples, _ = soundfile.read(path, dtype="int16")
     stream = Watched(samples.tobytes(), capsys)
@@ -110,10 +108,9 @@ def test_raw_sound_gives_words_as_it_comes(run: Path, capsys, monkeypatch) -> No
 
 
 def test_a_recording_that_is_piped_in_is_decoded(
-    run: Path, capsys, monkeypatch, tmp_path: Path
+    run: Path, capsys, monkeypatch, talkative: None, tmp_path: Path
 ) -> None:
     """It has two channels, another sample rate, and floating-point samples if the format allows."""
-    talkative(run, monkeypatch)
     samples, _ = soundfile.read(run.parent / "a.wav")
     for ending, name, words in (
         ("wav", "-", []), ("flac", "-", []), ("ogg", "/dev/stdin", []), ("mp3", "-", []),
@@ -124,10 +121,7 @@ def test_a_recording_that_is_piped_in_is_decoded(
         soundfile.write(path, np.stack([samples, samples], 1), 16000, subtype=subtype)
         stream = io.TextIOWrapper(io.BytesIO(path.read_bytes()))
         monkeypatch.setattr("sys.stdin", stream)
-        found = []
-        for each in (name, str(path)):
-            assert main(["transcribe", str(run), each, *QUICK, *words]) == 0
-            found.append(capsys.readouterr().out)
+        found = [printed(capsys, "transcribe", run, x, *QUICK, *words) for x in (name, path)]
         assert found[0] == found[1] and found[0].strip(), ending
 
 
@@ -154,8 +148,8 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch, tmp_path: Path) -
     for name, word, said in (("stdin", "-", "input"), ("stdout", file, "output")):
         with monkeypatch.context() as patch:
             patch.setattr(f"sys.{name}", None)
-            assert main(["transcribe", str(run), word]) == 2
-        assert said in capsys.readouterr().err
+            line = refused(capsys, "transcribe", run, word)
+        assert said in line
 
 
 def test_a_recording_without_sound(run: Path, capsys, monkeypatch, tmp_path: Path) -> None:
@@ -164,14 +158,12 @@ def test_a_recording_without_sound(run: Path, capsys, monkeypatch, tmp_path: Pat
         soundfile.write(tmp_path / f"{name}.wav", np.full(samples, 0.1), 8000)
     (tmp_path / "x.wav").write_bytes(b"nothing")
     bad = [str(tmp_path / f"{name}.wav") for name in ("none", "click", "x")]
-    assert main(["transcribe", str(run), *bad]) == 2
-    captured = capsys.readouterr()
-    assert captured.out.splitlines() == [f"{name}\t" for name in bad]
-    assert "unreadable" in captured.err and "no sound in 3 recordings" in captured.err
+    code, out, err = outcome(capsys, "transcribe", run, *bad)
+    assert code == 2 and out.splitlines() == [f"{name}\t" for name in bad]
+    assert "unreadable" in err and "no sound in 3 recordings" in err
     assert main(["transcribe", str(run), bad[0], str(run.parent / "a.wav")]) == 0
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    assert main(["transcribe", str(run), "-", "--raw"]) == 2
-    assert "no sound in standard input" in capsys.readouterr().err
+    assert "no sound in standard input" in outcome(capsys, "transcribe", run, "-", "--raw")[2]
 
 
 def test_subtitles_can_be_read_at_once() -> None:
@@ -189,8 +181,7 @@ def test_subtitles_can_be_read_at_once() -> None:
 
 def test_splits_are_measured_written_kept_and_tabulated(run: Path, capsys, tmp_path: Path) -> None:
     words = ["--splits", "validation,train", "--write", str(tmp_path), "--keep", "greedy"]
-    assert main(["evaluate", str(run), *words]) == 0
-    head, splits, *lines = capsys.readouterr().out.splitlines()
+    head, splits, *lines = printed(capsys, "evaluate", run, *words).splitlines()
     assert head.endswith("best:") and splits.split() == ["validation", "train"]
     assert next(line for line in lines if line.split()[0] == "wer").count(" ± ") == 2
     rows = [json.loads(row) for row in (tmp_path / "train.jsonl").read_text().splitlines()]
@@ -200,8 +191,8 @@ def test_splits_are_measured_written_kept_and_tabulated(run: Path, capsys, tmp_p
     for split in ("validation", "train"):  # names of two of the paper's sets
         other = {"validation": "dev-clean", "train": "test-other"}[split]
         (run / "scores" / f"greedy-{split}.json").rename(run / "scores" / f"greedy-{other}.json")
-    assert main(["table", str(run), "--preset", "librispeech", "--paper"]) == 0
-    head, own, *rows = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    out = printed(capsys, "table", run, "--preset", "librispeech", "--paper")
+    head, own, *rows = out.split("\n\n")[0].splitlines()
     columns = ["dev-clean", "dev-other", "test-clean", "test-other", "validation"]
     assert head.split()[-5:] == columns and own.count(" ± ") == 2
     assert "Pre-LN, 18 layers (paper)" in rows[0] and "2.97" in rows[0].split()

@@ -9,7 +9,9 @@ from sklearn.datasets import load_digits
 
 from magneto.cli import main
 from magneto.commands.start import name_of
-from tests.commands import answer, refused
+from tests.commands import answer, printed, refused
+
+SMALL = ["--training.steps", "2", "--model.layers", "1", "--model.width", "32"]
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +30,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_from_images_to_a_run(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     out = tmp_path / "run"
-    small = ["--training.steps", "2", "--model.layers", "1", "--model.width", "32"]
-    found = answer(capsys, "start", digits, "--out", out, *small)
+    found = answer(capsys, "start", digits, "--out", out, *SMALL)
     assert found["task"] == "image-classification" and found["steps"] == 2
     assert found["options"]["model.image_size"] == 16 and found["options"]["model.channels"] == 1
     assert found["facts"]["classes"].startswith("3: ")
@@ -40,12 +41,11 @@ def test_from_images_to_a_run(digits: Path, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_what_is_given_is_fitted_to(digits: Path, capsys: pytest.CaptureFixture) -> None:
-    words = ["--training.steps", "2", "--model.layers", "1", "--model.width", "32"]
     for given, size, patch, places in (
         (["--model.patch_size", "8"], 16, 8, 4),
         (["--model.image_size", "64"], 64, 8, 64),
     ):
-        options = answer(capsys, "start", digits, *words, *given)["options"]
+        options = answer(capsys, "start", digits, *SMALL, *given)["options"]
         found = [int(options[f"model.{name}"]) for name in ("image_size", "patch_size")]
         assert [*found, options["model.max_length"]] == [size, patch, places]
 
@@ -61,8 +61,7 @@ def test_text_for_people(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     source = tmp_path / "reviews.csv"
     rows = [f"this was {['bad', 'good'][n % 2]} number {n},{n % 2}" for n in range(60)]
     source.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
-    assert main(["start", str(source), "--training.steps", "2"]) == 0
-    said = capsys.readouterr().out
+    said = printed(capsys, "start", source, "--training.steps", "2")
     assert "a text and a label -> text-classification" in said
     assert "magneto train text-classification/start --data" in said
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from magneto.cli import main
 from magneto.commands.table import (
     ANY,
     NUMBERS,
@@ -23,7 +22,7 @@ from magneto.config import ConfigError
 from magneto.lab.grid import Sweep, cell_directory, open_sweep
 from magneto.lab.scores import name_of, read_runs, words
 from magneto.recipe import load_recipe
-from tests.commands import answer, refused
+from tests.commands import answer, printed, refused
 
 IMAGES, QUESTIONS, GLUE = (PRESETS[name] for name in ("images", "vision-language", "glue"))
 PRE, SUB = "Pre-LN, 4 layers", "Sub-LN, 4 layers"
@@ -109,17 +108,15 @@ def test_best_by_own_data_in_all_columns(folders: list[Path], tmp_path: Path) ->
 
 
 def test_the_command(folders: list[Path], capsys: pytest.CaptureFixture) -> None:
-    given = ["table", *map(str, folders)]
-    assert main([*given, "--preset", "images"]) == 0
-    best, shared, masks = capsys.readouterr().out.strip().split("\n\n")
+    given = ["table", *folders]
+    best, shared, masks = printed(capsys, *given, "--preset", "images").strip().split("\n\n")
     assert best.splitlines()[0].split()[5:] == ["digits", "a", "r", "scenes"]
     assert PRE in best and "82.0 ± 2.5" in best and " -  " in best
     assert shared.startswith("all at learning_rate 0.001") and "0.0001" in masks
     found = answer(capsys, *given, "--preset", "images")
     assert {entry["row"] for entry in found["best"]} == {PRE, SUB}
     assert found["best"][0]["point"] == {"training.learning_rate": 0.001}
-    assert main(given) == 0  # of any task: metrics as they are, by name
-    out = capsys.readouterr().out
+    out = printed(capsys, *given)  # of any task: metrics as they are, by name
     assert "digits accuracy" in out and "0.8200 ± 0.0248" in out
 
 
@@ -127,9 +124,8 @@ def test_points_and_runs_without_a_score_are_said(folders: list[Path], capsys) -
     for seed in (1, 2):
         cell = f"placement=sub,learning_rate=0.003,seed={seed}"
         (folders[0] / "cells" / cell / "outcome.json").unlink()
-    given = ["table", *map(str, folders), "--preset", "images"]
-    assert main(given) == 0
-    assert capsys.readouterr().out.split("\n\n")[0].splitlines()[3:] == [
+    given = ["table", *folders, "--preset", "images"]
+    assert printed(capsys, *given).split("\n\n")[0].splitlines()[3:] == [
         f"{PRE}: digits at learning_rate 0.001; scenes at learning_rate 0.0001",
         f"{SUB}: digits at learning_rate 0.001; scenes at learning_rate 0.0001",
         f"diverged: {PRE} on digits at learning_rate 0.003, seed 3",
@@ -139,12 +135,10 @@ def test_points_and_runs_without_a_score_are_said(folders: list[Path], capsys) -
     assert [(m["reason"], m["seed"]) for m in missing] == [
         ("diverged", 3), ("no result yet", 1), ("no result yet", 2),
     ]  # fmt: skip
-
-
-def test_a_result_that_is_none_is_one_line(folders: list[Path], capsys) -> None:
+    # What is there and is no result is one line.
     outcome = next(folders[0].glob("cells/*seed=1/outcome.json"))
-    for given in ({}, {"metrics": [1]}, {"metrics": {"accuracy": True}}):
-        outcome.write_text(json.dumps({"status": "finished", "step": 10, **given}))
+    for content in ({}, {"metrics": [1]}, {"metrics": {"accuracy": True}}):
+        outcome.write_text(json.dumps({"status": "finished", "step": 10, **content}))
         assert f"{outcome} is damaged: " in refused(capsys, "table", *folders)
 
 
@@ -209,35 +203,28 @@ def test_sources_that_end_alike_are_apart(tmp_path: Path) -> None:
     assert name_of("hf:ILSVRC/imagenet-1k") == "imagenet-1k"
 
 
-@pytest.fixture
-def answered(tmp_path: Path) -> list[Path]:
+def test_both_tasks_and_what_the_leaderboard_gave(tmp_path: Path, capsys) -> None:
+    """What it did not give is refused."""
     vqa: dict[tuple, dict | None] = {}
     nlvr: dict[tuple, dict | None] = {}
     for place, better in (("pre", 0.0), ("sub", 0.01)):
         for seed in (1, 2):
             vqa[place, 1e-5, seed] = {"accuracy": 0.70 + better}
             nlvr[place, 1e-5, seed] = {"accuracy": 0.80 + better, "kept": {"test-P": 0.81 + better}}
-    made = [comparison(tmp_path / "vqa", "visual-question-answering/tiny", vqa),
-            comparison(tmp_path / "nlvr", "visual-reasoning/tiny", nlvr)]  # fmt: skip
+    answered = [comparison(tmp_path / "vqa", "visual-question-answering/tiny", vqa),
+                comparison(tmp_path / "nlvr", "visual-reasoning/tiny", nlvr)]  # fmt: skip
     for folder in (tmp_path / "vqa").glob("cells/*/scores"):
         given = [{"test-dev": {"yes/no": 85.0, "number": 50.0, "other": 60.0, "overall": 71.5}},
                  {"test-standard": {"overall": 71.25}}]  # fmt: skip
         (folder / "leaderboard.json").write_text(json.dumps(given))
-    return made
-
-
-def test_both_tasks_and_what_the_leaderboard_gave(answered: list[Path], capsys) -> None:
-    assert main(["table", *map(str, answered), "--preset", "vision-language"]) == 0
-    head, *rows = capsys.readouterr().out.split("\n\n")[0].splitlines()
+    out = printed(capsys, "table", *answered, "--preset", "vision-language")
+    head, *rows = out.split("\n\n")[0].splitlines()
     columns = ["VQA, shapes", "test-dev", "test-standard", "NLVR, shapes", "test-P"]
     assert re.split("  +", head) == ["best point of each row", *columns]
     cells = [re.split("  +", row) for row in rows[:2]]
     assert [row[0] for row in cells] == [PRE, SUB]
     numbers = [cell.split(" ")[0] for cell in cells[1][1:]]
     assert numbers == ["71.00", "71.50", "71.25", "81.00", "82.00"]
-
-
-def test_what_no_leaderboard_gave_is_refused(answered: list[Path]) -> None:
     scores = next(answered[0].glob("cells/*/scores"))
     (scores / "test-dev.json").write_text('{"metrics": {"accuracy": 0.5}}')
     with pytest.raises(ConfigError, match=r"leaderboard\.json and .*-dev\.json both score test"):
@@ -268,7 +255,7 @@ def test_rows_of_glue_are_placements_and_origins(tmp_path: Path) -> None:
     assert (score.row, score.column) == ("Sub-LN, from scratch", "cola matthews")
 
 
-def test_the_papers_average() -> None:
+def test_the_average_is_that_of_the_paper_or_over_what_every_row_has() -> None:
     """The paper's Sub-LN row has eight numbers, with both sets of MNLI and without RTE."""
     numbers = dict(zip(NUMBERS, (86.7, 86.7, 92.4, 91.2, 93.9, 62.9, 87.2, 89.2), strict=True))
     scores = [Score("Sub-LN", name, (v,)) for name, v in {**numbers, "rte accuracy": 1.0}.items()]
@@ -276,9 +263,6 @@ def test_the_papers_average() -> None:
     assert round(average.mean, 1) == 86.3
     lines = table("", [average, *reversed(scores)], [], GLUE)
     assert lines[0] == ["", *NUMBERS, "rte accuracy", "average of 8"] and lines[1][-1] == "86.3"
-
-
-def test_the_average_is_over_what_every_row_has() -> None:
     scores = [
         Score("a", "cola matthews", (10.0, 20.0)),
         Score("a", "mrpc accuracy", (60.0, 70.0)),

@@ -135,9 +135,8 @@ def test_a_folder_with_other_things_is_not_taken(tmp_path: Path, capsys) -> None
     assert everything(tmp_path) == {"notes.txt": b"mine"}
     (tmp_path / LOCK_FILE).touch()  # of a run that was here
     assert "not empty" in refused(capsys, *NEW, "--out", tmp_path)
-    assert (tmp_path / "notes.txt").read_bytes() == b"mine" and not (
-        tmp_path / "recipe.yaml"
-    ).exists()
+    assert (tmp_path / "notes.txt").read_bytes() == b"mine"
+    assert not (tmp_path / "recipe.yaml").exists()
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["gone", "another's"])

@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from magneto.data.problems import INVALID_UTF8, Counts
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
 from magneto.translation.task import TextTranslator
-from tests.commands import refused
+from tests.commands import answer, outcome, refused
 
 pytest.importorskip("transformers")
 sacrebleu = pytest.importorskip("sacrebleu")
@@ -25,7 +26,6 @@ SMALL = """--model.width 32 --model.encoder_layers 1 --model.decoder_layers 1 --
 --data.languages null --data.validation_fraction 0.1 --data.validation_limit null
 --training.steps 2 --training.warmup_steps 1
 --training.tensorboard false --training.device cpu""".split()  # noqa: SIM905
-OPTIONS = {"beams": 2, "length_penalty": 1.0, "longest": 8, "batch_size": 4}
 SEARCH = ["--beams", "2", "--longest", "8"]
 
 
@@ -48,48 +48,53 @@ def run(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
     return place / "r"
 
 
-def translated(run: Path, text: bytes, monkeypatch, capsysbinary, *words: str) -> tuple[bytes, str]:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
-    small = ["--to", "de", *SEARCH, "--batch-size", "4"]
-    assert main(["translate", str(run), *small, *words]) == 0
-    captured = capsysbinary.readouterr()
-    return captured.out, captured.err.decode()
+@pytest.fixture
+def translated(run: Path, monkeypatch, capsysbinary) -> Callable[..., tuple[bytes, str]]:
+    """Return a function that translates standard input, and returns what the command said."""
+
+    def translate(text: bytes, *words: str) -> tuple[bytes, str]:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        small = ["--to", "de", *SEARCH, "--batch-size", "4"]
+        assert main(["translate", str(run), *small, *words]) == 0
+        captured = capsysbinary.readouterr()
+        return captured.out, captured.err.decode()
+
+    return translate
 
 
-def test_no_line_is_lost_or_moved(run: Path, monkeypatch, capsysbinary) -> None:
+def test_no_line_is_lost_or_moved(translated: Callable, tmp_path: Path) -> None:
     lines = ["a b c", "", "a", "c c c c c c c", "   ", "b b", "a b c a b c a b c a b c", "c"]
     text = "\r\n".join(lines).encode()  # the last one without an end
-    out, err = translated(run, text, monkeypatch, capsysbinary)
+    out, err = translated(text)
     rows = out.decode().split("\n")
     assert rows.pop() == "" and len(rows) == len(lines)
     assert [not row for row in rows] == [not line.strip() for line in lines]
     for line, row in zip(lines[:4], rows, strict=False):
-        alone, _ = translated(run, line.encode() + b"\n", monkeypatch, capsysbinary)
+        alone, _ = translated(line.encode() + b"\n")
         assert alone.decode()[:-1] == row
     assert "8 lines (2 empty" in err
-    (run.parent / "lines.txt").write_bytes(text)
-    for name in ("-", str(run.parent / "lines.txt")):
-        assert translated(run, text, monkeypatch, capsysbinary, name)[0] == out
+    (tmp_path / "lines.txt").write_bytes(text)
+    for name in ("-", str(tmp_path / "lines.txt")):
+        assert translated(text, name)[0] == out
 
 
-def test_what_is_odd_is_counted(run: Path, monkeypatch, capsysbinary) -> None:
+def test_what_is_odd_is_counted(translated: Callable) -> None:
     """Invisible lines are not translated."""
     text = b"a\n" + b"b " * 30 + b"\n\xff\xfe c\n" + b"c" * 22 + b"\n" + b"c" * 23 + b"\n"
-    out, err = translated(run, text, monkeypatch, capsysbinary)
+    out, err = translated(text)
     assert out.count(b"\n") == 5
     assert "with invalid UTF-8 replaced" in err
     assert "2 truncated to 24 tokens [line 2" in err
-    plain = translated(run, b"a b\n\n\nc\n", monkeypatch, capsysbinary)
     odd = "\ufeffa b\n\u200b\n\u2060\x00 \nc\n".encode()
-    assert translated(run, odd, monkeypatch, capsysbinary) == plain
+    assert translated(odd) == translated(b"a b\n\n\nc\n")
 
 
-def test_n_best_and_json(run: Path, monkeypatch, capsysbinary) -> None:
-    out, _ = translated(run, b"a b\n\nc\n", monkeypatch, capsysbinary, "--n-best", "2")
+def test_n_best_and_json(translated: Callable) -> None:
+    out, _ = translated(b"a b\n\nc\n", "--n-best", "2")
     rows = [line.split("\t") for line in out.decode().splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "2", "3", "3"]
     assert float(rows[0][1]) >= float(rows[1][1]) and rows[2][1:] == ["0.0000", ""]
-    out, _ = translated(run, "ä\n\n".encode(), monkeypatch, capsysbinary, "--json")
+    out, _ = translated("ä\n\n".encode(), "--json")
     records = [json.loads(line) for line in out.splitlines()]
     assert [record["line"] for record in records] == [1, 2]
     assert records[0]["source"] == "ä" and records[0]["translations"][0]["score"] < 0
@@ -117,24 +122,25 @@ class Pieces:
 
 def translate_through(pipe: Pieces, run: Path) -> None:
     """Translate the contents of a pipe; return the output."""
-    given = SimpleNamespace(to="de", json=False, n_best=None, **OPTIONS)
+    given = SimpleNamespace(to="de", json=False, n_best=None, beams=2, length_penalty=1.0,
+                            longest=8, batch_size=4)  # fmt: skip
     opened: Any = load_run(run, "auto", {"training.device": "cpu"})
     translator = TextTranslator(opened.model, opened.task.vocabulary, 24, search_of(given))
     translate_lines(translator, given, ProgressBars(), pipe, pipe)  # type: ignore[arg-type]
 
 
-def test_lines_are_written_as_they_come(run: Path) -> None:
+def test_lines_are_written_as_they_come_and_a_closed_pipe_ends_it(run: Path, capsys) -> None:
+    """Without a word: the command passes it on."""
     pipe = Pieces(b"a b\nb", b" c\n", b"c")
     translate_through(pipe, run)
     assert [text.count(b"\n") for text in pipe.before] == [0, 1, 2, 2]
     assert b"".join(pipe.written).count(b"\n") == 3
 
-
-def test_a_closed_pipe_is_passed_on_without_a_word(run: Path, capsys) -> None:
     class Closed(Pieces):
         def write(self, text: bytes) -> None:
             raise BrokenPipeError
 
+    capsys.readouterr()
     with pytest.raises(BrokenPipeError):
         translate_through(Closed(b"a b\n"), run)
     assert capsys.readouterr().err == ""
@@ -159,7 +165,7 @@ def test_only_line_feeds_end_lines() -> None:
 def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(run.parent)
     translate, evaluate = f"translate {run}", f"evaluate {run}"
-    for words, answer in (
+    for words, said in (
         (f"{translate} --to dd", "no language 'dd' (the model has de, en, fr)"),
         (translate, "--to de|en|fr"),
         (f"{translate} --to de tests.en", "no file tests.en; did you mean test.en?"),
@@ -167,22 +173,19 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
         (f"{evaluate} --data test --directions en-it", "no test text for en-it. Its lang"),
         (f"{evaluate} --data nothing", "no parallel text nothing"),
     ):
-        assert answer in refused(capsys, *words.split()), words
+        assert said in refused(capsys, *words.split()), words
     for name in ("stdin", "stdout"):
         with monkeypatch.context() as patch:
             patch.setattr(f"sys.{name}", None)
-            assert main(["translate", str(run), "--to", "de"]) == 2
-        assert "standard input or output is closed" in capsys.readouterr().err
+            line = refused(capsys, "translate", run, "--to", "de")
+        assert "standard input or output is closed" in line
 
 
-def evaluated(run: Path, capsys: pytest.CaptureFixture, *words: str) -> tuple[dict, str]:
-    assert main(["evaluate", str(run), *SEARCH, "--json", *words]) == 0
-    captured = capsys.readouterr()
-    return json.loads(captured.out), captured.err
-
-
-def test_validation_sentences_have_loss_and_scores(run: Path, capsys) -> None:
-    found, _ = evaluated(run, capsys)
+def test_validation_sentences_have_loss_and_scores_of_the_directions_asked_for(
+    run: Path, capsys
+) -> None:
+    words = ["evaluate", run, *SEARCH]
+    found = answer(capsys, *words)
     assert list(found["bleu"]) == ["en-de", "en-fr", "de-en", "fr-en"]
     trained = json.loads((run / "result.json").read_text())
     assert found["loss"] == pytest.approx(trained["best"]["value"], rel=1e-5)
@@ -192,15 +195,11 @@ def test_validation_sentences_have_loss_and_scores(run: Path, capsys) -> None:
     assert found["chrf_average"] == pytest.approx(both)
     assert found["split"] == "validation" and 5 < found["sentences"]["en-de"] < 60
     assert "tok:13a" in found["signatures"]["bleu"]
-    less, _ = evaluated(run, capsys, "--limit", "3", "--directions", "fr-en")
+    less = answer(capsys, *words, "--limit", "3", "--directions", "fr-en")
     assert less["sentences"] == {"fr-en": 3} and less["bleu_average"]["out"] is None
-
-
-def test_the_loss_is_of_the_directions_asked_for(run: Path, capsys) -> None:
-    """All lines are equal, so sentences have equally many tokens."""
+    # All lines are equal, so sentences have equally many tokens.
     one, other, whole = (
-        evaluated(run, capsys, "--directions", names)[0]
-        for names in ("en-de", "fr>en", "en-de,fr-en")
+        answer(capsys, *words, "--directions", names) for names in ("en-de", "fr>en", "en-de,fr-en")
     )
     assert one["loss"] != pytest.approx(other["loss"], rel=1e-4)
     assert list(one["bleu"]) == ["en-de"]
@@ -211,7 +210,10 @@ def test_the_loss_is_of_the_directions_asked_for(run: Path, capsys) -> None:
 
 def test_a_test_set_is_scored_as_it_is(run: Path, capsys, tmp_path: Path) -> None:
     source = str(run.parent / "test")
-    found, err = evaluated(run, capsys, "--data", source, "--write", str(tmp_path / "out"))
+    words = ["evaluate", run, *SEARCH, "--data", source]
+    code, out, err = outcome(capsys, *words, "--write", tmp_path / "out", "--json")
+    assert code == 0
+    found = json.loads(out)
     assert found["sentences"] == {"en-de": 8, "de-en": 8} and found["split"] == "test"
     assert found["loss"] > 0 and "left out because the model lacks them: it" in err
     for direction in ("en-de", "de-en"):
@@ -222,5 +224,5 @@ def test_a_test_set_is_scored_as_it_is(run: Path, capsys, tmp_path: Path) -> Non
         assert found["chrf"][direction] == sacrebleu.corpus_chrf(written, [references]).score
         if direction == "en-de":
             assert written[7] == ""
-    other, _ = evaluated(run, capsys, "--data", source, "--directions", "de-en")
+    other = answer(capsys, *words, "--directions", "de-en")
     assert other["bleu"] == {"de-en": found["bleu"]["de-en"]}
