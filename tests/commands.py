@@ -41,9 +41,9 @@ def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait until something holds, which it does in seconds; a minute is for a busy machine."""
-    for _ in range(1200):
+    """Wait until something holds, which it does in seconds; two minutes are for a busy machine."""
+    for _ in range(2400):
         if condition():
             return
         time.sleep(0.05)
-    pytest.fail("it did not happen within a minute")
+    pytest.fail("it did not happen within two minutes")
