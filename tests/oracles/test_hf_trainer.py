@@ -242,7 +242,6 @@ def test_a_steps_micro_batches_add_up_to_the_mean(
     tmp_path: Path, make: Any, smoothing: float
 ) -> None:
     """By Trainer's own count of a step's labels, and its own smoothing; values and gradients."""
-    torch.manual_seed(0)
     kind = make()
     model = kind.model.train()
     kind.mean_loss(model, smoothing).backward()
@@ -262,7 +261,6 @@ def test_a_steps_micro_batches_add_up_to_the_mean(
 
 @pytest.mark.parametrize(("make", "smoothing"), [(causal, 0.2), (segmentation, 0.0)])
 def test_train_evaluate_and_predict(tmp_path: Path, make: Any, smoothing: float) -> None:
-    torch.manual_seed(0)
     kind = make()
     expected = kind.trained(2, smoothing)
     made = trainer(kind, tmp_path, label_smoothing_factor=smoothing)
@@ -280,7 +278,6 @@ def test_train_evaluate_and_predict(tmp_path: Path, make: Any, smoothing: float)
 @pytest.mark.parametrize("made_by", ["FSDP", "peft"])
 def test_a_class_made_of_ours_is_shifted_too(tmp_path: Path, made_by: str) -> None:
     """Trainer asks by name, and FSDP gives the class of a model another; peft wraps it."""
-    torch.manual_seed(0)
     kind = causal()
     expected = kind.mean_loss(kind.model, 0.2).item()
     if made_by == "FSDP":
@@ -294,7 +291,6 @@ def test_a_class_made_of_ours_is_shifted_too(tmp_path: Path, made_by: str) -> No
 
 def test_pixels_without_a_class_as_datasets_have_them(tmp_path: Path) -> None:
     """Trainer counts the 255 among the labels; of a step that is one batch it changes nothing."""
-    torch.manual_seed(0)
     kind = segmentation(255)
     expected = kind.trained(2)
     changes = {"per_device_train_batch_size": ROWS, "gradient_accumulation_steps": 1}

@@ -87,8 +87,7 @@ def scaled_gradients(form: Form, given: tuple[Tensor, ...]) -> tuple[Tensor, ...
 
 
 def close(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float) -> None:
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 @FORMS

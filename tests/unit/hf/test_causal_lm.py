@@ -1,5 +1,6 @@
 """Language models in transformers: caches, padding, packed rows, positions, generation."""
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -26,19 +27,6 @@ LEFT[0, :4] = 0
 def causal(**changes: Any) -> Any:
     """Return a model with untied weights, because tied weights make it repeat tokens."""
     return wrapped("MagnetoForCausalLM", **{"tie_embeddings": False, **changes})
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    train_bpe([TEXT * 3], 300, path)
-    return load_tokenizer(path)
-
-
-def core(tokenizer: Any) -> LanguageModel:
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
-    return LanguageModel(LanguageModelConfig(**sizes, vocab_size=tokenizer.vocab_size)).eval()
 
 
 @pytest.mark.parametrize("positions", KINDS_OF_POSITIONS)
@@ -194,8 +182,11 @@ def test_prompt_tuning() -> None:
     assert torch.equal(output.logits, model(inputs_embeds=vectors).logits)
 
 
-def test_generate(tokenizer) -> None:
-    model = core(tokenizer)
+def test_generate(tmp_path: Path) -> None:
+    train_bpe([TEXT * 3], 300, tmp_path / "tokenizer.json")
+    tokenizer = load_tokenizer(tmp_path)
+    sizes: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
+    model = LanguageModel(LanguageModelConfig(**sizes, vocab_size=tokenizer.vocab_size)).eval()
 
     def generated(text: str = "A function", **how: Any) -> list[str]:
         return hf.generate(model, tokenizer, text, hf.Sampling(new_tokens=5, **how))

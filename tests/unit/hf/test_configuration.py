@@ -16,8 +16,7 @@ from magneto.language.config import LanguageModelConfig, TextClassifierConfig  #
 from magneto.language.models import LanguageModel, TextClassifier  # noqa: E402
 from magneto.vision.config import ImageClassifierConfig  # noqa: E402
 from magneto.vision.models import ImageClassifier  # noqa: E402
-
-STACK: dict[str, Any] = {"width": 16, "layers": 2, "heads": 2, "ffn_width": 24}
+from tests.unit.hf.kinds import STACK  # noqa: E402
 
 
 def test_sizes_are_those_of_the_core() -> None:
@@ -74,20 +73,14 @@ def test_a_placement_of_the_table_is_saved_by_name(tmp_path: Path) -> None:
             assert kept == getattr(row, "name", row)
 
 
-def images(classes: int = 10) -> ImageClassifier:
-    return ImageClassifier(
-        ImageClassifierConfig(**STACK, image_size=8, patch_size=4, channels=1, classes=classes)
-    )
-
-
 def test_an_image_model_can_have_a_new_head(tmp_path: Path) -> None:
     hf.register()
     assert hf.MagnetoForImageClassification(
         hf.MagnetoImageConfig(**STACK, image_size=8, patch_size=4, num_labels=3)
     ).core.head.weight.shape == (3, 16)
     assert hf.MagnetoImageConfig(classes=7).num_labels == 7
-    torch.manual_seed(0)
-    wrap(images()).save_pretrained(tmp_path)
+    sizes = ImageClassifierConfig(**STACK, image_size=8, patch_size=4, channels=1, classes=10)
+    wrap(ImageClassifier(sizes)).save_pretrained(tmp_path)
     load: Any = transformers.AutoModelForImageClassification.from_pretrained
     loaded = load(tmp_path, num_labels=3, ignore_mismatched_sizes=True)
     assert loaded(torch.randn(2, 1, 8, 8)).logits.shape == (2, 3)

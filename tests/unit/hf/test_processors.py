@@ -75,13 +75,6 @@ def test_logits_are_resized_before_classes_are_chosen() -> None:
     assert own.tolist() == [[0, 2]]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    path = tmp_path_factory.mktemp("words") / "tokenizer.json"
-    train_bpe(TEXTS * 10, 290, path, SPECIAL)
-    return load_tokenizer(path)
-
-
 def test_an_array_is_an_image_or_a_batch_and_may_keep_its_ratio() -> None:
     several = np.random.default_rng(0).integers(0, 256, (3, 10, 30, 3), np.uint8)
     processor = hf.MagnetoImageProcessor(8, 3, "imagenet")
@@ -97,7 +90,9 @@ def test_an_array_is_an_image_or_a_batch_and_may_keep_its_ratio() -> None:
     assert found.shape == (1, 3, 512, 800) and (found == -1).all()
 
 
-def test_texts_are_truncated_and_names_of_files_refused(tokenizer: Any) -> None:
+def test_texts_are_truncated_and_names_of_files_refused(tmp_path: Path) -> None:
+    train_bpe(TEXTS * 10, 290, tmp_path / "tokenizer.json", SPECIAL)
+    tokenizer = load_tokenizer(tmp_path)
     fast = encoder_tokenizer(tokenizer, 7, FRAMED)
     processor = hf.MagnetoVisionLanguageProcessor(hf.MagnetoImageProcessor(8), fast)
     read = processor(text=TEXTS)

@@ -22,20 +22,13 @@ from magneto.hf.processors import translation_tokenizer as for_translation  # no
 from magneto.language.config import MaskedLanguageModelConfig  # noqa: E402
 from magneto.language.models import MaskedLanguageModel  # noqa: E402
 from magneto.translation.prepare import TranslationVocabulary  # noqa: E402
-from tests.unit.hf.kinds import export_text  # noqa: E402
+from tests.unit.hf.kinds import STACK, export_text  # noqa: E402
 
 ODD = [
     "", " ", "  ", "the dog", " leads", "  two", "ends ", "a\nb\n\n c", "\n", "\r\n\t\x00", "naïve",
     "東京 🙂 ﬁ Å ①", "▁ ▁▁", "<0x41> <0xFF>", "<unk>", "<2de>", "AAA AAAA hahaha", "no\u00a0break",
 ]  # fmt: skip
-SIZE: dict[str, Any] = {
-    "width": 16,
-    "layers": 1,
-    "heads": 2,
-    "ffn_width": 24,
-    "vocab_size": 320,
-    "max_length": 32,
-}
+SIZE: dict[str, Any] = {**STACK, "layers": 1, "vocab_size": 320, "max_length": 32}
 
 
 def trained(kind: str, folder: Path) -> Any:

@@ -69,7 +69,6 @@ def test_readings_by_hand() -> None:
 
 def test_attention_by_hand() -> None:
     """The recomputed attention equals torch's; the first row has one key only."""
-    torch.manual_seed(0)
     query, key, value = (torch.randn(2, 2, 4, 8) for _ in range(3))
     mask = build_mask(None, torch.zeros(2, 4, 16), 0, True)
     bias = torch.randn(1, 2, 4, 4)
@@ -98,7 +97,6 @@ def test_attention_by_hand() -> None:
 
 
 def test_padding_and_rows_that_see_nothing_do_not_count() -> None:
-    torch.manual_seed(0)
     model = Encoder(SHAPE)
     probe, x, found = Probe(model), torch.randn(1, 4, 16), []
     two, none = torch.tensor([[True, True, False, False]]), torch.zeros(1, 4, 4, dtype=torch.bool)

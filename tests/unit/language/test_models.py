@@ -1,7 +1,5 @@
 """Models of text: losses in chunks, tied tables, and what padding and kinds of segment change."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -19,7 +17,6 @@ from magneto.language.models import (
 )
 
 SIZES = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48, "vocab_size": 50}
-MASKED = MaskedLanguageModelConfig(**SIZES, positions="learned")
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,13 +26,8 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return tokens, targets
 
 
-def language_model(**changes) -> LanguageModel:
-    torch.manual_seed(0)
-    return LanguageModel(LanguageModelConfig(**SIZES, **changes))
-
-
 def test_loss_is_torchs_and_fp32_under_autocast() -> None:
-    model = language_model(loss_chunk=7)
+    model = LanguageModel(LanguageModelConfig(**SIZES, loss_chunk=7))
     tokens, targets = batch()
     logits = model(tokens).flatten(0, 1)
     expected = torch.nn.functional.cross_entropy(logits, targets.flatten(), reduction="sum").item()
@@ -46,17 +38,13 @@ def test_loss_is_torchs_and_fp32_under_autocast() -> None:
     assert loss.total.item() == pytest.approx(expected, rel=2e-2)
 
 
-def masked_model(**changes) -> MaskedLanguageModel:
-    torch.manual_seed(0)
-    return MaskedLanguageModel(replace(MASKED, **changes)).eval()
-
-
 POSITIONS = torch.tensor([[0, 4, 8], [1, 2, 0], [3, 0, 0]])
 TARGETS = torch.tensor([[5, 6, 7], [8, 9, IGNORED], [1, IGNORED, IGNORED]])
 
 
 def test_guesses_are_those_of_all_places_and_real_targets_count_once() -> None:
-    model, (tokens, _) = masked_model(loss_chunk=2), batch()
+    config = MaskedLanguageModelConfig(**SIZES, positions="learned", loss_chunk=2)
+    model, (tokens, _) = MaskedLanguageModel(config).eval(), batch()
     everywhere, there = model(tokens), model(tokens, positions=POSITIONS)
     for row in range(3):
         assert torch.allclose(there[row], everywhere[row, POSITIONS[row]], atol=1e-6)
@@ -68,14 +56,10 @@ def test_guesses_are_those_of_all_places_and_real_targets_count_once() -> None:
     assert nothing.total == 0 and nothing.count == 0
 
 
-def classifier(**changes) -> TextClassifier:
-    torch.manual_seed(0)
-    return TextClassifier(TextClassifierConfig(**SIZES, classes=3, **changes)).eval()
-
-
 @pytest.mark.parametrize("pooling", ["first", "mean"])
 def test_padding_changes_nothing(pooling: str) -> None:
-    model = classifier(token_types=2, positions="rotary", head_dropout=0.5, pooling=pooling)
+    how = {"token_types": 2, "positions": "rotary", "head_dropout": 0.5, "pooling": pooling}
+    model = TextClassifier(TextClassifierConfig(**SIZES, classes=3, **how)).eval()
     tokens = torch.randint(0, 50, (2, 6))
     types = torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)
     mask = torch.arange(9)[None].repeat(2, 1) < 6
@@ -88,7 +72,6 @@ def test_padding_changes_nothing(pooling: str) -> None:
 
 
 def test_the_head_reads_the_mean_of_all_features() -> None:
-    torch.manual_seed(0)
     features = torch.randn(2, 5, 8)
     first, mean = (ClassificationHead(8, 3, 0.0, pooling) for pooling in ("first", "mean"))
     mean.load_state_dict(first.state_dict())

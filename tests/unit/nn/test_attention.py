@@ -176,7 +176,6 @@ def test_documents_beside_a_cache_count_as_without(past: int) -> None:
 @pytest.mark.parametrize("kind", [Encoder, Decoder])
 def test_a_packed_row_equals_separate_documents(kind: Any, positions: Positions) -> None:
     """Outputs and gradients, for every kind of positions, with a window and without."""
-    torch.manual_seed(0)
     config = TransformerConfig(
         width=16, layers=2, heads=2, ffn_width=24, positions=positions, max_length=9,
         windows=(3, None),
@@ -212,7 +211,6 @@ def test_documents_are_found_in_one_graph(kind: Any) -> None:
     ("placement", "positions"), in_turn(PLACEMENTS, ["none", "rotary", "t5", "transformer_xl"])
 )
 def test_weights_times_values_are_what_attention_gives(placement: str, positions: str) -> None:
-    torch.manual_seed(0)
     model = Encoder(small(placement=placement, positions=positions, key_value_heads=2)).eval()
     for name, parameter in model.named_parameters():
         if "position" in name:

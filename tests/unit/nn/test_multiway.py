@@ -80,8 +80,7 @@ def samples(streams: tuple[Tensor, Tensor], sizes: Sequence[tuple[int, int]]) ->
 
 
 def check(found: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float = 1e-5) -> None:
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=tolerance)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=tolerance)
 
 
 @pytest.mark.parametrize(("placement", "design"), in_turn(EVERY_ROW, DESIGNS))

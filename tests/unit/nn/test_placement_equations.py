@@ -145,7 +145,6 @@ def shake(module: torch.nn.Module) -> None:
 
 @pytest.mark.parametrize("placement", EQUATIONS)
 def test_outputs_and_gradients_are_the_papers(placement: str) -> None:
-    torch.manual_seed(0)
     model = Decoder(shape(placement, key_value_heads=KEY_VALUE_HEADS)).double()
     shake(model)
     x = torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
@@ -164,7 +163,6 @@ def test_outputs_and_gradients_are_the_papers(placement: str) -> None:
 
 def test_cross_attention_is_gated_by_its_query() -> None:
     """A closed gate shuts the memory out; what the gate reads is the decoder's own stream."""
-    torch.manual_seed(0)
     model = EncoderDecoder(shape("gated", encoder_layers=1, decoder_layers=1)).eval()
     attention = model.decoder.layers[0].cross_attention.attention
     read = []

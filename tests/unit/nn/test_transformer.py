@@ -57,7 +57,6 @@ def test_norms_sit_where_the_row_says(placement: str) -> None:
 
 @pytest.mark.parametrize(("placement", "positions"), in_turn(EVERY_ROW, POSITIONS))
 def test_padding_changes_no_real_token(placement: str, positions: str) -> None:
-    torch.manual_seed(0)
     x = torch.randn(1, 6, 32)
     noise = torch.full((1, 3, 32), 50.0)
     for stack in (Encoder, Decoder):
@@ -72,7 +71,6 @@ def test_padding_changes_no_real_token(placement: str, positions: str) -> None:
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_a_row_that_sees_nothing_is_finite(positions: str) -> None:
     """The attention's output is zero there, gradients included; the authors' code gives NaN."""
-    torch.manual_seed(0)
     model = Encoder(small(positions=positions))
     x = torch.randn(2, 4, 32, requires_grad=True)
     mask = torch.tensor([[True] * 4, [False] * 4])
@@ -93,7 +91,6 @@ def test_a_row_that_sees_nothing_is_finite(positions: str) -> None:
 )
 def test_a_cache_equals_reading_at_once(placement: str, positions: str, windows: tuple) -> None:
     """Token by token and in pieces, with padding on the left and windows in turn."""
-    torch.manual_seed(0)
     changes = {"placement": placement, "positions": positions, "windows": windows}
     model = Decoder(small(**changes, key_value_heads=2)).eval()
     x, mask = torch.randn(2, 9, 32), torch.arange(9) >= torch.tensor([[0], [2]])
@@ -109,7 +106,6 @@ def test_a_cache_equals_reading_at_once(placement: str, positions: str, windows:
 @pytest.mark.parametrize("placement", EVERY_ROW)
 def test_cross_attention_reads_its_memory_once(placement: str) -> None:
     """The authors' code projects the memory again at every decoding step."""
-    torch.manual_seed(0)
     model = EncoderDecoder(pair(placement=placement, positions="sinusoidal")).eval()
     source, target = torch.randn(2, 5, 32), torch.randn(2, 4, 32)
     mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
@@ -203,7 +199,6 @@ def test_eager_backend_compiles_rows_in_one_graph(placement: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("placement", ["sub", "deepnorm"])
 def test_a_thousand_layers_train(placement: str) -> None:
-    torch.manual_seed(0)
     model = Decoder(small(width=64, layers=1000, ffn_width=256, placement=placement))
     head = nn.Linear(64, 16)
     optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=1e-4)

@@ -82,8 +82,7 @@ def test_scaling_in_the_kernel_is_scaling_before_it() -> None:
             assert norm == pytest.approx(5)
             given[0].grad, given[1].grad = torch.tensor([0.0, 30.0]), torch.tensor([-40.0])
         found.append([*given, *(v for p in given[:2] for v in optimizer.state[p].values())])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=0)
+    torch.testing.assert_close(*found, rtol=1e-6, atol=0)
     assert not torch.equal(found[0][0], torch.zeros(2))
 
 

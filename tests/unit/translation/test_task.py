@@ -13,6 +13,7 @@ import yaml
 from magneto.cli import main
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
+from magneto.training.logging import read_metrics
 from magneto.training.loop import train
 from magneto.translation.config import ParallelDataConfig, TranslationConfig
 from magneto.translation.task import Translation
@@ -122,7 +123,7 @@ def run(text: Path, out: Path, **changes) -> list[dict]:
     recipe.save(out / "recipe.yaml")
     again, report = (out / "checkpoints").exists(), ProgressBars(quiet=True)
     train(recipe.build_task(), recipe.training, out, seed=1, resume=again, report=report)
-    return rows_of(out)
+    return read_metrics(out)
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +132,6 @@ def whole(text: Path, tmp_path_factory: pytest.TempPathFactory, module_cache: Pa
     place = tmp_path_factory.mktemp("translation") / "whole"
     run(text, place)
     return place
-
-
-def rows_of(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.distributed
@@ -149,7 +146,7 @@ def test_two_ranks_equal_one_process(text: Path, tmp_path: Path, cache: Path, ki
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(values))
     shutil.rmtree(cache)
     run_ranks(2, "-m", "magneto", "train", f"{tmp_path}/two.yaml", "--out", f"{tmp_path}/two")
-    for mine, theirs in zip(one, rows_of(tmp_path / "two"), strict=True):
+    for mine, theirs in zip(one, read_metrics(tmp_path / "two"), strict=True):
         for key in {"loss", "nll", "padding", "validation_loss"} & mine.keys():
             assert theirs[key] == pytest.approx(mine[key], rel=1e-5)
 
@@ -166,8 +163,8 @@ def test_bleu_may_choose_the_best_checkpoint(text: Path, whole: Path, tmp_path: 
     # Both may be 0.
     assert translation(text, select_by="bleu").higher_is_better
     # To translate between steps changes no step.
-    losses = [[row["loss"] for row in each if "loss" in row] for each in (rows_of(whole), rows)]
-    assert losses[0] == losses[1]
+    before = [row["loss"] for row in read_metrics(whole) if "loss" in row]
+    assert [row["loss"] for row in rows if "loss" in row] == before
 
 
 def test_bleu_is_of_as_many_sentences_of_each_direction_as_asked_for(text: Path) -> None:
