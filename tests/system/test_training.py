@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from magneto.cli import main
 from magneto.training.checkpoint import load_weights
@@ -43,6 +42,7 @@ from tests.unit.training.toy import (
     rows,
     run_toy,
     same,
+    toy_model,
 )
 
 TOY = "tests/unit/training/toy.py"
@@ -267,11 +267,6 @@ def measure() -> None:
 
 
 LIMITS = (None, 1, 3, 99)
-
-
-def toy_model() -> nn.Module:
-    torch.manual_seed(5)
-    return Toy(dropout=0.5).build_model()
 
 
 def evaluate_toy(settings: TrainingConfig) -> None:

@@ -20,6 +20,7 @@ import torch
 from magneto.data import workers
 from magneto.data.stream import BatchStream, example_stream, named_tensors, shuffled
 from magneto.data.workers import AHEAD, BatchError, BatchPrefetcher, share
+from tests.commands import wait_until
 from tests.unit.data.test_stream import nested
 
 BATCH = 8
@@ -190,11 +191,3 @@ def test_shared_memory_keeps_structure_types_and_strides() -> None:
     assert found["rows"].lengths == batch["rows"].lengths and given.keys() == taken.keys()
     for name, tensor in given.items():
         torch.testing.assert_close(taken[name], tensor, rtol=0, atol=0, check_stride=True)
-
-
-def wait_until(true: Callable[[], bool], looks: int = 3000) -> None:
-    for _ in range(looks):
-        if true():
-            return
-        time.sleep(0.02)
-    pytest.fail("it never came")

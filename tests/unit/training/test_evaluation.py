@@ -6,17 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from magneto.training.evaluation import DivergenceDetector
 from magneto.training.task import Scores
 from tests.evaluating import measured
-from tests.unit.training.toy import Toy
-
-
-def toy_model() -> nn.Module:
-    torch.manual_seed(5)
-    return Toy(dropout=0.5).build_model()
+from tests.unit.training.toy import Toy, toy_model
 
 
 def test_sums_and_predictions_of_unequal_batches() -> None:

@@ -116,6 +116,11 @@ class ToyModel(nn.Module):
         return self.out(self.head(x))
 
 
+def toy_model() -> nn.Module:
+    torch.manual_seed(5)
+    return Toy(dropout=0.5).build_model()
+
+
 class Noting(Toy):
     """A task that finds one row odd before training, and one on each rank while it trains."""
 
