@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 AIR = 1.1
 COUNTED = {
     "lines of source": 46_480,
-    "lines of tests": 30_270,
+    "lines of tests": 29_930,
     "lines of benchmarks": 4_730,
     "modules": 156,
     "modules with one importer": 25,
