@@ -49,7 +49,7 @@ from magneto.data.table import (
     table_of_columns,
     table_of_records,
 )
-from magneto.files import read_json, write_json
+from magneto.files import read_json, user_path, write_json
 from magneto.progress import SILENT, Progress
 
 Layout = Callable[[Path, Counts], dict[str, Table]]
@@ -65,8 +65,8 @@ FOLDER_ENDINGS = {**ENDINGS, "text": (".txt",)}
 BEGINNINGS = {
     "Image": re.compile(rb"\x89PNG|\xff\xd8\xff|GIF8|BM|RIFF....WEBP|II\*\0|MM\0\*|P[1-6]\s"
                         rb"|\0\0\0.(jP  |ftypavi[fs])", re.DOTALL),
-    "Audio": re.compile(rb"R(?:IFF|F64)....WAVE|fLaC|OggS|ID3|\xff[\xf2\xf3\xfa\xfb]|FORM....AIF",
-                        re.DOTALL),
+    "Audio": re.compile(rb"R(?:IFF|F64)....WAVE|fLaC|OggS|ID3|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]"
+                        rb"|FORM....AIF", re.DOTALL),
 }  # fmt: skip
 # Rows that are searched for a value, whose first bytes tell the kind of media.
 BYTES_LOOKED_AT = 100
@@ -100,8 +100,9 @@ def read_source(
         FileNotFoundError: If the path does not exist. The message suggests the nearest path.
         ValueError: If the source is not supported. The message lists the supported sources.
     """
-    found = find_source(source)
-    if found.kind == "hf":
+    found, place = find_source(source), user_path(source)
+    # Tools that write tar shards leave tables of their records (.parquet) beside them.
+    if found.kind == "hf" and not (place.is_dir() and find_shards(place)):
         return read_hub(found)
     path = existing_path(source)
     if path.is_file() and path.suffix != ".tar":
