@@ -149,9 +149,12 @@ def read_as(hint: Any) -> Callable[[str], Any]:
 
     def read(text: str) -> Any:
         try:
-            return read_text(hint, text)
+            value = read_text(hint, text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
+        if isinstance(value, tuple) and len({*value}) < len(value):
+            raise argparse.ArgumentTypeError(f"repeats a value: {text}")
+        return value
 
     return read
 

@@ -62,7 +62,7 @@ MISTAKES = [
     ("train image-classification/tiny --resume x", "uses the run's recipe"),
     ("train --resume x --out y", "writes to the run's directory"),
     ("compare causal-lm/tiny --lrs fast", "--lrs: must be a number above 0, not 'fast'"),
-    ("compare causal-lm/tiny --lrs 1e-3,0.001", "training.learning_rate repeats a value: 0.001"),
+    ("compare causal-lm/tiny --lrs 1e-3,0.001", "--lrs: repeats a value: 1e-3,0.001"),
     ("compare causal-lm/tiny --placements pre,subln", "did you mean 'sub'"),
     ("compare causal-lm/tiny --placements pre,pre", "model.placement repeats a value: pre"),
     ("compare causal-lm/tiny --grid model.layers", "--grid: must be NAME=VALUE"),
