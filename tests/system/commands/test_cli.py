@@ -64,7 +64,7 @@ MISTAKES = [
     ("compare causal-lm/tiny --lrs fast", "--lrs: must be a number above 0, not 'fast'"),
     ("compare causal-lm/tiny --lrs 1e-3,0.001", "--lrs: repeats a value: 1e-3,0.001"),
     ("compare causal-lm/tiny --placements pre,subln", "did you mean 'sub'"),
-    ("compare causal-lm/tiny --placements pre,pre", "model.placement repeats a value: pre"),
+    ("compare causal-lm/tiny --placements pre,pre", "--placements: repeats a value: pre,pre"),
     ("compare causal-lm/tiny --grid model.layers", "--grid: must be NAME=VALUE"),
     ("compare causal-lm/tiny --grid model.lyers=1,2", "did you mean model.layers"),
     ("compare causal-lm/tiny --grid seed=1,2", "--grid seed: use --seeds"),
