@@ -7,7 +7,7 @@ suggests the nearest valid key.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import Repr
@@ -165,3 +165,16 @@ def read_yaml(path: Path) -> Any:
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise ConfigError([f"{path}{line}: not YAML: {problem}"]) from error
+
+
+def differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], section: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (dotted name, old value, new value) of every field in which two recipes differ."""
+    for key in before:
+        if key not in after or before[key] == after[key]:
+            continue
+        if isinstance(before[key], Mapping) and isinstance(after[key], Mapping):
+            yield from differences(before[key], after[key], f"{section}{key}.")
+        else:
+            yield f"{section}{key}", before[key], after[key]

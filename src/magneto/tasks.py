@@ -98,7 +98,7 @@ TASKS = {
     ),
     "image-text-retrieval": TaskEntry(
         "magneto.vision_language.retrieval:ImageTextRetrieval",
-        ("ImageTextRetrieverConfig", "CaptionDataConfig"),
+        ("ImageTextRetrieverConfig", "RetrievalDataConfig"),
         verbs=('search "TEXT" FOLDER',),
     ),
     "image-captioning": TaskEntry(

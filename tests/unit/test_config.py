@@ -13,6 +13,7 @@ from magneto.config import (
     FOREIGN_NAMES,
     MAX_BYTES,
     ConfigError,
+    differences,
     nearest,
     override,
     read_yaml,
@@ -216,3 +217,11 @@ def test_what_is_no_recipe_is_named_in_one_line(tmp_path: Path, text: str, answe
         read_yaml(path)
     (line,) = caught.value.lines
     assert answer in line and line.startswith(str(path)) and "\n" not in line
+
+
+def test_recipes_differ_by_field_also_where_a_section_was_null() -> None:
+    before = {"model": {"head": None, "width": 8}, "data": {"names": ("a", "b")}, "seed": 1}
+    after = {"model": {"head": {"width": 4}, "width": 9}, "data": {"names": ("a", "b")}}
+    assert [*differences(before, after)] == [
+        ("model.head", None, {"width": 4}), ("model.width", 8, 9)
+    ]  # fmt: skip

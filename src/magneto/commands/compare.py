@@ -195,7 +195,7 @@ def field_values(word: str) -> tuple[str, list[str]]:
 
 def pair(word: str) -> tuple[str, str]:
     name, equals, value = word.partition("=")
-    if not equals:
+    if not (name and equals):
         raise ArgumentTypeError(f"must be NAME=VALUE, not {word!r}")
     return name, value
 

@@ -273,7 +273,7 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
         score_directions,
         score_lines,
     )
-    from magneto.translation.text import read_test_texts, read_validation_texts
+    from magneto.translation.text import read_test_texts, read_validation_texts, select_directions
 
     progress, how = ProgressBars(quiet=not is_main_process()), beam_search_of(args)
     data: Any = open_run(args.run, overrides).data
@@ -282,8 +282,7 @@ def evaluate_translation(args: argparse.Namespace, overrides: dict[str, Any]) ->
         texts = read_test_texts(args.data, data, known, args.directions, args.limit)
         overrides |= {"data.languages": ",".join(known)}
     else:
-        directions = tuple(args.directions or ()) or data.directions
-        texts = read_validation_texts(replace(data, directions=directions), args.limit)
+        texts = select_directions(read_validation_texts(data, args.limit), args.directions)
     overrides |= {"data.directions": ",".join(f"{a}>{b}" for a, b in texts.texts)}
     overrides |= {"data.select_by": "loss"}  # the translations are scored below
     opened: Any = load_run(args.run, args.weights, overrides)

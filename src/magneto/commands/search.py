@@ -101,8 +101,11 @@ def load_index(
             found = [(str(path), each) for path, each in predict_readable(files, 1, embed, [])]
         else:
             texts = [line.strip() for line in read_lines(among, Counts()) if line.strip()]
-            batches = (texts[start : start + BATCH] for start in range(0, len(texts), BATCH))
-            found = [pair for some in batches for pair in zip(some, embed(some), strict=True)]
+            found = []
+            for start in range(0, len(texts), BATCH):
+                some = texts[start : start + BATCH]
+                found += zip(some, embed(some), strict=True)
+                progress.update("indexing", start + len(some), len(texts))
         if not found:
             raise ValueError(f"no texts in {among}")
         with create_cached(index) as directory:

@@ -145,7 +145,10 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefau
 
 
 def read_as(hint: Any) -> Callable[[str], Any]:
-    """Return the `type` of an option whose text is read and checked as a recipe's field is."""
+    """Return the `type` of an option whose text is read and checked as a recipe's field is.
+
+    A list must not repeat a value.
+    """
 
     def read(text: str) -> Any:
         try:
@@ -169,11 +172,9 @@ rates = read_as(Annotated[tuple[PositiveFloat, ...], MinLen(1)])
 
 def sizes(text: str) -> list[int]:
     """Return the sorted numbers in a list of two or more different whole numbers from 1 on."""
-    found = sorted({*read_as(tuple[PositiveInt, ...])(text)})
+    found = sorted(read_as(tuple[PositiveInt, ...])(text))
     if len(found) < 2:
-        raise argparse.ArgumentTypeError(
-            f"must be two or more numbers from 1 on, all different, not {text!r}"
-        )
+        raise argparse.ArgumentTypeError(f"must be two or more numbers from 1 on, not {text!r}")
     return found
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from magneto.config import ConfigError
+from magneto.config import ConfigError, differences
 from magneto.fields import free_fields
 from magneto.files import DamagedError, read_object, write_json
 from magneto.recipe import SPEC_FILE, Recipe, load_recipe
@@ -203,8 +203,6 @@ def refuse_other(folder: Path, known: Sweep, sweep: Sweep) -> None:
 
 def refuse_edited(folder: Path, sweep: Sweep) -> None:
     """Refuse a recipe that was edited after the comparison began."""
-    from magneto.training.checkpoint import differences
-
     now = json_values(sweep.load(sweep.cells()[0]))
     found = differences(sweep.base, now)
     # learning_rates do not matter, because the grid sets the learning rate.

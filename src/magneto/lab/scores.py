@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from magneto.config import ConfigError
+from magneto.config import ConfigError, differences
 from magneto.files import MANIFEST, DamagedError, read_json, read_object
 from magneto.lab.grid import (
     PLACEMENT,
@@ -233,7 +233,7 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 def check_seeds(runs: Sequence[Measured]) -> None:
     """Raise ConfigError if runs at one grid point of a row differ in more than their seeds."""
-    from magneto.training.checkpoint import LOCATIONS, differences
+    from magneto.training.checkpoint import LOCATIONS
 
     def compared(name: str) -> bool:
         return name in TRAINED or (name.startswith(("model.", "data.")) and name not in LOCATIONS)

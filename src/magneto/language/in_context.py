@@ -268,9 +268,17 @@ def log_likelihoods(
     The prefix shared by a question's options is computed once, and its keys and values are reused.
     Questions of similar length are batched together, in any order. A batch has at most `tokens`
     positions, padding included; a single question may exceed it. `progress` is called with the
-    numbers of finished and of all questions. Each sequence needs a scored token, and a token before
-    the scored ones.
+    numbers of finished and of all questions.
+
+    Raises:
+        ValueError: If a sequence has no scored token, or no token before the scored ones.
     """
+    if not all(
+        0 < scored < len(sequence)
+        for options in questions
+        for sequence, scored in zip(options.sequences, options.scored, strict=True)
+    ):
+        raise ValueError("each sequence needs a scored token and a token before it")
     likelihoods: list[list[float]] = [[] for _ in questions]
     done = 0
     for batch in _batches(questions, tokens):

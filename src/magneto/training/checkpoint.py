@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from magneto.config import differences
 from magneto.data.stream import named_tensors
 from magneto.files import (
     aside_path,
@@ -50,7 +51,6 @@ from magneto.training.logging import (
     RESULT_FILE,
     MetricsLogger,
     TrainingResult,
-    flatten,
     open_trackers,
     read_metrics,
     write_environment,
@@ -593,11 +593,3 @@ def compare_recipe(run: Path, kept: Mapping[str, Any], recipe: Mapping[str, Any]
             "original recipe, or choose another directory (--out)"
         )
     return list(found.values())
-
-
-def differences(
-    before: Mapping[str, Any], after: Mapping[str, Any]
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (dotted name, old value, new value) of every field in which two recipes differ."""
-    old, new = flatten(before), flatten(after)
-    yield from ((key, old[key], new[key]) for key in old if key in new and old[key] != new[key])

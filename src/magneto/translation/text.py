@@ -11,12 +11,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache, partial
 from itertools import combinations, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from magneto.config import nearest
+from magneto.config import ConfigError, nearest
 from magneto.data.cache import file_states, fingerprint
 from magneto.data.files import (
     RECORDS,
@@ -476,6 +477,19 @@ def read_validation_texts(config: ParallelDataConfig, limit: int | None) -> Refe
             texts[direction] = found
     del counts[READ]
     return ReferenceTexts("validation", texts, [], counts)
+
+
+def select_directions(texts: ReferenceTexts, directions: Sequence[str] | None) -> ReferenceTexts:
+    """Keep the requested directions; raise ConfigError if one is missing."""
+    if directions is None:
+        return texts
+    selected = {name: split_direction(name) for name in directions}
+    if missing := [name for name, pair in selected.items() if pair not in texts.texts]:
+        available = ["-".join(pair) for pair in texts.texts]
+        near = ", ".join(get_close_matches(missing[0], available, n=3, cutoff=0.0))
+        raise ConfigError([f"--directions {', '.join(missing)}: not among the {len(available)} "
+                           f"directions; the nearest are {near}"])  # fmt: skip
+    return replace(texts, texts={pair: texts.texts[pair] for pair in selected.values()})
 
 
 def read_test_texts(

@@ -347,6 +347,16 @@ class ImageCaptionerConfig(FineTunedConfig):
 
 
 @configuration
+class RetrievalDataConfig(CaptionDataConfig):
+    """Images with captions; the other pairs of a batch are the negatives of a pair."""
+
+    @rule
+    def _pairs_are_unlike(self) -> Iterator[str]:
+        if self.augmentation.repeats != 1:
+            yield "augmentation: repeats must be 1 (a copy of a pair would be its negative)"
+
+
+@configuration
 class CaptioningDataConfig(CaptionDataConfig):
     """Images with captions, and the masking of captions."""
 

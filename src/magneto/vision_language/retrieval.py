@@ -27,7 +27,7 @@ from magneto.data.stream import BatchStream, piece_start
 from magneto.training.task import Figure, Loss, Scores
 from magneto.vision.batches import Finish
 from magneto.vision.decoding import Picture
-from magneto.vision_language.config import CaptionDataConfig, ImageTextRetrieverConfig
+from magneto.vision_language.config import ImageTextRetrieverConfig, RetrievalDataConfig
 from magneto.vision_language.finetuning import CaptionedTask
 from magneto.vision_language.model import ImageTextRetriever, contrastive_losses
 from magneto.vision_language.samples import frame_text, join_samples
@@ -63,7 +63,7 @@ class ImageTextRetrieval(CaptionedTask):
     unit = "pairs"
     whole_model = "image-text retrieval runs the model twice in each step"
     model_config: ImageTextRetrieverConfig
-    data_config: CaptionDataConfig
+    data_config: RetrievalDataConfig
     # Embeddings of all images and texts of a step's global batch, without a gradient.
     _everything: tuple[Tensor, Tensor] | None = None
 

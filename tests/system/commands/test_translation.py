@@ -12,10 +12,12 @@ import pytest
 from magneto.cli import main
 from magneto.commands.shared import arriving
 from magneto.commands.translate import search_of, translate_lines
+from magneto.config import ConfigError
 from magneto.data.problems import INVALID_UTF8, Counts
 from magneto.progress import ProgressBars
 from magneto.runs import load_run
 from magneto.translation.task import TextTranslator
+from magneto.translation.text import ReferenceTexts, select_directions
 from tests.commands import answer, outcome, refused
 
 pytest.importorskip("transformers")
@@ -169,7 +171,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
         (f"{translate} --to dd", "no language 'dd' (the model has de, en, fr)"),
         (translate, "--to de|en|fr"),
         (f"{translate} --to de tests.en", "no file tests.en; did you mean test.en?"),
-        (f"{evaluate} --directions en-it", "has no text for en-it. It has de, en, fr"),
+        (f"{evaluate} --directions en-it", "--directions en-it: not among the 4 directions"),
         (f"{evaluate} --data test --directions en-it", "no test text for en-it. Its lang"),
         (f"{evaluate} --data nothing", "no parallel text nothing"),
     ):
@@ -226,3 +228,11 @@ def test_a_test_set_is_scored_as_it_is(run: Path, capsys, tmp_path: Path) -> Non
             assert written[7] == ""
     other = answer(capsys, *words, "--directions", "de-en")
     assert other["bleu"] == {"de-en": found["bleu"]["de-en"]}
+
+
+def test_codes_with_dashes() -> None:
+    texts = ReferenceTexts("test", {("en", "zh-CN"): [], ("zh-CN", "en"): []}, [], Counts())
+    for name in ("en>zh-CN", "en-zh-CN", "en > zh-CN"):
+        assert list(select_directions(texts, [name]).texts) == [("en", "zh-CN")]
+    with pytest.raises(ConfigError, match="zh-CM>en: not among the 2 directions; the nearest are"):
+        select_directions(texts, ["zh-CM>en"])

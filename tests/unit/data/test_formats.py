@@ -74,6 +74,15 @@ def test_recordings_by_folder_and_in_shards(tmp_path: Path, monkeypatch) -> None
     assert table.columns["audio"].present().tolist() == [True, True, False]
 
 
+def test_shards_are_read_although_tables_of_their_records_lie_beside_them(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    write_shard(tmp_path / "00000.tar", {"1.jpg": b"\xff\xd8\xff", "1.txt": b"a dog"})
+    beside = datasets.Dataset.from_dict({"url": ["somewhere"], "caption": ["a dog"]})
+    beside.to_parquet(str(tmp_path / "00000.parquet"))
+    table = read_source(str(tmp_path), Counts())["train"]
+    assert {*table.columns} == {"image", "text", "key"}
+
+
 def shard(path: Path) -> bytes:
     return write_shard(path, {f"{n}.json": b'{"text": "x"}' for n in range(9)}).read_bytes()
 

@@ -319,6 +319,12 @@ def test_neither_batches_nor_chunks_of_logits_matter(monkeypatch: pytest.MonkeyP
         check(model(positions="sinusoidal"), tokens=tokens)
 
 
+@pytest.mark.parametrize("scored", [0, 3])
+def test_an_option_has_scored_tokens_and_one_before_them(scored: int) -> None:
+    with pytest.raises(ValueError, match="a scored token and a token before it"):
+        log_likelihoods(model(), [OptionTokens(([1, 2, 3], [1, 2, 4]), (2, scored))])
+
+
 def test_what_is_shared_is_read_once() -> None:
     language_model, read = model(), []
     language_model.embedding.register_forward_hook(lambda _, inputs, __: read.append(inputs[0]))

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from magneto.data.formats import BEGINNINGS
 from magneto.speech.audio import (
     MISSING,
     NO_CHANNEL,
@@ -94,6 +95,13 @@ def test_a_segment_is_a_piece_of_the_whole(tmp_path: Path, ending: str) -> None:
         piece = whole[int(start * 16000) : int(stop * 16000)]
         assert problem == "" and len(samples) == len(piece)
         assert np.abs(samples - piece).max() < 1e-3
+
+
+@pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3", "aiff"])
+@pytest.mark.parametrize("rate", [8000, 16000, 44100])
+def test_a_recording_is_known_by_its_first_bytes(tmp_path: Path, ending: str, rate: int) -> None:
+    soundfile.write(tmp_path / f"a.{ending}", TONE, rate)
+    assert BEGINNINGS["Audio"].match((tmp_path / f"a.{ending}").read_bytes())
 
 
 @pytest.mark.parametrize("ending", ["wav", "flac", "ogg", "mp3"])
