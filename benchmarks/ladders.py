@@ -48,7 +48,7 @@ IMAGES = f"image-classification/tiny --placements pre,sub {SMALL}"
 NARROW = "--model.width 32 --model.heads 4 --model.ffn_width 128"
 LADDERS = {
     "images-depth": f"{IMAGES} {NARROW} --depths 6,12,24 --target 96",
-    "translation-depth": f"{PAIRS} {NARROW} --depths 6,12,18 --target 48",
+    "translation-depth": f"{PAIRS} {NARROW} --depths 6,12,24,36 --target 72",
     "text-depth": f"{TEXT} --model.width 64 --model.heads 4 --model.ffn_width 256 "
     "--depths 6,12,24,48 --target 96",
     "translation-width": f"{PAIRS} --model.encoder_layers 3 --model.decoder_layers 3 "
@@ -56,7 +56,7 @@ LADDERS = {
     "images-width": f"{IMAGES} --model.layers 6 --training.batch_size 32 --widths 32,64,128 "
     "--target 512",
     "text-width": f"{TEXT} --model.layers 12 --widths 32,64,128,256 --target 512",
-    "text-width-long": f"{LONG} --model.layers 12 --widths 32,64,128 --target 512",
+    "text-width-long": f"{LONG} --model.layers 12 --widths 32,64,128,256 --target 512",
     "text-width-mup": f"{BYTES} --model.base_width 32 --model.tie_embeddings false "
     "--grid model.parametrization=standard,mup --widths 32,64,128 --target 256 "
     "--placements pre,sub",

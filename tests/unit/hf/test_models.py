@@ -243,16 +243,16 @@ def test_token_types_and_padding_of_encoders() -> None:
 @torch.no_grad()
 def test_images_texts_and_pairs() -> None:
     """Images or texts may be missing; left and right padding give equal results."""
-    model = wrapped("MagnetoVisionLanguageModel")
+    model, pixels = wrapped("MagnetoVisionLanguageModel").double(), PIXELS.double()
     text = {"input_ids": IDS, "attention_mask": MASK}
-    both, images, texts = model(PIXELS, **text), model(PIXELS), model(**text)
+    both, images, texts = model(pixels, **text), model(pixels), model(**text)
     assert images.text_features is None and texts.image_features is None
     assert both.image_features.shape == images.image_features.shape == (2, 5, 16)
     assert not both.text_features[~MASK.bool()].any()
-    alone = model(PIXELS[1:], IDS[1:, :4])
-    assert torch.allclose(alone.text_features, both.text_features[1:, :4], atol=1e-6)
-    left = model(PIXELS[1:], IDS[1:].roll(3, 1), MASK[1:].flip(1))
-    assert torch.allclose(left.text_features[:, 3:], alone.text_features, atol=1e-6)
+    alone = model(pixels[1:], IDS[1:, :4])
+    assert torch.allclose(alone.text_features, both.text_features[1:, :4], rtol=0, atol=1e-12)
+    left = model(pixels[1:], IDS[1:].roll(3, 1), MASK[1:].flip(1))
+    assert torch.allclose(left.text_features[:, 3:], alone.text_features, rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match="give pixel_values, input_ids, or both"):
         model()
     for name in set(SEEN) - {"MagnetoForImageTextRetrieval"}:
