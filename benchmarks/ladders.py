@@ -4,14 +4,16 @@
 
 Each ladder is a command that resumes where it was stopped, so this line can be killed and started
 again. benchmarks/results/ladder-held-out.csv and .md and the reports ladder-NAME.md and .csv are
-rewritten after each ladder, for every ladder that has a page: the predictions made before a rung
-was trained, the measured values, how often the 80 % intervals held, and the factor by which
-intervals must be widened. Predictions with today's priors are counted apart from earlier ones.
+rewritten after each ladder: the predictions made before a rung was trained, the measured values,
+how often the 80 % intervals held, and the factor by which intervals must be widened. Predictions
+with today's priors are counted apart from earlier ones. Published rows of ladders that are not in
+DIR stay, because ladders are trained on several machines.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import shutil
 import subprocess
@@ -67,6 +69,7 @@ COLUMNS: tuple[str, ...] = (
     "ladder", "axis", "size", "from", "row", "against", "what", "value", "low", "high", "measured",
     "holds", "off", "off_below", "off_inverse", "priors", "commit",
 )  # fmt: skip
+NUMBERS = ("value", "low", "high", "measured", "off", "off_below", "off_inverse")
 
 
 def command(name: str, out: Path, jobs: int) -> list[str]:
@@ -89,7 +92,7 @@ def shape_of(name: str) -> str:
 
 
 def held_out(out: Path) -> list[dict[str, Any]]:
-    """Return every prediction of a held-out rung, of all ladders that have a page."""
+    """Return every prediction of a held-out rung, of all ladders that have a page in `out`."""
     rows, now = [], {what: asdict(prior) for what, prior in PRIORS.items()}
     for name, found in pages(out):
         for entry in found["held_out"]:
@@ -100,6 +103,16 @@ def held_out(out: Path) -> list[dict[str, Any]]:
                          "priors": "today's" if told["priors"] == now else "earlier",
                          "off_below": off[0], "off_inverse": off[1]})  # fmt: skip
     return rows
+
+
+def published_elsewhere(out: Path) -> Iterator[dict[str, Any]]:
+    """Yield the published rows of ladders that have no page in `out`."""
+    here = {name for name, _ in pages(out)}
+    with (RESULTS / "ladder-held-out.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["ladder"] not in here:
+                numbers = {name: float(row[name]) if row[name] else "" for name in NUMBERS}
+                yield {**row, **numbers, "holds": row["holds"] == "True"}
 
 
 def pages(out: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -170,10 +183,9 @@ def order_of_rows(gaps: Sequence[dict[str, Any]]) -> str:
 
 
 def write_results(out: Path) -> None:
-    """Write the table and the reports of all ladders that have a page, if any has."""
-    rows = held_out(out)
-    if not rows:
-        return
+    """Write the table of all ladders, and the reports of those that have a page in `out`."""
+    rows = [*held_out(out), *published_elsewhere(out)]
+    rows.sort(key=lambda row: [*LADDERS].index(row["ladder"]))
     write_bytes(RESULTS / "ladder-held-out.csv", as_csv(COLUMNS, rows))
     (RESULTS / "ladder-held-out.md").write_text(summary(rows), encoding="utf-8")
     for name, found in pages(out):
