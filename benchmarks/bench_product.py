@@ -26,6 +26,7 @@ from magneto.recipe import build_recipe
 from magneto.speech.batching import SpeechBatch
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import World, keep_freed_memory, single_process
+from magneto.training.logging import read_steps
 from magneto.training.loop import build_state, train_step
 from magneto.training.task import Task
 from magneto.vision_language.samples import join_samples
@@ -183,7 +184,7 @@ def product_step(
 
     def step(kept: ExitStack = kept) -> float:
         train_step(state, next(batches))
-        (row,), state.pending = state.read_pending(), []
+        (row,), state.pending = read_steps(state.pending), []
         return row["loss"] / row["count"]
 
     finalize(step, state.close)

@@ -19,6 +19,7 @@ from magneto.language.models import LanguageModel
 from magneto.progress import ProgressBars
 from magneto.recipe import build_recipe
 from magneto.training.distributed import World
+from magneto.training.logging import read_steps
 from magneto.training.loop import TrainingState, build_state, run_evaluation, train_step
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def take_turn(loop: TrainingState, batches: Any, row: Found) -> str | None:
     began = time.perf_counter()
     for _ in range(TURN):
         train_step(loop, next(batches))
-    steps, loop.pending = loop.read_pending(), []
+    steps, loop.pending = read_steps(loop.pending), []
     row["seconds"].append(time.perf_counter() - began)
     losses = [step["loss"] / max(step["count"], 1) for step in steps]
     row["losses"] += losses

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from magneto.training.logging import read_steps
 from magneto.training.loop import train_step
 from tests.gpu.host_reads import no_host_reads
 from tests.gpu.tiny import begun, cases
@@ -59,4 +60,4 @@ def check(name: str, precision: str, device: torch.device, tmp_path: Path) -> No
     finally:
         loop.close()
     assert loop.step == 3
-    assert all(step["count"] > 0 for step in loop.read_pending())
+    assert all(step["count"] > 0 for step in read_steps(loop.pending))

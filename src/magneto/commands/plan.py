@@ -155,12 +155,13 @@ def try_steps(recipe: Recipe, task: Task, progress: ProgressBars) -> dict[str, A
 
     The data is prepared and cached as for a training. No run directory is created.
     """
-    from magneto.training.distributed import join_world, keep_freed_memory, unwrap
+    from magneto.training.distributed import training_process, unwrap
+    from magneto.training.logging import read_steps
     from magneto.training.loop import build_state, train_step
     from magneto.training.model import check_memory, peak_memory, state_bytes
 
     seconds = list[float]()
-    with join_world(recipe.training) as world, keep_freed_memory(world.device):
+    with training_process(recipe.training) as world:
         task.prepare(progress)
         check_memory(task, recipe.training, world, recipe.seed)
         nowhere = Path(os.devnull, "run")
@@ -170,7 +171,7 @@ def try_steps(recipe: Recipe, task: Task, progress: ProgressBars) -> dict[str, A
             while len(seconds) <= STEPS and (sum(seconds) <= SECONDS or len(seconds) < 2):
                 started = time.perf_counter()
                 train_step(state, next(batches))
-                state.read_pending()  # waits for the device
+                read_steps(state.pending)  # waits for the device
                 state.pending = []
                 seconds.append(time.perf_counter() - started)
                 progress.update("trying steps", len(seconds), STEPS + 1)

@@ -90,10 +90,7 @@ def try_first_step(
 
     def evaluate() -> tuple[float, Tensor]:
         torch.manual_seed(0)  # the same dropout
-        autocast = torch.autocast(
-            world.device.type, torch.bfloat16, enabled=config.precision == "bf16"
-        )
-        with last_output(model) as outputs, autocast:
+        with last_output(model) as outputs, world.autocast(config.precision):
             loss = task.loss(model, piece)
         return (loss.total / loss.count.clamp(min=1)).item(), outputs[-1]
 
@@ -215,7 +212,7 @@ def short_run(
     optimizer = build_optimizer(model, config, task.rate_multipliers(model))
     probe = Probe(model)
     optimizer.register_step_pre_hook(lambda given, *rest: probe.mark(given))
-    initialise_from_data(task, model, stream, 1, [0], world)
+    initialise_from_data(task, model, stream, config, world)
     seen, tried = [], []
     for step in range(steps):
         pieces = stream.batch(
@@ -235,7 +232,6 @@ def short_run(
         rate = learning_rate(config, step)
         set_learning_rate(optimizer, rate)
         norm = take_step(optimizer, parameters, sums[1], config.clip_norm, world)
-        optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():
             task.end_step(model, partial(all_reduce_sum, world=world))
         total, count, *_ = sums.tolist()

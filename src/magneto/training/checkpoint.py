@@ -224,15 +224,9 @@ class RunWeights:
             self.undamaged = self._undamaged(held, "skipping damaged checkpoint")
         return broadcast_from_main(self.undamaged[-1] if self.undamaged else None, self.world)
 
-    def save_checkpoint(
-        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer,
-        average: WeightAverage | None, state: dict[str, Any],
-    ) -> None:  # fmt: skip
-        """Write a checkpoint, then remove the oldest checkpoints."""
-        directory = step_directory(self.run / "checkpoints", step)
-        kinds = {MODEL: model_pieces(model), OPTIMIZER: optimizer_pieces(model, optimizer)}
-        if average is not None:
-            kinds[AVERAGE] = model_pieces(model, average)
+    def save_checkpoint(self, kinds: PiecesByKind, state: dict[str, Any]) -> None:
+        """Write the checkpoint of a step, then remove the oldest checkpoints."""
+        directory = step_directory(self.run / "checkpoints", state["step"])
 
         def prune() -> None:  # damaged checkpoints don't count
             found, keep = {*self.undamaged, directory}, self.config.keep_checkpoints
@@ -530,6 +524,23 @@ def begin_run(state: Any, resume: bool, save_recipe: Callable[[], None]) -> Trai
             state.metrics_logger = MetricsLogger(run, state.step, trackers)
             write_environment(run)
     return None
+
+
+def save_checkpoint(state: Any, pending: list[dict[str, Any]]) -> None:
+    """Write a checkpoint of a `magneto.training.loop.TrainingState` with its `pending` steps."""
+    model, average = state.model, state.average
+    kinds = {MODEL: model_pieces(model), OPTIMIZER: optimizer_pieces(model, state.optimizer)}
+    if average is not None:
+        kinds[AVERAGE] = model_pieces(model, average)
+    values = {
+        "step": state.step,
+        "pending": pending,
+        "detector": state.detector.state_dict(),
+        "best": state.weights.best,
+        "metrics": state.metrics,
+        "recipe": state.recipe,
+    }
+    state.weights.save_checkpoint(kinds, values)
 
 
 def load_checkpoint(state: Any, directory: Path) -> None:

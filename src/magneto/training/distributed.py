@@ -71,6 +71,10 @@ class World:
     def replicas(self) -> int:
         return self.world_size // self.shard_size
 
+    def autocast(self, precision: str) -> torch.autocast:
+        """Return the context of computation in "bf16" or "fp32"."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16")
+
     def describe(self) -> str:
         strategy = "" if self.strategy == "none" else f", {self.strategy}"
         if self.strategy == "hybrid":
@@ -151,6 +155,15 @@ def join_world(config: TrainingConfig) -> Iterator[World]:
         yield world
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def training_process(config: TrainingConfig) -> Iterator[World]:
+    """Join the other processes, with threads and memory set for training."""
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    with join_world(config) as world, keep_freed_memory(world.device):
+        yield world
 
 
 def rendezvous_options() -> dict[str, Any]:

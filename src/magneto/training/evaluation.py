@@ -63,10 +63,9 @@ def evaluate(
     count = len(batches) if limit is None else min(limit, len(batches))
     if count < 1:
         raise ValueError("no validation batch: the validation data is empty")
-    autocast = torch.autocast(world.device.type, torch.bfloat16, enabled=precision == "bf16")
     sums: dict[str, Tensor] = {}
     predictions: list[tuple[int, Any]] = []
-    with evaluation_mode(model), torch.no_grad(), autocast:
+    with evaluation_mode(model), torch.no_grad(), world.autocast(precision):
         for start in range(0, count, world.world_size):
             # A rank without a batch scores the last one again and drops the result, because ranks
             # with shards of the model run it together.

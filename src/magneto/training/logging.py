@@ -29,6 +29,8 @@ from magneto.training.config import TrainingConfig
 if TYPE_CHECKING:
     import torch
 
+PendingStep = tuple[int, list[str], "torch.Tensor"]
+"""A step with the names of its values, and the values on the device."""
 METRICS_FILE = "metrics.jsonl"
 RESULT_FILE = "result.json"
 
@@ -71,6 +73,19 @@ class MetricsLogger:
         self.file.close()
         for tracker in self.trackers:
             tracker.close()
+
+
+def read_steps(pending: Sequence[PendingStep]) -> list[dict[str, Any]]:
+    """Return a row of values for each step, waiting once for the device."""
+    import torch
+
+    if not pending:
+        return []
+    table = torch.stack([values for _, _, values in pending]).tolist()
+    return [
+        {"step": step, **dict(zip(names, row, strict=True))}
+        for (step, names, _), row in zip(pending, table, strict=True)
+    ]
 
 
 def mean_of_steps(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -415,12 +430,18 @@ def closing_lines(state: Any, result: TrainingResult, verbs: Sequence[str]) -> l
     return lines + [f"  {command(verb, run)}" for verb in ("evaluate", "report", *verbs)]
 
 
-def describe_losses(losses: Sequence[float], metrics: Mapping[str, float], primary: str) -> str:
-    """Return training loss, validation loss and primary metric in one line."""
-    parts = [f"training loss {fmean(losses):.4g}"] if losses else []
+def print_evaluation(state: Any) -> None:
+    """Print the last evaluation in one line, unless the closing lines will repeat it."""
+    step, best, metrics = state.step, state.weights.best, state.metrics
+    ended = state.stop is not None or step == state.config.steps
+    replaced = state.config.patience and best and best[0]["step"] != step
+    if ended and not replaced:
+        return
+    parts = [f"training loss {fmean(state.losses):.4g}"] if state.losses else []
     parts += [f"validation {name} {metrics[name]:.4g}"
-              for name in dict.fromkeys(("loss", primary)) if name in metrics]  # fmt: skip
-    return ", ".join(parts)
+              for name in dict.fromkeys(("loss", state.task.primary_metric))
+              if name in metrics]  # fmt: skip
+    state.report.say(f"step {step}: {', '.join(parts)}")
 
 
 def divergence_advice(config: TrainingConfig) -> str:

@@ -25,7 +25,7 @@ from magneto.config import ConfigError
 from magneto.data.stream import BatchStream, to_device
 from magneto.data.workers import BatchPrefetcher
 from magneto.progress import ProgressBars
-from magneto.training.checkpoint import RunWeights, begin_run, model_pieces
+from magneto.training.checkpoint import RunWeights, begin_run, model_pieces, save_checkpoint
 from magneto.training.config import TrainingConfig, learning_rate, patience_is_over, resolve_steps
 from magneto.training.distributed import (
     Interrupt,
@@ -35,22 +35,23 @@ from magneto.training.distributed import (
     barrier,
     broadcast_from_main,
     gradient_sync,
-    join_world,
-    keep_freed_memory,
     local_parts,
     main_process_first,
+    training_process,
     unwrap,
 )
 from magneto.training.evaluation import DivergenceDetector
 from magneto.training.evaluation import evaluate as evaluate_task
 from magneto.training.logging import (
     MetricsLogger,
+    PendingStep,
     Throughput,
     TrainingResult,
-    describe_losses,
     end_run,
     mean_of_steps,
     peak_flops,
+    print_evaluation,
+    read_steps,
 )
 from magneto.training.model import check_memory, count_flops, initial_model, initialise_from_data
 from magneto.training.optimizer import (
@@ -94,7 +95,7 @@ class TrainingState:
     interrupt: Interrupt
     # Saved in checkpoints, besides weights and optimizer:
     step: int = 0  # completed steps
-    pending: list[tuple[int, list[str], Tensor]] = field(default_factory=list)  # not yet logged
+    pending: list[PendingStep] = field(default_factory=list)  # not yet logged
     metrics: dict[str, float] = field(default_factory=dict)  # of the last evaluation
     recipe: Mapping[str, Any] = field(default_factory=dict)
     # Of this process only:
@@ -102,16 +103,6 @@ class TrainingState:
     losses: list[float] = field(default_factory=list)  # per step, since the last log
     stop: Stop | None = None
     metrics_logger: MetricsLogger | None = None  # on the main process only
-
-    def read_pending(self) -> list[dict[str, Any]]:
-        """Return a row of values for each step not yet logged, waiting once for the device."""
-        if not self.pending:
-            return []
-        table = torch.stack([values for _, _, values in self.pending]).tolist()
-        return [
-            {"step": step, **dict(zip(names, row, strict=True))}
-            for (step, names, _), row in zip(self.pending, table, strict=True)
-        ]
 
     def add_row(self, row: dict[str, Any]) -> None:
         if self.metrics_logger is not None:
@@ -187,9 +178,7 @@ def train(
     learning_rate(config, 0)
     if problem := strategy_error(task, config.distributed):
         raise ValueError(problem)
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    with join_world(config) as world, keep_freed_memory(world.device):
+    with training_process(config) as world:
         main = world.is_main_process
         report = report if report and main else ProgressBars(quiet=not main)
         # Ranks may see another time and another state of the directory.
@@ -204,8 +193,7 @@ def train(
             result = begin_run(state, resume, save_recipe)
             if result is None:
                 if state.step == 0:
-                    parts, wanted = state.batches.parts, state.batches.wanted
-                    initialise_from_data(task, state.model, state.stream, parts, wanted, world)
+                    initialise_from_data(task, state.model, state.stream, config, world)
                     if state.average:
                         state.average.reset()
                 with main_process_first(world):  # ranks that found the same problems list them once
@@ -224,10 +212,9 @@ def build_state(
     parts, count = local_parts(config, world)
     stream = task.train_stream(config.batch_size, seed)
     config = resolve_steps(config, stream.examples)
-    peak, flops_per_unit = peak_flops(world.device, config.precision), math.nan
+    peak, flops, units = peak_flops(world.device, config.precision), math.nan, 1
     if peak is not None:
         flops, units = count_flops(task, stream.batch(0, count, parts)[0], config.precision)
-        flops_per_unit = flops / units
     place_companion(task, world.device)
     model = initial_model(task, seed, world, report.say)
     if config.compile:
@@ -240,7 +227,7 @@ def build_state(
         average=WeightAverage(model, config.ema_decay) if config.ema_decay else None,
         stream=stream,
         batches=BatchPrefetcher(stream, count, parts, pin=pin, num_workers=workers),
-        throughput=Throughput(flops_per_unit, peak),
+        throughput=Throughput(flops / units, peak),
         weights=RunWeights(run, config, world, report.say),
         detector=DivergenceDetector(config.divergence_patience),
         interrupt=Interrupt(report.say),
@@ -276,7 +263,6 @@ def train_step(state: TrainingState, pieces: list[Any]) -> None:
     sums, names, units = accumulate(task, model, pieces, config, world)
     set_learning_rate(state.optimizer, learning_rate(config, state.step))
     norm = take_step(state.optimizer, state.parameters, sums[1], config.clip_norm, world)
-    state.optimizer.zero_grad(set_to_none=True)
     with torch.no_grad():
         task.end_step(unwrap(model), partial(all_reduce_sum, world=world))
     if state.average:
@@ -304,9 +290,7 @@ def accumulate(
     sums, names, units = [], [], 0
     for index, piece in enumerate(pieces):
         with gradient_sync(model, index == len(pieces) - 1):
-            with torch.autocast(
-                world.device.type, torch.bfloat16, enabled=config.precision == "bf16"
-            ):
+            with world.autocast(config.precision):
                 loss = task.loss(model, to_device(piece, world.device))
             loss.total.backward()
         names = ["loss", "count", *loss.logs]
@@ -318,7 +302,7 @@ def accumulate(
 
 def log(state: TrainingState) -> None:
     """Read the losses since the last log from the device, check for divergence, and write a row."""
-    steps, state.pending = state.read_pending(), []
+    steps, state.pending = read_steps(state.pending), []
     if not steps:
         return
     state.losses = [step["loss"] / max(step["count"], 1) for step in steps]
@@ -362,12 +346,7 @@ def evaluate(state: TrainingState) -> None:
         if over and state.stop is None:
             state.stop = Stop("finished", f"no better validation {task.primary_metric} in the last "
                                           f"{state.config.patience} evaluations")  # fmt: skip
-    # The closing lines repeat the last evaluation, or with patience the best one.
-    best = state.weights.best[0]["step"] if state.weights.best else step
-    ended = state.stop is not None or step == state.config.steps
-    if not ended or (state.config.patience and best != step):
-        losses = describe_losses(state.losses, metrics, task.primary_metric)
-        state.report.say(f"step {step}: {losses}")
+    print_evaluation(state)
     state.throughput.pause(time.perf_counter() - started)
 
 
@@ -384,30 +363,15 @@ def run_evaluation(state: TrainingState) -> dict[str, float]:
 def save(state: TrainingState) -> None:
     """Write a checkpoint for an exact resumption, unless the run has diverged."""
     started = time.perf_counter()
-    pending = state.read_pending()
+    pending = read_steps(state.pending)
     if not all(math.isfinite(step["loss"]) for step in pending):
         log(state)  # marks the divergence
         return
-    if not weights_are_finite(state):
-        return
-    values = {
-        "step": state.step,
-        "pending": pending,
-        "detector": state.detector.state_dict(),
-        "best": state.weights.best,
-        "metrics": state.metrics,
-        "recipe": state.recipe,
-    }
-    state.weights.save_checkpoint(state.step, state.model, state.optimizer, state.average, values)
-    state.throughput.pause(time.perf_counter() - started)
-
-
-def weights_are_finite(state: TrainingState) -> bool:
-    """Return whether every weight is finite; if not, mark the run as diverged. Every rank waits."""
-    finite = all_finite(state.parameters, state.world)
-    if not finite:
+    if not all_finite(state.parameters, state.world):
         state.mark_diverged("the weights are not finite", state.step)
-    return finite
+        return
+    save_checkpoint(state, pending)
+    state.throughput.pause(time.perf_counter() - started)
 
 
 def finish(state: TrainingState, started: float) -> TrainingResult:
@@ -416,16 +380,14 @@ def finish(state: TrainingState, started: float) -> TrainingResult:
     state.report.finish()
     if state.stop is not None and state.stop.status != "diverged":
         save(state)  # may find a divergence
-    if state.stop is None or state.stop.status == "finished":
-        weights_are_finite(state)
     stop = state.stop or Stop("finished")
     if stop.status == "finished":
         pieces = model_pieces(state.model, state.average)
         state.metrics = weights.save_final(state.step, pieces, state.metrics)
     if stop.status == "diverged":
-        at = state.step if stop.step is None else stop.step
         values = {"diverged_at": stop.step, "reason": stop.reason, "losses": state.losses}
-        batch = state.stream.batch(at - 1)[0]  # made again, so that no step keeps its batch
+        # Made again, so that no step keeps its batch.
+        batch = state.stream.batch((stop.step or state.step) - 1)[0]
         weights.save_diverged(state.step, model_pieces(state.model), batch, values)
     weights.writer.wait()
     best = weights.best[0] if weights.best else {}

@@ -18,7 +18,7 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,6 +36,7 @@ from magneto.training.config import TrainingConfig
 from magneto.training.distributed import (
     World,
     gather_rows,
+    local_parts,
     piece_of,
     replicate_model,
     shard_model,
@@ -117,14 +118,14 @@ def initialise_from_data(
     task: Task,
     model: nn.Module,
     stream: BatchStream,
-    count: int,
-    parts: Sequence[int],
+    config: TrainingConfig,
     world: World,
 ) -> None:
     """Initialise weights from data where the task does so (`Task.begin_training`).
 
-    Every rank calls this function, with its `parts` of a batch divided into `count` parts.
+    Every rank must call this function.
     """
+    parts, count = local_parts(config, world)
 
     def batches() -> Iterator[list[Any]]:
         for pieces in stream.batches(count, parts):

@@ -141,19 +141,20 @@ def take_step(
     clip_norm: float | None,
     world: World,
 ) -> Tensor:
-    """Scale the gradients and update the weights, in one kernel where possible.
+    """Scale the gradients and update the weights, in one kernel where possible; drop the gradients.
 
     Returns the gradient norm before clipping, on the device.
     """
     fused = bool(optimizer.defaults.get("fused")) and world.device.type in ("cpu", "cuda")
-    if not fused or world.is_sharded:  # the kernel can't scale DTensors
+    if fused and not world.is_sharded:  # the kernel can't scale DTensors
+        norm, scale = gradient_scale(parameters, count, clip_norm, world)
+        setattr(optimizer, GRAD_SCALE, scale.reciprocal())
+        optimizer.step()
+        delattr(optimizer, GRAD_SCALE)
+    else:
         norm = scale_gradients(parameters, count, clip_norm, world)
         optimizer.step()
-        return norm
-    norm, scale = gradient_scale(parameters, count, clip_norm, world)
-    setattr(optimizer, GRAD_SCALE, scale.reciprocal())
-    optimizer.step()
-    delattr(optimizer, GRAD_SCALE)
+    optimizer.zero_grad(set_to_none=True)
     return norm
 
 
