@@ -168,7 +168,7 @@ def test_mistakes_are_one_line(run: Path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(run.parent)
     translate, evaluate = f"translate {run}", f"evaluate {run}"
     for words, said in (
-        (f"{translate} --to dd", "no language 'dd' (the model has de, en, fr)"),
+        (f"{translate} --to dee", "no language 'dee'; did you mean de? (the model has de, en, fr)"),
         (translate, "--to de|en|fr"),
         (f"{translate} --to de tests.en", "no file tests.en; did you mean test.en?"),
         (f"{evaluate} --directions en-it", "--directions en-it: not among the 4 directions"),

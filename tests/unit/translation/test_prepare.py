@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.data.stream import BatchStream, EpochPlan
+from magneto.data.stream import BatchStream
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.functional.cross_entropy import IGNORED
 from magneto.progress import SILENT
@@ -18,7 +18,6 @@ from magneto.translation.prepare import (
     ParallelSplit,
     PreparedParallel,
     TranslationVocabulary,
-    load_vocabulary,
     prepare_parallel,
     temperature_shares,
     training_stream,
@@ -81,12 +80,16 @@ def test_prepared_once_and_anew_when_anything_changes(
 
 
 def test_a_joint_tokenizer_and_an_older_vocabulary(source: Path, tmp_path: Path) -> None:
-    both = prepare(source, tokenizer="bpe", vocab_size=300, directions=("en-de", "de-en"))
-    assert both.vocabulary.size == 302 and both.vocabulary.languages == ("de", "en")
-    assert both.vocabulary.tag("en") == 301
+    made = prepare(
+        source, tokenizer="bpe", vocab_size=300, directions=("en-de", "de-en")
+    ).vocabulary
+    assert (made.size, made.languages, made.tag("en")) == (302, ("de", "en"), 301)
+    words = made.tokenizer.encode(["Hé"])[0]
+    assert made.encode_source(["Hé"], "de") == [[made.tag("de"), *words, made.end]]
+    assert made.decode([*words, made.tag("en"), made.end, 65]) == "Hé"
     saved = tmp_path / "saved"
     saved.mkdir()
-    both.vocabulary.save(saved)
+    made.save(saved)
     again = prepare(source, tokenizer=str(saved), directions=("de-en",))
     assert again.vocabulary.languages == ("de", "en") and again.directions == [("de", "en")]
     with pytest.raises(ValueError, match=r"no language 'fr' \(the model has de, en\)"):
@@ -172,29 +175,3 @@ def test_temperature() -> None:
         rows.update(example < 3000 for group in next(groups)[0] for _, example in examples(group))
     share = np.sqrt(3000) / (np.sqrt(3000) + np.sqrt(300))
     assert rows[True] / rows.total() == pytest.approx(share, abs=0.02)
-
-
-def test_small_directions_come_again_only_when_all_was_seen() -> None:
-    def order(epoch: int) -> np.ndarray:
-        return np.random.default_rng(epoch).permutation(10)
-
-    numbers = np.concatenate(
-        [EpochPlan(order, 10, 1).rows(start, start + 7) for start in range(0, 70, 7)]
-    )
-    assert all(sorted(numbers[i : i + 10]) == list(range(10)) for i in range(0, 70, 10))
-    assert numbers[:10].tolist() != numbers[10:20].tolist()
-
-
-def test_vocabulary_round_trip(tmp_path: Path) -> None:
-    made = vocabulary()
-    [tokens] = made.encode_source(["Hé"], "fr")
-    assert tokens == [made.tag("fr"), *"Hé".encode(), made.end]
-    assert made.decode([*"Hé".encode(), made.tag("en"), made.end, 65]) == "Hé"
-    made.save(tmp_path)
-    again = load_vocabulary(tmp_path)
-    assert (again.languages, again.size, again.end) == (made.languages, made.size, made.end)
-    with pytest.raises(ValueError, match=r"no language 'dee'; did you mean de\?"):
-        made.tag("dee")
-    (tmp_path / "tags.txt").unlink()
-    with pytest.raises(FileNotFoundError, match="is not a translation vocabulary"):
-        load_vocabulary(tmp_path)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from magneto.data.problems import EMPTY, INVALID_UTF8, MALFORMED, OTHER_SPLITS, Counts
-from magneto.progress import SILENT
 from magneto.translation.config import (
     DUPLICATE,
     HELD_OUT,
@@ -19,16 +18,16 @@ from magneto.translation.config import (
     TOO_LONG,
     ParallelDataConfig,
     SentencePair,
-    split_direction,
 )
 from magneto.translation.phrases import phrase_languages, phrases
-from magneto.translation.prepare import PreparedParallel, prepare_parallel
+from magneto.translation.prepare import PreparedParallel
 from magneto.translation.text import (
     MISSING_LANGUAGE,
     lengths_mismatch,
     open_parallel,
     training_directions,
 )
+from tests.unit.translation.test_prepare import prepare
 
 MARK = "\ufeff"
 TWO = [{"en": "one", "de": "eins"}, {"en": "three", "de": "drei"}]
@@ -77,9 +76,15 @@ def test_line_pairs_by_stem_folder_and_split(tmp_path: Path) -> None:
         "newstest-ref.zho-CN.txt.gz": "一\n",
     })  # fmt: skip
     assert read(wmt, "eng", "zho-CN") == [("one", "一")]
+    lines = {"a.foo": "x\n", "a.swiss": "y\n", "a.bar": "z\n"}
+    files = {"train.tsv": "en\tde\none\teins\n", **lines}
+    odd = str(write(tmp_path / "odd", files))
+    assert open_parallel(odd, None, frozenset({"en"})).languages == ["de", "en"]
+    wanted = open_parallel(odd, None, frozenset({"foo", "swiss"}))
+    assert list(wanted.read("swiss", "foo", "train", Counts())) == [("y", "x")]
 
 
-def test_folders_tell_the_split(tmp_path: Path) -> None:
+def test_folders_and_a_column_tell_the_split(tmp_path: Path) -> None:
     """What lies in dev/ or test/ is not trained on; a folder above the source says nothing."""
     for name in ("Train", "dev", "test"):
         write(tmp_path / "dev" / name, {"a.en": f"{name}\n", "a.de": f"{name}\n"})
@@ -88,6 +93,11 @@ def test_folders_tell_the_split(tmp_path: Path) -> None:
         for split, name in (("train", "Train"), ("validation", "dev"), ("test", "test")):
             assert read(source, "en", "de", split) == [(name, name)]
     assert read(tmp_path / "dev" / "test", "en", "de") == [("test", "test")]
+    rows = "en\tde\tsplit\none\teins\ttrain\ntwo\tzwei\tdev\nthree\tdrei\tunsure\n"
+    path = write(tmp_path / "rows", {"a.tsv": rows}) / "a.tsv"
+    assert open_parallel(str(path), None).languages == ["de", "en"]
+    assert counted(path, "de", "en") == ([("eins", "one")], {OTHER_SPLITS: 1})
+    assert read(path, "de", "en", "validation") == [("zwei", "two")]
 
 
 RECORDS = {
@@ -107,16 +117,6 @@ def test_records(tmp_path: Path, name: str) -> None:
     assert found == [("eins", "one"), ("drei", "three")]
     assert counts == {MALFORMED: 1}
     assert read(path.parent, "en", "de") == [("one", "eins"), ("three", "drei")]
-
-
-def test_parquet(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    for name, rows in (("flat", TWO), ("nested", [{"translation": record} for record in TWO])):
-        folder = write(tmp_path / name, {})
-        for split, part in (("train", rows), ("test", rows[:1])):
-            datasets.Dataset.from_list(part).to_parquet(str(folder / f"{split}.parquet"))
-        assert read(folder, "de", "en") == [("eins", "one"), ("drei", "three")]
-        assert read(folder, "de", "en", "test") == [("eins", "one")]
 
 
 def test_a_language_that_comes_late_is_found_and_what_lacks_it_counted(tmp_path: Path) -> None:
@@ -143,8 +143,13 @@ def test_mistakes_say_what_is_right(tmp_path: Path) -> None:
             read(source, "en", "de")
 
 
-def test_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
+def test_parquet_and_a_folder_like_a_hub_data_set(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    folder = write(tmp_path / "flat", {})
+    for split, part in (("train", TWO), ("test", TWO[:1])):
+        datasets.Dataset.from_list(part).to_parquet(str(folder / f"{split}.parquet"))
+    assert read(folder, "de", "en") == [("eins", "one"), ("drei", "three")]
+    assert read(folder, "de", "en", "test") == [("eins", "one")]
     configs = "\n".join(
         f"- config_name: {pair}\n  data_files:\n  - split: train\n    path: {pair}.train.jsonl\n"
         f"  - split: validation\n    path: {pair}.validation.jsonl"
@@ -190,8 +195,6 @@ def test_all_directions_with_the_pivot_or_those_given() -> None:
     assert directions(languages=("fr", "en")) == [("en", "fr"), ("fr", "en")]
     # The languages a model knows may be more than there are, where directions are given.
     assert directions(directions=("de-fr",), languages=("de", "fr", "xx")) == [("de", "fr")]
-    for name in ("eng>zho-CN", "eng-zho-CN", "eng > zho-CN"):
-        assert split_direction(name) == ("eng", "zho-CN")
     alone = training_directions(ParallelDataConfig(), {("src", "tgt")}, ["src", "tgt"])
     assert alone == [("src", "tgt"), ("tgt", "src")]
 
@@ -219,11 +222,6 @@ def test_scripts_are_not_of_unlike_length() -> None:
     # The ratio itself and 20 characters more are no mismatch; beyond both there is one.
     for one, other, wrong in ((40, 10, False), (41, 10, True), (21, 1, False), (22, 1, True)):
         assert lengths_mismatch(("a" * one, "a" * other), 4) is wrong
-
-
-def prepare(source: Path, **changes) -> PreparedParallel:
-    values = {"tokenizer": "bytes", "max_length": 100, **changes}
-    return prepare_parallel(ParallelDataConfig(source=str(source), **values), SILENT)
 
 
 def sentences(prepared: PreparedParallel, split: str, pair: tuple[str, str]) -> list:
@@ -276,20 +274,3 @@ def test_evaluating_on_other_text_trains_on_nothing(tmp_path: Path) -> None:
     assert prepared.train.ranges == {("de", "en"): (0, 0)}
     with pytest.raises(ValueError, match="no training text in two languages"):
         prepare(folder)
-
-
-def test_a_column_split_is_followed(tmp_path: Path) -> None:
-    lines = ["en\tde\tsplit", "one\teins\ttrain", "two\tzwei\tdev", "three\tdrei\tunsure"]
-    (tmp_path / "a.tsv").write_text("\n".join(lines))
-    text, counts = open_parallel(str(tmp_path / "a.tsv"), None), Counts()
-    found = {split: list(text.read("de", "en", split, counts)) for split in ("train", "validation")}
-    assert found == {"train": [("eins", "one")], "validation": [("zwei", "two")]}
-    assert counts[OTHER_SPLITS] == 1 and text.languages == ["de", "en"]
-
-
-def test_line_pairs_in_a_wanted_language_come_before_records(tmp_path: Path) -> None:
-    files = {"train.tsv": "en\tde\none\teins\n", "a.foo": "x\n", "a.swiss": "y\n"}
-    folder = str(write(tmp_path / "text", files))
-    assert open_parallel(folder, None, frozenset({"en"})).languages == ["de", "en"]
-    named = open_parallel(folder, None, frozenset({"foo", "swiss"}))
-    assert list(named.read("swiss", "foo", "train", Counts())) == [("y", "x")]
