@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from magneto.speech.config import NAMES, SpeechDataConfig, SyntheticConfig
-from magneto.speech.synthetic import DIGITS, PHONES, Speaker, plan, speak, synthetic_table
+from magneto.speech.synthetic import PHONES, Speaker, plan, speak, synthetic_table
 
 FEW = SyntheticConfig(train_utterances=20, validation_utterances=10)
 CONFIG = SpeechDataConfig(synthetic=FEW)
@@ -44,12 +44,6 @@ def test_words_and_noise_are_as_configured() -> None:
 CLEAR = Speaker(pitch=100.0, tract=1.0, rate=0.5, breath=0.0, tilt=1.0)
 
 
-def spoken(words: str, lexicon=DIGITS, speaker=CLEAR, rate=16000, seed=0) -> np.ndarray:
-    random = np.random.default_rng(seed)
-    planned = plan(words.split(), lexicon, speaker, random)
-    return speak(planned, speaker, rate, random)
-
-
 def band(samples: np.ndarray, low: float, high: float) -> float:
     """Return the share of the power that is between two frequencies."""
     power = np.abs(np.fft.rfft(samples)) ** 2
@@ -60,7 +54,9 @@ def band(samples: np.ndarray, low: float, high: float) -> float:
 @pytest.mark.parametrize("vowel", ["IY", "EH", "AA", "UW"])
 def test_a_vowel_has_its_formants(vowel: str) -> None:
     first, second, _ = PHONES[vowel].formants
-    samples = spoken("word", {"word": f"{vowel} {vowel} {vowel}"})
+    random = np.random.default_rng(0)
+    planned = plan(["word"], {"word": f"{vowel} {vowel} {vowel}"}, CLEAR, random)
+    samples = speak(planned, CLEAR, 16000, random)
     around = sum(band(samples, 0.75 * f, 1.25 * f) for f in (first, second))
     between = band(samples, 1.25 * first, 0.75 * second) if second > 2 * first else 0.0
     assert around > 0.6 and between < 0.3
