@@ -146,6 +146,7 @@ LEARNT = {
     "causal-lm": {"bits_per_byte": 0.3},
     "masked-lm": {"loss": 0.8},
     "translation": {"loss": 3.8},
+    "text-classification": {"accuracy": 0.1},
     "image-classification": {"accuracy": 0.84},
     "segmentation": {"mean_iou": 0.082},
     "vision-language-modelling": {"paired_text_loss": 1.5, "text_loss": 1.5,

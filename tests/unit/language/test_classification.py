@@ -11,7 +11,6 @@ import yaml
 from safetensors.torch import save_file
 
 from magneto.data.stream import evaluation_order
-from magneto.data.table import table_of_records
 from magneto.data.tokenizer import ByteTokenizer
 from magneto.fields import field_types, free_fields
 from magneto.files import MANIFEST, fingerprint, write_json
@@ -23,7 +22,6 @@ from magneto.language.classification import (
     number_scores,
     pretrained_weights,
     score_warnings,
-    word_baseline,
 )
 from magneto.language.config import (
     GLUE,
@@ -32,9 +30,9 @@ from magneto.language.config import (
     TextClassifierConfig,
     TextEncoderConfig,
 )
-from magneto.language.labelled_texts import TextPair, build_input, encode, label_values
+from magneto.language.labelled_texts import TextPair, build_input, label_values
 from magneto.language.models import MaskedLanguageModel, TextClassifier
-from magneto.progress import SILENT, ProgressBars
+from magneto.progress import ProgressBars
 from magneto.recipe import RUN_FILE, load_recipe
 from magneto.runs import load_run, pretrained_run
 from magneto.training.checkpoint import load_pieces, model_pieces
@@ -167,20 +165,6 @@ def test_a_baseline_needs_no_length(tmp_path: Path) -> None:
     assert task.baseline(2)["accuracy"] in (sum(labels) / 128, 1 - sum(labels) / 128)
 
 
-@pytest.mark.slow
-def test_tiny_beats_its_baselines(tmp_path: Path) -> None:
-    """By 10 points and more, in three quarters of its steps."""
-    recipe = load_recipe("text-classification/tiny", {
-        "training.steps": 600, "training.tensorboard": False, "training.evaluate_every": 0,
-        "training.save_every": 0,
-    })  # fmt: skip
-    task = recipe.build_task()
-    assert isinstance(task, TextClassification)
-    best = max(each["accuracy"] for each in (task.baseline(), word_baseline(task.texts)))
-    result = train(task, recipe.training, tmp_path / "run", seed=1, report=ProgressBars(quiet=True))
-    assert result.metrics["accuracy"] > best + 0.1
-
-
 def test_recipes_have_the_shape_of_what_they_begin_with() -> None:
     names = field_types(TextEncoderConfig).keys() - free_fields(TextEncoderConfig)
     for name in ("small", *GLUE):
@@ -285,16 +269,6 @@ def test_inputs_of_single_texts_and_pairs() -> None:
     assert build_input([1] * 9, [3], words, one) == ([s, 1, 1, 1, e, e, 3, e], 6, True)
     assert build_input([1], [3] * 9, words, one) == ([s, 1, e, e, 3, 3, 3, e], 4, True)
     assert build_input([1] * 9, [3] * 9, words, one) == ([s, 1, 1, e, e, 3, 3, e], 5, True)
-
-
-def test_encoding_keeps_order_and_labels() -> None:
-    rows = [TextPair("ab", "c"), TextPair("a" * 30, "c")]
-    made = encode(rows, ByteTokenizer(), ClassificationDataConfig(max_length=20), SILENT)
-    assert made.truncated == [False, True]
-    assert made.lengths.tolist() == [7, 20] and made.second.tolist() == [5, 18]
-    table = table_of_records([{"label": "yes"}, {"label": "no"}])
-    assert label_values(table, ("no", "yes")).tolist() == [1, 0]
-    assert label_values(table_of_records([{"label": "2.5"}]), ()).tolist() == [2.5]
 
 
 def test_scores() -> None:

@@ -27,6 +27,7 @@ from magneto.language.in_context import (
 )
 from magneto.language.models import LanguageModel
 from magneto.language.suites import SUITES, Item, SuiteQuestions, load_questions
+from tests.shards import write_lines
 from tests.unit.nn.grids import shaken
 
 HUB = {"text": "The dog chased the cat until it  got tired.", "pronoun": "it", "pronoun_loc": 29,
@@ -43,15 +44,14 @@ HUB_STORY = {f"input_sentence_{n}": "So. " for n in range(1, 5)} | {
     "sentence_quiz1": "Bad.", "sentence_quiz2": "Good.", "answer_right_ending": 2,
 }  # fmt: skip
 COPA = {"premise": "The road was wet.", "choice1": "It rained.", "choice2": "I sang."}
+ASKED = {"query": "A man sits. He", "choices": [" stands up.", "flies."], "label": 1}
 # Of each shape of a suite: contexts and endings of both options, and which is right.
 READ: list[tuple[str, dict, tuple[str, str], tuple[str, str], int]] = [
     ("hellaswag",  # its original shape
      {"activity_label": "Baking bread", "ctx_a": "[header] How to bake [title] Mix.",
       "ctx_b": "the dough", "endings": ["[step] rises slowly.", "sings."], "label": "0"},
      ("Baking bread: How to bake. Mix. The dough",) * 2, (" rises slowly.", " sings."), 0),
-    ("hellaswag",
-     {"query": "A man sits. He", "choices": [" stands up.", "flies."], "label": 1},
-     ("A man sits. He",) * 2, (" stands up.", " flies."), 1),
+    ("hellaswag", ASKED, ("A man sits. He",) * 2, (" stands up.", " flies."), 1),
     ("winogrande",
      {"sentence": "The cup missed the shelf since _ was narrow.", "option1": "cup",
       "option2": "shelf", "answer": "2"},
@@ -79,20 +79,6 @@ def test_records_of_every_shape(
     item = SUITES[suite].parse(record)
     assert item == Item(contexts, endings, answer)
     assert item.solved == contexts[answer] + endings[answer]
-
-
-@pytest.mark.parametrize(
-    ("suite", "record", "message"),
-    [
-        ("winogrande", {"sentence": "No blank.", "option1": "a", "option2": "b"}, "no blank"),
-        ("winograd", HUB | {"pronoun_loc": 3}, "no 'it' at pronoun_loc 3"),
-        ("hellaswag", {"query": "a", "choices": ["b", "c"], "label": -1}, "not one of the 2"),
-        ("hellaswag", {"query": "a", "choices": ["b", " "], "label": 0}, "option is empty"),
-    ],
-)
-def test_records_that_make_no_question(suite: str, record: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SUITES[suite].parse(record)
 
 
 GRANDE = {"sentence": "The cup missed _ again.", "option1": "a", "option2": "b", "answer": "1"}
@@ -154,20 +140,24 @@ def test_what_is_missing_is_named_and_what_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("suite", "good", "bad", "message"),
     [
-        (json.dumps(GRANDE | {"answer": ""}), "record 2"),
-        (json.dumps({"sentence": "a _ b"}), "record 2: no field 'option1'"),
-        ("{", "line 2: not JSON"),
-        ("3", "line 2: not a JSON object"),
-        ("[" * 200_000, "line 2: nested too deeply"),
+        ("winogrande", GRANDE, GRANDE | {"answer": ""}, "record 2"),
+        ("winogrande", GRANDE, GRANDE | {"sentence": "Not one."}, "record 2: .* has no blank"),
+        ("winograd", HUB, HUB | {"pronoun_loc": 3}, "record 2: .* no 'it' at pronoun_loc 3"),
+        ("hellaswag", ASKED, ASKED | {"label": -1}, "record 2: .* not one of the 2"),
+        ("hellaswag", ASKED, ASKED | {"choices": ["b", " "]}, "record 2: .*option is empty"),
+        ("winogrande", GRANDE, {"sentence": "a _ b"}, "record 2: no field 'option1'"),
+        ("winogrande", GRANDE, "{", "line 2: not JSON"),
+        ("winogrande", GRANDE, "[" * 200_000, "line 2: nested too deeply"),
     ],
 )
-def test_a_bad_record_is_never_left_out(tmp_path: Path, line: str, message: str) -> None:
-    path = write(tmp_path / "a.jsonl", GRANDE)
-    path.write_text(path.read_text() + line)
+def test_a_bad_record_is_never_left_out(
+    tmp_path: Path, suite: str, good: dict, bad: dict | str, message: str
+) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [good, bad])
     with pytest.raises(ValueError, match=message):
-        load("winogrande", path)
+        load(suite, path)
 
 
 BYTES = ByteTokenizer()
@@ -204,12 +194,9 @@ def test_demonstrations_are_fed_and_counted() -> None:
     short = score(made, num_fewshot=4, length=60)
     assert 0 < short.demonstrations < 4 and short.truncated == 0
     assert score(made, num_fewshot=1, length=25).truncated == 1.0
-
-
-def test_not_enough_demonstrations() -> None:
     with pytest.raises(ValueError, match="--num-fewshot 8: only 7 demonstrations"):
-        score(model(), num_fewshot=8)
-    few = score(model(), num_fewshot=1, questions=suite(pool=[word_question(0)]))
+        score(made, num_fewshot=8)
+    few = score(made, num_fewshot=1, questions=suite(pool=[word_question(0)]))
     assert few.demonstrations == 1
 
 
