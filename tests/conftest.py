@@ -164,6 +164,15 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """400 documents, each of three numbers in a row; nobody writes into it."""
+    path = tmp_path_factory.mktemp("counting") / "corpus.jsonl"
+    lines = (f'{{"text": "{i} {i + 1} {i + 2} the end"}}\n' for i in range(400))
+    path.write_text("".join(lines))
+    return path
+
+
 @pytest.fixture
 def without_pdf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are drawn for pages alone: to embed its fonts is most of a PDF's time."""

@@ -182,7 +182,7 @@ def test_prompt_tuning() -> None:
     assert torch.equal(output.logits, model(inputs_embeds=vectors).logits)
 
 
-def test_generate(tmp_path: Path) -> None:
+def test_generate_and_impossible_sampling(tmp_path: Path) -> None:
     train_bpe([TEXT * 3], 300, tmp_path / "tokenizer.json")
     tokenizer = load_tokenizer(tmp_path)
     sizes: dict[str, Any] = {"width": 32, "layers": 2, "heads": 4, "ffn_width": 48}
@@ -198,9 +198,6 @@ def test_generate(tmp_path: Path) -> None:
     before = torch.get_rng_state()
     assert generated(temperature=0) == generated(top_k=1, seed=7)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_impossible_sampling() -> None:
     wrong: dict[str, Any] = {"temperature": -1.0, "top_p": 0.0, "top_k": -1, "new_tokens": 0}
     with pytest.raises(ValueError, match=r"new_tokens(.|\n)*temperature(.|\n)*top_k.*\ntop_p"):
         hf.Sampling(**wrong)

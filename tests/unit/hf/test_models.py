@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 from magneto import hf  # noqa: E402
 from magneto.hf.export import auto_class, harness_scores  # noqa: E402
 from magneto.hf.wrapper import CONFIGURATIONS  # noqa: E402
-from tests.unit.hf.kinds import IDS, KINDS, MASK, PIXELS, SEEN, TEXTS, inputs, says, wrapped  # noqa: E402
+from tests.unit.hf.kinds import IDS, KINDS, MASK, PIXELS, SEEN, inputs, says, wrapped  # noqa: E402
 
 
 @torch.no_grad()
@@ -111,7 +111,7 @@ def test_gradient_checkpointing_changes_no_gradient(name: str) -> None:
         model.activation_checkpointing_enable(every_n_layers=2)
 
 
-def test_unsupported_arguments_are_refused_by_name() -> None:
+def test_unsupported_arguments_and_masks_of_another_shape_are_refused_by_name() -> None:
     """Also what collators say of packed texts."""
     words = {
         "inputs_embeds": "input_ids",
@@ -121,14 +121,21 @@ def test_unsupported_arguments_are_refused_by_name() -> None:
         "encoder_hidden_states": "no cross-attention",
     }
     for name in KINDS:
-        model = wrapped(name)
+        model, given = wrapped(name), inputs(name)
         for argument, why in words.items():
             if name == "MagnetoForCausalLM" and argument in ("inputs_embeds", "position_ids"):
                 continue
             with pytest.raises(ValueError, match=f"{argument} is not supported: .*{why}"):
-                model(**inputs(name), **{argument: torch.zeros(2, 7)})
+                model(**given, **{argument: torch.zeros(2, 7)})
         with pytest.raises(ValueError, match="output_attentions"):
-            model(**inputs(name), output_attentions=True)
+            model(**given, output_attentions=True)
+        given.pop("attention_mask", None)
+        length = 40 if "Transducer" in name else IDS.shape[1]
+        masks = ["attention_mask"] * ("ImageClassification" not in name)
+        for argument in masks + ["decoder_attention_mask"] * ("Seq2Seq" in name):
+            for shape in ((1, length), (2, length - 1), (2, 1, length, length)):
+                with pytest.raises(ValueError, match=r"mask is \(.*\), but must be \(2, \d+"):
+                    model(**given, **{argument: torch.ones(shape, dtype=torch.long)})
 
 
 def test_what_the_harness_cannot_run_is_told_by_its_first_line(
@@ -139,18 +146,6 @@ def test_what_the_harness_cannot_run_is_told_by_its_first_line(
         monkeypatch.setitem(sys.modules, "lm_eval", harness)
         with pytest.raises(ValueError, match=f"cannot run boolq: {said}. Offline"):
             harness_scores(None, ["boolq"], 0, 1, None)
-
-
-def test_a_mask_of_another_shape_is_refused() -> None:
-    for name in [*TEXTS, "MagnetoForTransducer", *SEEN]:
-        model, given = wrapped(name), inputs(name)
-        given.pop("attention_mask", None)
-        length = 40 if "Transducer" in name else IDS.shape[1]
-        names = ["attention_mask"] + ["decoder_attention_mask"] * ("Seq2Seq" in name)
-        for shape in ((1, length), (2, length - 1), (2, 1, length, length)):
-            for argument in names:
-                with pytest.raises(ValueError, match=r"mask is \(.*\), but must be \(2, \d+"):
-                    model(**given, **{argument: torch.ones(shape, dtype=torch.long)})
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -174,13 +169,16 @@ def test_hidden_states(name: str) -> None:
     assert isinstance(model(**inputs(name), return_dict=False), tuple)
 
 
-def test_attention_other_than_sdpa_is_refused(tmp_path: Path) -> None:
+def test_other_attention_and_a_size_outside_the_core_are_refused(tmp_path: Path) -> None:
     model = wrapped("MagnetoForCausalLM")
     model.save_pretrained(tmp_path)
+    load = type(model).from_pretrained
     with pytest.raises(ValueError, match="attn_implementation must be 'sdpa', not 'eager'"):
-        type(model).from_pretrained(tmp_path, attn_implementation="eager")
+        load(tmp_path, attn_implementation="eager")
     with pytest.raises(ValueError, match="attn_implementation must be 'sdpa', not 'eager'"):
         model.set_attn_implementation("eager")
+    with pytest.raises(ValueError, match="hidden_size is 32, but core has 16"):
+        load(tmp_path, hidden_size=32)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -229,15 +227,6 @@ def test_a_directory_without_a_head_gets_a_new_one(tmp_path: Path) -> None:
     save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match="missing weights: weight of a Projection"):
         hf.MagnetoForMaskedLM.from_pretrained(tmp_path)
-
-
-def test_token_types_and_padding_of_encoders() -> None:
-    model: Any = wrapped("MagnetoForSequenceClassification", token_types=2)
-    given = {"attention_mask": MASK, "token_type_ids": IDS % 2}
-    found = model(IDS, **given).logits
-    assert torch.equal(found, model.unwrap()(IDS, MASK.bool(), IDS % 2))
-    alone = model(IDS[1:, :4], token_type_ids=IDS[1:, :4] % 2).logits
-    assert (found[1:] - alone).abs().max() <= 1e-6
 
 
 @torch.no_grad()

@@ -44,22 +44,19 @@ def test_pixel_values_equal_the_inputs_of_validation() -> None:
         hf.MagnetoImageProcessor(0)([array, array[1:]])
 
 
-def odd_files() -> dict[str, bytes]:
+def test_image_files_have_the_pixels_of_a_run() -> None:
+    """One that is turned, one that is transparent, one of 16 bits, one with a palette."""
     pixels = photo()
     turned = Image.Exif()
     turned[0x0112] = 6  # taken with the camera upright
     clear = np.full((*pixels.shape[:2], 1), 255, np.uint8)
     clear[:20] = 64
-    return {
-        "turned": encoded(pixels, "PNG", exif=turned),
-        "transparent": encoded(np.concatenate((pixels, clear), axis=2)),
-        "16 bits": encoded(pixels[..., 0].astype(np.uint16) * 257),
-        "palette": encoded(Image.fromarray(pixels).convert("P")),
-    }
-
-
-def test_image_files_have_the_pixels_of_a_run() -> None:
-    for content in odd_files().values():
+    for content in (
+        encoded(pixels, "PNG", exif=turned),
+        encoded(np.concatenate((pixels, clear), axis=2)),
+        encoded(pixels[..., 0].astype(np.uint16) * 257),
+        encoded(Image.fromarray(pixels).convert("P")),
+    ):
         picture = Image.open(io.BytesIO(content))
         found = hf.MagnetoImageProcessor(0)(picture, return_tensors="np")["pixel_values"]
         wanted = InputFormat(0).normalise(EncodedPicture(content).pixels())

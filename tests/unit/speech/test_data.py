@@ -238,10 +238,8 @@ def test_kaldi(tmp_path: Path) -> None:
 
 def test_folders_that_kaldi_cut_for_its_jobs_are_no_splits(tmp_path: Path) -> None:
     for place in ("data/train", "data/train/split2/1", "data/train/.backup", "data/dev"):
-        folder = tmp_path / place
-        write(folder / "r.wav")
-        (folder / "wav.scp").write_text(f"r {folder / 'r.wav'}\n")
-        (folder / "text").write_text("r hello you\n")
+        write(tmp_path / place / "r.wav")
+        kaldi(tmp_path / place, wav=f"r {tmp_path / place / 'r.wav'}\n", text="r hello you\n")
     assert splits(tmp_path) == ["data/dev", "data/train"]
     table, _ = read(tmp_path, "data/dev")
     assert table.columns["audio"].key(0) == "data/dev/r.wav" and seconds(table) == [1]

@@ -40,11 +40,7 @@ from tests.unit.speech.wavs import write, write_table
 WRONG: list[tuple[type, dict[str, Any], str]] = [
     (SpeechDataConfig, {"max_frames": 10}, "max_frames (10) must be 3000 or more"),
     (SpeechDataConfig, {"augmentation": {"speeds": [0.5]}, "max_frames": 5999}, "be 6000 or more"),
-    (
-        SpeechDataConfig,
-        {"features": {"high_frequency": 9000}},
-        "must be at most half the sample rate",
-    ),
+    (SpeechDataConfig, {"features": {"high_frequency": 9000}}, "at most half the sample rate"),
     (SpeechDataConfig, {"features": {"frame_shift": 30}}, "frame_shift must be 1 or more and at"),
     (SpeechDataConfig, {"cached": True, "augmentation": {"gain": 3}}, "cached excludes augmen"),
     (SpeechDataConfig, {"source": "builtin:digits"}, "unknown built-in speech 'builtin:digits'."),
@@ -74,19 +70,16 @@ def made(**data: Any) -> SpeechRecognition:
     return SpeechRecognition(MODEL, replace(DATA, **data), 1)
 
 
-def test_padding_is_the_share_of_places_without_a_frame() -> None:
-    task = made()
-    (group, *_) = task.train_stream(1, 1).batch(0)[0]
-    found = task.loss(task.build_model(), [group])
-    share = float(found.logs["padding"] / found.count)
-    assert share == pytest.approx(1 - group.frames / group.features[..., 0].numel())
-
-
-def test_no_utterance_is_left_out_of_evaluation() -> None:
+def test_padding_is_told_and_no_utterance_is_left_out_of_evaluation() -> None:
     """One that can't be read, and one without a finite loss, count with all their words."""
-    task = made()
+    task, said = made(), Said()
+    task.prepare(said)
     torch.manual_seed(0)
     model = task.build_model().eval()
+    (group, *_) = task.train_stream(1, 1).batch(0)[0]
+    found = task.loss(model, [group])
+    share = float(found.logs["padding"] / found.count)
+    assert share == pytest.approx(1 - group.frames / group.features[..., 0].numel())
     batch: SpeechBatch = task.validation_batches()[0]
     count = len(batch.ids)
     weights, features = batch.weights.clone(), batch.features.clone()
@@ -105,15 +98,9 @@ def test_no_utterance_is_left_out_of_evaluation() -> None:
     assert metrics["wer"] == pytest.approx(errors)
     only = task.summarise(sums, [[(i, text, "") for i, text, _ in scores.predictions]])
     assert only["wer"] == only["deletions"] == only["cer"] == 1.0 and words > 3
-
-
-def test_empty_transcripts_are_told() -> None:
-    task, said = made(), Said()
-    task.prepare(said)
-    sums = {"loss": 1.0, "count": 1.0, NON_FINITE: 0.0, "unreadable": 0.0}
-    for words, told in (("two", False), ("", True)):
-        task.summarise(sums, [[*((str(n), "one", "") for n in range(9)), ("9", "one", words)]])
-        assert ("100% of the validation transcripts are empty" in said.lines[-1]) == told
+    assert "100% of the validation transcripts are empty" in said.lines.pop()
+    task.summarise(sums, [[*((str(n), "one", "") for n in range(9)), ("9", "one", "two")]])
+    assert "are empty" not in said.lines[-1]
 
 
 def test_what_does_not_fit_is_refused() -> None:

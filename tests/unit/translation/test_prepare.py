@@ -80,9 +80,8 @@ def test_prepared_once_and_anew_when_anything_changes(
 
 
 def test_a_joint_tokenizer_and_an_older_vocabulary(source: Path, tmp_path: Path) -> None:
-    made = prepare(
-        source, tokenizer="bpe", vocab_size=300, directions=("en-de", "de-en")
-    ).vocabulary
+    first = prepare(source, tokenizer="bpe", vocab_size=300, directions=("en-de", "de-en"))
+    made = first.vocabulary
     assert (made.size, made.languages, made.tag("en")) == (302, ("de", "en"), 301)
     words = made.tokenizer.encode(["Hé"])[0]
     assert made.encode_source(["Hé"], "de") == [[made.tag("de"), *words, made.end]]

@@ -10,13 +10,13 @@ import pytest
 import torch
 import yaml
 
-from magneto.cli import main
 from magneto.progress import ProgressBars
 from magneto.recipe import load_recipe
 from magneto.training.logging import read_metrics
 from magneto.training.loop import train
 from magneto.translation.config import ParallelDataConfig, TranslationConfig
 from magneto.translation.task import Translation
+from tests.commands import refused
 from tests.evaluating import measured, taught
 from tests.ranks import run_ranks
 
@@ -175,9 +175,7 @@ def test_bleu_and_shares_of_a_model_are_refused_before_any_work(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setenv("MAGNETO_CACHE", str(tmp_path / "cache"))
-    words = ["train", "translation/tiny", "--data", str(text), "--out", str(tmp_path / "run")]
-    words += ["--data.select_by", "bleu", "--data.languages", "null", "--distributed", "fsdp"]
-    assert main(words) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1 and "data.select_by bleu" in err and "use ddp" in err
+    words = f"--data {text} --data.languages null --data.select_by bleu --distributed fsdp".split()
+    line = refused(capsys, "train", "translation/tiny", "--out", tmp_path / "run", *words)
+    assert "data.select_by bleu" in line and "use ddp" in line
     assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
