@@ -61,6 +61,14 @@ def masks(index: list[Tensor | None]) -> bool:
 
 
 @contextmanager
+def host_reads() -> Iterator[list[str]]:
+    """Yield a list of what makes the host wait meanwhile."""
+    found: list[str] = []
+    with Operations(found), Calls(found):
+        yield found
+
+
+@contextmanager
 def no_host_reads(device: torch.device) -> Iterator[None]:
     """Fail where the body makes the host wait.
 
@@ -74,8 +82,7 @@ def no_host_reads(device: torch.device) -> Iterator[None]:
         finally:
             torch.cuda.set_sync_debug_mode("default")
         return
-    found: list[str] = []
-    with Operations(found), Calls(found):
+    with host_reads() as found:
         yield
     if found:
         raise RuntimeError(f"the host would wait for a device: {', '.join(found)}")

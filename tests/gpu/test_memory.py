@@ -1,41 +1,15 @@
 """The memory that a training step takes at its peak is what the layers' activations add up to."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from magneto.language.config import LanguageModelConfig
 from magneto.language.models import LanguageModel
+from tests.memory import Peak
 
 # Width, layers, heads, vocabulary, batch, length.
 SCALES = {"cpu": (64, 6, 4, 64, 4, 128), "cuda": (768, 12, 12, 1024, 8, 1024)}
-
-
-class Peak(TorchDispatchMode):
-    """Follows the bytes of all tensors made while it is on; what is inside a kernel is not seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.bytes = 0
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        before = {t.untyped_storage()._cdata for t in tree_iter(args) if torch.is_tensor(t)}
-        result = func(*args, **(kwargs or {}))
-        self.alive = {key: held for key, held in self.alive.items() if not held[0].expired()}
-        for tensor in tree_iter(result):
-            if torch.is_tensor(tensor):
-                storage = tensor.untyped_storage()
-                if storage._cdata not in before:
-                    self.alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-        self.bytes = max(self.bytes, sum(size for _, size in self.alive.values()))
-        return result
 
 
 def peak_bytes(device: torch.device, **changes: Any) -> tuple[int, LanguageModel]:

@@ -16,16 +16,11 @@ from magneto.lab.grid import RATE, SEED, Cell, read_sweep
 from tests.commands import answer, refused
 
 PACKAGE = '''
-"""Say whether more than half of the bits of a row are set."""
-
-import numpy as np
-import torch
 from torch import nn
-from torch.nn import functional as F
 
-from magneto.data.stream import example_stream, shuffled
 from magneto.fields import configuration
-from magneto.training.task import Loss, Scores, Task
+from magneto.training.task import Task
+from tests.unit.training import toy
 
 
 @configuration
@@ -33,53 +28,26 @@ class ToyModel:
     hidden: int = 8
 
 
-@configuration
-class ToyData:
-    source: str = "bits"
-    rows: int = 256
-
-
-class Toy(Task):
-    primary_metric = "right"
-    higher_is_better = True
-    unit = "rows"
+class Toy(toy.Toy):
+    primary_metric = "sign"
     ModelConfig = ToyModel
-    DataConfig = ToyData
 
-    def rows(self, split):
-        random = np.random.default_rng([len(self.data_config.source), split])
-        bits = torch.from_numpy(random.integers(2, size=(self.data_config.rows, 9))).float()
-        return bits, (bits.sum(1) > 4).long()
+    def __init__(self, model, data, seed):
+        super().__init__(data, seed)
+        self.model_config, self.higher_is_better = model, True
 
     def build_model(self):
         hidden = self.model_config.hidden
-        return nn.Sequential(nn.Linear(9, hidden), nn.ReLU(), nn.Linear(hidden, 2))
-
-    def train_stream(self, batch_size, seed):
-        bits, labels = self.rows(0)
-        plan = shuffled(len(bits), batch_size, seed)
-        return example_stream(plan, lambda numbers, draws: (bits[numbers], labels[numbers]))
-
-    def loss(self, model, batch):
-        total = F.cross_entropy(model(batch[0]).float(), batch[1], reduction="sum")
-        return Loss(total, torch.ones_like(batch[1]).sum())
-
-    def validation_batches(self):
-        return list(zip(*(part.split(50) for part in self.rows(1))))
-
-    def score(self, model, batch):
-        loss = self.loss(model, batch)
-        right = (model(batch[0]).argmax(-1) == batch[1]).sum()
-        return Scores({"loss": loss.total, "right": right, "count": loss.count})
-
-    def summarise(self, sums, predictions):
-        return {name: sums[name] / sums["count"] for name in ("loss", "right")}
+        return nn.Sequential(nn.Linear(4, hidden), nn.Tanh(), nn.Linear(hidden, 1))
 
     def baseline(self, limit=None):
-        share = self.rows(1)[1].float().mean().item()
-        return {"right": max(share, 1 - share)}
+        share = (self.set[1] > 0).float().mean().item()
+        return {"sign": max(share, 1 - share)}
 '''
 VARIANTS = """
+import torch
+
+
 class NoLoss(Toy):
     loss = Task.loss
 
@@ -90,14 +58,14 @@ class OtherMetric(Toy):
 
 class Tensors(Toy):
     def summarise(self, sums, predictions):
-        return {"loss": torch.tensor(sums["loss"]), "right": torch.tensor(0.5)}
+        return {"loss": torch.tensor(sums["error"]), "sign": torch.tensor(0.5)}
 
     def predict(self, model, inputs):
         return torch.tensor([[float(row["bit"])] for row in inputs])
 """
 RECIPE = """
 task: toy_package.task:Toy
-data: {rows: 256}
+data: {examples: 256}
 training: {steps: 12, batch_size: 32, learning_rate: 0.01, warmup_steps: 2, log_every: 2,
   evaluate_every: 6, tensorboard: false, device: cpu}
 """
@@ -134,7 +102,7 @@ def test_compare_without_placements(place: Path, capsys, monkeypatch) -> None:
     out = place / "comparison"
     found = answer(capsys, *words, "--out", out)
     assert found["complete"] and found["placements"] == ["hidden=4", "hidden=8"]
-    assert found["metric"] == "right" and len(found["summary"]) == 2
+    assert found["metric"] == "sign" and len(found["summary"]) == 2
     assert all(cell.values.keys() >= {"model.hidden"} for cell in read_sweep(out).cells())
     assert "hidden=8" in (out / "report.html").read_text()
     assert Cell({RATE: 0.01, SEED: 1}).row == "Recipe"  # rates alone are compared
@@ -168,14 +136,14 @@ def test_what_an_unfinished_task_lacks_is_said(place: Path, capsys) -> None:
     assert "model.hidden is missing" in line
     other = "toy_package.unfinished:OtherMetric"
     line = refused(capsys, *words, other, "--model.hidden", "8")
-    assert "'accuracy'" in line and "loss, right" in line
+    assert "'accuracy'" in line and "loss, sign" in line
 
 
 def test_metrics_and_answers_may_be_tensors(place: Path, capsys, monkeypatch) -> None:
     (place / "toy_package" / "tensors.py").write_text(PACKAGE + VARIANTS)
     words = ["train", place / "toy.yaml", "--task", "toy_package.tensors:Tensors"]
-    words += ["--training.epochs", "0.25", "--training.warmup_steps", "0"]
-    assert answer(capsys, *words, "--out", place / "tensors")["metrics"]["right"] == 0.5
+    words += ["--training.steps", "2", "--training.warmup_steps", "0"]
+    assert answer(capsys, *words, "--out", place / "tensors")["metrics"]["sign"] == 0.5
     (place / "bits.csv").write_text("bit\n1\n0\n")
     for rows, given in (("bits.csv", ""), ("-", "bit\n1\n0\n"), ("-", '{"bit": 1}\n{"bit": 0}\n')):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))

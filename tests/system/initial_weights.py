@@ -14,10 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import nn
 
 from magneto.training.checkpoint import CheckpointWriter, model_pieces
 from magneto.training.config import TrainingConfig
@@ -25,6 +22,7 @@ from magneto.training.distributed import join_world
 from magneto.training.model import initial_model, own_tensors
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
+from tests.memory import Peak
 from tests.unit.training.toy import Toy
 
 SIZES: dict[str, Any] = {"width": 64, "heads": 4, "ffn_width": 256, "positions": "learned"}
@@ -39,39 +37,12 @@ class Translating(Toy):
         )
 
 
-class Elements(TorchDispatchMode):
-    """Counts the elements that live in memory, and keeps the most there were."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.most = 0
-        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, list | tuple) else [made]:
-            if isinstance(tensor, Tensor):
-                self._count(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
-        return made
-
-    def _count(self, tensor: Tensor) -> None:
-        if tensor.is_meta:
-            return
-        storage = tensor.untyped_storage()
-        held = StorageWeakRef(storage)
-        self._live = {k: v for k, v in self._live.items() if not v[0].expired()}
-        self._live[held.cdata] = (held, storage.nbytes() // tensor.element_size())
-        self.most = max(self.most, sum(count for _, count in self._live.values()))
-
-
 def main(out: Path, strategy: str) -> None:
     size = 2 if strategy == "hybrid" else None
     config = TrainingConfig(device="cpu", distributed=strategy, shard_size=size)  # type: ignore[arg-type]
     with join_world(config) as world:
         task = Translating()
-        with Elements() as elements:
+        with Peak() as peak:
             model = initial_model(task, 3, world)
         pieces = model_pieces(model)
         whole = {name: math.prod(piece.shape) for name, piece in pieces.items()}
@@ -86,7 +57,7 @@ def main(out: Path, strategy: str) -> None:
             for module in model.modules()
         )
         found = {
-            "most": elements.most,
+            "most": peak.bytes / 4,  # all are float32
             "share": sum(share.values()),
             "largest": largest,
             "whole": sum(whole.values()),

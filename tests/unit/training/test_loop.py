@@ -19,7 +19,7 @@ from magneto.training.logging import read_metrics
 from magneto.training.loop import Hook, TrainingState, accumulate, step_seed, train
 from magneto.training.task import Loss
 from magneto.weights import list_checkpoints
-from tests.evaluating import watched_reads
+from tests.gpu.host_reads import host_reads
 from tests.problems import listed
 from tests.unit.training.toy import (
     TIMED,
@@ -99,7 +99,7 @@ def test_no_step_reads_the_device(tmp_path: Path) -> None:
     """Between logs nothing turns a tensor into a number."""
     seen = []
     settings = config(log_every=30, save_every=0, evaluate_every=0, clip_norm=1.0, ema_decay=0.9)
-    with watched_reads() as reads:
+    with host_reads() as reads:
         hooks = [Hook(1, lambda state: seen.append(len(reads)))]
         train(Toy(), settings, tmp_path, seed=3, report=QUIET, hooks=hooks)
     assert seen[0] == seen[28] and reads.count("tolist") > 0
