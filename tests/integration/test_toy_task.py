@@ -15,7 +15,7 @@ from magneto.lab import sweep
 from magneto.lab.grid import RATE, SEED, Cell, read_sweep
 from tests.commands import answer, refused
 
-PACKAGE = '''
+PACKAGE = """
 from torch import nn
 
 from magneto.fields import configuration
@@ -43,7 +43,7 @@ class Toy(toy.Toy):
     def baseline(self, limit=None):
         share = (self.set[1] > 0).float().mean().item()
         return {"sign": max(share, 1 - share)}
-'''
+"""
 VARIANTS = """
 import torch
 

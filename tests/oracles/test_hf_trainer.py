@@ -6,6 +6,7 @@ The losses are those of magneto.hf.wrapper.
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,41 +34,37 @@ class Kind:
         model: Wrapped for transformers.
         data: All rows, as Trainer's collator stacks them.
         logits: Of our own model.
-        targets: What the logits are compared with.
-        loss: Of one number or row of logits each, not reduced; None for cross-entropy.
+        targets: What the logits are compared with; None for the labels.
+        loss: The mean of logits and targets; None for cross-entropy.
         whole: The mean loss, where it is not of the logits alone.
     """
 
     model: Any
     data: Batch
     logits: Callable[[Any, Batch], torch.Tensor]
-    targets: torch.Tensor
+    targets: torch.Tensor | None = None
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     whole: Callable[[Any, Batch], torch.Tensor] | None = None
 
     def mean_loss(self, model: Any, smoothing: float = 0.0) -> torch.Tensor:
-        """Return the mean over all targets, written out."""
+        """Return torch's own mean over all targets."""
         if self.whole is not None:
             return self.whole(model, self.data)
         logits = self.logits(model, self.data)
+        targets = self.data["labels"] if self.targets is None else self.targets
         if self.loss is not None:
-            return self.loss(logits, self.targets).mean()
-        log_shares = logits.log_softmax(-1)
-        counted = self.targets != -100
-        picked = log_shares.gather(-1, self.targets.clamp(min=0)[..., None])[..., 0]
-        each = -(1 - smoothing) * picked - smoothing * log_shares.mean(-1)
-        return (each * counted).sum() / counted.sum()
+            return self.loss(logits, targets)
+        rows = logits.flatten(0, -2), targets.flatten()
+        return F.cross_entropy(*rows, label_smoothing=smoothing)
 
     def trained(self, steps: int, smoothing: float = 0.0) -> Any:
         """Return a copy of the model after steps of gradient descent on all rows."""
         model = deepcopy(self.model).train()
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
         for _ in range(steps):
-            model.zero_grad()
+            optimizer.zero_grad()
             self.mean_loss(model, smoothing).backward()
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    if parameter.grad is not None:  # a table of no token types has none
-                        parameter -= RATE * parameter.grad
+            optimizer.step()
         return model.eval()
 
     def __len__(self) -> int:
@@ -90,17 +87,15 @@ def some_ignored(labels: torch.Tensor) -> torch.Tensor:
 def causal() -> Kind:
     model = wrapped("MagnetoForCausalLM", positions="learned")
     ids = tokens()
-    labels = some_ignored(ids)
-    targets = F.pad(labels[:, 1:], (0, 1), value=-100)
-    data = {"input_ids": ids, "labels": labels}
+    data = {"input_ids": ids, "labels": some_ignored(ids)}
+    targets = F.pad(data["labels"][:, 1:], (0, 1), value=-100)
     return Kind(model, data, lambda m, b: m.core(b["input_ids"]), targets)
 
 
 def masked() -> Kind:
     model = wrapped("MagnetoForMaskedLM", positions="learned")
-    labels = some_ignored(tokens())
-    data = {"input_ids": tokens(), "labels": labels}
-    return Kind(model, data, lambda m, b: m.head(m.core(b["input_ids"])), labels)
+    data = {"input_ids": tokens(), "labels": some_ignored(tokens())}
+    return Kind(model, data, lambda m, b: m.head(m.core(b["input_ids"])))
 
 
 def seq2seq() -> Kind:
@@ -108,89 +103,71 @@ def seq2seq() -> Kind:
     labels = some_ignored(tokens(8))
     read = model.prepare_decoder_input_ids_from_labels(labels)
     data = {"input_ids": tokens(), "decoder_input_ids": read, "labels": labels}
-    return Kind(model, data, lambda m, b: m.core(b["input_ids"], b["decoder_input_ids"]), labels)
+    return Kind(model, data, lambda m, b: m.core(b["input_ids"], b["decoder_input_ids"]))
 
 
-def classifier(classes: int, labels: torch.Tensor, problem: str, loss: Any = None) -> Kind:
-    head = {"num_labels": classes, "problem_type": problem, "classifier_dropout": 0.0}
-    model = wrapped("MagnetoForSequenceClassification", positions="learned", **head)
+# Labels of each problem of texts, and torch's loss of them.
+PROBLEMS: dict[str, tuple[Callable[[], torch.Tensor], str, Any]] = {
+    "classes": (lambda: torch.randint(3, (ROWS,)), "single_label_classification", None),
+    "numbers": (lambda: torch.randn(ROWS), "regression", F.mse_loss),
+    "threes": (lambda: torch.randn(ROWS, 3), "regression", F.mse_loss),
+    "several": (lambda: torch.randint(2, (ROWS, 3)).float(), "multi_label_classification",
+                F.binary_cross_entropy_with_logits),
+}  # fmt: skip
+
+
+def texts(problem: str) -> Kind:
+    draw, kind, loss = PROBLEMS[problem]
+    head = {"num_labels": 1 if problem == "numbers" else 3, "problem_type": kind}
+    model = wrapped("MagnetoForSequenceClassification", positions="learned", **head,
+                    classifier_dropout=0.0)  # fmt: skip
 
     def logits(model: Any, batch: Batch) -> torch.Tensor:
         found = model.classifier(model.core(batch["input_ids"]))
-        return found[:, 0] if classes == 1 else found
+        return found[:, 0] if problem == "numbers" else found
 
-    return Kind(model, {"input_ids": tokens(), "labels": labels}, logits, labels, loss)
-
-
-def text_classes() -> Kind:
-    return classifier(3, torch.randint(3, (ROWS,)), "single_label_classification")
-
-
-def regression() -> Kind:
-    return classifier(1, torch.randn(ROWS), "regression", lambda x, y: (x - y) ** 2)
-
-
-def regression_of_three() -> Kind:
-    return classifier(3, torch.randn(ROWS, 3), "regression", lambda x, y: (x - y) ** 2)
-
-
-def several_labels() -> Kind:
-    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return -(y * x.sigmoid().log() + (1 - y) * (-x).sigmoid().log())
-
-    labels = torch.randint(2, (ROWS, 3)).float()
-    return classifier(3, labels, "multi_label_classification", loss)
+    return Kind(model, {"input_ids": tokens(), "labels": draw()}, logits, loss=loss)
 
 
 def images() -> Kind:
     model = wrapped("MagnetoForImageClassification", channels=1)
-    labels = torch.randint(3, (ROWS,))
-    data = {"pixel_values": torch.randn(ROWS, 1, 8, 8), "labels": labels}
-    return Kind(model, data, lambda m, b: m.core(b["pixel_values"]), labels)
+    data = {"pixel_values": torch.randn(ROWS, 1, 8, 8), "labels": torch.randint(3, (ROWS,))}
+    return Kind(model, data, lambda m, b: m.core(b["pixel_values"]))
 
 
 def segmentation(ignored: int = -100) -> Kind:
     labels = torch.randint(5, (ROWS, 16, 16))
     for row in range(ROWS):  # a different number in each
         labels[row, : 1 + row] = ignored
-    data = {"pixel_values": torch.randn(ROWS, 3, 16, 16), "labels": labels}
+
+    def both(model: Any, batch: Batch) -> list[torch.Tensor]:
+        maps = model.core(batch["pixel_values"])
+        return [F.interpolate(each, (16, 16), mode="bilinear") for each in maps]
 
     def whole(model: Any, batch: Batch) -> torch.Tensor:
-        both = [
-            F.interpolate(x, (16, 16), mode="bilinear") for x in model.core(batch["pixel_values"])
-        ]
-        shares = [x.movedim(1, -1).log_softmax(-1) for x in both]
-        right = labels.clamp(0, 4)[..., None]
-        each = [-x.gather(-1, right)[..., 0] * (labels != ignored) for x in shares]
-        return (each[0] + 0.4 * each[1]).sum() / (labels != ignored).sum()
+        main, auxiliary = (
+            F.cross_entropy(each, labels, ignore_index=ignored) for each in both(model, batch)
+        )
+        return main + 0.4 * auxiliary
 
-    def logits(model: Any, batch: Batch) -> torch.Tensor:
-        answers = model.core(batch["pixel_values"])[0]
-        return F.interpolate(answers, (16, 16), mode="bilinear")
-
+    data = {"pixel_values": torch.randn(ROWS, 3, 16, 16), "labels": labels}
     model = wrap(small_model(head_dropout=0.0))
-    return Kind(model, data, logits, labels, whole=whole)
+    return Kind(model, data, lambda m, b: both(m, b)[0], whole=whole)
 
 
 def questions() -> Kind:
-    model = wrapped("MagnetoForVisualQuestionAnswering")
-    labels = torch.rand(ROWS, 4)
-    data = {"pixel_values": torch.randn(ROWS, 3, 8, 8), "input_ids": tokens(6), "labels": labels}
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / ROWS
 
-    def whole(model: Any, batch: Batch) -> torch.Tensor:
-        x = answers(model, batch)
-        each = -(labels * x.sigmoid().log() + (1 - labels) * (-x).sigmoid().log())
-        return each.sum(1).mean()
-
-    return Kind(model, data, answers, labels, whole=whole)
+    data = {"pixel_values": torch.randn(ROWS, 3, 8, 8), "input_ids": tokens(6),
+            "labels": torch.rand(ROWS, 4)}  # fmt: skip
+    return Kind(wrapped("MagnetoForVisualQuestionAnswering"), data, answers, loss=loss)
 
 
 def statements() -> Kind:
-    model = wrapped("MagnetoForVisualReasoning")
-    labels = torch.randint(2, (ROWS,))
-    images = torch.randn(ROWS, 2, 3, 8, 8)
-    data = {"pixel_values": images, "input_ids": tokens(6), "labels": labels}
-    return Kind(model, data, answers, labels)
+    data = {"pixel_values": torch.randn(ROWS, 2, 3, 8, 8), "input_ids": tokens(6),
+            "labels": torch.randint(2, (ROWS,))}  # fmt: skip
+    return Kind(wrapped("MagnetoForVisualReasoning"), data, answers)
 
 
 def answers(model: Any, batch: Batch) -> torch.Tensor:
@@ -209,9 +186,11 @@ def forget_accumulation() -> Iterator[None]:
     state.GradientState._reset_state()
 
 
-CLASSES = [causal, masked, seq2seq, text_classes, images, statements]
-NUMBERS = [regression, regression_of_three, several_labels, segmentation, questions]
-EVERY = [(make, 0.0) for make in (*CLASSES, *NUMBERS)] + [(make, 0.2) for make in CLASSES]
+OF_TEXTS = {problem: partial(texts, problem) for problem in PROBLEMS}
+CLASSES = {"causal": causal, "masked": masked, "seq2seq": seq2seq, "images": images,
+           "statements": statements, "classes": OF_TEXTS.pop("classes")}  # fmt: skip
+KINDS = {**CLASSES, **OF_TEXTS, "segmentation": segmentation, "questions": questions}
+EVERY = [*((name, 0.0) for name in KINDS), *((name, 0.2) for name in CLASSES)]
 
 
 def trainer(kind: Any, folder: Path, **changes: Any) -> Any:
@@ -231,18 +210,12 @@ def trainer(kind: Any, folder: Path, **changes: Any) -> Any:
     )
 
 
-def assert_same_weights(found: Any, expected: Any) -> None:
-    moved = dict(expected.named_parameters())
-    for name, parameter in found.named_parameters():
-        assert torch.allclose(parameter, moved[name], rtol=0, atol=1e-6), name
-
-
-@pytest.mark.parametrize(("make", "smoothing"), EVERY)
+@pytest.mark.parametrize(("name", "smoothing"), EVERY)
 def test_a_steps_micro_batches_add_up_to_the_mean(
-    tmp_path: Path, make: Any, smoothing: float
+    tmp_path: Path, name: str, smoothing: float
 ) -> None:
     """By Trainer's own count of a step's labels, and its own smoothing; values and gradients."""
-    kind = make()
+    kind = KINDS[name]()
     model = kind.model.train()
     kind.mean_loss(model, smoothing).backward()
     expected = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
@@ -259,13 +232,25 @@ def test_a_steps_micro_batches_add_up_to_the_mean(
         torch.testing.assert_close(model.get_parameter(name).grad, gradient, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("make", "smoothing"), [(causal, 0.2), (segmentation, 0.0)])
-def test_train_evaluate_and_predict(tmp_path: Path, make: Any, smoothing: float) -> None:
+# Trainer counts the 255 among the labels; of a step that is one batch it changes nothing.
+WHOLE = {"per_device_train_batch_size": ROWS, "gradient_accumulation_steps": 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "smoothing", "changes"),
+    [(causal, 0.2, {}), (segmentation, 0.0, {}), (partial(segmentation, 255), 0.0, WHOLE)],
+    ids=["causal", "segmentation", "pixels without a class as datasets have them"],
+)
+def test_train_evaluate_and_predict(
+    tmp_path: Path, make: Any, smoothing: float, changes: dict[str, Any]
+) -> None:
     kind = make()
     expected = kind.trained(2, smoothing)
-    made = trainer(kind, tmp_path, label_smoothing_factor=smoothing)
+    made = trainer(kind, tmp_path, label_smoothing_factor=smoothing, **changes)
     made.train()
-    assert_same_weights(kind.model, expected)
+    moved = dict(expected.named_parameters())
+    for name, parameter in kind.model.named_parameters():
+        assert torch.allclose(parameter, moved[name], rtol=0, atol=1e-6), name
     with torch.no_grad():
         loss, logits = kind.mean_loss(expected, smoothing), kind.logits(expected, kind.data)
     assert made.evaluate()["eval_loss"] == pytest.approx(loss.item(), rel=1e-5)
@@ -289,17 +274,8 @@ def test_a_class_made_of_ours_is_shifted_too(tmp_path: Path, made_by: str) -> No
     assert found["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_pixels_without_a_class_as_datasets_have_them(tmp_path: Path) -> None:
-    """Trainer counts the 255 among the labels; of a step that is one batch it changes nothing."""
-    kind = segmentation(255)
-    expected = kind.trained(2)
-    changes = {"per_device_train_batch_size": ROWS, "gradient_accumulation_steps": 1}
-    trainer(kind, tmp_path, **changes).train()
-    assert_same_weights(kind.model, expected)
-
-
 def test_labels_of_another_shape_are_refused() -> None:
-    model = regression_of_three().model
+    model = texts("threes").model
     with pytest.raises(ValueError, match=r"labels is \(7,\), but that of logits is \(7, 3\)"):
         model(tokens(), labels=torch.randn(ROWS))
 
@@ -310,7 +286,7 @@ def test_what_cannot_be_smoothed(tmp_path: Path) -> None:
     for kind, error, words in (
         (translations, ValueError, "DataCollatorForSeq2Seq"),
         (segmentation(), ValueError, "label smoothing is not supported"),
-        (regression(), RuntimeError, "int64"),
+        (texts("numbers"), RuntimeError, "int64"),
     ):
         with pytest.raises(error, match=words):
             trainer(kind, tmp_path, label_smoothing_factor=0.1).train()
