@@ -1,8 +1,11 @@
 """Commands in this process: what they answer, and the one line with which they refuse."""
 
 import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +41,23 @@ def refused(capsys: pytest.CaptureFixture, *words: object) -> str:
     lines = [line for line in err.splitlines() if line.startswith("magneto:")]
     assert code == 2 and out == "" and len(lines) == 1 and "Traceback" not in err, err
     return lines[0]
+
+
+def spelt(changes: Mapping[str, Any]) -> list[str]:
+    """Return the options that make changes of a recipe."""
+    return [f"--{key}={'null' if value is None else value}" for key, value in changes.items()]
+
+
+def started(*words: object, **how: Any) -> subprocess.Popen:
+    """Start a command as a terminal does, in a process group of its own."""
+    command = [sys.executable, "-m", "magneto", *map(str, words)]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command, start_new_session=True, **(silent | how))
+
+
+def written_at(folder: Path) -> dict[Path, int]:
+    """Return when the outcome of each cell in a folder was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("outcome.json")}
 
 
 def wait_until(condition: Callable[[], object]) -> None:

@@ -20,7 +20,7 @@ from magneto.commands.compare import link_best
 from magneto.files import acquire_lock
 from magneto.lab.grid import PLACEMENT, RATE, SEED, Cell, Sweep, is_done, open_sweep
 from magneto.lab.sweep import best_cell, delete_weights, is_behind, work
-from tests.commands import answer, printed, wait_until
+from tests.commands import answer, printed, spelt, started, wait_until, written_at
 
 pytest.importorskip("sklearn")
 
@@ -49,11 +49,9 @@ def outcomes(folder: Path, grid: Sweep) -> dict[str, dict]:
 
 
 def command(folder: Path, *more: str) -> list[str]:
-    words = ["compare", "image-classification/tiny", "--placements", "pre,sub"]
-    words += ["--lrs", "1e-3,1e-2", "--jobs", "2", "--out", str(folder), "--no-measurements", *more]
-    for key, value in SMALL.items():
-        words += [f"--{key}", str(value)]
-    return words
+    words = f"""compare image-classification/tiny --placements pre,sub --lrs 1e-3,1e-2 --jobs 2
+        --out {folder} --no-measurements"""
+    return [*words.split(), *spelt(SMALL), *more]
 
 
 def test_a_cell_that_was_done_meanwhile_is_not_trained_again(
@@ -131,30 +129,24 @@ def test_a_better_cell_that_ends_while_weights_are_deleted_keeps_its_own(
     "kills",
     [pytest.param(1, marks=pytest.mark.distributed), pytest.param(10, marks=pytest.mark.slow)],
 )
-def test_a_killed_grid_gives_the_same_table(tmp_path: Path, kills: int) -> None:
+def test_a_killed_grid_gives_the_same_table(
+    tmp_path: Path, kills: int, capsys: pytest.CaptureFixture
+) -> None:
     """The whole group is killed, or the parent alone; what is done stays as it was."""
     folder, chance = tmp_path / "killed", random.Random(1)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-m", "magneto", *command(folder, "--json")]
     done: dict[Path, int] = {}
     for number in range(kills):
-        process = subprocess.Popen(
-            words, env=environment, start_new_session=True, stderr=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        process = started(*command(folder))
         time.sleep(chance.uniform(3.0, 9.0))
         if number % 3 == 2:
             process.kill()
         else:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        for path, changed in done.items():
-            assert path.stat().st_mtime_ns == changed, "a cell that was done was run again"
-        done = {path: path.stat().st_mtime_ns for path in folder.glob("cells/*/outcome.json")}
-    last = subprocess.run(words, env=environment, check=True, capture_output=True)
-    assert json.loads(last.stdout)["complete"]
-    for path, changed in done.items():
-        assert path.stat().st_mtime_ns == changed
+        assert done.items() <= written_at(folder).items(), "a cell that was done was run again"
+        done = written_at(folder)
+    assert answer(capsys, *command(folder))["complete"]
+    assert done.items() <= written_at(folder).items()
     typed = {key: str(value) for key, value in SMALL.items()}
     grid = Sweep("image-classification/tiny", typed, GRID)
     open_sweep(tmp_path / "whole", grid)
@@ -221,8 +213,7 @@ def test_no_worker_outlives_its_comparison(tmp_path: Path, number: int) -> None:
     """And what is stopped by a signal goes on with the same command to the same end."""
     slow = ["--training.steps", "100000", "--training.save_every", "5"]
     grid = tmp_path / "grid"
-    words = [sys.executable, "-m", "magneto", *command(grid), *slow]
-    process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
+    process = started(*command(grid), *slow)
     try:
         wait_until(lambda: any(grid.glob("cells/*/checkpoints/step-*")))
         assert living_workers(grid)

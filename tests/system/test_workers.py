@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import wait_until
+from tests.commands import started, wait_until
 
 SELF = Path("/proc/self/maps")
 
@@ -21,13 +21,10 @@ def children(process: int) -> list[int]:
 
 
 def start_training(run: Path, *words: str) -> subprocess.Popen:
-    """Start `magneto train` as a terminal does, in a process group of its own; wait for steps."""
-    command = [sys.executable, "-m", "magneto", "train", "image-classification/tiny"]
-    settings = ["--training.device", "cpu", "--training.log_every", "1", "--model.layers", "1"]
-    process = subprocess.Popen(
-        [*command, "--out", str(run), "--training.num_workers", "2", *settings, *words],
-        start_new_session=True, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    """Start `magneto train`; wait for steps."""
+    given = f"""train image-classification/tiny --out {run} --training.num_workers 2
+        --training.device cpu --training.log_every 1 --model.layers 1"""
+    process = started(*given.split(), *words, stderr=subprocess.PIPE, text=True)
     metrics = run / "metrics.jsonl"
     wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0)
     return process

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from safetensors import SafetensorError
 
 from magneto.cli import COMMANDS, command_parser, guarded, main
 from magneto.data.tokenizer import load_tokenizer
-from tests.commands import answer, outcome, refused
-from tests.system.commands.conftest import SMALL
+from tests.commands import answer, outcome, refused, started, wait_until
+from tests.system.conftest import SMALL
 
 
 def test_every_command_explains_itself() -> None:
@@ -108,13 +107,11 @@ def test_a_run_that_never_began_leaves_its_place_free(tmp_path: Path, book: Path
 
 def test_control_c_saves_and_says_how_to_go_on(tmp_path: Path, book: Path) -> None:
     run = tmp_path / "stopped"
-    command = [sys.executable, "-m", "magneto", "train", "causal-lm/tiny"]
-    command += ["--data", str(book), "--out", str(run), *SMALL]
-    command += ["--training.steps", "100000", "--training.save_every", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    words = ["train", "causal-lm/tiny", "--data", book, "--out", run, *SMALL]
+    words += ["--training.steps", "100000", "--training.save_every", "0"]
+    process = started(*words, stderr=subprocess.PIPE, text=True)
     metrics = run / "metrics.jsonl"
-    while process.poll() is None and not (metrics.exists() and metrics.read_text()):
-        time.sleep(0.1)
+    wait_until(lambda: metrics.exists() and metrics.stat().st_size)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130, err

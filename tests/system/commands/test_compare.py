@@ -1,5 +1,6 @@
 """`magneto compare` of images and texts, with and without measurements."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,9 @@ import pytest
 
 from magneto.cli import main
 from magneto.files import read_object
-from magneto.lab import comparison, sweep
+from magneto.lab import comparison, ladder, sweep
 from magneto.lab.sweep import work
-from tests.commands import refused
+from tests.commands import printed, refused, spelt
 from tests.shrunken import shrunken
 
 SMALL = {
@@ -30,7 +31,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def quick(module_cache: Path, without_pdf: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run cells in this process, and measure updates of shallow stacks."""
-    monkeypatch.setattr(sweep, "run_local", lambda folder, *rest: work(folder) >= 0)
+    for module in (sweep, ladder):
+        monkeypatch.setattr(module, "run_local", lambda folder, *rest: work(folder) >= 0)
     monkeypatch.setattr(comparison, "DEPTHS", (1, 2))
     monkeypatch.setattr(comparison, "SEEDS", (0, 1))
 
@@ -39,9 +41,7 @@ def words(task: str, place: Path) -> list[str]:
     """Return a task's tiny recipe with options that make it smaller."""
     folder = place / task
     folder.mkdir(exist_ok=True)
-    changes = {**shrunken(task, folder), **SMALL}
-    spelt = {key: "null" if value is None else str(value) for key, value in changes.items()}
-    return [f"{task}/tiny", *(word for key, value in spelt.items() for word in (f"--{key}", value))]
+    return [f"{task}/tiny", *spelt({**shrunken(task, folder), **SMALL})]
 
 
 def test_a_comparison_is_measured_row_by_row(place: Path, capsys: pytest.CaptureFixture) -> None:
@@ -60,6 +60,8 @@ def test_a_comparison_is_measured_row_by_row(place: Path, capsys: pytest.Capture
     assert growth.count("Sub-LN, experts=decoupled") == 2, "in both tables"
     assert "| encoder.transformer.layers.0 |" in growth
     assert 'href="curves.csv"' in (out / "report.html").read_text()
+    line = refused(capsys, "report", out)
+    assert f"{out} is a comparison, not a run; its report is {out / 'report.html'}" in line
 
 
 def test_what_can_not_be_measured_hides_no_table(
@@ -81,22 +83,30 @@ def test_what_can_not_be_measured_hides_no_table(
     assert "accuracy" in said.out and "measured" not in read_object(out / "comparison.json")
 
 
-def test_runs_on_changed_data_do_not_join_a_comparison(
-    tmp_path: Path, capsys: pytest.CaptureFixture
+# Of each command: more options, its file, and options with which it would begin other runs.
+CHANGED = {
+    "compare": ("--no-measurements", "sweep.json", ("--more-seeds 2", "--seeds 1,2")),
+    "ladder": ("--target 64 --widths 8,16 --seeds 1", "ladder.json",
+               ("--widths 8,16,32", "--widths 8,16")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", CHANGED)
+def test_runs_on_changed_data_do_not_join(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    table, out = tmp_path / "rows.csv", tmp_path / "compared"
+    more, file, others = CHANGED[command]
+    table, out = tmp_path / "rows.csv", tmp_path / "out"
     rows = [f"a text {n},{'even' if n % 2 == 0 else 'odd'}" for n in range(24)]
     table.write_text("\n".join(["text,label", *rows]))
-    changes = {**SMALL, "model.max_length": 16}
-    spelt = [word for key, value in changes.items() for word in (f"--{key}", str(value))]
-    given = ["compare", "text-classification/tiny", "--data", str(table), "--out", str(out),
-             "--placements", "sub", "--lrs", "1e-3", "--no-measurements", *spelt]  # fmt: skip
-    assert main(given) == 0
-    before = (out / "sweep.json").read_bytes()
+    given = [command, "text-classification/tiny", "--data", table, "--out", out, "--placements",
+             "sub", "--lrs", "1e-3", *more.split(),
+             *spelt({**SMALL, "model.max_length": 16, "model.heads": 4})]  # fmt: skip
+    printed(capsys, *given)
     table.write_text("\n".join(["text,label", *rows, "another text,odd"]))
-    for more in (["--more-seeds", "2"], ["--seeds", "1,2"]):
-        assert "which changed after the run began" in refused(capsys, *given, *more)
-    assert len(list((out / "cells").iterdir())) == 1
-    assert (out / "sweep.json").read_bytes() == before
-    line = refused(capsys, "report", out)
-    assert f"{out} is a comparison, not a run; its report is {out / 'report.html'}" in line
+    for words in others:
+        before = (out / file).read_bytes(), {*out.rglob("cells/*")}
+        line = refused(capsys, *given, *words.split())
+        assert "which changed after the run began" in line
+        assert ((out / file).read_bytes(), {*out.rglob("cells/*")}) == before
+        shutil.rmtree(out / "rungs" / "width-16", ignore_errors=True)

@@ -14,7 +14,7 @@ from magneto.files import fingerprint
 from magneto.progress import ProgressBars
 from magneto.training.loop import Hook, TrainingState, train
 from tests.commands import refused
-from tests.system.commands.conftest import SMALL
+from tests.system.conftest import SMALL
 from tests.unit.training.toy import Toy, config, flip_a_bit
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.cli import main
 from tests.commands import answer, outcome, printed, refused
-from tests.unit.vision.image_files import Image, write_pairs
-from tests.unit.vision.small import train_classifier
+from tests.unit.vision.image_files import Image
+from tests.unit.vision.small import striped, train_classifier, train_small
 
 
 @pytest.fixture(scope="module")
@@ -71,21 +70,11 @@ def test_mistakes_of_a_user(run: Path, images: Path, tmp_path: Path, capsys) -> 
 
 
 def test_segmentation_is_drawn(tmp_path: Path, capsys) -> None:
-    write_pairs(tmp_path / "pairs", sizes=[(20, 30), (16, 16), (24, 16)])
-    small = """--model.width 16 --model.layers 4 --model.heads 2 --model.ffn_width 24
-    --model.max_length 17 --model.image_size 16 --model.patch_size 4
-    --model.classes 5 --model.head_channels 8 --model.auxiliary_channels 8 --model.stride 8
-    --training.steps 1 --training.warmup_steps 0
-    --training.batch_size 2 --training.device cpu --training.tensorboard false
-    --training.evaluate_every 0 --training.save_every 0""".split()  # noqa: SIM905
-    run, pairs = tmp_path / "run", tmp_path / "pairs"
-    data = ["--data", str(pairs), "--data.validation_source", str(pairs),
-            "--data.classes", "a,b,c,d,e"]  # fmt: skip
-    assert main(["train", "segmentation/tiny", "--out", str(run), *data, *small]) == 0
-    out, inside = tmp_path / "out", pairs / "images"
+    run, out, inside = tmp_path / "run", tmp_path / "out", tmp_path / "pairs" / "images"
+    train_small("segmentation", run, **striped("segmentation", inside.parent), training__steps=1)
     found = answer(capsys, "predict", run, inside, inside / "0.png", "--out", out)["images"]
     names = [Path(file).name for each in found for file in each["pictures"]]
-    assert names == [f"{stem}-segmentation.png" for stem in ("0", "1", "2", "0-2")]
+    assert names == [f"{stem}-segmentation.png" for stem in (*"012345", "0-2")]
     assert sum(label["share"] for label in found[0]["labels"]) == pytest.approx(1)
     drawn = np.asarray(Image.open(io.BytesIO((out / names[0]).read_bytes())))
     assert drawn.ndim == 3 and drawn.shape[1] > drawn.shape[0]

@@ -6,20 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from magneto.cli import main
 from magneto.runs import load_run
 from tests.commands import outcome, refused
 from tests.unit.vision.image_files import encoded, photo, write
+from tests.unit.vision_language.small_tasks import retrieval_task, run
 
 
 @pytest.fixture(scope="module")
 def retriever(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one step."""
     place = tmp_path_factory.mktemp("retrieval")
-    words = """train image-text-retrieval/tiny --training.steps 1 --training.batch_size 4
-        --training.warmup_steps 0 --model.width 16 --model.layers 1 --model.heads 2
-        --model.ffn_width 16 --training.evaluate_limit 1 --training.tensorboard false"""
-    assert main([*words.split(), "--out", str(place / "run")]) == 0
+    run(retrieval_task(place), place / "run", steps=1)
     return place / "run"
 
 

@@ -18,7 +18,7 @@ from magneto.progress import SILENT
 from magneto.recipe import open_run
 from magneto.training.loop import TrainingState, log
 from tests.commands import outcome, refused
-from tests.system.commands.conftest import NEW
+from tests.system.conftest import NEW
 
 pytest.importorskip("sklearn")
 
@@ -172,6 +172,15 @@ def test_a_kill_before_the_recipe_is_written_leaves_the_place_free(tmp_path: Pat
     assert outcome(capsys, *words)[0] == 0
 
 
+def on_two_ranks(folder: Path, *words: str) -> str:
+    """Let torchrun run a program in a folder; return what it said on stderr."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
 @pytest.mark.distributed
 def test_a_lost_worker_is_started_again_by_the_same_command(tmp_path: Path) -> None:
     """Rank 1 is killed in step 3; torchrun restarts all ranks, and they resume."""
@@ -184,22 +193,16 @@ def test_a_lost_worker_is_started_again_by_the_same_command(tmp_path: Path) -> N
     )
     (tmp_path / "program.py").write_text(program)
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "--max-restarts", "1", str(tmp_path / "program.py")]
-    words = [*NEW, "--auto-resume", "--out", str(out)]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "resuming from" in done.stderr and "step 2" in done.stderr
+    words = ["--max-restarts", "1", "program.py", *NEW, "--auto-resume", "--out", str(out)]
+    said = on_two_ranks(tmp_path, *words)
+    assert "resuming from" in said and "step 2" in said
     assert json.loads((out / "result.json").read_text())["step"] == 6
 
 
 @pytest.mark.distributed
 def test_two_ranks_hold_one_lock(tmp_path: Path, capsys) -> None:
     """Without --out the ranks agree on one directory, and on refusals and results."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    command += ["2", "-m", "magneto", *NEW]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    on_two_ranks(tmp_path, "-m", "magneto", *NEW)
     (run,) = (tmp_path / "runs" / "image-classification").iterdir()
     assert json.loads((run / "result.json").read_text())["step"] == 6
     assert (run / "recipe.yaml").exists()
