@@ -56,6 +56,15 @@ def args(name: str, *stacks: str) -> dict[str, Any]:
     return made | {"deepnorm": name == "deepnorm", "subln": name == "sub"}
 
 
+def there_and_back(state: dict[str, Tensor], given: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return ours, and the arguments that are written with it; every bit is written back."""
+    ours = load_weights(state, given)
+    back, made = write_weights(ours, "torchscale")
+    assert back.keys() == state.keys()
+    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
+    return ours, made
+
+
 # Whether there are norms inside the sublayers, and one on top.
 NORMS = {
     "sub": (True, True), "pre": (False, True), "post": (False, False), "deepnorm": (False, False),
@@ -66,12 +75,9 @@ NORMS = {
 @pytest.mark.parametrize("placement", NORMS)
 def test_a_decoder_there_and_back_is_bit_equal(placement: str, tied: bool) -> None:
     state = decoder(*NORMS[placement], tied)
-    ours = load_weights(state, args(placement, "decoder"))
+    ours, made = there_and_back(state, args(placement, "decoder"))
     assert isinstance(ours, LanguageModel)
     assert ours.config.placement == placement and ours.config.tie_embeddings == tied
-    back, made = write_weights(ours, "torchscale")
-    assert back.keys() == state.keys()
-    assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
     assert made["decoder_normalize_before"] == (placement in ("sub", "pre"))
     assert (made["deepnorm"], made["subln"]) == (placement == "deepnorm", placement == "sub")
     wrapped = {f"decoder.{name}": tensor for name, tensor in state.items()}
@@ -89,11 +95,8 @@ def test_an_encoder_decoder_there_and_back_is_bit_equal() -> None:
         state |= {f"decoder.{n}": t for n, t in stack(3, *norms, cross=True).items()}
         state |= {f"{name}.weight": table for name in names}
         given = args(placement, "encoder", "decoder") | {"no_scale_embedding": False}
-        ours = load_weights(state, given)
+        ours, made = there_and_back(state, given)
         assert isinstance(ours, TranslationModel) and ours.config.embedding_scale == "sqrt_width"
-        back, made = write_weights(ours, "torchscale")
-        assert back.keys() == state.keys()
-        assert all(torch.equal(back[name], tensor) for name, tensor in state.items())
         assert made["encoder_layers"] == 2 and made["decoder_layers"] == 3
     other = state | {"decoder.output_projection.weight": torch.randn(WORDS, WIDTH)}
     with pytest.raises(ValueError, match="separate embeddings"):
@@ -106,11 +109,7 @@ def test_an_encoder_there_and_back_is_bit_equal() -> None:
     relative = {name: t for name, t in state.items() if name != "embed_positions.weight"}
     relative["relative_position.relative_attention_bias.weight"] = torch.randn(32, 4)
     for given in (state, relative):
-        ours = load_weights(given, args("sub", "encoder"))
-        assert isinstance(ours, TextEncoder)
-        back, _ = write_weights(ours, "torchscale")
-        assert back.keys() == given.keys()
-        assert all(torch.equal(back[name], tensor) for name, tensor in given.items())
+        assert isinstance(there_and_back(given, args("sub", "encoder"))[0], TextEncoder)
 
 
 def test_what_does_not_fit_is_named() -> None:
@@ -140,69 +139,54 @@ def test_what_does_not_fit_is_named() -> None:
         write_weights(nn.Linear(1, 1), "torchscale")
 
 
-@pytest.mark.parametrize("positions", ["learned", "relative"])
+def architecture(placement: str, **layers: int) -> dict[str, Any]:
+    """torchscale's arguments of a placement, by the numbers of its stacks' layers."""
+    values: dict[str, Any] = {"deepnorm": placement == "deepnorm", "subln": placement == "sub"}
+    for side, count in layers.items():
+        values |= {
+            f"{side}_embed_dim": WIDTH, f"{side}_attention_heads": 4, f"{side}_layers": count,
+            f"{side}_ffn_embed_dim": INNER,
+            f"{side}_normalize_before": placement in ("sub", "pre"),
+        }  # fmt: skip
+    return values
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("placement", NORMS)
-def test_parity_with_torchscale(placement: str, positions: str) -> None:
+def test_parity_with_torchscale(placement: str) -> None:
     """Runs where torchscale can be imported: it pins old versions of what it needs."""
-    pytest.importorskip("torchscale.architecture.encoder")
+    pytest.importorskip("torchscale.architecture.encoder_decoder")
     from torchscale.architecture import config as configs
     from torchscale.architecture.decoder import Decoder
     from torchscale.architecture.encoder import Encoder
+    from torchscale.architecture.encoder_decoder import EncoderDecoder
     from torchscale.component.embedding import PositionalEmbedding
 
-    before = placement in ("sub", "pre")
-    values = {"deepnorm": placement == "deepnorm", "subln": placement == "sub"}
-    values |= {"vocab_size": WORDS, "no_scale_embedding": False}
-    ids = torch.randint(2, WORDS, (2, 11))
-    for side, made, config in (
-        ("encoder", Encoder, configs.EncoderConfig),
-        ("decoder", Decoder, configs.DecoderConfig),
+    ids, target = torch.randint(2, WORDS, (2, 11)), torch.randint(2, WORDS, (2, 7))
+    for side, made, config, positions in (
+        ("encoder", Encoder, configs.EncoderConfig, "learned"),
+        ("encoder", Encoder, configs.EncoderConfig, "relative"),
+        ("decoder", Decoder, configs.DecoderConfig, "learned"),
     ):
-        if positions == "relative" and side == "decoder":
-            continue
-        sizes = {
-            f"{side}_embed_dim": WIDTH, f"{side}_attention_heads": 4, f"{side}_layers": 3,
-            f"{side}_ffn_embed_dim": INNER, f"{side}_normalize_before": before,
-        } | values  # fmt: skip
+        sizes = architecture(placement, **{side: 3})
+        sizes |= {"vocab_size": WORDS, "no_scale_embedding": False}
         sizes |= {"rel_pos_buckets": 32, "max_rel_pos": 128} if positions == "relative" else {}
         table = nn.Embedding(WORDS, WIDTH)
         places = PositionalEmbedding(ROWS + 2, WIDTH) if positions == "learned" else None
         theirs = shaken(made(config(**sizes), embed_tokens=table, embed_positions=places))
-        ours = load_weights(theirs.state_dict(), sizes)
-        with torch.no_grad():
-            expected = theirs(ids, features_only=side == "encoder")
-            expected = expected["encoder_out"] if side == "encoder" else expected[0]
-            difference = (expected - ours(ids)).abs().max().item()
+        expected = theirs(ids, features_only=side == "encoder")
+        expected = expected["encoder_out"] if side == "encoder" else expected[0]
+        difference = (expected - load_weights(theirs.state_dict(), sizes)(ids)).abs().max().item()
         print(f"torchscale {side}, {placement}, {positions}: largest difference {difference:.2e}")
         assert difference <= 1e-5
-
-
-@pytest.mark.parametrize("placement", NORMS)
-def test_parity_with_torchscale_encoder_decoder(placement: str) -> None:
-    pytest.importorskip("torchscale.architecture.encoder_decoder")
-    from torchscale.architecture import config as configs
-    from torchscale.architecture.encoder_decoder import EncoderDecoder
-    from torchscale.component.embedding import PositionalEmbedding
-
-    values: dict[str, Any] = {"deepnorm": placement == "deepnorm", "subln": placement == "sub"}
-    for side, layers in (("encoder", 2), ("decoder", 3)):
-        values |= {
-            f"{side}_embed_dim": WIDTH, f"{side}_attention_heads": 4, f"{side}_layers": layers,
-            f"{side}_ffn_embed_dim": INNER,
-            f"{side}_normalize_before": placement in ("sub", "pre"),
-        }  # fmt: skip
-    table = nn.Embedding(WORDS, WIDTH)
-    output = nn.Linear(WIDTH, WORDS, bias=False)
+    sizes = architecture(placement, encoder=2, decoder=3)
+    table, output = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
     output.weight = table.weight
     places = [PositionalEmbedding(ROWS + 2, WIDTH) for _ in range(2)]
-    config = configs.EncoderDecoderConfig(vocab_size=WORDS, **values)
-    theirs = EncoderDecoder(config, table, places[0], table, places[1], output)
-    shaken(theirs)
-    ours = load_weights(theirs.state_dict(), values)
-    source, target = torch.randint(2, WORDS, (2, 11)), torch.randint(2, WORDS, (2, 7))
-    with torch.no_grad():
-        expected = theirs(source, target)[0]
-        difference = (expected - ours(source, target)).abs().max().item()
-    largest = expected.abs().max().item()
+    config = configs.EncoderDecoderConfig(vocab_size=WORDS, **sizes)
+    theirs = shaken(EncoderDecoder(config, table, places[0], table, places[1], output))
+    expected = theirs(ids, target)[0]
+    ours = load_weights(theirs.state_dict(), sizes)
+    difference, largest = ((x.abs().max().item()) for x in (expected - ours(ids, target), expected))
     print(f"torchscale, both, {placement}: difference {difference:.2e} of {largest:.1f}")
     assert difference <= 1e-6 * largest
