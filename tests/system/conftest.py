@@ -9,7 +9,8 @@ from magneto.cli import main
 STEPS = """--training.batch_size 4 --training.steps 6 --training.save_every 2
 --training.tensorboard false --training.device cpu"""
 SMALL = f"""--model.width 32 --model.layers 2 --model.heads 4 --model.ffn_width 48
---data.tokenizer bytes --data.max_length 64 --training.warmup_steps 1 {STEPS}""".split()
+--data.tokenizer bytes --data.max_length 64 --training.warmup_steps 1 --training.log_every 1
+--training.evaluate_limit 2 {STEPS}""".split()
 NEW = f"""train image-classification/tiny --model.width 16 --model.layers 1 --model.heads 2
 --model.ffn_width 16 --training.log_every 1 --training.warmup_steps 0 {STEPS}""".split()
 

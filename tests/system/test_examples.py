@@ -9,7 +9,6 @@ from types import ModuleType
 
 import pytest
 
-from magneto.cli import main as magneto
 from magneto.data.problems import DataProblems
 from magneto.vision_language.config import QuestionAnsweringDataConfig
 from magneto.vision_language.questions import load_questions
@@ -95,15 +94,9 @@ def test_bits_per_byte_of_a_cycle() -> None:
     assert example.bigram_bits(cycle, cycle) < 0.05 and example.xz_bits(cycle, cycle)[1] < 0.05
 
 
-def test_open_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = f"""train causal-lm/tiny --out {tmp_path / "run"} --model.width 32 --model.layers 1
-        --model.heads 2 --model.ffn_width 64 --data.tokenizer bytes --data.max_length 16
-        --training.batch_size 2 --training.steps 3 --training.log_every 1
-        --training.evaluate_limit 2"""
-    assert magneto(words.split()) == 0
-    capsys.readouterr()
-    found = load("open_a_run").main(tmp_path / "run")
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
+def test_open_a_run(language_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = load("open_a_run").main(language_run)
+    result = json.loads((language_run / "result.json").read_text())
     assert found["loss"] == pytest.approx(result["metrics"]["loss"])
     said = capsys.readouterr().out
     assert "causal-lm, sub, " in said and "(1, " in said and "(3, " in said

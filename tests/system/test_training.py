@@ -26,11 +26,13 @@ from magneto.training.distributed import (
     shard_model,
 )
 from magneto.training.evaluation import evaluate
+from magneto.training.logging import read_metrics
 from magneto.weights import list_checkpoints, undamaged
 from tests.commands import answer
 from tests.evaluating import measured
 from tests.problems import listed
 from tests.ranks import run_alone, run_ranks, start
+from tests.system.conftest import SMALL
 from tests.unit.training.toy import (
     Moving,
     Toy,
@@ -215,14 +217,10 @@ def test_the_command_repeats_the_last_evaluation_of_training(
     precision: str, book: Path, tmp_path: Path, capsys
 ) -> None:
     """Bit for bit, on a CPU; in bf16 the numbers are others than in fp32."""
-    words = f"""train causal-lm/tiny --data {book} --out {tmp_path}/run
-    --model.width 32 --model.layers 2 --model.heads 2 --model.ffn_width 64 --data.tokenizer bytes
-    --data.max_length 32 --training.batch_size 4 --training.steps 6 --training.warmup_steps 1
-    --training.evaluate_every 3 --training.evaluate_limit 5 --training.tensorboard false
-    --training.device cpu --training.precision {precision}""".split()
+    words = ["train", "causal-lm/tiny", "--data", str(book), "--out", str(tmp_path / "run"), *SMALL]
+    words += f"--training.evaluate_limit 5 --training.precision {precision}".split()
     assert main(words) == 0
-    rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    trained = [row for row in rows if "validation_loss" in row][-1]
+    trained = [row for row in read_metrics(tmp_path / "run") if "validation_loss" in row][-1]
     command = ["evaluate", tmp_path / "run", "--weights", "final", "--limit", "5"]
     found = answer(capsys, *command)
     for name in ("loss", "perplexity", "bits_per_byte"):
