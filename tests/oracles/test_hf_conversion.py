@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers")
 
 from magneto import hf  # noqa: E402
+from magneto.files import read_json, write_json  # noqa: E402
 from magneto.hf.families import LLAMA  # noqa: E402
 from magneto.hf.layout import (  # noqa: E402
     fill,
@@ -211,6 +213,15 @@ def test_what_has_no_counterpart_in_torch_is_named() -> None:
         hf.from_torch(encoder(nn.LayerNorm(32, eps=1e-3), norm_first=True))
     with pytest.raises(ValueError, match=r"activation .* has no counterpart"):
         hf.from_torch(encoder(None, activation=torch.tanh))
+    with pytest.raises(ValueError, match="must have a final LayerNorm"):
+        hf.from_torch(encoder(nn.RMSNorm(32), norm_first=True, bias=False))  # type: ignore[arg-type]
+    heads = nn.MultiheadAttention(32, 8, batch_first=True)
+    changes = {"norm_first": True, "activation": nn.ReLU(), "self_attn": heads}
+    for name, value in changes.items():
+        mixed = encoder(None, activation="gelu")
+        setattr(mixed.layers[1], name, value)
+        with pytest.raises(ValueError, match="different norm_first, nhead or activation"):
+            hf.from_torch(mixed)
     with pytest.raises(ValueError, match="from_torch"):
         hf.load(encoder(None))
 
@@ -235,6 +246,24 @@ def test_what_has_no_counterpart_here_is_named(tmp_path: Path) -> None:
         hf.load(tmp_path / "nothing")
 
 
+def test_damaged_directories_are_refused_by_name(tmp_path: Path) -> None:
+    theirs("MarianMTModel").save_pretrained(tmp_path)
+    weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    state, values = load_file(weights), read_json(config)
+    key = "model.decoder.layers.0.fc1.weight"
+    save_file(state | {key: state[key][1:].clone()}, weights, {"format": "pt"})
+    with pytest.raises(
+        ValueError, match=rf"{tmp_path}: the shape of {key} is \(23, 16\), but must"
+    ):
+        hf.load(tmp_path)
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=f"{tmp_path}: SafetensorError"):
+        hf.load(tmp_path)
+    write_json(config, values | {"vocab_size": 0})
+    with pytest.raises(ValueError, match=f"{tmp_path}: AssertionError: Padding_idx"):
+        hf.load(tmp_path)
+
+
 def test_positions_that_kosmos2_computes_are_no_trained_ones() -> None:
     model = LanguageModel(LanguageModelConfig(
         width=16, layers=2, heads=2, ffn_width=24, vocab_size=24, positions="learned",
@@ -248,7 +277,11 @@ def test_positions_that_kosmos2_computes_are_no_trained_ones() -> None:
     ("name", "values", "words"),
     [
         ("ViTModel", small.IMAGE, "has no classifier.bias, classifier.weight"),
-        ("BertForTokenClassification", small.BERT, "tensors classifier.bias, classifier.weight"),
+        (
+            "BertForTokenClassification",
+            small.BERT,
+            "tensors classifier.bias, classifier.weight, .* BertModel, BertForMaskedLM",
+        ),
         ("BartForSequenceClassification", small.BART, "tensors classification_head.dense.bias"),
         ("BertForPreTraining", small.BERT, ""),
         ("BartModel", small.BART, ""),

@@ -108,12 +108,20 @@ def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
     logging.set_verbosity_error()  # missing tensors are reported below
     try:
         model, found = _theirs(form.classes[0]).from_pretrained(
-            source, output_loading_info=True, trust_remote_code=False
+            source, output_loading_info=True, trust_remote_code=False, ignore_mismatched_sizes=True
         )
     except UnpicklingError as error:  # its message advises to execute the file
         raise ValueError(f"{source} is damaged, or contains more than weights") from error
+    except OSError:
+        raise
+    except Exception as error:  # exceptions of torch, safetensors and transformers
+        raise ValueError(f"{source}: {error_line(error)}") from error
     finally:
         logging.set_verbosity(before)
+
+    for key, shape, expected in sorted(found["mismatched_keys"]):
+        raise ValueError(f"{source}: the shape of {key} is {tuple(shape)}, but must be "
+                         f"{tuple(expected)}")  # fmt: skip
 
     def others(keys: Iterable[str], known: str) -> str:
         names = sorted(key.removeprefix(form.prefix) for key in keys)
@@ -127,8 +135,9 @@ def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
     # In an unsupported class, the remaining tensors are its head.
     known = form.ignored if name in (*form.classes, "") else "position_ids$|^pooler|embed_tokens"
     if left := others(found["unexpected_keys"], known or "^$"):
+        classes = ", ".join(c for each in FORMATS if each.name == form.name for c in each.classes)
         raise ValueError(f"{source} is a {name} with tensors {left}, which have no counterpart. "
-                         f"Supported classes are {', '.join(form.classes)}.")  # fmt: skip
+                         f"Supported classes are {classes}.")  # fmt: skip
     return model.state_dict()
 
 
@@ -223,21 +232,27 @@ def from_torch(encoder: nn.TransformerEncoder) -> Encoder:
     Raises:
         ValueError: If an option has no counterpart.
     """
-    first: Any = encoder.layers[0]
-    before = first.norm_first
-    if before != (encoder.norm is not None):
-        raise ValueError("an encoder with norm_first=True must have a final norm, and one with "
-                         "norm_first=False must have none")  # fmt: skip
+    every: Any = encoder.layers
+    first = every[0]
+    kinds: set[tuple[bool, int, Activation]] = {
+        (e.norm_first, e.self_attn.num_heads, _activation(e.activation)) for e in every
+    }
+    if len(kinds) > 1:
+        raise ValueError("layers with different norm_first, nhead or activation are not supported")
+    ((before, heads, activation),) = kinds
+    if before != isinstance(encoder.norm, nn.LayerNorm):
+        raise ValueError("an encoder with norm_first=True must have a final LayerNorm, and one "
+                         "with norm_first=False must have none")  # fmt: skip
     epsilons = {norm.eps for norm in encoder.modules() if isinstance(norm, nn.LayerNorm)}
     if len(epsilons) > 1:
         raise ValueError(f"norms with different eps are not supported: {sorted(epsilons)}")
     config = TransformerConfig(
         width=first.linear1.in_features,
         layers=len(encoder.layers),
-        heads=first.self_attn.num_heads,
+        heads=heads,
         ffn_width=first.linear1.out_features,
         placement="pre" if before else "post",
-        activation=_activation(first.activation),
+        activation=activation,
         norm_eps=first.norm1.eps,
         bias=first.linear1.bias is not None,
     )
