@@ -48,6 +48,26 @@ def spelt(changes: Mapping[str, Any]) -> list[str]:
     return [f"--{key}={'null' if value is None else value}" for key, value in changes.items()]
 
 
+class Pieces:
+    """Standard input that comes in pieces.
+
+    Attributes:
+        before: What was printed before each piece was read.
+    """
+
+    def __init__(self, *pieces: bytes, printed: Callable[[], Any] = str) -> None:
+        self.pieces, self.printed = list(pieces), printed
+        self.before: list[Any] = []
+        self.buffer = self
+
+    def isatty(self) -> bool:
+        return False
+
+    def read1(self, size: int = -1) -> bytes:
+        self.before.append(self.printed())
+        return self.pieces.pop(0) if self.pieces else b""
+
+
 def started(*words: object, **how: Any) -> subprocess.Popen:
     """Start a command as a terminal does, in a process group of its own."""
     command = [sys.executable, "-m", "magneto", *map(str, words)]

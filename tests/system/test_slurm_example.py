@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import shutil
 import stat
 import subprocess
@@ -15,6 +14,7 @@ from magneto.commands.train import parser, read_options
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import pick_shard_size
 from magneto.weights import list_checkpoints
+from tests.system.conftest import NEW
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "slurm" / "train.sbatch"
@@ -113,12 +113,8 @@ def test_shards_are_within_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.distributed
 def test_a_stopped_job_resumes_with_another_number_of_ranks(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    words = shlex.split(
-        """image-classification/tiny run --model.width 16 --model.layers 1 --model.heads 2
-        --model.ffn_width 16 --training.steps 40 --training.batch_size 4 --training.save_every 2
-        --training.log_every 1 --training.warmup_steps 0 --training.device cpu
-        --training.tensorboard false --distributed hybrid"""
-    )
+    _, recipe, *small = NEW
+    words = [recipe, "run", *small, "--training.steps", "40", "--distributed", "hybrid"]
     ranks = RANKS.format(python=sys.executable)
     first = start(tmp_path, ranks, *words, SLURM_NTASKS="2", SLURM_NNODES="1")
     assert first.returncode == 0 and (tmp_path / "requeued").exists(), first.stderr

@@ -95,14 +95,19 @@ def test_all_begin_with_the_same_bits_and_no_rank_holds_the_whole(tmp_path: Path
                 assert held["most"] < 0.8 * held["whole"], (ranks, held)
 
 
+def check_parts(*directories: Path) -> None:
+    """Fail unless the model in each directory is written in two parts, whole."""
+    for directory in directories:
+        names = {path.name for path in directory.glob("model*")}
+        parts = {f"model-{rank:05d}-of-00002.safetensors" for rank in (1, 2)}
+        assert names == {"model.index.json", *parts} and not undamaged([directory])[1]
+
+
 @pytest.mark.distributed
 def test_no_file_of_a_rank_holds_a_whole_tensor(tmp_path: Path) -> None:
     run_ranks(2, TOY, str(tmp_path), "distributed=fsdp", "ema_decay=0.9", "steps=14")
     checkpoint = list_checkpoints(tmp_path)[-1]
-    for directory in (checkpoint, tmp_path / "final", tmp_path / "best"):
-        names = {path.name for path in directory.glob("model*")}
-        parts = {f"model-{rank:05d}-of-00002.safetensors" for rank in (1, 2)}
-        assert names == {"model.index.json", *parts} and not undamaged([directory])[1]
+    check_parts(checkpoint, tmp_path / "final", tmp_path / "best")
     for kind in ("model", "optimizer", "ema"):
         index = json.loads((checkpoint / f"{kind}.index.json").read_text())
         assert any(len(entry["pieces"]) == 2 for entry in index.values())
@@ -179,10 +184,7 @@ def test_copies_in_shards(tmp_path: Path, one: Path) -> None:
     train_on(4, run, *HYBRID)
     check(run, one)
     # One copy is written, each rank's rows by the rank's place in it.
-    for directory in (*list_checkpoints(run), run / "final", run / "best"):
-        parts = {f"model-{rank:05d}-of-00002.safetensors" for rank in (1, 2)}
-        assert {p.name for p in directory.glob("model*")} == {"model.index.json", *parts}
-        assert not undamaged([directory])[1]
+    check_parts(*list_checkpoints(run), run / "final", run / "best")
     # The last goes on from what was sharded, as copies in shards.
     later = [(21, 2, DDP), (14, 4, HYBRID), (7, 4, FSDP), (7, 4, HYBRID), (7, 1, [])]
     for step, ranks, how in later:

@@ -178,17 +178,11 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def convert(released: Path, name: str, *more: object) -> Path:
-    """Convert weights of this name; return the folder of what was made."""
-    words = [released / name, released / Path(name).stem, "--config", released / "heads.json"]
-    assert main(["convert", *map(str, (*words, *more))]) == 0
-    return released / Path(name).stem
-
-
 def test_fine_tuning_begins_with_converted_weights(released: Path) -> None:
     """At another image size, with its tokenizer, by the ordinary option."""
-    name = "beit3_small_patch16_32.pth"
-    converted = convert(released, name, "--tokenizer", released / "beit3.spm")
+    weights, converted = released / "beit3_small_patch16_32.pth", released / "converted"
+    more = ["--config", released / "heads.json", "--tokenizer", released / "beit3.spm"]
+    assert main(["convert", *map(str, (weights, converted, *more))]) == 0
     assert is_exported(converted) and held_config(converted).image_size == 32
     changes = {f"model.{name}": value for name, value in SIZES.items()}
     changes |= {"model.embedding_scale": "none", "model.pretrained": str(converted),
@@ -199,7 +193,7 @@ def test_fine_tuning_begins_with_converted_weights(released: Path) -> None:
     model = task.build_model()
     assert task.tokenizer.vocab_size == model.config.vocab_size == PIECES
     assert task.framed("training", ["a blue cross"])[0][0] == 0
-    state = torch.load(released / name)["model"]
+    state = torch.load(weights)["model"]
     found = task.initial_weights()
     assert found.keys() == {n for n in model.state_dict() if n.startswith("encoder.")}
     words = found["encoder.text_embedding.words.table.weight"]

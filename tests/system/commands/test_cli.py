@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -179,24 +180,23 @@ SAID_BY_LIBRARIES = [
 ]  # fmt: skip
 
 
+def raising(error: BaseException) -> Callable[[], int]:
+    def run() -> int:
+        raise error
+
+    return run
+
+
 def test_what_a_library_says_of_memory_and_disk_is_one_line(capsys) -> None:
     for error, said in SAID_BY_LIBRARIES:
-
-        def run(error: Exception = error) -> int:
-            raise error
-
-        assert guarded(run) == 2
+        assert guarded(raising(error)) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("magneto: ") and said in line
 
 
 def test_a_step_without_memory_says_what_to_do(book: Path, tmp_path, monkeypatch, capsys) -> None:
-    def step(*_: object) -> None:
-        raise RuntimeError(
-            "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"
-        )
-
-    monkeypatch.setattr("magneto.training.loop.train_step", step)
+    fail = raising(SAID_BY_LIBRARIES[0][0])
+    monkeypatch.setattr("magneto.training.loop.train_step", lambda *_: fail())
     out = tmp_path / "run"
     line = refused(capsys, "train", "causal-lm/tiny", "--data", book, "--out", out, *SMALL)
     assert "Out of memory (requested 8 bytes more)." in line and "magneto plan" in line
@@ -209,19 +209,14 @@ def test_a_tokenizer_learns_from_standard_input(tmp_path: Path, capsys, monkeypa
 
 
 def test_control_c_ends_any_command(monkeypatch, capsys) -> None:
-    def run(words: object) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("magneto.commands.recipes.main", run)
+    stop = raising(KeyboardInterrupt())
+    monkeypatch.setattr("magneto.commands.recipes.main", lambda words: stop())
     assert outcome(capsys, "recipes") == (130, "", "magneto: stopped\n")
 
 
 def test_a_fault_of_ours_is_not_hidden() -> None:
-    def run() -> int:
-        raise RuntimeError("shape mismatch")
-
     with pytest.raises(RuntimeError, match="shape mismatch"):
-        guarded(run)
+        guarded(raising(RuntimeError("shape mismatch")))
 
 
 def test_what_an_encoding_has_no_sign_for_is_printed_as_an_escape() -> None:

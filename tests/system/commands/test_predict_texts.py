@@ -3,12 +3,11 @@
 import io
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from magneto.cli import main
-from tests.commands import answer, outcome, printed, refused
+from tests.commands import Pieces, answer, outcome, printed, refused
 
 MODEL = ["--model.width", "32", "--model.layers", "1", "--model.heads", "2",
          "--data.tokenizer", "bytes", "--training.tensorboard", "false"]  # fmt: skip
@@ -43,8 +42,7 @@ def test_texts_in_quotes_and_files(run: Path, tmp_path: Path, capsys) -> None:
 
 def test_probabilities_of_lines_from_standard_input(run: Path, capsys, monkeypatch) -> None:
     for words in ([], ["-"], ["/dev/stdin"]):
-        stdin = SimpleNamespace(buffer=io.BytesIO(b"aaa 1\nbbb 2\n"), isatty=lambda: False)
-        monkeypatch.setattr("sys.stdin", stdin)
+        monkeypatch.setattr("sys.stdin", Pieces(b"aaa 1\nbbb 2\n"))
         out = printed(capsys, "predict", run, *words, "--probabilities")
         first, second = (line.split("\t") for line in out.splitlines())
         assert [first[0], first[2], second[0]] == ["a", "aaa 1", "b"]
@@ -70,24 +68,15 @@ def test_evaluation_on_a_table_from_standard_input(
         assert f"standard input (-) {said}" in refused(capsys, "evaluate", run, "--data", "-")
 
 
-class Typed:
-    """Standard input of a user who waits for an answer before the next line."""
-
-    def __init__(self, capsys: pytest.CaptureFixture) -> None:
-        self.lines, self.capsys, self.seen = [b"\xef\xbb\xbfaaa 1\r\n", b"bbb 2\n"], capsys, ""
-
-    def read1(self, size: int) -> bytes:
-        self.seen += f"{self.capsys.readouterr().out}|"
-        return self.lines.pop(0) if self.lines else b""
-
-
 def test_each_line_that_is_typed_is_answered(run: Path, capsys, monkeypatch) -> None:
     """Lines are answered at once, without waiting for more, and without a byte-order mark."""
-    typed = Typed(capsys)
     capsys.readouterr()
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=typed, isatty=lambda: True))
+    lines = (b"\xef\xbb\xbfaaa 1\r\n", b"bbb 2\n")
+    typed = Pieces(*lines, printed=lambda: capsys.readouterr().out)
+    monkeypatch.setattr(typed, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", typed)
     assert main(["predict", str(run)]) == 0
-    assert typed.seen == "|a\taaa 1\n|b\tbbb 2\n|"
+    assert typed.before == ["", "a\taaa 1\n", "b\tbbb 2\n"]
 
 
 def test_one_json_object_and_mistakes(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:

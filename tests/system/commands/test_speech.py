@@ -12,7 +12,7 @@ from magneto.cli import main
 from magneto.commands.transcribe import as_srt
 from magneto.speech.long_audio import Word
 from magneto.speech.model import Joiner
-from tests.commands import answer, outcome, printed, refused
+from tests.commands import Pieces, answer, outcome, printed, refused
 from tests.unit.speech.small import train_small
 from tests.unit.speech.wavs import write
 
@@ -83,28 +83,16 @@ def test_n_best_lists(run: Path, capsys, talkative: None, tmp_path: Path) -> Non
     assert record["words"]
 
 
-class Watched(io.BytesIO):
-    """Standard input that records what was printed before each read."""
-
-    def __init__(self, content: bytes, capsys) -> None:
-        super().__init__(content)
-        self.capsys, self.printed, self.text = capsys, [], ""
-
-    def read1(self, size: int | None = -1) -> bytes:
-        self.text += self.capsys.readouterr().out
-        self.printed.append(len(self.text))
-        return self.read(4000)
-
-
 def test_raw_sound_gives_words_as_it_comes(run: Path, capsys, monkeypatch, talkative: None) -> None:
     path = run.parent / "a.wav"
     samples, _ = soundfile.read(path, dtype="int16")
-    stream = Watched(samples.tobytes(), capsys)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(stream))
+    sound = samples.tobytes()
+    pieces = [sound[start : start + 4000] for start in range(0, len(sound), 4000)]
+    stream = Pieces(*pieces, printed=lambda: capsys.readouterr().out)
+    monkeypatch.setattr("sys.stdin", stream)
     rest = transcribed(run, capsys, "-", "--raw")
-    whole = (stream.text + rest).split()
-    assert whole == transcribed(run, capsys, str(path)).split()
-    assert any(0 < count < len(stream.text + rest) for count in stream.printed)
+    assert "".join([*stream.before, rest]).split() == transcribed(run, capsys, path).split()
+    assert sum(map(bool, [*stream.before, rest])) > 1
 
 
 def test_a_recording_that_is_piped_in_is_decoded(
