@@ -41,6 +41,7 @@ from magneto.vision_language.caption_decoding import CaptionSearch, CaptionWrite
 from magneto.vision_language.samples import WholeImage, frame_text, join_samples  # noqa: E402
 from tests.unit.hf.kinds import export_text  # noqa: E402
 from tests.unit.hf.test_segmentation import exported  # noqa: E402
+from tests.unit.nn.grids import shaken  # noqa: E402
 from tests.unit.speech.small import train_small  # noqa: E402
 
 # Runs a program a line, each as if it were alone but for what is imported.
@@ -101,28 +102,36 @@ PIPELINES = {
     "AutoModelForSequenceClassification": "text-classification",
     "AutoModelForSeq2SeqLM": "",
     "AutoModelForSemanticSegmentation": "",
+    "AutoModelForImageClassification": "image-classification",
 }
 
 # Loads directories by their Auto classes, twice (the second time what the first time saved), runs
 # their pipelines, and writes what came out.
-LOAD_TEXTS = """
+LOAD_MODELS = """
 import json
 import transformers
+from PIL import Image
 from safetensors.torch import load_file, save_file
-inputs, found = load_file("inputs.safetensors"), {}
+inputs, found, said = load_file("inputs.safetensors"), {}, {}
+asked = {"fill-mask": "A <mask> that", "image-classification": "asked.png"}
 for name, (auto, task) in json.load(open("what.json")).items():
     load = getattr(transformers, auto).from_pretrained
     model = load(name, trust_remote_code=True)
     model.save_pretrained(name + "-again")
     again = load(name + "-again", trust_remote_code=True)
-    read = inputs["images" if "Segmentation" in auto else "ids"]
+    read = inputs["images" if "Image" in auto or "Segmentation" in auto else "ids"]
     more = {"decoder_input_ids": read} if "seq2seq" in name else {}
     for made in (model, again):
         found[name + str(made is again)] = made.eval()(read, **more)[0].detach()
     if task:
         pipe = transformers.pipeline(task, model=name, trust_remote_code=True)
-        pipe("A <mask> that" if task == "fill-mask" else "A function")
+        said[name] = pipe(asked.get(task, "A function"))
+load = transformers.AutoImageProcessor.from_pretrained
+processor = load("classified", trust_remote_code=True)
+read = processor(Image.open("asked.png"), return_tensors="pt")
+found["pixel_values"] = read["pixel_values"]
 save_file(found, "found.safetensors")
+print(json.dumps({each["label"]: each["score"] for each in said["classified"]}))
 """
 HIDDEN = """
 import sys
@@ -134,15 +143,6 @@ sys.meta_path.insert(0, Hidden)
 """
 
 
-def filled(model: Any) -> Any:
-    """Let no number of a model be the same as another."""
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model.eval()
-
-
 @pytest.fixture(scope="module")
 def bpe(tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("words") / "tokenizer.json"
@@ -150,9 +150,11 @@ def bpe(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tokenizers.load_tokenizer(path)
 
 
-def test_models_of_texts_and_a_segmenter_load_by_their_auto_class(
+@torch.no_grad()
+def test_models_of_texts_and_of_images_load_by_their_auto_class(
     tmp_path: Path, newcomer: Newcomer, bpe: Any
 ) -> None:
+    """A classifier reads an image file as in validation, and names its classes."""
     text: dict[str, Any] = {**STACK, "vocab_size": bpe.vocab_size, "positions": "rotary"}
     made: dict[str, Any] = {
         "causal": text_models.LanguageModel(text_config.LanguageModelConfig(**text)),
@@ -163,25 +165,41 @@ def test_models_of_texts_and_a_segmenter_load_by_their_auto_class(
     how = {"masked": hf.MASKED, "classes": hf.EncoderInput("$A", "$A $B")}
     autos = {"seq2seq": "AutoModelForSeq2SeqLM", "encoder": "AutoModel",
              "masks": "AutoModelForSemanticSegmentation"}  # fmt: skip
-    wrap(filled(made["seq2seq"]), end=0).save_pretrained(tmp_path / "seq2seq")
+    wrap(shaken(made["seq2seq"]), end=0).save_pretrained(tmp_path / "seq2seq")
     for name in ("causal", "masked", "classes"):
-        autos[name] = export_text(filled(made[name]), bpe, tmp_path / name, 32, how.get(name))
+        autos[name] = export_text(shaken(made[name]), bpe, tmp_path / name, 32, how.get(name))
     made["encoder"] = made["masked"].text_encoder
     shutil.copytree(tmp_path / "masked", tmp_path / "encoder")
     _, segmenter = exported(tmp_path / "masks")
+    sizes = ImageClassifierConfig(**STACK, image_size=16, patch_size=8, channels=3, classes=4)
+    names = ("apple", "grass", "sky")
+    data = ImageClassificationDataConfig(normalisation="imagenet", resize=20, classes=names)
+    made["classified"] = shaken(ImageClassifier(sizes))
+    autos["classified"] = export_model(
+        "image-classification", made["classified"], data, tmp_path / "classified"
+    )
+    asked = Image.new("RGB", (42, 26), "blue")
+    asked.paste("red", (0, 0, 14, 26))
+    asked.save(tmp_path / "asked.png")
     what = {name: (auto, PIPELINES[auto]) for name, auto in autos.items()}
     (tmp_path / "what.json").write_text(json.dumps(what))
     images = torch.randn(2, 3, 16, 16)
     save_file({"ids": IDS, "images": images}, tmp_path / "inputs.safetensors")
-    newcomer.run(tmp_path, LOAD_TEXTS)
+    said = json.loads(newcomer.run(tmp_path, LOAD_MODELS))
     found = load_file(tmp_path / "found.safetensors")
     for name, model in made.items():
-        expected = model(*((IDS, IDS) if name == "seq2seq" else (IDS,)))
+        expected = model(*{"seq2seq": (IDS, IDS), "classified": (images,)}.get(name, (IDS,)))
         assert torch.equal(found[f"{name}False"], expected), name
         assert torch.equal(found[f"{name}True"], expected), name
     large = nn.functional.interpolate(segmenter(images).main, (16, 16), mode="bilinear")
     for again in (False, True):
         torch.testing.assert_close(found[f"masks{again}"], large, rtol=1e-5, atol=1e-4)
+    transform: Any = validation_transform(data, InputFormat(16, 3, "imagenet"))
+    picture = EncodedPicture((tmp_path / "asked.png").read_bytes())
+    pixels = torch.from_numpy(transform(picture, None))[None]
+    assert torch.equal(found["pixel_values"], pixels)
+    shares = made["classified"](pixels).softmax(1)[0].tolist()
+    assert said == pytest.approx(dict(zip((*names, "3"), shares, strict=True)), abs=1e-5)
 
 
 NO_CODE = """
@@ -225,46 +243,6 @@ def test_as_many_labels_as_classes(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="2 class names for 3 classes"):
         hf.save_export(model, tmp_path / "out", hf.Assets(hf.class_names(["a", "b"])))
     assert not (tmp_path / "out").exists()
-
-
-# What a newcomer runs; nothing of ours is imported by name.
-LOAD_IMAGES = """
-import json, torch
-from PIL import Image
-from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
-model = AutoModelForImageClassification.from_pretrained("hub", trust_remote_code=True)
-processor = AutoImageProcessor.from_pretrained("hub", trust_remote_code=True)
-pixels = processor(Image.open("asked.png"), return_tensors="pt")
-with torch.no_grad():
-    logits = model(**pixels).logits
-ask = pipeline("image-classification", model="hub", trust_remote_code=True, top_k=4)
-print(json.dumps({"labels": model.config.id2label, "logits": logits.tolist(),
-                  "pixels": pixels["pixel_values"].tolist(), "said": ask("asked.png")}))
-"""
-
-
-@torch.no_grad()
-def test_a_classifier_says_the_same_of_an_image(tmp_path: Path, newcomer: Newcomer) -> None:
-    classes = ("apple", "grass", "sky")
-    sizes: dict[str, Any] = {"image_size": 8, "patch_size": 4, "channels": 3}
-    model = filled(ImageClassifier(ImageClassifierConfig(**STACK, **sizes, classes=4)))
-    data = ImageClassificationDataConfig(normalisation="imagenet", resize=10, classes=classes)
-    auto = export_model("image-classification", model, data, tmp_path / "hub")
-    assert auto == "AutoModelForImageClassification"
-    asked = Image.new("RGB", (21, 13), "blue")
-    asked.paste("red", (0, 0, 7, 13))
-    asked.save(tmp_path / "asked.png")
-    found = json.loads(newcomer.run(tmp_path, LOAD_IMAGES))
-    assert list(found["labels"].values()) == ["apple", "grass", "sky", "3"]
-    picture: Any = EncodedPicture((tmp_path / "asked.png").read_bytes())
-    transform: Any = validation_transform(data, InputFormat(8, 3, "imagenet"))
-    pixels = torch.from_numpy(transform(picture, None))[None]
-    assert torch.equal(torch.tensor(found["pixels"]), pixels)
-    logits = model(pixels)
-    torch.testing.assert_close(torch.tensor(found["logits"]), logits, rtol=0, atol=1e-6)
-    said = {each["label"]: each["score"] for each in found["said"]}
-    shares = [said[name] for name in ("apple", "grass", "sky", "3")]
-    assert shares == pytest.approx(logits.softmax(1)[0].tolist(), abs=1e-5)
 
 
 LOAD_SPEECH = """
@@ -416,7 +394,7 @@ def test_a_new_process_reads_and_answers_as_the_run_does(
     expected: dict[str, dict[str, Any]] = {}
     autos = {}
     for name, (task, kind, config, more) in MODELS.items():
-        model = filled(kind(config(**PAIRS, **more)))
+        model = shaken(kind(config(**PAIRS, **more)))
         autos[name] = export_model(task, model, data, tmp_path / name)
         expected[name] = answers_of(name, model, bpe, pictures)
     expected["questions"]["said"] = ANSWERS
