@@ -47,9 +47,7 @@ def check(name: str, precision: str, device: torch.device, tmp_path: Path) -> No
     On CUDA torch's own CTC loss waits for the lengths that it copies; all else is checked.
     """
     settings = {"precision": precision, "clip_norm": 1.0, "ema_decay": 0.9, "batch_size": 6}
-    loop = begun(name, device, tmp_path, gradient_accumulation_steps=2, **settings)
-    try:
-        taken = loop.batches.start()
+    with begun(name, device, tmp_path, gradient_accumulation_steps=2, **settings) as (loop, taken):
         for _ in range(2):
             train_step(loop, next(taken))
         pieces = next(taken)
@@ -57,7 +55,5 @@ def check(name: str, precision: str, device: torch.device, tmp_path: Path) -> No
             if device.type == "cuda":
                 patch.setattr("magneto.speech.model.ctc_loss", lambda x, *_: x.float().sum((1, 2)))
             train_step(loop, pieces)
-    finally:
-        loop.close()
     assert loop.step == 3
     assert all(step["count"] > 0 for step in read_steps(loop.pending))

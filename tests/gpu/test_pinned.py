@@ -11,11 +11,8 @@ from tests.gpu.tiny import FAMILIES, TINY, batches, begun, cases
 
 @pytest.mark.parametrize(("name", "device"), cases(), indirect=["device"])
 def test_batches_are_pinned_for_a_gpu(name: str, device: torch.device, tmp_path: Path) -> None:
-    loop = begun(name, device, tmp_path, batch_size=6)
-    try:
-        pieces = next(loop.batches.start())
-    finally:
-        loop.close()
+    with begun(name, device, tmp_path, batch_size=6) as (_, taken):
+        pieces = next(taken)
     tensors = named_tensors(pieces)
     assert tensors
     for tensor in tensors.values():

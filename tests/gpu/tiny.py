@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -115,12 +116,19 @@ def batches(name: str, device: torch.device, count: int, parts: int = 1) -> list
     return [to_device(stream.batch(step, parts)[0], device) for step in range(count)]
 
 
-def begun(name: str, device: torch.device, run: Path, **changes: Any) -> TrainingState:
-    """Return the state of a tiny recipe's training, ready to take steps."""
+@contextmanager
+def begun(
+    name: str, device: torch.device, run: Path, **changes: Any
+) -> Iterator[tuple[TrainingState, Iterator[Any]]]:
+    """Yield the state of a tiny recipe's training, ready to take steps, and its batches."""
     recipe, task = tiny(name)
     config: TrainingConfig = replace(recipe.training, device=str(device), **changes)
     world = World(0, 1, device, "none")
-    return build_state(task, config, run, recipe.seed, world, ProgressBars(quiet=True))
+    state = build_state(task, config, run, recipe.seed, world, ProgressBars(quiet=True))
+    try:
+        yield state, state.batches.start()
+    finally:
+        state.close()
 
 
 def gradients(task: Task, model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:

@@ -180,18 +180,21 @@ def normalised(given: torch.Tensor) -> torch.Tensor:
     return ((given + 1) / 2 - mean) / std
 
 
+@torch.no_grad()
 def test_clip(clip: tuple[Any, str]) -> None:
     model, folder = clip
     teacher: Any = build_teacher(config(f"clip:{folder}")).eval()
-    with torch.no_grad():
-        found = teacher(images())
-        every = teacher.tokens(normalised(images()))
-        # The class token, put through the same norm and projection, is CLIP's own answer.
-        theirs = model(normalised(images()))
+    found = teacher(images())
+    every = teacher.tokens(normalised(images()))
+    # The class token, put through the same norm and projection, is CLIP's own answer.
+    theirs = model(normalised(images()))
     assert found.shape == (2, 16, 12) and teacher.width == 12
     assert torch.allclose(every[:, 0], theirs.image_embeds, atol=1e-6)
     last = model.vision_model.post_layernorm(theirs.last_hidden_state[:, 1:])
     assert torch.allclose(found, model.visual_projection(last), atol=1e-5)
+    # An image of another size is resized to theirs: a grid of 4 x 4, too.
+    other = build_teacher(config(f"clip:{folder}", image_size=16, patch_size=4)).eval()
+    assert other(images(size=16)).shape == (2, 16, 12)
 
 
 @pytest.mark.parametrize("kind", ["ViT", "Dinov2"])
@@ -206,13 +209,6 @@ def test_dino(kind: str, tmp_path: Path) -> None:
         expected = model(normalised(images())).last_hidden_state[:, 1:]
         assert torch.allclose(teacher(images()), expected, atol=1e-5)
     assert teacher.width == 16
-
-
-def test_an_image_is_resized_to_the_teachers(clip: tuple[Any, str]) -> None:
-    """A grid of 4 x 4 of another size of patch."""
-    teacher = build_teacher(config(f"clip:{clip[1]}", image_size=16, patch_size=4)).eval()
-    with torch.no_grad():
-        assert teacher(images(size=16)).shape == (2, 16, 12)
 
 
 def test_what_is_wrong_is_said(clip: tuple[Any, str], tmp_path: Path) -> None:

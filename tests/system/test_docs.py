@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from magneto.cli import COMMANDS, USAGE, command_parser
-from magneto.recipe import config_classes, load_recipe
+from magneto.recipe import config_classes, load_recipe, recipe_names
 from magneto.tasks import TASKS
 from magneto.theory.placement import PLACEMENTS, SLOTS
 from magneto.training.config import TrainingConfig
@@ -22,11 +22,6 @@ DOCS = ROOT / "docs"
 # The log keeps commands as they were when it was written.
 PAGES = [ROOT / "README.md", *(p for p in sorted(DOCS.rglob("*.md")) if "reports" not in p.parts)]
 PRESENT = [page for page in PAGES if page.name not in ("log.md",)]
-
-RECIPES = {
-    str(path.relative_to(ROOT / "src/magneto/recipes").with_suffix(""))
-    for path in (ROOT / "src/magneto/recipes").rglob("*.yaml")
-}
 
 TAGLINE = ("One Transformer for every modality, and the lab that says which norm placement "
            "trains, at which rate, and why.")  # fmt: skip
@@ -175,7 +170,7 @@ def test_commands_are_taken_with_the_options_and_the_recipe_that_they_name() -> 
         known = set(parser._option_string_actions) | {"--seed", "--task", "--distributed"}
         options = {word.split("=")[0] for word in words if word.startswith("--")}
         wrong += [f"{page}: {command} {o}" for o in options - known if "." not in o]
-        recipe = next((word for word in words if word in RECIPES), None)
+        recipe = next((word for word in words if word in recipe_names()), None)
         if recipe is None or command not in ("train", "compare", "probe", "ladder"):
             continue
         try:

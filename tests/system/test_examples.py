@@ -16,11 +16,7 @@ from magneto.vision_language.questions import load_questions
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture(autouse=True)
-def few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the built-in text, which takes seconds to collect, by a short one."""
-    texts = [f"Return the sum of {n} and {n * n % 7} as a number.\n" * 6 for n in range(60)]
-    monkeypatch.setattr("magneto.data.documents.docstrings", lambda: texts)
+pytestmark = pytest.mark.usefixtures("few_texts")
 
 
 def load(name: str) -> ModuleType:

@@ -20,14 +20,12 @@ Follow = Callable[..., dict[str, str]]
 
 
 @pytest.fixture
-def follow(tmp_path: Path, monkeypatch, capsys, without_pdf: None) -> Follow:
+def follow(tmp_path: Path, monkeypatch, capsys, without_pdf: None, few_texts: None) -> Follow:
     """Return a function that runs the examples of a section of a page in an empty folder."""
     (tmp_path / "examples").symlink_to(EXAMPLES, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setenv("PYTHONPATH", f"{EXAMPLES}:{ROOT / 'src'}")
-    texts = [f"Return the sum of {n} and {n * n % 7} as a number.\n" * 6 for n in range(60)]
-    monkeypatch.setattr("magneto.data.documents.docstrings", lambda: texts)
 
     def run(page: str, heading: str, small: Mapping[str, str], only: str = "") -> dict[str, str]:
         """Run a section; return the output of each command, and of Python as "python"."""

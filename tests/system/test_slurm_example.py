@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from magneto.commands.train import parser, read_options
-from magneto.training.config import TrainingConfig
-from magneto.training.distributed import pick_shard_size
 from magneto.weights import list_checkpoints
 from tests.system.conftest import NEW
 
@@ -103,11 +101,6 @@ def test_requeueing_by_exit_code(tmp_path: Path, code: int, starts: int, again: 
     assert (tmp_path / "requeued").exists() == again
     if again:
         assert (tmp_path / "requeued").read_text() == "requeue 40123\n"
-
-
-def test_shards_are_within_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert pick_shard_size(TrainingConfig(), "hybrid", 16) == 8
 
 
 @pytest.mark.distributed
