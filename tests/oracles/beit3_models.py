@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.unit.nn.grids import timm_module
+
 WIDTH, HEADS, LAYERS, INNER, WORDS, SIDE = 32, 4, 3, 48, 40, 12
 ARGS = {"encoder_attention_heads": HEADS}
 # Text positions that are there, and patches and a class token.
@@ -18,7 +20,8 @@ TEXT, IMAGE = 18, 10
 
 def beit3(normalize_output: bool = True, **others: Any) -> nn.Module:
     """torchscale's own BEiT3; skips where it is not installed."""
-    package = pytest.importorskip("torchscale.model.BEiT3")
+    pytest.importorskip("torchscale")
+    package = timm_module("torchscale.model.BEiT3")
     from torchscale.architecture.config import EncoderConfig
 
     values = {
