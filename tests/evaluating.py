@@ -6,7 +6,7 @@ from torch import nn
 from magneto.training.distributed import single_process
 from magneto.training.evaluation import evaluate
 from magneto.training.task import Task
-from tests.gpu.host_reads import host_reads
+from tests.watched import host_reads
 
 
 def taught(task: Task, steps: int, batch_size: int = 16, rate: float = 3e-3) -> nn.Module:

@@ -7,8 +7,8 @@ import torch
 
 from magneto.training.logging import read_steps
 from magneto.training.loop import train_step
-from tests.gpu.host_reads import no_host_reads
 from tests.gpu.tiny import begun, cases
+from tests.watched import no_host_reads
 
 WAITS = {
     "item": lambda x: x.sum().item(),

@@ -6,7 +6,7 @@ import torch
 
 from magneto.language.config import LanguageModelConfig
 from magneto.language.models import LanguageModel
-from tests.memory import Peak
+from tests.watched import Peak
 
 # Width, layers, heads, vocabulary, batch, length.
 SCALES = {"cpu": (64, 6, 4, 64, 4, 128), "cuda": (768, 12, 12, 1024, 8, 1024)}

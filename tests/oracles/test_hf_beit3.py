@@ -201,26 +201,25 @@ def test_weights_that_do_not_fit_are_named() -> None:
             load_weights(given, values)
 
 
-# Millions of parameters that unilm's README gives, of base and large.
-PUBLISHED = {
-    "pretraining": (224, 276, 746), "questions": (480, 228, 683), "statements": (224, 226, 681),
-    "retrieval": (384, 222, 675), "captions": (480, 271, 739),
+# Of each: the image size, millions of parameters that unilm's README gives of base and of large,
+# the model and its configuration.
+KINDS: dict[str, tuple[int, dict[str, int], Any, Any, dict[str, Any]]] = {
+    "pretraining": (224, {"base": 276, "large": 746}, MaskedDataModel, MaskedDataModelConfig,
+                    {"codes": 8192}),
+    "questions": (480, {"base": 228, "large": 683}, QuestionAnswerer, QuestionAnsweringConfig,
+                  {"answers": 3129}),
+    "statements": (224, {"base": 226, "large": 681}, VisualReasoner, VisualReasonerConfig, {}),
+    "retrieval": (384, {"base": 222, "large": 675}, ImageTextRetriever, ImageTextRetrieverConfig,
+                  {}),
+    "captions": (480, {"base": 271, "large": 739}, ImageCaptioner, ImageCaptionerConfig, {}),
 }  # fmt: skip
-KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "pretraining": (MaskedDataModel, MaskedDataModelConfig, {"codes": 8192}),
-    "questions": (QuestionAnswerer, QuestionAnsweringConfig, {"answers": 3129}),
-    "statements": (VisualReasoner, VisualReasonerConfig, {}),
-    "retrieval": (ImageTextRetriever, ImageTextRetrieverConfig, {}),
-    "captions": (ImageCaptioner, ImageCaptionerConfig, {}),
-}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", ["base", pytest.param("large", marks=pytest.mark.slow)])
 def test_the_released_sizes(kind: str, size: str) -> None:
     """As many parameters as their authors count."""
-    side, *millions = PUBLISHED[kind]
-    model, config, values = KINDS[kind]
+    side, millions, model, config, values = KINDS[kind]
     width, layers = {"base": (768, 12), "large": (1024, 24)}[size]
     with torch.device("meta"):
         made = model(config(
@@ -228,8 +227,8 @@ def test_the_released_sizes(kind: str, size: str) -> None:
             image_size=side, vocab_size=64010, max_length=1022, embedding_scale="none", **values,
         ))  # fmt: skip
         state, args = write_weights(made, "beit3")
-    expected = millions[["base", "large"].index(size)]
-    assert sum(tensor.numel() for tensor in state.values()) / 1e6 == pytest.approx(expected, abs=1)
+    counted = sum(tensor.numel() for tensor in state.values()) / 1e6
+    assert counted == pytest.approx(millions[size], abs=1)
     assert args["max_source_positions"] == 1024
     assert load_sizes(state).heads == width // 64
 

@@ -22,8 +22,8 @@ from magneto.training.distributed import join_world
 from magneto.training.model import initial_model, own_tensors
 from magneto.translation.config import TranslationConfig
 from magneto.translation.model import TranslationModel
-from tests.memory import Peak
 from tests.unit.training.toy import Toy
+from tests.watched import Peak
 
 SIZES: dict[str, Any] = {"width": 64, "heads": 4, "ffn_width": 256, "positions": "learned"}
 

@@ -19,7 +19,6 @@ from magneto.training.logging import read_metrics
 from magneto.training.loop import Hook, TrainingState, accumulate, step_seed, train
 from magneto.training.task import Loss
 from magneto.weights import list_checkpoints
-from tests.gpu.host_reads import host_reads
 from tests.problems import listed
 from tests.unit.training.toy import (
     TIMED,
@@ -32,6 +31,7 @@ from tests.unit.training.toy import (
     run_toy,
     tensors,
 )
+from tests.watched import host_reads
 
 QUIET = ProgressBars(quiet=True)
 

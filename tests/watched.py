@@ -1,4 +1,7 @@
-"""What makes the host wait for a device: an error on CUDA, counted on a CPU where none would."""
+"""Operations while they are watched: what makes the host wait, and what memory tensors take.
+
+What waits is an error on CUDA, and counted on a CPU, where nothing would wait.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 # Calls that turn a tensor into numbers, or numbers into a tensor on the device.
 CALLS = {
@@ -86,3 +92,32 @@ def no_host_reads(device: torch.device) -> Iterator[None]:
         yield
     if found:
         raise RuntimeError(f"the host would wait for a device: {', '.join(found)}")
+
+
+class Peak(TorchDispatchMode):
+    """Follows the bytes of all tensors made while it is on; what is inside a kernel is not seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        before = {storage._cdata for storage in storages(args)}
+        result = func(*args, **(kwargs or {}))
+        self._alive = {key: held for key, held in self._alive.items() if not held[0].expired()}
+        for storage in storages(result):
+            if storage._cdata not in before:
+                self._alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self.bytes = max(self.bytes, sum(size for _, size in self._alive.values()))
+        return result
+
+
+def storages(tensors: Any) -> Iterator[UntypedStorage]:
+    """Yield what this process holds of tensors; those on the meta device have no memory."""
+    for tensor in tree_iter(tensors):
+        if isinstance(tensor, Tensor) and not tensor.is_meta:
+            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            yield local.untyped_storage()
