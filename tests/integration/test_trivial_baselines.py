@@ -11,7 +11,6 @@ import pytest
 
 from magneto.data.table import table_of_columns
 from magneto.functional import cross_entropy
-from magneto.functional.cross_entropy import count_numbers, frequency_sums
 from magneto.language.causal_lm import CausalLanguageModeling
 from magneto.language.classification import TextClassification
 from magneto.language.config import (
@@ -41,18 +40,9 @@ def texts(folder: Path, train: str, validation: str) -> dict[str, str]:
     return {key: str(folder / f"{name}.jsonl") for key, name in found.items()}
 
 
-def test_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_entropy, "PIECE", 2)
-    train = count_numbers(np.array([0, 0, 2, 0], np.uint16), 4)
-    assert train.tolist() == [3, 0, 1, 0]
-    asked = np.array([1, 1, 0, 0])
-    assert frequency_sums(train, asked)["loss"] == pytest.approx(-log(4 / 8) - log(1 / 8))
-    allowed = np.array([True, True, False, False])
-    assert frequency_sums(train, asked, allowed)["loss"] == pytest.approx(-log(4 / 5) - log(1 / 5))
-
-
-def test_language_modelling(tmp_path: Path) -> None:
+def test_language_modelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 260 tokens a, a, b and the end are trained on; one window asks for b and the end."""
+    monkeypatch.setattr(cross_entropy, "PIECE", 2)
     data = TextDataConfig(tokenizer="bytes", max_length=2, **texts(tmp_path, "aab", "ab"))
     found = CausalLanguageModeling(LanguageModelConfig(**SIZES), data, 1).baseline()
     loss = -log(2 / 264)

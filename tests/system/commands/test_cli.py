@@ -99,13 +99,6 @@ def test_a_run_is_not_overwritten(language_run: Path, capsys) -> None:
     assert f"is a run. Its recipe is {language_run / 'recipe.yaml'}" in line
 
 
-def test_a_run_that_never_began_leaves_its_place_free(tmp_path: Path, book: Path, capsys) -> None:
-    words = ["train", "causal-lm/tiny", "--data", book, "--out", tmp_path / "run", *SMALL]
-    line = refused(capsys, *words, "--training.gradient_accumulation_steps", "8")
-    assert "is less than world size x gradient_accumulation_steps" in line
-    assert not (tmp_path / "run").exists()
-
-
 def test_control_c_saves_and_says_how_to_go_on(tmp_path: Path, book: Path) -> None:
     run = tmp_path / "stopped"
     words = ["train", "causal-lm/tiny", "--data", book, "--out", run, *SMALL]
