@@ -133,14 +133,6 @@ found["pixel_values"] = read["pixel_values"]
 save_file(found, "found.safetensors")
 print(json.dumps({each["label"]: each["score"] for each in said["classified"]}))
 """
-HIDDEN = """
-import sys
-class Hidden:
-    def find_spec(name, *_):
-        if name == "magneto":
-            raise ModuleNotFoundError("hidden", name=name)
-sys.meta_path.insert(0, Hidden)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +225,8 @@ def test_tokenizers_load_by_their_auto_class(tmp_path: Path, newcomer: Newcomer,
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / f"{MODULE}.py").write_text(MODULE_SOURCE)
-    words = [sys.executable, "-c", f"{HIDDEN}import {MODULE}"]
+    hidden = f"import sys; sys.modules['magneto'] = None; import {MODULE}"
+    words = [sys.executable, "-c", hidden]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "pip install 'foundation-transformers[hf]'" in done.stderr.splitlines()[-1]
 

@@ -23,11 +23,6 @@ COMPARED = ("--placements", "sub", "--grid", "model.experts=decoupled,shared_att
             "--lrs", "1e-3")  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("images-and-texts")
-
-
 @pytest.fixture(autouse=True)
 def quick(module_cache: Path, without_pdf: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run cells in this process, and measure updates of shallow stacks."""
@@ -39,15 +34,13 @@ def quick(module_cache: Path, without_pdf: None, monkeypatch: pytest.MonkeyPatch
 
 def words(task: str, place: Path) -> list[str]:
     """Return a task's tiny recipe with options that make it smaller."""
-    folder = place / task
-    folder.mkdir(exist_ok=True)
-    return [f"{task}/tiny", *spelt({**shrunken(task, folder), **SMALL})]
+    return [f"{task}/tiny", *spelt({**shrunken(task, place), **SMALL})]
 
 
-def test_a_comparison_is_measured_row_by_row(place: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_comparison_is_measured_row_by_row(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """This includes rows of another field than the placement."""
-    out = place / "compared"
-    given = ["compare", *words("visual-question-answering", place), *COMPARED]
+    out = tmp_path / "compared"
+    given = ["compare", *words("visual-question-answering", tmp_path), *COMPARED]
     assert main([*given, "--out", str(out)]) == 0
     found = read_object(out / "comparison.json")
     rows = ["sub,experts=decoupled", "sub,experts=shared_attention"]
@@ -65,10 +58,10 @@ def test_a_comparison_is_measured_row_by_row(place: Path, capsys: pytest.Capture
 
 
 def test_what_can_not_be_measured_hides_no_table(
-    place: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = place / "unmeasured"
-    given = ["compare", *words("visual-question-answering", place), "--lrs", "1e-3",
+    out = tmp_path / "unmeasured"
+    given = ["compare", *words("visual-question-answering", tmp_path), "--lrs", "1e-3",
              "--placements", "sub", "--out", str(out)]  # fmt: skip
 
     def fail(*rest: Any) -> dict:

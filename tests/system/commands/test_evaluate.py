@@ -8,7 +8,7 @@ import pytest
 
 from magneto.cli import main
 from magneto.vision.classification import ImageClassification
-from tests.commands import answer, outcome, refused
+from tests.commands import answer, outcome, printed, refused
 from tests.ranks import run_ranks
 
 
@@ -75,7 +75,7 @@ def words_of(place: Path, words: str) -> list[str]:
     return ["evaluate", str(place / "run"), "--data", str(place / "data"), *words.split()]
 
 
-def test_json(place: Path, capsys: pytest.CaptureFixture) -> None:
+def test_scores_of_suites(place: Path, capsys: pytest.CaptureFixture) -> None:
     words = "--tasks winogrande,hellaswag --num-fewshot 0,1 --seeds 1,2"
     found = answer(capsys, *words_of(place, words))
     order = [(score["suite"], score["num_fewshot"]) for score in found["scores"]]
@@ -87,13 +87,10 @@ def test_json(place: Path, capsys: pytest.CaptureFixture) -> None:
     assert 0 <= third["by_mean"]["mean"] <= 1
     assert found["sources"]["winogrande"]["demonstrations"] == "the other questions"
     assert found["length"] == 64
-
-
-def test_table(place: Path, capsys: pytest.CaptureFixture) -> None:
     words = "--tasks winogrande --num-fewshot 0,4 --limit 5 --max-length 100"
-    code, out, _ = outcome(capsys, *words_of(place, words))
+    out = printed(capsys, *words_of(place, words))
     header, zero, four, *_ = out.splitlines()
-    assert code == 0 and header.split()[:3] == ["suite", "shots", "accuracy"]
+    assert header.split()[:3] == ["suite", "shots", "accuracy"]
     assert zero.split()[0::8] == ["winogrande", "5"] and four.split()[1] == "4"
     assert "in 100 tokens" in out  # four sentences do not fit in a hundred bytes
 

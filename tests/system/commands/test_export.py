@@ -23,11 +23,6 @@ WORDS = """the cat sat on a mat while two old dogs ran after one red ball near o
 blue door""".split()  # noqa: SIM905
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, module_cache: Path) -> Path:
-    return tmp_path_factory.mktemp("export")
-
-
 def sentence(number: int, words: int = 8) -> str:
     return " ".join(WORDS[(number * 7 + place * (1 + number % 5)) % 18] for place in range(words))
 
@@ -42,17 +37,17 @@ def exported(place: Path, name: str, recipe: str, data: Path, *words: str) -> tu
 
 
 @torch.no_grad()
-def test_text_classifier(place: Path, capsys) -> None:
+def test_text_classifier(tmp_path: Path, capsys) -> None:
     """Pairs with token types are assembled as in training, and classes are named."""
     rows = [
         {"text": sentence(n), "other": sentence(n + n % 3), "label": ["no", "yes", "maybe"][n % 3]}
         for n in range(120)
     ]
-    data = place / "pairs.jsonl"
+    data = tmp_path / "pairs.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     small = """--model.layers 1 --model.token_types 2 --data.vocab_size 300
     --data.pair_column other --model.pooling mean""".split()  # noqa: SIM905
-    opened, out = exported(place, "pairs", "text-classification/tiny", data, *small)
+    opened, out = exported(tmp_path, "pairs", "text-classification/tiny", data, *small)
     assert "AutoModelForSequenceClassification" in capsys.readouterr().out
     task: Any = opened.task
     held = next(iter(task.texts.validation.values()))
@@ -75,13 +70,13 @@ def test_text_classifier(place: Path, capsys) -> None:
 
 
 @torch.no_grad()
-def test_translation(place: Path, capsys) -> None:
+def test_translation(tmp_path: Path, capsys) -> None:
     for language, shift in (("en", 0), ("de", 5)):
         lines = (sentence(number + shift, 5) for number in range(200))
-        (place / f"text.{language}").write_text("\n".join(lines) + "\n")
+        (tmp_path / f"text.{language}").write_text("\n".join(lines) + "\n")
     small = """--model.encoder_layers 1 --model.decoder_layers 1 --data.vocab_size 300
     --data.languages null --data.max_length 24 --data.max_tokens 256""".split()  # noqa: SIM905
-    opened, out = exported(place, "translation", "translation/tiny", place / "text", *small)
+    opened, out = exported(tmp_path, "translation", "translation/tiny", tmp_path / "text", *small)
     assert "AutoModelForSeq2SeqLM" in capsys.readouterr().out
     task: Any = opened.task
     hf.register()

@@ -57,7 +57,9 @@ def test_the_same_command_begins_and_goes_on(run: Path, capsys) -> None:
     assert code == 0 and "going on" not in err and (run / "recipe.yaml").is_file()
 
 
-def test_a_run_that_is_being_trained_is_refused(run: Path, tmp_path: Path, capsys) -> None:
+def test_a_run_that_is_being_trained_is_refused_until_it_is_free(
+    run: Path, tmp_path: Path, capsys
+) -> None:
     """This includes a run that has written only its lock file."""
     lock, begun = acquire_lock(run), acquire_lock(tmp_path / "begun")
     assert lock is not None and begun is not None
@@ -69,8 +71,14 @@ def test_a_run_that_is_being_trained_is_refused(run: Path, tmp_path: Path, capsy
     assert everything(run) == before and list(everything(tmp_path / "begun")) == [LOCK_FILE]
     lock.release()
     begun.release()
-    assert outcome(capsys, "train", "--resume", run, "--training.steps", "8")[0] == 0
     assert outcome(capsys, *NEW, "--out", tmp_path / "begun")[0] == 0
+    # Settings of training may change, and are said.
+    words = ["--training.steps", "8", "--training.learning_rate", "1e-5"]
+    code, _, err = outcome(capsys, "train", "--resume", run, *words)
+    assert code == 0
+    said = next(line for line in err.splitlines() if line.startswith("changed settings: "))
+    assert "training.steps is 8 (was 6)" in said and "learning_rate is 1e-05 (was" in said
+    assert open_run(run).training.steps == 8
 
 
 def test_who_holds_a_folder_is_waited_for_where_it_is_asked(tmp_path: Path, monkeypatch) -> None:
@@ -104,15 +112,6 @@ def test_a_refused_resumption_leaves_the_run_as_it_was(run: Path, capsys) -> Non
         more = [*words.split(), "--training.steps", "8"]
         assert answer in refused(capsys, "train", "--resume", run, *more)
         assert everything(run) == before
-
-
-def test_settings_of_training_may_change_and_are_said(run: Path, capsys) -> None:
-    words = ["--training.steps", "8", "--training.learning_rate", "1e-5"]
-    code, _, err = outcome(capsys, "train", "--resume", run, *words)
-    assert code == 0
-    said = next(line for line in err.splitlines() if line.startswith("changed settings: "))
-    assert "training.steps is 8 (was 6)" in said and "learning_rate is 1e-05 (was" in said
-    assert open_run(run).training.steps == 8
 
 
 def test_a_recipe_that_was_damaged_or_changed_by_hand_is_refused(run: Path, capsys) -> None:
