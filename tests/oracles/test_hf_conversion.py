@@ -241,6 +241,13 @@ def test_what_has_no_counterpart_here_is_named(tmp_path: Path) -> None:
         hf.load(tmp_path / "nothing")
 
 
+def test_a_classifiers_head_has_the_dropout_of_the_layers_unless_it_has_its_own() -> None:
+    for own, expected in ((None, 0.3), (0.0, 0.0), (0.2, 0.2)):
+        other = theirs("BertForSequenceClassification", hidden_dropout_prob=0.3,
+                       classifier_dropout=own)  # fmt: skip
+        assert hf.load(other).config.head_dropout == expected  # type: ignore[union-attr]
+
+
 def test_damaged_directories_are_refused_by_name(tmp_path: Path) -> None:
     theirs("MarianMTModel").save_pretrained(tmp_path)
     weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"

@@ -166,10 +166,8 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
         pieces = self.sp_model.encode(parts[0], out_type=str)
         for name, part in zip(parts[1::2], parts[2::2], strict=True):
             # SentencePiece adds a space at the start of a text, but not after a line end.
-            pieces += [
-                name,
-                *self.sp_model.encode("\n" + part, out_type=str)[len(self._line_end) :],
-            ]
+            inside = self.sp_model.encode("\n" + part, out_type=str)
+            pieces += [name, *inside[len(self._line_end) :]]
         return pieces
 
     def convert_tokens_to_string(self, tokens: list[str]) -> str:
@@ -184,9 +182,9 @@ class MagnetoSentencePieceTokenizer(WithoutCopies, SentencePieceBackend):
         return text + self._text(run, begins=not text)
 
     def _text(self, run: list[int], begins: bool) -> str:
-        return (
-            self.sp_model.decode(run) if begins else self.sp_model.decode(self._line_end + run)[1:]
-        )
+        if begins:
+            return self.sp_model.decode(run)
+        return self.sp_model.decode(self._line_end + run)[1:]
 
     @property
     def _line_end(self) -> list[int]:

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from inspect import signature
 from pathlib import Path
@@ -410,12 +411,10 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         head = self.get_submodule(self.head_name).modules() if self.head_name else ()
         if all(module is not part for part in head):
             raise ValueError(f"missing weights: {next(iter(lacking))} of a {type(module).__name__}")
-        loaded = {name: parameter.detach().clone()
-                  for name, parameter in module.named_parameters(recurse=False)
-                  if name not in lacking}  # fmt: skip
-        module.reset_parameters()  # type: ignore[operator]
-        for name, value in loaded.items():
-            module.get_parameter(name).data.copy_(value)
+        drawn = deepcopy(module)  # loaded weights of the module stay
+        drawn.reset_parameters()  # type: ignore[operator]
+        for name, parameter in lacking.items():
+            parameter.data.copy_(drawn.get_parameter(name))
 
     def _draw_table(self, table: nn.Module) -> None:
         for name, parameter in table.named_parameters():

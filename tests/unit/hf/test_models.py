@@ -223,6 +223,11 @@ def test_a_directory_without_a_head_gets_a_new_one(tmp_path: Path) -> None:
     assert masked.head.vocabulary.weight is masked.core.embedding.table.weight
     assert not masked.head.vocabulary.bias.any() and (masked.head.norm.weight == 1).all()
     state = load_file(tmp_path / "model.safetensors")
+    del state["head.dense.bias"]
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    partial: Any = hf.MagnetoForMaskedLM.from_pretrained(tmp_path)
+    assert torch.equal(partial.head.dense.weight, model.head.dense.weight)
+    assert not partial.head.dense.bias.any()
     del state["core.encoder.layers.1.feed_forward.mlp.fc1.weight"]
     save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match="missing weights: weight of a Projection"):
