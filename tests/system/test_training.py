@@ -194,17 +194,6 @@ def test_copies_in_shards(tmp_path: Path, one: Path) -> None:
 
 
 @pytest.mark.distributed
-def test_two_copies_equal_one_process(tmp_path: Path, one: Path) -> None:
-    """Two micro-batches of one process are one of each rank; what one wrote two go on from."""
-    train_on(2, tmp_path / "two", *DDP)
-    check(tmp_path / "two", one)
-    run = Path(shutil.copytree(one, tmp_path / "one"))
-    cut(run, 14)
-    train_on(2, run, *DDP)
-    check(run, one)
-
-
-@pytest.mark.distributed
 def test_ranks_agree_on_values_of_data_and_list_what_all_found(tmp_path: Path) -> None:
     run_toy(tmp_path / "one", task=Moving(), steps=12)
     run_ranks(2, TOY, str(tmp_path / "two"), "task=moving", "distributed=ddp", "steps=12")
