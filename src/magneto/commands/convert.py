@@ -152,11 +152,11 @@ def read(name: str, source: Path, settings: dict[str, Any]) -> tuple[nn.Module, 
     from magneto.hf.conversion import (
         WEIGHTS,
         is_weight_directory,
+        load_export,
         load_weight_file,
         load_with_config,
         read_config,
     )
-    from magneto.hf.export import auto_class
 
     if source.is_file():
         return load_weight_file(source, settings), {}
@@ -169,10 +169,7 @@ def read(name: str, source: Path, settings: dict[str, Any]) -> tuple[nn.Module, 
     place = source if user_path(name).exists() else name
     config = read_config(place)
     if config.model_type.startswith("magneto"):
-        import transformers
-
-        auto = getattr(transformers, auto_class(config.architectures[0]))
-        model = auto.from_pretrained(place, trust_remote_code=False).float().unwrap()
+        model = load_export(place, config)
     else:
         model, config = load_with_config(place)
     values = {key: getattr(config, key, None) for key in CONFIG_KEYS}

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from magneto.config import error_line, nearest
 from magneto.files import read_object
 from magneto.hf import timm, torchscale
+from magneto.hf.export import auto_class
 from magneto.hf.families import FORMATS, KOSMOS2
 from magneto.hf.layout import (
     ModelFormat,
@@ -100,14 +101,30 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
     return model.eval(), config
 
 
-def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
-    """Read a model of class `name`; missing and unknown tensors raise ValueError."""
+def load_export(source: str | Path, config: Any) -> nn.Module:
+    """Load the Magneto model of a directory that Magneto wrote, in evaluation mode.
+
+    Raises:
+        ValueError: If the directory is damaged, lacks weights, or has unknown ones.
+    """
+    import transformers
+
+    auto = getattr(transformers, auto_class((config.architectures or [""])[0]))
+    wrapped, found = _from_pretrained(auto, source)
+    for keys, words in (("missing_keys", "has no"), ("unexpected_keys", "has an unknown tensor")):
+        if found[keys]:
+            raise ValueError(f"{source} {words} {min(found[keys])}")
+    return wrapped.float().unwrap()
+
+
+def _from_pretrained(kind: Any, source: str | Path) -> tuple[Any, dict[str, Any]]:
+    """Return a model of transformers' interface, and its missing and unexpected tensors."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
-    logging.set_verbosity_error()  # missing tensors are reported below
+    logging.set_verbosity_error()  # missing tensors are reported by the caller
     try:
-        model, found = _theirs(form.classes[0]).from_pretrained(
+        model, found = kind.from_pretrained(
             source, output_loading_info=True, trust_remote_code=False, ignore_mismatched_sizes=True
         )
     except UnpicklingError as error:  # its message advises to execute the file
@@ -118,10 +135,15 @@ def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
         raise ValueError(f"{source}: {error_line(error)}") from error
     finally:
         logging.set_verbosity(before)
-
     for key, shape, expected in sorted(found["mismatched_keys"]):
         raise ValueError(f"{source}: the shape of {key} is {tuple(shape)}, but must be "
                          f"{tuple(expected)}")  # fmt: skip
+    return model, found
+
+
+def _read_whole(source: str | Path, form: ModelFormat, name: str) -> State:
+    """Read a model of class `name`; missing and unknown tensors raise ValueError."""
+    model, found = _from_pretrained(_theirs(form.classes[0]), source)
 
     def others(keys: Iterable[str], known: str) -> str:
         names = sorted(key.removeprefix(form.prefix) for key in keys)

@@ -65,7 +65,11 @@ def wrap(model: nn.Module, end: int | None = None, **values: Any) -> MagnetoPreT
 
 def auto_class(name: str) -> str:
     """Return the name of the Auto class that loads the wrapper class `name`."""
-    return _auto_classes()[name]
+    found = _auto_classes()
+    if name not in found:
+        raise ValueError(f"architectures in config.json is {name!r}, which is no model of Magneto"
+                         f"{nearest(name, list(found))}")  # fmt: skip
+    return found[name]
 
 
 def _auto_classes() -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 transformers = pytest.importorskip("transformers")
 
@@ -145,6 +145,30 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
         assert words in refused(capsys, "convert", source, tmp_path / "out", *options)
         assert not (tmp_path / "out").exists()
     assert "exists and is not empty" in refused(capsys, "convert", gpt2, gpt2)
+
+
+def test_damaged_exports_are_refused(tmp_path: Path, capsys) -> None:
+    changes: dict[str, Any] = {
+        "more": lambda state: state.update(extra=torch.ones(1)),
+        "headless": lambda state: state.pop("core.head.bias"),
+        "other": lambda state: state.update({"core.head.bias": torch.ones(9)}),
+    }
+    values = {"image_size": 8, "patch_size": 4, "classes": 3}
+    classifier = wrap(ImageClassifier(ImageClassifierConfig(**SIZES, **values)))
+    for name, change in changes.items():
+        classifier.save_pretrained(tmp_path / name)
+        state = load_file(tmp_path / name / "model.safetensors")
+        change(state)
+        save_file(state, tmp_path / name / "model.safetensors", {"format": "pt"})
+    classifier.config.architectures = ["MagnetoForImages"]
+    classifier.config.save_pretrained(tmp_path / "unknown")
+    for words, source in (
+        ("more has an unknown tensor extra", tmp_path / "more"),
+        ("headless has no core.head.bias", tmp_path / "headless"),
+        ("other: the shape of core.head.bias is (9,), but must be (3,)", tmp_path / "other"),
+        ("'MagnetoForImages', which is no model of Magneto; did", tmp_path / "unknown"),
+    ):
+        assert words in refused(capsys, "convert", source, tmp_path / "out")
 
 
 def test_a_pickle_is_not_executed(tmp_path: Path, capsys) -> None:
