@@ -171,7 +171,7 @@ def test_other_norms_of_llama_are_a_row_of_the_table(
         torch.testing.assert_close(found[key].grad, gradient, rtol=1e-4, atol=1e-3, msg=key)
 
 
-def test_kosmos2_whole() -> None:
+def test_kosmos2_whole(tmp_path: Path) -> None:
     vision = {
         "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "image_size": 8,
         "num_attention_heads": 2, "patch_size": 4,
@@ -179,7 +179,14 @@ def test_kosmos2_whole() -> None:
     text = small.THEIRS["Kosmos2TextForCausalLM"]
     config = transformers.Kosmos2Config(text_config=text, vision_config=vision)
     other: Any = shaken(transformers.Kosmos2ForConditionalGeneration(config))
-    assert (other.text_model(IDS).logits - hf.load(other)(IDS)).abs().max() <= 1e-5
+    other.save_pretrained(tmp_path)
+    for source in (other, tmp_path):
+        assert (other.text_model(IDS).logits - hf.load(source)(IDS)).abs().max() <= 1e-5
+    state = load_file(tmp_path / "model.safetensors")
+    del state["text_model.model.layers.1.ffn.fc1.weight"]
+    save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"has no text_model\.model\.layers\.1\.ffn\.fc1\.weight"):
+        hf.load(tmp_path)
 
 
 def encoder(norm: nn.Module | None, **changes: Any) -> nn.TransformerEncoder:

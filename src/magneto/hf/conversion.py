@@ -81,8 +81,10 @@ def load_with_config(source: str | Path | nn.Module) -> tuple[nn.Module, Any]:
                          "model.")  # fmt: skip
     if config.model_type == WHOLE_KOSMOS2:
         if not isinstance(source, nn.Module):
-            kosmos = _theirs("Kosmos2ForConditionalGeneration")
-            source = kosmos.from_pretrained(source, trust_remote_code=False)
+            whole, found = _from_pretrained(_theirs("Kosmos2ForConditionalGeneration"), source)
+            if found["missing_keys"]:
+                raise ValueError(f"{source} has no {min(found['missing_keys'])}")
+            source = whole
         source, config = source.text_model, config.text_config  # type: ignore[union-attr]
     if isinstance(source, nn.Module):
         form = find_format(config.model_type, type(source).__name__)
