@@ -364,14 +364,14 @@ def read_weights(path: Path) -> tuple[State, dict[str, Any]]:
         raise ValueError(f"{path} is not a weight file. Give a {', '.join(SUFFIXES)} file.")
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path), {}
     try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path), {}
         with torch.serialization.safe_globals([argparse.Namespace]):
             held = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises RuntimeError, UnpicklingError, EOFError and others
+    except Exception as error:  # safetensors' own, RuntimeError, UnpicklingError and others
         raise ValueError(f"{path} is damaged, or contains more than weights") from error
     args: dict[str, Any] = {}
     for key in ("model", "module"):  # "module" in DeepSpeed's files, such as BEiT-3's

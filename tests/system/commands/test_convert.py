@@ -128,7 +128,8 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
     for name, content in (("old", '{"model_type": "gpt-2"}'), ("none", "{}")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(content)
-    (tmp_path / "broken.pt").write_bytes(b"no weights")
+    for name in ("broken.pt", "broken.safetensors"):
+        (tmp_path / name).write_bytes(b"no weights")
     torch.save({"weight": torch.ones(2)}, tmp_path / "other.pt")
     (tmp_path / "list.json").write_text("[1]")
     for words, source, *options in (
@@ -138,7 +139,8 @@ def test_mistakes_are_one_line_each(tmp_path: Path, gpt2: Path, capsys, monkeypa
         ("gpt2 cannot represent this model: placement is 'sub'", tmp_path / "sub", "--to", "gpt2"),
         ("convert model_type 'gpt-2', only gpt2, bert, bart, marian", tmp_path / "old"),
         ("config.json has no model_type", tmp_path / "none"),
-        ("is damaged, or contains more than weights", tmp_path / "broken.pt"),
+        ("broken.pt is damaged, or contains more than weights", tmp_path / "broken.pt"),
+        ("broken.safetensors is damaged, or", tmp_path / "broken.safetensors"),
         ("unknown weights. Supported are those of timm", tmp_path / "other.pt"),
         ("must be a JSON object", gpt2, "--config", tmp_path / "list.json"),
     ):
