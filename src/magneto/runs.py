@@ -79,13 +79,30 @@ def load_run(run: Path, which: str, overrides: Mapping[str, Any]) -> OpenRun:
 
 def load_model(run: Path, which: str, recipe: Recipe, task: Task) -> OpenRun:
     """Build the model of a run's task, prepared or not, and load the run's weights."""
-    from magneto.training.checkpoint import load_weights
     from magneto.training.distributed import pick_device
 
     model = task.build_model()
     weights = load_weights(model, run, which)
     device = pick_device(recipe.training.device)
     return OpenRun(recipe, task, model.to(device).eval(), weights)
+
+
+def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
+    """Load a run's weights into a model with the same tensors, in one process.
+
+    `which` names the weights, as in `magneto.weights.find_weights`. Returns their directory.
+
+    Raises:
+        FileNotFoundError: If the run has no such weights.
+        ValueError: If the weights are damaged, not finite, or of another model.
+    """
+    from magneto.training.checkpoint import load_pieces, model_pieces
+    from magneto.weights import check_finite, find_weights, open_tensors
+
+    directory = find_weights(run, which)
+    load_pieces(model_pieces(model), open_tensors(directory), directory)
+    check_finite(model.state_dict(), directory)
+    return directory
 
 
 def resolved_recipe(run: Path, overrides: Mapping[str, Any]) -> Recipe:

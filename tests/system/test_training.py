@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from magneto.cli import main
-from magneto.training.checkpoint import load_weights
+from magneto.runs import load_weights
 from magneto.training.config import TrainingConfig
 from magneto.training.distributed import (
     World,

@@ -138,7 +138,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
@@ -160,9 +160,9 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         shift_labels = others.pop("shift_labels", None)
         position_ids = others.pop("position_ids", None)
         self.check_arguments(others)
-        if past_key_values is None and use_cache and labels is None:
-            past_key_values = DynamicCache()
-        cache = growing_cache(past_key_values)
+        if cache is None and use_cache and labels is None:
+            cache = DynamicCache()
+        filled = growing_cache(cache)
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
         if inputs_embeds is None:
@@ -170,11 +170,11 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
         else:
             embedded = self.core.embedding.scaled(inputs_embeds)
         batch, length, _ = embedded.shape
-        keys = length + (0 if cache is None else cache.get_seq_length())
+        keys = length + (0 if filled is None else filled.get_seq_length())
         mask = as_mask(attention_mask, (batch, keys), (batch, length, keys))
         mask, positions = self.resolve_positions(position_ids, mask, batch, length, keys)
         with hidden_states(self.core.decoder, self.wants_hidden_states(others)) as states:
-            features = self.core.decoder(embedded, mask, cache=cache, positions=positions)
+            features = self.core.decoder(embedded, mask, cache=filled, positions=positions)
         if labels is not None and shift_labels is None:
             shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
         keep = logits_to_keep if shift_labels is None else 0
@@ -183,7 +183,7 @@ class MagnetoForCausalLM(MagnetoGenerationModel):
             features[:, slice(-keep, None) if isinstance(keep, int) else keep]
         )
         loss = token_loss(logits, shift_labels, num_items_in_batch)
-        return CausalLMOutputWithPast(loss, logits, past_key_values, tuple(states) or None)
+        return CausalLMOutputWithPast(loss, logits, cache, tuple(states) or None)
 
     def resolve_positions(
         self, position_ids: Tensor | None, mask: Tensor | None, batch: int, length: int, keys: int
@@ -427,10 +427,10 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         return SourceEncoder(self)
 
     @staticmethod
-    def _reorder_cache(past_key_values: Any, beam_idx: Tensor) -> Any:
+    def _reorder_cache(cache: Any, beam_idx: Tensor) -> Any:
         """Reorder the self-attention cache; a sentence's beams share cross-attention."""
-        past_key_values.self_attention_cache.reorder_cache(beam_idx)
-        return past_key_values
+        cache.self_attention_cache.reorder_cache(beam_idx)
+        return cache
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shift labels (batch, length) to decoder inputs."""
@@ -448,7 +448,7 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
@@ -476,21 +476,21 @@ class MagnetoForSeq2SeqLM(MagnetoGenerationModel):
             encoder_outputs = self.get_encoder()(
                 input_ids, attention_mask, output_hidden_states=enabled
             )
-        if past_key_values is None and use_cache and labels is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        memory, cache = encoder_outputs[0], growing_cache(past_key_values)
-        past = 0 if cache is None else cache.self_attention_cache.get_seq_length()
+        if cache is None and use_cache and labels is None:
+            cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        memory, filled = encoder_outputs[0], growing_cache(cache)
+        past = 0 if filled is None else filled.self_attention_cache.get_seq_length()
         masks = (
             as_mask(decoder_attention_mask, (len(target), past + target.shape[1])),
             source_mask(attention_mask, tuple(memory.shape[:2])),
         )
         decoder = self.core.transformer.decoder
         with loaded_weights(self.core), hidden_states(decoder, enabled) as states:
-            logits = self.core.decode(target, memory, *masks, cache)
+            logits = self.core.decode(target, memory, *masks, filled)
         return Seq2SeqLMOutput(
             loss=token_loss(logits, labels, num_items_in_batch),
             logits=logits,
-            past_key_values=past_key_values,
+            cache=cache,
             decoder_hidden_states=tuple(states) or None,
             encoder_last_hidden_state=memory,
             encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),

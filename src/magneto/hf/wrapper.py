@@ -149,7 +149,7 @@ class MagnetoConfig(SavedWithModule, PretrainedConfig):
     defaults: ClassVar[Mapping[str, Any]] = {"vocab_size": 32768}
     values: ClassVar[Mapping[str, Any]] = {}
     # A list, because Trainer adds it to a list.
-    keys_to_ignore_at_inference = ["past_key_values", "encoder_last_hidden_state"]  # noqa: RUF012
+    keys_to_ignore_at_inference = ["cache", "encoder_last_hidden_state"]  # noqa: RUF012
 
     def __init_subclass__(cls) -> None:
         """Do nothing, because transformers' method would convert a subclass to a dataclass."""
@@ -349,6 +349,8 @@ UNSUPPORTED_ARGUMENTS = {
     "attention weights are not returned": ("output_attentions",),
 }  # fmt: skip
 """Arguments of transformers' models that would change the result, by reason of the refusal."""
+HARMLESS_ARGUMENTS = {"return_dict", "output_hidden_states", "use_cache", "num_items_in_batch"}
+"""Arguments that models may ignore. Any other is refused, also what a later version renames."""
 
 
 class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
@@ -366,7 +368,7 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
     hidden_states_advice: ClassVar[str] = ""
     base_model_prefix = "core"
     _no_split_modules = ["Layer", "MultiwayLayer"]  # noqa: RUF012
-    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _skip_keys_device_placement = ["cache"]  # noqa: RUF012
     _supports_sdpa = True
     supports_gradient_checkpointing = True
 
@@ -461,13 +463,15 @@ class MagnetoPreTrainedModel(WithoutCopies, PreTrainedModel):
         return bool(self.config.output_hidden_states if given is None else given)
 
     def check_arguments(self, others: Mapping[str, Any]) -> None:
-        """Raise ValueError for an unsupported argument that would change the result."""
+        """Raise ValueError for an argument that is unsupported or unknown."""
         if self.hidden_states_advice and self.wants_hidden_states(others):
             raise ValueError(f"output_hidden_states is not supported: {self.hidden_states_advice}")
         given = {name for name, value in others.items() if value is not None and value is not False}
         for why, names in UNSUPPORTED_ARGUMENTS.items():
             for name in sorted(given.intersection(names)):
                 raise ValueError(f"{name} is not supported: {why}")
+        for name in sorted(given - HARMLESS_ARGUMENTS):
+            raise ValueError(f"{name} is not supported: the model has no such argument")
 
 
 @contextmanager

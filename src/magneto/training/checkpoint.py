@@ -61,8 +61,6 @@ from magneto.weights import (
     MODEL,
     NAMED,
     StoredTensor,
-    check_finite,
-    find_weights,
     has_tensors,
     index_path,
     list_checkpoints,
@@ -158,21 +156,6 @@ def load_optimizer(
         state.setdefault(order.index(id(names[name])), {})[kind] = empty
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def load_weights(model: nn.Module, run: Path, which: str = "auto") -> Path:
-    """Load a run's weights into a model with the same tensors, in one process.
-
-    `which` names the weights, as in `magneto.weights.find_weights`. Returns their directory.
-
-    Raises:
-        FileNotFoundError: If the run has no such weights.
-        ValueError: If the weights are damaged, not finite, or of another model.
-    """
-    directory = find_weights(run, which)
-    load_pieces(model_pieces(model), open_tensors(directory), directory)
-    check_finite(model.state_dict(), directory)
-    return directory
 
 
 def average_weights(pieces: Mapping[str, Piece], directories: list[Path]) -> dict[str, Piece]:

@@ -57,9 +57,9 @@ def test_a_static_cache_on_a_gpu_is_not_compiled(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(type(wrapped), "device", torch.device("cuda"))
     cache = transformers.StaticCache(config=wrapped.config, max_cache_len=12)
     settings = transformers.GenerationConfig()
-    assert not wrapped._valid_auto_compile_criteria({"past_key_values": cache}, settings)
+    assert not wrapped._valid_auto_compile_criteria({"cache": cache}, settings)
     settings.compile_config = transformers.CompileConfig()
-    assert wrapped._valid_auto_compile_criteria({"past_key_values": cache}, settings)
+    assert wrapped._valid_auto_compile_criteria({"cache": cache}, settings)
 
 
 def test_logits_to_keep_are_those_of_the_whole() -> None:
@@ -134,7 +134,7 @@ def test_position_ids_with_a_mask_or_a_cache(positions: str) -> None:
     found = model(IDS, attention_mask=mask, position_ids=own)
     assert torch.equal(found.logits[mask.bool()], expected[mask.bool()])
     first = model(IDS[:, :5], attention_mask=mask[:, :5], use_cache=True)
-    more = {"past_key_values": first.past_key_values, "position_ids": own[:, 5:]}
+    more = {"cache": first.cache, "position_ids": own[:, 5:]}
     last = model(IDS[:, 5:], attention_mask=mask, **more).logits
     assert (last - expected[:, 5:]).abs().max() <= 1e-5
     apart = model(IDS, attention_mask=torch.ones_like(IDS), position_ids=3 * own[1:])

@@ -12,8 +12,9 @@ import torch
 
 from magneto.files import read_json
 from magneto.progress import ProgressBars
+from magneto.runs import load_weights
 from magneto.training import checkpoint as module
-from magneto.training.checkpoint import CheckpointWriter, load_weights
+from magneto.training.checkpoint import CheckpointWriter
 from magneto.training.distributed import piece_of, single_process
 from magneto.training.evaluation import evaluate
 from magneto.training.loop import Hook, Stop, TrainingState, train
